@@ -1,0 +1,48 @@
+# Every target sets up what it needs: `make demo` and `make test` work on a fresh clone that has only
+# git, make, Python >= 3.11 and a JDK >= 17.
+SHELL := bash
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	command -v $$p >/dev/null && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' && { echo $$p; break; }; done)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: setup test check demo bench chaos lock clean prerequisites
+.DEFAULT_GOAL := setup
+
+setup: $(STAMP)  ## Install everything into .venv; the command is .venv/bin/relay.
+
+prerequisites:
+	@[ -n "$(PYTHON)" ] || { echo "error: Python >= 3.11 is needed and none was found; install it, or name it: make PYTHON=/path/to/python3" >&2; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { echo "error: $(PYTHON) is not Python >= 3.11; name a newer one: make PYTHON=/path/to/python3" >&2; exit 2; }
+	@bash scripts/require_jdk.sh 17
+
+$(STAMP): requirements.lock pyproject.toml | prerequisites
+	@$(PYTHON) -m venv $(VENV) || { echo "error: $(PYTHON) cannot make a virtual environment; install its venv module (Debian: apt install python3-venv)" >&2; exit 2; }
+	@# uv itself comes from the same lock file, with its hash checked by pip
+	@sed -n '/^uv==/,/[^\\]$$/p' requirements.lock > $(VENV)/uv.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $(VENV)/uv.lock
+	$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes requirements.lock
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@touch $@
+
+test: setup  ## The whole suite, on real brokers and real Spark.
+	$(BIN)/python -m pytest
+
+check: setup  ## Linters, types and the rules on who may import whom.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+demo: setup  ## Two upstream clusters and a destination on this machine, mirrored while a process is killed.
+	$(BIN)/relay demo
+
+bench: setup  ## Speed and memory against other mirrors; writes docs/benchmarks.md.
+	$(BIN)/python -m benchmarks
+
+lock: setup  ## Renew requirements.lock from pyproject.toml.
+	$(BIN)/uv pip compile pyproject.toml --group dev --generate-hashes --no-emit-index-url --no-header --universal --python-version 3.11 --upgrade --output-file requirements.lock
+
+clean:  ## Remove what make made.
+	rm -rf $(VENV) var

@@ -1,0 +1,267 @@
+"""The values that pass between the rooms: frozen, picklable, without I/O.
+
+Words: an offset range is half-open, `[start, end)`. `next_offset` is the last offset + 1. Sizes are in bytes, times in
+milliseconds since the Unix epoch unless the name says otherwise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicPartition:
+    """One partition of one topic."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class OffsetRange:
+    """The offsets `[start, end)` of one topic-partition."""
+
+    topic_partition: TopicPartition
+    start: int
+    end: int
+
+    def __len__(self) -> int:
+        return max(0, self.end - self.start)
+
+    def __str__(self) -> str:
+        return f"{self.topic_partition}[{self.start}, {self.end})"
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """One topic's offset ranges, at most one per topic-partition, planned together."""
+
+    topic: str
+    ranges: tuple[OffsetRange, ...]
+
+
+class TimestampType(StrEnum):
+    """Who sets a record's timestamp: the producer, or the broker when it appends (`message.timestamp.type`)."""
+
+    CREATE_TIME = "CreateTime"
+    LOG_APPEND_TIME = "LogAppendTime"
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """How to talk to a cluster. Secrets never show in `repr`.
+
+    Args:
+        protocol: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.
+        mechanism: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512; only with a SASL protocol.
+        ca_location: PEM file with the authorities to trust; None trusts the system's.
+        certificate_location: PEM file with the client certificate chain, if the broker asks for one.
+        key_location: PEM file with the client's private key.
+        verify_hostname: whether the broker's certificate must name the host connected to.
+    """
+
+    protocol: str = "PLAINTEXT"
+    mechanism: str | None = None
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    ca_location: str | None = None
+    certificate_location: str | None = None
+    key_location: str | None = None
+    key_password: str | None = field(default=None, repr=False)
+    verify_hostname: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Where a Kafka cluster is. `name` is what people read: a node's name, or "destination"."""
+
+    name: str
+    bootstrap_servers: tuple[str, ...]
+    security: Security = Security()
+
+    def __str__(self) -> str:
+        return f"{self.name} ({','.join(self.bootstrap_servers)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """Identifies one record on every identical node: its offset and the digest of key, value, headers and timestamp."""
+
+    offset: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """How far a mirror has copied one source topic-partition; committed in the transaction that copied it.
+
+    Args:
+        next_offset: the next source offset to copy.
+        leader_epoch: partition leader epoch of the last source batch copied, -1 if unknown.
+        node: name of the source node that the last chunk was read from.
+        topic_ids: source node name -> id of the source topic there (identical nodes have different ids).
+        cluster_ids: source node name -> cluster id.
+        destination: where the records went.
+        destination_next_offset: the destination offset after the last record copied, -1 before the first.
+        fingerprint: of the last record copied; None before the first.
+        committed_at_ms: when.
+    """
+
+    mirror: str
+    source: TopicPartition
+    next_offset: int
+    leader_epoch: int
+    node: str
+    topic_ids: dict[str, str]
+    cluster_ids: dict[str, str]
+    destination: TopicPartition
+    destination_next_offset: int
+    fingerprint: Fingerprint | None
+    run_id: str
+    committed_at_ms: int
+
+
+class Skipped(StrEnum):
+    """Why source offsets have no record at the destination."""
+
+    CONTROL = "control"
+    ABORTED = "aborted"
+    COMPACTION_GAP = "compaction_gap"
+    FILTERED = "filtered"
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerEntry:
+    """What one committed chunk copied: the offsets of `source`, `records` of them to `destination`.
+
+    `len(source) == records + sum(skipped.values())`, always: every source offset is accounted for.
+
+    Args:
+        source: the source offsets covered.
+        destination: the destination offsets from the chunk's first record to after its last; empty when no record was copied.
+        size_bytes: of the batches produced, as on the wire.
+        batches: produced.
+        rewritten: how many of `records` went through decoding (coalesced ones included).
+        skipped: offsets by reason.
+        digest: CRC-32C, 8 hex digits, over everything behind the 61 header bytes of every batch produced, in order.
+        node: the source node's name.
+        window: the asset partition key that the run copied, empty outside Dagster.
+    """
+
+    mirror: str
+    source: OffsetRange
+    destination: OffsetRange
+    records: int
+    size_bytes: int
+    batches: int
+    rewritten: int
+    skipped: dict[str, int]
+    digest: str
+    node: str
+    window: str
+    run_id: str
+    committed_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class CopyOptions:
+    """How a mirror copies; the same for all its ranges.
+
+    Args:
+        chunk_bytes: commit after this many bytes produced.
+        chunk_ms: commit after this time, however little was produced.
+        fetch_max_bytes: asked of the source per fetch; bounds a task's memory to a few times this.
+        coalesce_below_bytes: smaller batches are decoded and merged.
+        coalesce_to_bytes: until they hold about this many bytes.
+        transaction_timeout_ms: after which the destination aborts what a dead task left open.
+        request_timeout_ms: how long one request may take.
+        max_attempts: how often a range is tried in a task, the first time included, without any progress in between.
+        backoff_min_ms, backoff_max_ms: wait between attempts, doubled with jitter from one to the other.
+    """
+
+    chunk_bytes: int = 32 << 20
+    chunk_ms: int = 5_000
+    fetch_max_bytes: int = 4 << 20
+    coalesce_below_bytes: int = 8 << 10
+    coalesce_to_bytes: int = 512 << 10
+    transaction_timeout_ms: int = 60_000
+    request_timeout_ms: int = 30_000
+    max_attempts: int = 10
+    backoff_min_ms: int = 100
+    backoff_max_ms: int = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRange:
+    """One range to be copied: all that a task must know of it beside the `CopyJob`.
+
+    Args:
+        source: the offsets to copy; a checkpoint behind `source.start` wins, a checkpoint past it skips what is done.
+        destination: where to.
+        max_message_bytes: of the destination topic.
+        timestamp_type: of the destination topic.
+    """
+
+    source: OffsetRange
+    destination: TopicPartition
+    max_message_bytes: int = 1_048_588
+    timestamp_type: TimestampType = TimestampType.CREATE_TIME
+
+
+@dataclass(frozen=True, slots=True)
+class CopyJob:
+    """What all ranges of one run share; pickled to every task."""
+
+    mirror: str
+    run_id: str
+    node: Cluster
+    destination: Cluster
+    options: CopyOptions = CopyOptions()
+    window: str = ""
+
+
+class Status(StrEnum):
+    """How a range ended."""
+
+    DONE = "done"
+    FENCED = "fenced"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one task did for one range; a failure is data here, since a raised one reaches the driver as an opaque trace.
+
+    The counts are of this task alone. What the run copied, earlier tasks that died included, stands in the ledger.
+
+    Args:
+        range: as planned.
+        next_offset: the committed checkpoint when the task left the range.
+        error_kind: class name in `relay_pipelines.errors`, empty when done.
+        error: its one line.
+        exit_code: its exit code, 0 when done.
+        seconds, cpu_seconds: spent on the range by the task.
+        peak_memory_bytes: the task process's peak resident size so far.
+    """
+
+    range: OffsetRange
+    destination: TopicPartition
+    status: Status
+    next_offset: int
+    records: int = 0
+    size_bytes: int = 0
+    batches: int = 0
+    rewritten: int = 0
+    skipped: dict[str, int] = field(default_factory=dict)
+    chunks: int = 0
+    node: str = ""
+    error_kind: str = ""
+    error: str = ""
+    exit_code: int = 0
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    peak_memory_bytes: int = 0
