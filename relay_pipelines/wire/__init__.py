@@ -1,0 +1,1 @@
+"""Kafka's wire format: bytes in, bytes out. Knows no checkpoint, no mirror, no plan."""

@@ -1,0 +1,136 @@
+"""The record batch (magic 2): 61 header bytes, then the records, which a copy leaves untouched.
+
+Source: Kafka's protocol guide, "Record Batch"; KIP-98 for the producer fields; KIP-534 for the delete horizon bit.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from relay_pipelines.errors import CorruptBatchError, UnsupportedError
+
+HEADER = struct.Struct(">qiibIhiqqqhii")
+HEADER_BYTES = HEADER.size
+CRC_END = 21  # the CRC-32C covers everything from here on
+_PREFIX = struct.Struct(">qiibI")
+_COVERED = struct.Struct(">hiqqqhii")
+_SIZE_END = 12  # the size field counts from here
+_MAGIC_AT = 16
+_MAGIC = 2
+
+CODEC_MASK = 0x07
+TIMESTAMP_TYPE_BIT = 0x08
+TRANSACTIONAL_BIT = 0x10
+CONTROL_BIT = 0x20
+
+
+class BatchHeader(NamedTuple):
+    """The 61 bytes, field by field, in wire order."""
+
+    base_offset: int
+    size_bytes: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp_ms: int
+    max_timestamp_ms: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    records: int
+
+    @property
+    def last_offset(self) -> int:
+        """The offset of the last record the batch had when it was written."""
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def is_control(self) -> bool:
+        """Whether the batch is a transaction marker."""
+        return bool(self.attributes & CONTROL_BIT)
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether the batch belongs to a transaction."""
+        return bool(self.attributes & TRANSACTIONAL_BIT)
+
+    @property
+    def is_log_append_time(self) -> bool:
+        """Whether the broker set the timestamp (then `max_timestamp_ms` is that of every record)."""
+        return bool(self.attributes & TIMESTAMP_TYPE_BIT)
+
+
+class Batch(NamedTuple):
+    """One batch of a fetch response. `data` is a view into the connection's buffer: valid until the next receive."""
+
+    header: BatchHeader
+    data: memoryview
+
+
+class ProducerState(NamedTuple):
+    """What a broker identifies an idempotent producer's batch by."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+def split(records: memoryview) -> Iterator[Batch]:
+    """Yield the complete batches of a fetch response's record data; the broker may cut the last one anywhere.
+
+    Raises:
+        UnsupportedError: a batch is of magic 0 or 1 (written before Kafka 0.11).
+    """
+    unpack = HEADER.unpack_from
+    at, end = 0, len(records)
+    while at + HEADER_BYTES <= end:
+        if records[at + _MAGIC_AT] != _MAGIC:
+            raise UnsupportedError(
+                f"message format v{records[at + _MAGIC_AT]} (written before Kafka 0.11) is not copied",
+                remedy="rewrite the topic with a newer client, or start the mirror behind the old records",
+                offset=int.from_bytes(records[at : at + 8], "big"),
+            )
+        header = BatchHeader._make(unpack(records, at))
+        following = at + _SIZE_END + header.size_bytes
+        if following > end:
+            return
+        yield Batch(header, records[at:following])
+        at = following
+
+
+def verify(batch: Batch) -> None:
+    """Check the batch against its own CRC: a copy would bless corrupt bytes with a new one.
+
+    Raises:
+        CorruptBatchError: they differ.
+    """
+    if crc32c(batch.data[CRC_END:]) != batch.header.crc:
+        raise CorruptBatchError(
+            "the record batch does not match its CRC: it was corrupted on the source's disk or on the way",
+            remedy="read from another node or replica, or restore the source's log segment",
+            offset=batch.header.base_offset,
+        )
+
+
+def rehome(header: BatchHeader, body: memoryview, producer: ProducerState, base_sequence: int) -> bytes:
+    """Return the 61 bytes that put `body`, everything behind a batch's header, into our transaction.
+
+    Only the codec is kept of the attributes: a producer must set neither the timestamp type nor the control bit, and the
+    delete horizon (KIP-534) belongs to the log that was cleaned.
+    """
+    covered = _COVERED.pack(
+        header.attributes & CODEC_MASK | TRANSACTIONAL_BIT,
+        header.last_offset_delta,
+        header.base_timestamp_ms,
+        header.max_timestamp_ms,
+        *producer,
+        base_sequence,
+        header.records,
+    )
+    crc = crc32c(body, crc32c(covered))
+    return _PREFIX.pack(0, HEADER_BYTES - _SIZE_END + len(body), 0, _MAGIC, crc) + covered

@@ -1,0 +1,251 @@
+"""A cluster as a client sees it: who leads which topic-partition, which broker coordinates, and connections to them.
+
+Every call is tried once: whoever owns the work owns its retries.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from kafka.protocol.consumer import ListOffsetsRequest
+from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
+
+from relay_pipelines.errors import RetriableError
+from relay_pipelines.model import Cluster, TopicPartition
+from relay_pipelines.wire import failures
+from relay_pipelines.wire.connection import Connection
+
+LATEST = -1
+EARLIEST = -2
+READ_UNCOMMITTED = 0
+READ_COMMITTED = 1
+_TRANSACTION = 1
+_UNKNOWN_TOPIC = 3
+
+
+@dataclass(frozen=True, slots=True)
+class TopicMetadata:
+    """A topic: its id (empty before Kafka 2.8) and the leading broker per partition, -1 where there is none."""
+
+    name: str
+    topic_id: str
+    leaders: dict[int, int]
+    is_internal: bool = False
+    error_code: int = 0
+
+    @property
+    def topic_partitions(self) -> list[TopicPartition]:
+        """All of them, in order."""
+        return [TopicPartition(self.name, partition) for partition in sorted(self.leaders)]
+
+
+@dataclass(slots=True)
+class Metadata:
+    """What a cluster says of itself."""
+
+    cluster_id: str = ""
+    brokers: dict[int, tuple[str, int]] = field(default_factory=dict)
+    topics: dict[str, TopicMetadata] = field(default_factory=dict)
+
+
+class ClusterClient:
+    """A client of one cluster, for one thread; used on the driver and in tasks.
+
+    Args:
+        retriable: what failures that may pass become: `SourceError` or `DestinationError`.
+        client_id: under which the brokers see us in their logs and quotas.
+    """
+
+    def __init__(self, cluster: Cluster, retriable: type[RetriableError], client_id: str = "relay", timeout_ms: int = 30_000) -> None:
+        self.cluster = cluster
+        self.retriable = retriable
+        self.timeout_ms = timeout_ms
+        self._client_id = client_id
+        self._metadata = Metadata()
+        self._connections: dict[tuple[int, str], Connection] = {}
+        self._bootstrap: Connection | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def metadata(self, topics: Sequence[str] | None = None) -> Metadata:
+        """Ask for the given topics, or for all; a topic that does not exist comes with its error code."""
+        request = MetadataRequest(
+            topics=None if topics is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in topics],
+            allow_auto_topic_creation=False,
+            include_cluster_authorized_operations=False,
+            include_topic_authorized_operations=False,
+        )
+        connection = self._any_connection()
+        answer = connection.call(request, _newest(connection, request, 12))
+        self._metadata.cluster_id = answer.cluster_id or ""
+        self._metadata.brokers = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
+        found = {
+            topic.name: TopicMetadata(
+                name=topic.name,
+                topic_id=str(topic.topic_id or ""),
+                leaders={one.partition_index: one.leader_id for one in topic.partitions},
+                is_internal=topic.is_internal,
+                error_code=topic.error_code,
+            )
+            for topic in answer.topics
+        }
+        self._metadata.topics.update(found)
+        return Metadata(self._metadata.cluster_id, self._metadata.brokers, found)
+
+    def topic(self, name: str) -> TopicMetadata:
+        """Return one topic's metadata, asked for only once until `forget`.
+
+        Raises:
+            RetriableError: it does not exist (yet), or has no leader.
+        """
+        known = self._metadata.topics.get(name)
+        if known is None or known.error_code:
+            known = self.metadata([name]).topics[name]
+        if known.error_code:
+            raise self.failure(known.error_code, f"Metadata of topic {name}")
+        return known
+
+    def leader(self, topic_partition: TopicPartition) -> int:
+        """Return the id of the broker that leads `topic_partition`."""
+        leader = self.topic(topic_partition.topic).leaders.get(topic_partition.partition)
+        if leader is None:
+            self.forget()
+            raise self.failure(_UNKNOWN_TOPIC, "Metadata", topic_partition=topic_partition)
+        if leader < 0:
+            self.forget()
+            raise self.retriable(
+                f"it has no leader on {self.cluster}", remedy="wait for its broker to return", topic_partition=topic_partition
+            )
+        return leader
+
+    def connection(self, broker_id: int, purpose: str = "control") -> Connection:
+        """Return the connection to a broker for a purpose: pipelined requests must not share one with calls."""
+        key = (broker_id, purpose)
+        if key not in self._connections:
+            if broker_id not in self._metadata.brokers:
+                self.metadata([])
+            address = self._metadata.brokers.get(broker_id)
+            if address is None:
+                raise self.retriable(f"{self.cluster} has no broker {broker_id} now", remedy="wait for it to return")
+            self._connections[key] = self._connect(address)
+        return self._connections[key]
+
+    def call(self, broker_id: int, request: Any, version: int) -> Any:
+        """Send a control request to a broker, in the newest version up to `version` that it serves."""
+        connection = self.connection(broker_id)
+        return connection.call(request, _newest(connection, request, version))
+
+    def call_any(self, request: Any, version: int) -> Any:
+        """Send a control request to whichever broker answers."""
+        connection = self._any_connection()
+        return connection.call(request, _newest(connection, request, version))
+
+    def coordinator(self, transactional_id: str) -> int:
+        """Return the id of the broker that coordinates the transactions of `transactional_id`."""
+        answer = self.call_any(FindCoordinatorRequest(key=transactional_id, key_type=_TRANSACTION), 2)
+        if answer.error_code != failures.NONE:
+            raise self.failure(answer.error_code, f"FindCoordinator of {transactional_id}")
+        self._metadata.brokers.setdefault(answer.node_id, (answer.host, answer.port))
+        return int(answer.node_id)
+
+    def list_offsets(self, topic_partitions: Iterable[TopicPartition], timestamp: int, isolation: int) -> dict[TopicPartition, int]:
+        """Return an offset per topic-partition, one request per leader.
+
+        Args:
+            timestamp: `LATEST`, `EARLIEST`, or milliseconds: then the first record not older.
+            isolation: `READ_COMMITTED` makes `LATEST` the last stable offset, else it is the high watermark.
+
+        Raises:
+            RetriableError: OFFSET_NOT_AVAILABLE among others: a new leader does not know its high watermark yet (KIP-207),
+                which is why v5, the first with that error, is the least that may be used.
+        """
+        by_leader: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+        for topic_partition in topic_partitions:
+            by_leader[self.leader(topic_partition)][topic_partition.topic].append(topic_partition.partition)
+        offsets: dict[TopicPartition, int] = {}
+        for broker_id, topics in by_leader.items():
+            answer = self.call(broker_id, _list_offsets_request(topics, timestamp, isolation), 5)
+            for topic in answer.topics:
+                for one in topic.partitions:
+                    topic_partition = TopicPartition(topic.name, one.partition_index)
+                    if one.error_code != failures.NONE:
+                        self.forget()
+                        raise self.failure(one.error_code, "ListOffsets", topic_partition=topic_partition)
+                    offsets[topic_partition] = one.offset
+        return offsets
+
+    def failure(self, code: int, doing: str, *, topic_partition: TopicPartition | None = None, offset: int | None = None) -> Exception:
+        """Return the error for a broker's code, naming this cluster."""
+        return failures.failure(
+            code, doing, at=str(self.cluster), retriable=self.retriable, topic_partition=topic_partition, offset=offset
+        )
+
+    def forget(self) -> None:
+        """Forget who leads what: the next call asks again."""
+        self._metadata.topics.clear()
+
+    def close(self) -> None:
+        """Close every connection; the client may be used again and then connects anew."""
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+        if self._bootstrap is not None:
+            self._bootstrap.close()
+            self._bootstrap = None
+        self.forget()
+
+    def _any_connection(self) -> Connection:
+        if self._bootstrap is None:
+            self._bootstrap = self._connect_to_any()
+        return self._bootstrap
+
+    def _connect_to_any(self) -> Connection:
+        addresses = [_address(server) for server in self.cluster.bootstrap_servers]
+        # brokers met before, in case the configured ones are down
+        addresses += [address for address in self._metadata.brokers.values() if address not in addresses]
+        errors: list[RetriableError] = []
+        for address in addresses:
+            try:
+                return self._connect(address)
+            except RetriableError as error:
+                errors.append(error)
+        raise errors[0]
+
+    def _connect(self, address: tuple[str, int]) -> Connection:
+        return Connection(self.cluster, address, self._client_id, self.retriable, self.timeout_ms / 1000)
+
+
+def _address(server: str) -> tuple[str, int]:
+    host, _, port = server.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def _newest(connection: Connection, request: Any, version: int) -> int:
+    while version > 0 and not connection.supports(request.API_KEY, version):
+        version -= 1
+    return version
+
+
+def _list_offsets_request(topics: dict[str, list[int]], timestamp: int, isolation: int) -> ListOffsetsRequest:
+    topic_type = ListOffsetsRequest.ListOffsetsTopic
+    return ListOffsetsRequest(
+        replica_id=-1,
+        isolation_level=isolation,
+        topics=[
+            topic_type(
+                name=name,
+                partitions=[
+                    topic_type.ListOffsetsPartition(partition_index=one, current_leader_epoch=-1, timestamp=timestamp)
+                    for one in partitions
+                ],
+            )
+            for name, partitions in topics.items()
+        ],
+    )

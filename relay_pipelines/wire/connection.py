@@ -1,0 +1,189 @@
+"""One blocking connection to one broker: large reads into one buffer, batches written without being copied.
+
+Requests may be pipelined; Kafka answers them in order (protocol guide, "Network").
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import struct
+from collections import deque
+from typing import Any
+
+from kafka.protocol.metadata import ApiVersionsRequest
+
+from relay_pipelines.errors import RelayError, RetriableError, UnsupportedError
+from relay_pipelines.model import Cluster
+from relay_pipelines.wire import failures, sasl, tls
+from relay_pipelines.wire.fetch import encode_string
+
+Buffer = bytes | bytearray | memoryview
+
+_REQUEST_HEAD = struct.Struct(">hhi")  # api key, version, correlation id
+_SOCKET_BUFFER_BYTES = 4 << 20
+_BUFFER_BYTES = 64 << 10
+_LARGEST_RESPONSE_BYTES = 512 << 20
+
+
+class Connection:
+    """A connection to `address` of `cluster`, ready for requests once constructed.
+
+    Args:
+        retriable: what a lost connection becomes: a source's or the destination's error.
+        timeout_seconds: for connecting and for every single answer.
+
+    Raises:
+        RetriableError: the broker cannot be reached.
+        PermissionDeniedError: it refuses the certificate or the password.
+        UnsupportedError: it is older than Kafka 2.4, or not Kafka.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        address: tuple[str, int],
+        client_id: str,
+        retriable: type[RetriableError],
+        timeout_seconds: float,
+    ) -> None:
+        self.cluster = cluster
+        self.address = address
+        self._client_id = encode_string(client_id)
+        self._retriable = retriable
+        self._timeout_seconds = timeout_seconds
+        self._correlation_id = 0
+        self._awaited: deque[int] = deque()
+        self._buffer = memoryview(bytearray(_BUFFER_BYTES))
+        self._versions: dict[int, tuple[int, int]] = {}
+        try:
+            self._socket = self._connect()
+            self._versions = self._api_versions()
+            sasl.authenticate(self, cluster.security)
+        except OSError as error:
+            raise self._lost(error) from error
+        except RelayError:
+            self.close()
+            raise
+
+    def __str__(self) -> str:
+        host, port = self.address
+        return f"{self.cluster.name} broker {host}:{port}"
+
+    @property
+    def unanswered(self) -> int:
+        """How many requests wait for their answer."""
+        return len(self._awaited)
+
+    def send(self, api_key: int, version: int, *body: Buffer) -> None:
+        """Write one request; the parts of the body are not copied in this process."""
+        self._require(api_key, version)
+        self._correlation_id += 1
+        head = _REQUEST_HEAD.pack(api_key, version, self._correlation_id) + self._client_id
+        size = len(head) + sum(len(part) for part in body)
+        self._write([struct.pack(">i", size) + head, *body], size + 4)
+        self._awaited.append(self._correlation_id)
+
+    def receive(self) -> memoryview:
+        """Return the next answer, behind its header. The view is valid until the next receive."""
+        try:
+            self._read_into(self._buffer[:4])
+            size = int.from_bytes(self._buffer[:4], "big")
+            if size > _LARGEST_RESPONSE_BYTES:
+                raise UnsupportedError(f"{self} does not speak Kafka's protocol", remedy="check bootstrap_servers and security.protocol")
+            if size > len(self._buffer):
+                self._buffer = memoryview(bytearray(size))
+            answer = self._buffer[:size]
+            self._read_into(answer)
+        except OSError as error:
+            raise self._lost(error) from error
+        correlation_id = int.from_bytes(answer[:4], "big")
+        expected = self._awaited.popleft()
+        if correlation_id != expected:
+            self.close()
+            raise self._retriable(f"{self} answered request {correlation_id} where {expected} was due")
+        return answer[4:]
+
+    def call(self, request: Any, version: int) -> Any:
+        """Send one of kafka-python's request messages and return its decoded answer; nothing else may be in flight."""
+        self._require(request.API_KEY, version)
+        self._correlation_id += 1
+        request.API_VERSION = version
+        request.with_header(correlation_id=self._correlation_id, client_id="relay")
+        encoded = request.encode(framed=True, header=True)
+        self._write([encoded], len(encoded))
+        self._awaited.append(self._correlation_id)
+        body = self.receive()
+        response_class = request.header.get_response_class()
+        # a flexible answer has tagged fields behind the correlation id, none so far; ApiVersions never has them (KIP-511)
+        flexible = response_class.flexible_version_q(version) and request.API_KEY != ApiVersionsRequest.API_KEY
+        return response_class.decode(bytes(body[1:] if flexible else body), version=version)
+
+    def close(self) -> None:
+        """Drop the connection and whatever is in flight."""
+        self._awaited.clear()
+        if hasattr(self, "_socket"):
+            self._socket.close()
+
+    def supports(self, api_key: int, version: int) -> bool:
+        """Whether the broker serves this version of a request."""
+        low, high = self._versions.get(api_key, (0, -1))
+        return low <= version <= high
+
+    def _require(self, api_key: int, version: int) -> None:
+        if self._versions and not self.supports(api_key, version):
+            raise UnsupportedError(
+                f"{self} does not serve request {api_key} in version {version}", remedy="Kafka 2.4 or newer is needed"
+            )
+
+    def _connect(self) -> socket.socket:
+        plain = socket.create_connection(self.address, timeout=self._timeout_seconds)
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SOCKET_BUFFER_BYTES)
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BUFFER_BYTES)
+        connected = tls.wrap(plain, self.cluster, self.address[0])
+        # the kernel keeps the time from here on: Python's own timeout would cost a poll() before every read and write
+        connected.settimeout(None)
+        seconds, fraction = divmod(self._timeout_seconds, 1)
+        limit = struct.pack("ll", int(seconds), int(fraction * 1_000_000))
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+        return connected
+
+    def _api_versions(self) -> dict[int, tuple[int, int]]:
+        answer = self.call(ApiVersionsRequest(), 0)
+        if answer.error_code != failures.NONE:
+            raise failures.failure(answer.error_code, "ApiVersions", at=str(self), retriable=self._retriable)
+        return {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
+
+    def _write(self, parts: list[Buffer], size: int) -> None:
+        try:
+            if isinstance(self._socket, ssl.SSLSocket):  # has no sendmsg
+                for part in parts:
+                    self._socket.sendall(part)
+                return
+            sent = self._socket.sendmsg(parts)
+            if sent < size:
+                for part in parts:
+                    if sent < len(part):
+                        self._socket.sendall(memoryview(part)[sent:])
+                    sent = max(0, sent - len(part))
+        except OSError as error:
+            raise self._lost(error) from error
+
+    def _read_into(self, view: memoryview) -> None:
+        while view:
+            count = self._socket.recv_into(view, 0, socket.MSG_WAITALL if not isinstance(self._socket, ssl.SSLSocket) else 0)
+            if not count:
+                raise ConnectionResetError("the broker closed the connection")
+            view = view[count:]
+
+    def _lost(self, error: OSError) -> RelayError:
+        self.close()
+        # EAGAIN is how the kernel reports that SO_RCVTIMEO or SO_SNDTIMEO has passed
+        timed_out = isinstance(error, BlockingIOError | TimeoutError | ssl.SSLWantReadError | ssl.SSLWantWriteError)
+        why = f"no answer within {self._timeout_seconds:g} s" if timed_out else error.strerror or str(error) or type(error).__name__
+        return self._retriable(
+            f"{self} cannot be reached: {why}", remedy="check that it runs, its address, and that security.protocol fits its listener"
+        )

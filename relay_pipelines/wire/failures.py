@@ -1,0 +1,73 @@
+"""What a broker's error code means to us: one table from codes to the error tree."""
+
+from __future__ import annotations
+
+from kafka.errors import for_code
+
+from relay_pipelines.errors import (
+    AbortableError,
+    CorruptBatchError,
+    DataLossError,
+    FencedError,
+    PermissionDeniedError,
+    RecordTooLargeError,
+    RelayError,
+    RetriableError,
+    UnsupportedError,
+)
+from relay_pipelines.model import TopicPartition
+
+NONE = 0
+TOPIC_ALREADY_EXISTS = 36
+CONCURRENT_TRANSACTIONS = 51
+
+_MEANINGS: dict[type[RelayError], tuple[str, frozenset[int]]] = {
+    DataLossError: ("see the topic's retention and whether it was recreated", frozenset({1})),
+    CorruptBatchError: ("the destination refused the batch's checksum: check the network and memory of this host", frozenset({2})),
+    RecordTooLargeError: ("raise max.message.bytes of the destination topic", frozenset({10, 18})),
+    PermissionDeniedError: ("grant the user the missing ACL", frozenset({29, 30, 31, 53, 54, 58, 65})),
+    UnsupportedError: ("Kafka 2.4 or newer is needed", frozenset({33, 35, 43, 76})),
+    FencedError: ("another run has taken this topic-partition over; let it finish", frozenset({47, 90})),
+    # sequence and transaction state that a new producer session puts right: KIP-360, KIP-890
+    AbortableError: ("", frozenset({45, 46, 48, 49, 59, 120})),
+}
+# unknown server error and broker not available: the protocol guide does not call them retriable, yet they pass
+_PASSING = frozenset({-1, 8})
+_BY_CODE = {code: (kind, remedy) for kind, (remedy, codes) in _MEANINGS.items() for code in codes}
+_REMEDIES = {
+    17: "the topic name is not valid at the destination: rename it",
+    32: "set message.timestamp.before.max.ms and message.timestamp.after.max.ms of the destination topic as the source has them",
+    38: "lower destination.replication_factor: the destination has too few brokers",
+    44: "the destination's policy refused it: create the topic by hand or relax the policy",
+    87: "a record breaks a rule of the destination topic, such as a null key in a compacted topic: see its cleanup.policy",
+}
+
+
+def name_of(code: int) -> str:
+    """The error's name in Kafka's protocol guide, such as NOT_LEADER_OR_FOLLOWER."""
+    return str(for_code(code).message)
+
+
+def failure(
+    code: int,
+    doing: str,
+    *,
+    at: str,
+    retriable: type[RetriableError],
+    topic_partition: TopicPartition | None = None,
+    offset: int | None = None,
+    detail: str = "",
+) -> RelayError:
+    """Return the error for a broker's code.
+
+    Args:
+        doing: what was being asked for, as in "Produce".
+        at: the cluster, for people.
+        retriable: what a code that may pass by itself becomes: a source's or the destination's error.
+        detail: what the broker said beside the code.
+    """
+    passing = code in _PASSING or for_code(code).retriable
+    kind, remedy = _BY_CODE.get(code, (retriable if passing else RelayError, _REMEDIES.get(code, "")))
+    said = f" ({detail})" if detail else ""
+    what = f"{at} answered {doing} with {name_of(code)}{said}"
+    return kind(what, remedy=remedy, topic_partition=topic_partition, offset=offset)
