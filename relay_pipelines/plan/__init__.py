@@ -1,0 +1,1 @@
+"""What to copy: pure functions from what the clusters say to windows and tasks."""

@@ -1,0 +1,33 @@
+"""relay.yaml: what it may say, and the only code that reads files and environment variables."""
+
+from __future__ import annotations
+
+from relay_pipelines.settings.load import load
+from relay_pipelines.settings.models import (
+    Backoff,
+    Copying,
+    Destination,
+    Metrics,
+    Mirror,
+    Node,
+    SecuritySettings,
+    Settings,
+    Source,
+    Spark,
+    Topics,
+)
+
+__all__ = [
+    "Backoff",
+    "Copying",
+    "Destination",
+    "Metrics",
+    "Mirror",
+    "Node",
+    "SecuritySettings",
+    "Settings",
+    "Source",
+    "Spark",
+    "Topics",
+    "load",
+]

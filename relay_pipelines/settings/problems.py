@@ -1,0 +1,135 @@
+"""What is wrong with relay.yaml, one line each: dotted path, what was expected, what came.
+
+What came is shown as it stands in the file, before `${...}` is filled in, and never for keys that hold secrets.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from relay_pipelines.settings.values import Location
+
+Problem = tuple[Location, str]
+
+_SECRET_KEYS = frozenset({"password", "key_password"})
+_SHOWN_CHARACTERS = 80
+_KEY = "[key]"  # pydantic's mark for a problem with a mapping's key rather than its value
+_WANTED = {
+    "string_type": "a string",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "tuple_type": "a list",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "string_too_short": "a string that is not empty",
+    "string_pattern_mismatch": "sc://host:port",
+    "too_short": "at least one entry",
+    "less_than_equal": "at most {le}",
+    "literal_error": "{expected}",
+    "enum": "{expected}",
+    "expected": "{what}",
+}
+_KINDS = {
+    dict: "a mapping",
+    list: "a list",
+    str: "a string",
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    type(None): "nothing",
+    dt.date: "a date",
+    dt.datetime: "a date",
+}
+
+
+def nearest(name: str, valid: Iterable[str], kind: str) -> str:
+    """The remedy for a wrong name: the nearest valid one, or all of them."""
+    names = sorted(valid)
+    close = difflib.get_close_matches(name, names, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"valid {kind}: {', '.join(names)}"
+
+
+def dotted(location: Location) -> str:
+    """`mirrors.orders.source.nodes[0].name`."""
+    path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in location)
+    return path.removeprefix(".")
+
+
+def describe(error: ValidationError, root: type[BaseModel], written: Any) -> list[Problem]:
+    """Place and text of everything that pydantic found.
+
+    Args:
+        error: what pydantic found.
+        root: the model of the whole file.
+        written: the file's content before interpolation.
+    """
+    details = error.errors(include_url=False, include_input=False)
+    return [problem for detail in details for problem in _problems(detail, root, written)]
+
+
+def _problems(detail: ErrorDetails, root: type[BaseModel], written: Any) -> Iterator[Problem]:
+    kind, location = detail["type"], tuple(step for step in detail["loc"] if step != _KEY)
+    if kind == "complaints":
+        yield from ((location + where, text) for where, text in detail["ctx"]["found"])
+    elif kind == "extra_forbidden":
+        remedy = nearest(str(location[-1]), _valid_keys(root, location[:-1]), "keys")
+        yield location, f"unknown key; {remedy}"
+    elif kind == "missing":
+        yield location, "is missing"
+    else:
+        yield location, _mismatch(detail, location, written)
+
+
+def _mismatch(detail: ErrorDetails, location: Location, written: Any) -> str:
+    kind, context = detail["type"], detail.get("ctx", {})
+    # without a wording of ours the error's kind must do: pydantic's own message may quote the value
+    wanted = _WANTED.get(kind, kind.replace("_", " ")).format_map(context)
+    text = f"expected {wanted}"
+    if detail["loc"][-1] != _KEY:
+        text += f", got {_came(location, written, kind_only=kind.endswith('_type'))}"
+    if kind == "string_type" and isinstance(_value_at(location, written), bool | int | float | dt.date):
+        return f"{text}; put it in quotes"
+    return f"{text}: {context['why']}" if context.get("why") else text
+
+
+def _came(location: Location, written: Any, *, kind_only: bool) -> str:
+    value = _value_at(location, written)
+    if kind_only or _is_secret(location) or isinstance(value, dict | list):
+        return _KINDS.get(type(value), type(value).__name__)
+    shown = repr(value) if len(repr(value)) <= _SHOWN_CHARACTERS else repr(value)[:_SHOWN_CHARACTERS] + "..."
+    return f"the value of {shown}" if isinstance(value, str) and "${" in value else shown
+
+
+def _is_secret(location: Location) -> bool:
+    return location[:2] == ("spark", "conf") or not _SECRET_KEYS.isdisjoint(location)
+
+
+def _value_at(location: Location, written: Any) -> Any:
+    """What stands at the place; its nearest container's text where a string was split into a list."""
+    for step in location:
+        if not isinstance(written, dict | list):
+            break
+        try:
+            written = written[step]  # type: ignore[index]
+        except (KeyError, IndexError):
+            break
+    return written
+
+
+def _valid_keys(root: type[BaseModel], location: Location) -> list[str]:
+    """The keys of the mapping at the place."""
+    annotation: Any = root
+    for step in location:
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            annotation = {field.alias or name: field.annotation for name, field in annotation.model_fields.items()}[str(step)]
+        else:
+            arguments = get_args(annotation)  # tuple[Node, ...] or dict[str, Mirror]
+            annotation = arguments[0] if arguments[-1] is Ellipsis else arguments[1]
+    fields: Mapping[str, Any] = annotation.model_fields
+    return [field.alias or name for name, field in fields.items()]
