@@ -1,0 +1,155 @@
+"""One broker process: started, watched by its guardian, stopped, killed, paused."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from relay_pipelines.embedded import guardian
+from relay_pipelines.embedded.errors import EmbeddedError, PortTakenError
+from relay_pipelines.embedded.log import tail
+
+_API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 0, -1)
+"""An ApiVersions v0 request: a broker answers it once it is registered and serves, and before any authentication."""
+
+
+class Broker:
+    """One broker; its ports and its data outlive the process, so `start` after `stop` or `kill` brings it back as it was.
+
+    Args:
+        node_id: from 1.
+        port: of the PLAINTEXT listener on 127.0.0.1.
+        command: what to run.
+        log: file that the process's output is appended to.
+        start_timeout_seconds: how long it may take to serve.
+    """
+
+    def __init__(self, node_id: int, port: int, command: Sequence[str], log: Path, start_timeout_seconds: float) -> None:
+        self.node_id = node_id
+        self.log = log
+        self._port = port
+        self._command = command
+        self._start_timeout_seconds = start_timeout_seconds
+        self._guardian: subprocess.Popen[bytes] | None = None
+        self._pid = 0
+        self._log_start = 0
+
+    def __repr__(self) -> str:
+        return f"Broker(node_id={self.node_id}, port={self._port}, pid={self._pid if self.running else None})"
+
+    @property
+    def pid(self) -> int:
+        """Of the broker's JVM; only while it runs."""
+        if not self.running:
+            raise EmbeddedError(f"{self} does not run", remedy="start it first")
+        return self._pid
+
+    @property
+    def running(self) -> bool:
+        """Whether the process exists; a paused one does."""
+        return self._guardian is not None and self._guardian.poll() is None
+
+    def start(self) -> None:
+        """Start the process and wait until it serves.
+
+        Raises:
+            EmbeddedError: it ended, or did not serve in time; the message holds the last error of its log.
+        """
+        self.launch()
+        self.wait_until_serving()
+
+    def launch(self) -> None:
+        """Start the process and return at once: brokers of one cluster wait for each other."""
+        if self.running:
+            raise EmbeddedError(f"{self} runs already")
+        # isolated and without site-packages: the guardian needs the standard library alone and starts in a few milliseconds
+        watched = [sys.executable, "-I", "-S", guardian.__file__, str(os.getpid()), *self._command]
+        self._release()
+        with self.log.open("ab") as log:
+            self._log_start = log.tell()
+            # a session of its own: Ctrl-C in the terminal reaches the parent alone
+            self._guardian = subprocess.Popen(  # noqa: S603 - our own guardian
+                watched, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, bufsize=0, start_new_session=True
+            )
+        pid = self._guardian.stdout.readline() if self._guardian.stdout else b""
+        self._pid = int(pid or 0)
+
+    def wait_until_serving(self) -> None:
+        """Wait until it answers a request."""
+        deadline = time.monotonic() + self._start_timeout_seconds
+        while not self._answers():
+            if self._ended_within(0.05):
+                raise self._failure("ended while starting")
+            if time.monotonic() > deadline:
+                failure = self._failure(f"did not serve within {self._start_timeout_seconds:g} s")
+                self.kill()
+                raise failure
+
+    def stop(self, timeout_seconds: float = 20.0) -> None:
+        """Shut it down in good order; kill it if it has not ended in time."""
+        self.request_stop()
+        if not self._ended_within(timeout_seconds):
+            self._order(b"K")
+        self._release()
+
+    def request_stop(self) -> None:
+        """Ask it to shut down, and return at once."""
+        self._order(b"C")
+        self._order(b"T")
+
+    def kill(self) -> None:
+        """Kill it with SIGKILL, paused or not, and wait for its end."""
+        self._order(b"K")
+        self._release()
+
+    def pause(self) -> None:
+        """Freeze it with SIGSTOP: its connections stay open and nothing is answered."""
+        self._order(b"S")
+
+    def resume(self) -> None:
+        """Let a paused one go on."""
+        self._order(b"C")
+
+    def _answers(self) -> bool:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._port), timeout=1.0) as connection:
+            connection.sendall(_API_VERSIONS)
+            return bool(connection.recv(4))
+        return False
+
+    def _order(self, order: bytes) -> None:
+        """Have the guardian send a signal, and wait until it has; nothing happens if the broker has ended."""
+        if self._guardian and self._guardian.stdin and self._guardian.stdout:
+            with contextlib.suppress(BrokenPipeError):
+                self._guardian.stdin.write(order)
+                self._guardian.stdout.read(1)
+
+    def _ended_within(self, seconds: float) -> bool:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._guardian is None or self._guardian.wait(seconds) is not None
+        return False
+
+    def _release(self) -> None:
+        """Wait for the end of a broker that has been told to end, and close the pipes."""
+        if self._guardian is None:
+            return
+        if self._guardian.wait() < 0:
+            # the guardian itself was killed: its process group holds it and the broker, and nothing else
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._guardian.pid, signal.SIGKILL)
+        for pipe in (self._guardian.stdin, self._guardian.stdout):
+            if pipe:
+                pipe.close()
+        self._guardian = None
+
+    def _failure(self, what: str) -> EmbeddedError:
+        said = tail(self.log, self._log_start)
+        kind = PortTakenError if "Address already in use" in said else EmbeddedError
+        return kind(f"broker {self.node_id} {what}: {said}", remedy=f"its log is {self.log}")

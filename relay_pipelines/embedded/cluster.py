@@ -1,0 +1,172 @@
+"""A cluster of real brokers on this machine."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from relay_pipelines.embedded import jars, java, server_properties
+from relay_pipelines.embedded.broker import Broker
+from relay_pipelines.embedded.errors import PortTakenError
+from relay_pipelines.embedded.listeners import Listener, listener_properties, scram_arguments
+from relay_pipelines.embedded.ports import free_ports
+from relay_pipelines.embedded.storage import cluster_id, format_folders
+from relay_pipelines.model import Cluster, Security
+
+JVM_OPTIONS = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC")
+_START_ATTEMPTS = 3
+_CLOSE_SECONDS = 10.0
+
+
+class EmbeddedCluster:
+    """Brokers in KRaft mode, each broker and controller in one, on 127.0.0.1 alone; they end with this process, however it ends.
+
+    Every broker has a PLAINTEXT listener, which the brokers themselves use; `listeners` says what the users of the cluster want.
+
+    Args:
+        name: what people read.
+        brokers: how many; with three or more, topics have three replicas by default.
+        listeners: the first one is that of `bootstrap_servers` and `cluster()`.
+        folder: data, configuration and logs; a folder used before brings its data back. Without one, a temporary folder is
+            used and removed at the end, unless the end is an exception.
+        config: more properties for server.properties, which win.
+        users: name -> password, for the SASL listeners.
+        authorizer: whether named users need ACLs; PLAINTEXT clients may do everything.
+        jvm_options: of each broker.
+        start_timeout_seconds: how long each broker may take to serve.
+    """
+
+    def __init__(
+        self,
+        name: str = "kafka",
+        *,
+        brokers: int = 1,
+        listeners: Sequence[Listener] = (Listener.PLAINTEXT,),
+        folder: Path | None = None,
+        config: Mapping[str, object] | None = None,
+        users: Mapping[str, str] | None = None,
+        authorizer: bool = False,
+        jvm_options: Sequence[str] = JVM_OPTIONS,
+        start_timeout_seconds: float = 60.0,
+    ) -> None:
+        self.name = name
+        self.listeners = tuple(listeners)
+        self.users = dict(users or {})
+        self.brokers: tuple[Broker, ...] = ()
+        self.cluster_id = ""
+        self._temporary = folder is None
+        self.folder = folder or Path(tempfile.mkdtemp(prefix=f"relay-{name}-"))
+        self._count = brokers
+        self._config = dict(config or {})
+        self._authorizer = authorizer
+        self._jvm_options = tuple(jvm_options)
+        self._start_timeout_seconds = start_timeout_seconds
+        self._ports: list[dict[str, int]] = []
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close(keep=error is not None)
+
+    @property
+    def bootstrap_servers(self) -> tuple[str, ...]:
+        """`127.0.0.1:port` of every broker, at the first listener."""
+        return self.address(self.listeners[0])
+
+    def address(self, listener: Listener) -> tuple[str, ...]:
+        """`127.0.0.1:port` of every broker, at a listener."""
+        return tuple(f"127.0.0.1:{ports[listener]}" for ports in self._ports)
+
+    def cluster(self, listener: Listener | None = None) -> Cluster:
+        """The cluster as the rest of the project speaks of it."""
+        return Cluster(self.name, self.address(listener or self.listeners[0]), Security())
+
+    def start(self) -> None:
+        """Start all brokers and wait until they serve."""
+        try:
+            self._start()
+        except BaseException:
+            self._end(0)
+            raise
+
+    def close(self, *, keep: bool = False) -> None:
+        """End all brokers, in good order if their data stays.
+
+        Args:
+            keep: a temporary folder too.
+        """
+        discard = self._temporary and not keep
+        self._end(0 if discard else _CLOSE_SECONDS)
+        if discard:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _start(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.cluster_id = cluster_id(self.folder / "cluster.id")
+        (self.folder / "log4j2.properties").write_text(server_properties.LOG4J2)
+        for attempt in range(1, _START_ATTEMPTS + 1):
+            self._configure()
+            try:
+                self._launch()
+            except PortTakenError:
+                self._end(0)
+                if attempt == _START_ATTEMPTS:
+                    raise
+            else:
+                return
+
+    def _configure(self) -> None:
+        names = [*dict.fromkeys([Listener.PLAINTEXT, *self.listeners]), server_properties.CONTROLLER]
+        free = iter(free_ports(self._count * len(names)))
+        self._ports = [{name: next(free) for name in names} for _ in range(self._count)]
+        voters = [(node_id, ports[server_properties.CONTROLLER]) for node_id, ports in enumerate(self._ports, 1)]
+        for (node_id, _), ports, home in zip(voters, self._ports, self._homes(), strict=True):
+            home.mkdir(exist_ok=True)
+            own = server_properties.broker_properties(node_id, ports, voters, home / "data")
+            (home / "server.properties").write_text(server_properties.render(self._shared() | own | self._config))
+
+    def _shared(self) -> dict[str, str]:
+        properties = server_properties.cluster_properties(self._count)
+        if self._authorizer:
+            properties |= server_properties.authorizer_properties()
+        for listener in self.listeners:
+            properties |= listener_properties(listener, self.users, None)
+        return properties
+
+    def _launch(self) -> None:
+        run = [java.tool("java"), *self._jvm_options, f"-Dlog4j2.configurationFile={self.folder / 'log4j2.properties'}"]
+        run += ["-cp", jars.broker_classpath()]
+        format_folders(run, self._homes(), self.cluster_id, scram_arguments(self.users))
+        self.brokers = tuple(
+            Broker(
+                node_id,
+                ports[Listener.PLAINTEXT],
+                [*run, "kafka.Kafka", str(home / "server.properties")],
+                home / "broker.log",
+                self._start_timeout_seconds,
+            )
+            for node_id, (ports, home) in enumerate(zip(self._ports, self._homes(), strict=True), 1)
+        )
+        for broker in self.brokers:
+            broker.launch()
+        for broker in self.brokers:
+            broker.wait_until_serving()
+
+    def _homes(self) -> list[Path]:
+        return [self.folder / f"broker-{node_id}" for node_id in range(1, self._count + 1)]
+
+    def _end(self, timeout_seconds: float) -> None:
+        """End all brokers; those that have not ended by themselves in time are killed."""
+        if timeout_seconds:
+            for broker in self.brokers:
+                broker.request_stop()
+        deadline = time.monotonic() + timeout_seconds
+        for broker in self.brokers:
+            broker.stop(max(0.0, deadline - time.monotonic())) if timeout_seconds else broker.kill()

@@ -1,0 +1,80 @@
+"""Runs one broker, and ends it when the process that wanted it is gone, in whatever way it went.
+
+Started as a script of its own, `guardian.py <pid of the parent> <command ...>`, so it imports nothing of the package:
+
+    stdin    one byte per signal to send, see SIGNALS; its end means that the parent is gone
+    stdout   the broker's pid and a line feed, then one byte for every signal sent
+    stderr   the broker's log
+
+It is the broker's parent: the pid it signals cannot be another process's. It ends when the broker does, with its exit code.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+
+SIGNALS = {
+    b"T": signal.SIGTERM,
+    b"K": signal.SIGKILL,
+    b"S": signal.SIGSTOP,
+    b"C": signal.SIGCONT,
+}
+_STDIN, _STDOUT = 0, 1
+_PARENT_CHECK_SECONDS = 1.0
+_PR_SET_PDEATHSIG = 1
+
+
+def main(parent: int, command: list[str]) -> int:
+    """Run the command until it ends or the parent does; its exit code, 128 + signal number if a signal ended it."""
+    ended = _child_signal()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sys.stderr, preexec_fn=_die_with_guardian)  # noqa: S603, PLW1509 - one thread here
+    try:
+        os.write(_STDOUT, b"%d\n" % child.pid)
+        while child.poll() is None and _serve(child, parent, ended):
+            pass
+    finally:
+        # SIGKILL ends a stopped process too
+        child.kill()
+        child.wait()
+    return child.returncode if child.returncode >= 0 else 128 - child.returncode
+
+
+def _serve(child: subprocess.Popen[bytes], parent: int, ended: int) -> bool:
+    """Wait for orders, the child's end or the parent's; False when the parent is gone."""
+    ready, _, _ = select.select([_STDIN, ended], [], [], _PARENT_CHECK_SECONDS)
+    if ended in ready:
+        os.read(ended, 64)
+    if _STDIN in ready:
+        order = os.read(_STDIN, 1)
+        if not order:
+            return False
+        child.send_signal(SIGNALS[order])
+        os.write(_STDOUT, order)
+    # a process forked from the parent may hold the pipe open
+    return os.getppid() == parent
+
+
+def _child_signal() -> int:
+    """A descriptor that becomes readable when the child ends."""
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    return read
+
+
+def _die_with_guardian() -> None:
+    """Where the kernel can, have it end the broker should the guardian itself be killed."""
+    if sys.platform == "linux":
+        import ctypes  # noqa: PLC0415 - only there
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]), sys.argv[2:]))

@@ -1,0 +1,121 @@
+"""Jars from Maven Central, resolved once by the Ivy inside pyspark and kept in the user's cache folder.
+
+relay_pipelines/ivy/                  Ivy's cache: the jars
+relay_pipelines/<name>.classpath      written last and renamed into place: its presence means complete
+relay_pipelines/<name>.log            what Ivy said
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import importlib.util
+import os
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from xml.sax.saxutils import quoteattr
+
+from relay_pipelines.embedded import java
+from relay_pipelines.embedded.errors import EmbeddedError
+
+KAFKA_VERSION = "4.3.1"
+BROKER_JARS = (
+    f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}",
+    # the distribution adds it, the published dependencies do not; without it a broker logs nothing
+    "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4",
+)
+_TIMEOUT_SECONDS = 600
+
+
+def broker_classpath() -> str:
+    """The class path of `kafka.Kafka` and of Kafka's command-line tools."""
+    return resolve(BROKER_JARS, f"kafka-{KAFKA_VERSION}")
+
+
+def resolve(coordinates: Sequence[str], name: str) -> str:
+    """The class path of some Maven artefacts and of all they need at run time; downloaded at the first call only.
+
+    Args:
+        coordinates: `group:artefact:version` each.
+        name: names the result in the cache; another version needs another name.
+
+    Raises:
+        EmbeddedError: a download failed, or no JDK was found to run Ivy with.
+    """
+    home = cache_folder()
+    classpath = home / f"{name}.classpath"
+    if found := _complete(classpath):
+        return found
+    home.mkdir(parents=True, exist_ok=True)
+    with _locked(home / "lock"):
+        # another process may have been faster
+        if not _complete(classpath):
+            _download(coordinates, classpath)
+    return classpath.read_text()
+
+
+def cache_folder() -> Path:
+    """Where the jars are kept: below XDG_CACHE_HOME, or ~/.cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "relay_pipelines"
+
+
+def _complete(classpath: Path) -> str:
+    """The recorded class path, or nothing when it was never completed or a jar was removed since."""
+    if not classpath.exists():
+        return ""
+    recorded = classpath.read_text()
+    return recorded if all(Path(jar).exists() for jar in recorded.split(os.pathsep)) else ""
+
+
+@contextlib.contextmanager
+def _locked(lock: Path) -> Iterator[None]:
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+
+
+def _download(coordinates: Sequence[str], classpath: Path) -> None:
+    wanted = classpath.with_suffix(".ivy.xml")
+    wanted.write_text(_module(coordinates))
+    partial = classpath.with_suffix(".partial")
+    log = classpath.with_suffix(".log")
+    # Ivy's built-in settings name the public repository; its own user folder keeps a local repository of the user's out of it
+    ivy = [java.tool("java"), f"-Divy.default.ivy.user.dir={classpath.parent / 'ivy'}", "-cp", _ivy_jar(), "org.apache.ivy.Main"]
+    ivy += ["-cache", str(classpath.parent / "ivy"), "-ivy", str(wanted), "-confs", "default", "-cachepath", str(partial)]
+    # OSGi bundles (snappy-java) are plain jars under another type
+    ivy += ["-types", "jar", "bundle"]
+    with log.open("w") as output:
+        done = subprocess.run(  # noqa: S603 - our own JDK and pyspark's jar
+            ivy, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, timeout=_TIMEOUT_SECONDS, check=False
+        )
+    # Ivy writes a path even when some downloads failed: the exit code decides
+    if done.returncode or not partial.exists():
+        raise EmbeddedError(
+            f"cannot download {', '.join(coordinates)} (Ivy's output is in {log})",
+            remedy="check the network; behind a proxy set JAVA_TOOL_OPTIONS='-Dhttps.proxyHost=... -Dhttps.proxyPort=...'",
+        )
+    partial.write_text(partial.read_text().strip())
+    partial.replace(classpath)
+    wanted.unlink()
+
+
+def _module(coordinates: Sequence[str]) -> str:
+    dependencies = ""
+    for coordinate in coordinates:
+        group, artefact, version = map(quoteattr, coordinate.split(":"))
+        dependencies += f'<dependency org={group} name={artefact} rev={version} conf="default->default"/>'
+    return (
+        '<ivy-module version="2.0"><info organisation="relay_pipelines" module="embedded"/>'
+        f'<configurations><conf name="default"/></configurations><dependencies>{dependencies}</dependencies></ivy-module>'
+    )
+
+
+def _ivy_jar() -> str:
+    # found without importing pyspark, which takes a second
+    spark = importlib.util.find_spec("pyspark")
+    folders = [Path(folder) / "jars" for folder in (spark.submodule_search_locations or [])] if spark else []
+    found = [str(jar) for folder in folders for jar in folder.glob("ivy-*.jar")]
+    if not found:
+        raise EmbeddedError("pyspark's jars/ivy-*.jar is missing", remedy="reinstall pyspark")
+    return found[0]

@@ -1,0 +1,86 @@
+"""A broker's server.properties."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from relay_pipelines.embedded.listeners import Listener
+
+CONTROLLER = "CONTROLLER"
+
+LOG4J2 = """\
+status = warn
+appender.console.type = Console
+appender.console.name = console
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = [%d] %p %m (%c)%n
+rootLogger.level = INFO
+rootLogger.appenderRef.console.ref = console
+"""
+"""The console is the broker's log file: what the JVM itself says stands there too."""
+
+
+def cluster_properties(brokers: int) -> dict[str, str]:
+    """What differs from Kafka's defaults on every broker: small, quick to start, nothing created by accident."""
+    replicas = str(min(3, brokers))
+    in_sync = str(2 if brokers >= 3 else 1)  # noqa: PLR2004 - two of three may acknowledge
+    return {
+        "process.roles": "broker,controller",
+        "controller.listener.names": CONTROLLER,
+        "inter.broker.listener.name": Listener.PLAINTEXT,
+        "auto.create.topics.enable": "false",
+        "default.replication.factor": replicas,
+        "min.insync.replicas": in_sync,
+        "offsets.topic.num.partitions": "4",
+        "offsets.topic.replication.factor": replicas,
+        "transaction.state.log.num.partitions": "4",
+        "transaction.state.log.replication.factor": replicas,
+        "transaction.state.log.min.isr": in_sync,
+        "share.coordinator.state.topic.num.partitions": "4",
+        "share.coordinator.state.topic.replication.factor": replicas,
+        "share.coordinator.state.topic.min.isr": in_sync,
+        "group.initial.rebalance.delay.ms": "0",
+        # 128 MiB by default, taken from the heap at the start
+        "log.cleaner.dedupe.buffer.size": str(16 << 20),
+    }
+
+
+def authorizer_properties() -> dict[str, str]:
+    """Every client needs an ACL, except those without a name: the brokers among themselves, and PLAINTEXT."""
+    return {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
+    }
+
+
+def broker_properties(node_id: int, ports: Mapping[str, int], voters: Sequence[tuple[int, int]], data: Path) -> dict[str, str]:
+    """What differs from broker to broker.
+
+    Args:
+        node_id: of this broker.
+        ports: listener name -> port, CONTROLLER included.
+        voters: node id and CONTROLLER port of every broker of the cluster.
+        data: folder of the logs of this broker's topic-partitions.
+    """
+    addresses = {name: f"{name}://127.0.0.1:{port}" for name, port in ports.items()}
+    protocols = {name: Listener.PLAINTEXT if name == CONTROLLER else name for name in ports}
+    return {
+        "node.id": str(node_id),
+        "controller.quorum.voters": ",".join(f"{voter}@127.0.0.1:{port}" for voter, port in voters),
+        "listeners": ",".join(addresses.values()),
+        "advertised.listeners": ",".join(address for name, address in addresses.items() if name != CONTROLLER),
+        "listener.security.protocol.map": ",".join(f"{name}:{protocol}" for name, protocol in protocols.items()),
+        "log.dirs": str(data),
+    }
+
+
+def render(properties: Mapping[str, object]) -> str:
+    """The text of a Java properties file."""
+    return "".join(f"{key}={_text(value)}\n" for key, value in properties.items())
+
+
+def _text(value: object) -> str:
+    # Java spells booleans in lower case and reads a backslash as an escape
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return text.replace("\\", "\\\\").replace("\n", "\\n")

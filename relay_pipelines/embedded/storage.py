@@ -1,0 +1,50 @@
+"""Formatting a broker's data folder, without which KRaft does not start."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import subprocess
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+from relay_pipelines.embedded.errors import EmbeddedError
+from relay_pipelines.embedded.log import tail
+
+_TIMEOUT_SECONDS = 120
+
+
+def cluster_id(file: Path) -> str:
+    """The id kept in `file`, made at the first call: a folder stays the same cluster however often it is started."""
+    if not file.exists():
+        file.write_text(_random_id())
+    return file.read_text()
+
+
+def _random_id() -> str:
+    # Kafka's Uuid: 16 bytes in URL-safe base64; one with a leading dash reads as an option on a command line
+    return next(text for _ in iter(int, 1) if (text := base64.urlsafe_b64encode(uuid.uuid4().bytes)[:22].decode())[0] != "-")
+
+
+def format_folders(java: Sequence[str], homes: Sequence[Path], cluster_id: str, scram: Sequence[str]) -> None:
+    """Format the data of every broker that is not formatted yet, all at once.
+
+    Args:
+        java: runs a main class of Kafka's.
+        homes: a broker's folder each, with its server.properties.
+        cluster_id: of the cluster.
+        scram: arguments that create the SCRAM users.
+    """
+    told = ["kafka.tools.StorageTool", "format", "--ignore-formatted", "--cluster-id", cluster_id, *scram]
+    with contextlib.ExitStack() as held:
+        running = []
+        for home in homes:
+            log = held.enter_context((home / "format.log").open("wb"))
+            command = [*java, *told, "--config", str(home / "server.properties")]
+            running.append(held.enter_context(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)))  # noqa: S603
+        codes = [process.wait(_TIMEOUT_SECONDS) for process in running]
+    for home, code in zip(homes, codes, strict=True):
+        if code:
+            log_file = home / "format.log"
+            raise EmbeddedError(f"cannot format a broker's data: {tail(log_file, 0)}", remedy=f"its log is {log_file}")
