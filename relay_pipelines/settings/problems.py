@@ -69,7 +69,12 @@ def describe(error: ValidationError, root: type[BaseModel], written: Any) -> lis
         root: the model of the whole file.
         written: the file's content before interpolation.
     """
-    details = error.errors(include_url=False, include_input=False)
+    # pydantic calls a list too short when entries of it were refused: their own lines say enough
+    details = [
+        detail
+        for detail in error.errors(include_url=False, include_input=False)
+        if detail["type"] != "too_short" or not _value_at(detail["loc"], written)
+    ]
     return [problem for detail in details for problem in _problems(detail, root, written)]
 
 
@@ -102,6 +107,8 @@ def _came(location: Location, written: Any, *, kind_only: bool) -> str:
     value = _value_at(location, written)
     if kind_only or _is_secret(location) or isinstance(value, dict | list):
         return _KINDS.get(type(value), type(value).__name__)
+    if value is None or isinstance(value, bool):
+        return {None: "nothing", True: "true", False: "false"}[value]
     shown = repr(value) if len(repr(value)) <= _SHOWN_CHARACTERS else repr(value)[:_SHOWN_CHARACTERS] + "..."
     return f"the value of {shown}" if isinstance(value, str) and "${" in value else shown
 

@@ -33,8 +33,6 @@ _SIZE_UNITS = {
 _DURATION_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _QUANTITY = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[A-Za-z]*)")
 _HOST_PORT = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:/@\[\]]+):(?P<port>\d{1,5})")
-_TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
-_PINNED = re.compile(r".+:\d+")
 
 
 def expected(what: str, why: str = "") -> PydanticCustomError:
@@ -152,46 +150,6 @@ def _mirror_name(value: str) -> str:
     if not re.fullmatch(r"[a-z0-9_-]+", value):
         raise expected("a mirror name of a-z, 0-9, '_' and '-'")
     return value
-
-
-def rename_rule(value: object) -> str | dict[str, str]:
-    """A template with `{topic}`, or a map of source topic to destination topic."""
-    if isinstance(value, str):
-        return _rename_template(value)
-    if not isinstance(value, dict):
-        raise expected('a template such as "copy.{topic}", or a map of source topic to destination topic')
-    found = [((topic,), problem) for topic, target in value.items() if (problem := _rename_problem(target))]
-    targets = [target for target in value.values() if isinstance(target, str)]
-    found += [
-        ((topic,), f"another topic is renamed to {target!r} too; every source topic needs a destination of its own")
-        for position, (topic, target) in enumerate(value.items())
-        if target in targets[:position]
-    ]
-    if found:
-        raise complaints(*found)
-    return dict(value)
-
-
-def _rename_template(template: str) -> str:
-    if _PINNED.fullmatch(template):
-        raise expected("a template without a partition", "pinning a destination partition is not supported")
-    if "{topic}" not in template:
-        raise expected('a template that contains "{topic}"', "every topic would land on the same one")
-    if not _TOPIC_NAME.fullmatch(template.replace("{topic}", "x")):
-        raise expected("a template of letters, digits, '.', '_', '-' and \"{topic}\"")
-    return template
-
-
-def _rename_problem(target: object) -> str:
-    if target is None:
-        return 'no destination topic given; a template needs quotes: "{topic}"'
-    if not isinstance(target, str):
-        return "expected the name of a destination topic; put it in quotes"
-    if _PINNED.fullmatch(target):
-        return f"{target!r} pins a destination partition, which is not supported; name the topic alone"
-    if not _TOPIC_NAME.fullmatch(target):
-        return f"{target!r} is no topic name; letters, digits, '.', '_' and '-' are allowed, 249 of them at most"
-    return ""
 
 
 def _spark_value(value: object) -> str:

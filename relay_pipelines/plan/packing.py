@@ -1,0 +1,83 @@
+"""Ranges into tasks.
+
+A task costs a Spark task and connections, a range costs an InitProducerId, a look at its checkpoint and a commit, and
+records cost what their bytes cost. The figures are those of a small machine; only their proportions matter here.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from math import ceil
+
+from relay_pipelines.model import CopyRange, OffsetRange, TopicPartition
+
+RANGE_SECONDS = 0.02
+RECORDS_PER_SECOND = 1_000_000
+BYTES_PER_SECOND = 350_000_000
+TASK_SECONDS = 0.2
+"""Less work than this is not worth a task of its own."""
+BIG_SECONDS = 2.0
+"""A range of at least this much work has a task of its own, so that Spark can queue it freely."""
+
+_Sizes = Mapping[TopicPartition, int]
+
+
+def copy_seconds(source: OffsetRange, size_bytes: int | None = None) -> float:
+    """A rough estimate of how long one task copies the range: by its bytes if they are known, else by its offsets."""
+    work = len(source) / RECORDS_PER_SECOND if size_bytes is None else size_bytes / BYTES_PER_SECOND
+    return RANGE_SECONDS + work
+
+
+def pack(ranges: Sequence[CopyRange], slots: int, size_bytes: _Sizes | None = None) -> list[list[CopyRange]]:
+    """Group ranges into tasks, the longest task first.
+
+    The rule:
+
+    1. Ranges of one source topic-partition stay together, in order: two tasks on it would fence each other.
+    2. What takes `BIG_SECONDS` or more has a task of its own. There may be more of these than slots: Spark queues them.
+    3. The rest shares as few tasks as are worth it: one per `TASK_SECONDS` of work, at most `slots`, so a micro-batch of many
+       small topics never costs more tasks than run at once. Each goes, longest first, to the task with the least work so far
+       (longest processing time first: no task gets more than an even share plus one such range).
+
+    Args:
+        ranges: what to copy; zero-length ranges count, they write a first checkpoint.
+        slots: how many tasks run at once.
+        size_bytes: estimated bytes of a range by its source topic-partition, where they are known.
+
+    Raises:
+        ValueError: slots is less than 1.
+    """
+    if slots < 1:
+        raise ValueError(f"slots must be at least 1, not {slots}")
+    sizes = size_bytes or {}
+    units = _by_topic_partition(ranges)
+    big = [unit for unit in units if _seconds(unit, sizes) >= BIG_SECONDS]
+    small = [unit for unit in units if _seconds(unit, sizes) < BIG_SECONDS]
+    groups = big + _spread(small, slots, sizes)
+    return sorted(groups, key=lambda group: (-_seconds(group, sizes), group[0].source))
+
+
+def _by_topic_partition(ranges: Sequence[CopyRange]) -> list[list[CopyRange]]:
+    units: dict[TopicPartition, list[CopyRange]] = defaultdict(list)
+    for each in sorted(ranges, key=lambda each: each.source):
+        units[each.source.topic_partition].append(each)
+    return list(units.values())
+
+
+def _seconds(group: Sequence[CopyRange], sizes: _Sizes) -> float:
+    return sum(copy_seconds(each.source, sizes.get(each.source.topic_partition)) for each in group)
+
+
+def _spread(units: Sequence[list[CopyRange]], slots: int, sizes: _Sizes) -> list[list[CopyRange]]:
+    """Longest processing time first over as many groups as the work is worth."""
+    work = sum(_seconds(unit, sizes) for unit in units)
+    count = min(slots, len(units), ceil(work / TASK_SECONDS))
+    groups: list[list[CopyRange]] = [[] for _ in range(count)]
+    loads = [(0.0, index) for index in range(count)]
+    for unit in sorted(units, key=lambda unit: -_seconds(unit, sizes)):
+        load, index = heapq.heappop(loads)
+        groups[index] += unit
+        heapq.heappush(loads, (load + _seconds(unit, sizes), index))
+    return groups

@@ -1,0 +1,74 @@
+"""How records are copied: `model.CopyOptions` in the units that people write."""
+
+from __future__ import annotations
+
+from pydantic import model_validator
+
+from relay_pipelines import model
+from relay_pipelines.settings.section import Section
+from relay_pipelines.settings.values import Count, Duration, Location, PositiveSize, RequestSize, Size, complaints
+
+_COPY = model.CopyOptions()
+
+
+class Backoff(Section):
+    """The wait between attempts, doubled with jitter from `min` to `max`."""
+
+    min: Duration = _COPY.backoff_min_ms
+    """Before the second attempt."""
+    max: Duration = _COPY.backoff_max_ms
+    """Never longer."""
+
+
+class Copying(Section):
+    """How records are copied; the defaults suit most clusters."""
+
+    chunk: PositiveSize = _COPY.chunk_bytes
+    """Commit after this many bytes."""
+    chunk_interval: Duration = _COPY.chunk_ms
+    """Commit after this time, however little was copied."""
+    fetch_max: RequestSize = _COPY.fetch_max_bytes
+    """Asked of the source per fetch; bounds a task's memory to a few times this."""
+    coalesce_below: Size = _COPY.coalesce_below_bytes
+    """Smaller record batches are merged; 0 merges none."""
+    coalesce_to: RequestSize = _COPY.coalesce_to_bytes
+    """Merged until they hold about this many bytes."""
+    transaction_timeout: Duration = _COPY.transaction_timeout_ms
+    """After this time the destination aborts what a dead task left open; its transaction.max.timeout.ms bounds it."""
+    request_timeout: Duration = _COPY.request_timeout_ms
+    """How long one request may take."""
+    max_attempts: Count = _COPY.max_attempts
+    """How often a range is tried without any progress, the first time included."""
+    backoff: Backoff = Backoff()
+    """The wait between attempts."""
+
+    @model_validator(mode="after")
+    def _bounds_are_in_order(self) -> Copying:
+        rules: list[tuple[bool, Location, str]] = [
+            (self.coalesce_below <= self.coalesce_to, ("coalesce_below",), "is more than coalesce_to"),
+            (self.backoff.min <= self.backoff.max, ("backoff", "min"), "is more than backoff.max"),
+            (
+                self.chunk_interval < self.transaction_timeout,
+                ("chunk_interval",),
+                "must be shorter than transaction_timeout, or the destination aborts every transaction",
+            ),
+        ]
+        found = [(where, text) for holds, where, text in rules if not holds]
+        if found:
+            raise complaints(*found)
+        return self
+
+    def as_model(self) -> model.CopyOptions:
+        """The value that tasks take."""
+        return model.CopyOptions(
+            chunk_bytes=self.chunk,
+            chunk_ms=self.chunk_interval,
+            fetch_max_bytes=self.fetch_max,
+            coalesce_below_bytes=self.coalesce_below,
+            coalesce_to_bytes=self.coalesce_to,
+            transaction_timeout_ms=self.transaction_timeout,
+            request_timeout_ms=self.request_timeout,
+            max_attempts=self.max_attempts,
+            backoff_min_ms=self.backoff.min,
+            backoff_max_ms=self.backoff.max,
+        )
