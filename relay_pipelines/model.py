@@ -204,12 +204,16 @@ class CopyRange:
         destination: where to.
         max_message_bytes: of the destination topic.
         timestamp_type: of the destination topic.
+        checkpoint: as the driver read it; the task reads again, but only from `checkpoint_position` on.
+        checkpoint_position: the offset in the checkpoint's home up to which the driver read.
     """
 
     source: OffsetRange
     destination: TopicPartition
     max_message_bytes: int = 1_048_588
     timestamp_type: TimestampType = TimestampType.CREATE_TIME
+    checkpoint: Checkpoint | None = None
+    checkpoint_position: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,6 +99,11 @@ class ClusterClient:
         self._metadata.topics.update(found)
         return Metadata(self._metadata.cluster_id, self._metadata.brokers, found)
 
+    @property
+    def cluster_id(self) -> str:
+        """The cluster's id; empty before the first metadata."""
+        return self._metadata.cluster_id
+
     def topic(self, name: str) -> TopicMetadata:
         """Return one topic's metadata, asked for only once until `forget`.
 

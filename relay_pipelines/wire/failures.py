@@ -19,7 +19,10 @@ from relay_pipelines.model import TopicPartition
 
 NONE = 0
 TOPIC_ALREADY_EXISTS = 36
-CONCURRENT_TRANSACTIONS = 51
+OPERATION_NOT_ATTEMPTED = 55
+COORDINATOR_MOVING = frozenset({15, 16})
+# the coordinator is loading, moving, or still completing the previous transaction: the same request works in a moment
+TRANSACTION_SETTLING = COORDINATOR_MOVING | {14, 51}
 
 _MEANINGS: dict[type[RelayError], tuple[str, frozenset[int]]] = {
     DataLossError: ("see the topic's retention and whether it was recreated", frozenset({1})),

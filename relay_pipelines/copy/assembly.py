@@ -1,0 +1,156 @@
+"""Decides what becomes of a source batch: it goes verbatim, or its records are merged or rewritten into new batches.
+
+Runs in a task. Verbatim costs per batch; everything else costs per record.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from crc32c import crc32c
+
+from relay_pipelines.copy.reader import Piece
+from relay_pipelines.errors import RecordTooLargeError
+from relay_pipelines.model import CopyOptions, CopyRange, Fingerprint, Skipped, TimestampType
+from relay_pipelines.wire.batch import Batch, verify
+from relay_pipelines.wire.records import BatchBuilder, body_of, codec_of, decode, digest_of
+
+
+class Chunk:
+    """What one transaction copies: the counts of a ledger entry, while they grow."""
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+        self.end = start
+        self.records = 0
+        self.size_bytes = 0
+        self.batches = 0
+        self.rewritten = 0
+        self.skipped: Counter[Skipped] = Counter()
+        self.digest = 0
+        self.leader_epoch = -1
+
+    def add_batch(self, batch: Batch) -> None:
+        """Count a batch that is being produced."""
+        self.batches += 1
+        self.records += batch.header.records
+        self.size_bytes += len(batch.data)
+        self.digest = crc32c(body_of(batch), self.digest)
+
+
+class Assembler:
+    """Turns pieces of the source into batches for the destination, in order.
+
+    Args:
+        send: takes each finished batch; its bytes are used at once.
+    """
+
+    def __init__(self, copy_range: CopyRange, options: CopyOptions, send: Callable[[Batch], None]) -> None:
+        self._range = copy_range
+        self._options = options
+        self._send = send
+        self._limit_bytes = min(options.coalesce_to_bytes, copy_range.max_message_bytes)
+        self._keeps_append_time = copy_range.timestamp_type is TimestampType.LOG_APPEND_TIME
+        self._pending: BatchBuilder | None = None
+        self._last_batch: Batch | None = None
+        self._last_record: Any = None
+        self.chunk = Chunk(-1)
+
+    def begin(self, start: int) -> None:
+        """Start a new chunk at source offset `start`; what an aborted one left pending is dropped."""
+        self._pending = None
+        self.chunk = Chunk(start)
+
+    def add(self, piece: Piece) -> None:
+        """Take the next piece.
+
+        Raises:
+            CorruptBatchError: its bytes do not match their CRC, or cannot be decoded.
+            RecordTooLargeError: one record does not fit the destination.
+        """
+        chunk = self.chunk
+        chunk.end = piece.end
+        batch = piece.batch
+        if batch is None:
+            if piece.skipped is not None:
+                chunk.skipped[piece.skipped] += piece.end - piece.start
+            return
+        verify(batch)
+        chunk.leader_epoch = batch.header.leader_epoch
+        if self._goes_verbatim(piece, batch):
+            self.flush()
+            self._produce(batch)
+            self._last_batch = batch
+        else:
+            self._rewrite(piece, batch)
+
+    def flush(self) -> None:
+        """Produce what is pending."""
+        if self._pending is None:
+            return
+        batch = self._pending.build()
+        self._pending = None
+        self.chunk.rewritten += batch.header.records
+        self._produce(batch)
+
+    def keep(self) -> None:
+        """Copy what is still needed of the current bytes: the buffer they lie in is about to be reused."""
+        if self._last_batch is not None:
+            self._last_batch = Batch(self._last_batch.header, memoryview(bytes(self._last_batch.data)))
+
+    def fingerprint(self) -> Fingerprint | None:
+        """Return that of the last record taken; None before the first."""
+        if self._last_batch is not None:
+            *_, self._last_record = decode(self._last_batch)
+            self._last_batch = None
+        record = self._last_record
+        if record is None:
+            return None
+        return Fingerprint(record.offset, digest_of(record.timestamp, record.key, record.value, record.headers))
+
+    def _goes_verbatim(self, piece: Piece, batch: Batch) -> bool:
+        header = batch.header
+        return (
+            self._options.coalesce_below_bytes <= len(batch.data) <= self._range.max_message_bytes
+            # whole, and dense: the broker refuses a batch whose record count is not its offset span
+            and piece.end - piece.start == header.records == header.last_offset_delta + 1
+            # a producer cannot set append time: the destination stamps, or each record carries it as its own
+            and (self._keeps_append_time or not header.is_log_append_time)
+        )
+
+    def _rewrite(self, piece: Piece, batch: Batch) -> None:
+        codec = codec_of(batch.header)
+        if self._pending is not None and self._pending.codec != codec:
+            self.flush()
+        pending = self._pending or BatchBuilder(codec, self._limit_bytes)
+        self._pending = pending
+        taken = 0
+        for record in decode(batch):
+            if not piece.start <= record.offset < piece.end:
+                continue
+            taken += 1
+            self._last_record = record
+            if not pending.append(record.timestamp, record.key, record.value, record.headers):
+                self.flush()
+                self._pending = pending = BatchBuilder(codec, self._limit_bytes)
+                pending.append(record.timestamp, record.key, record.value, record.headers)
+        if taken:
+            self._last_batch = None
+        gap = piece.end - piece.start - taken
+        if gap:
+            self.chunk.skipped[Skipped.COMPACTION_GAP] += gap
+
+    def _produce(self, batch: Batch) -> None:
+        size = len(batch.data)
+        if size > self._range.max_message_bytes:
+            raise RecordTooLargeError(
+                f"a record of {size} bytes is larger than max.message.bytes={self._range.max_message_bytes} of"
+                f" {self._range.destination.topic} at the destination",
+                remedy=f"set max.message.bytes of that topic to at least {size}",
+                topic_partition=self._range.source.topic_partition,
+                offset=self.chunk.end - 1,
+            )
+        self.chunk.add_batch(batch)
+        self._send(batch)

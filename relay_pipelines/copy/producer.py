@@ -1,0 +1,199 @@
+"""A transactional producer at the destination that sends ready-made batches (KIP-98).
+
+Runs in a task. Requests of the transaction protocol are v1 and v2 (Kafka 2.4 to 4.x): a producer id stays the same over
+its transactions, and the broker verifies late produce requests itself (KIP-890 part 1).
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest, InitProducerIdRequest
+
+from relay_pipelines.copy.clock import Clock
+from relay_pipelines.errors import DestinationError
+from relay_pipelines.model import CopyOptions, TopicPartition
+from relay_pipelines.wire import failures, produce
+from relay_pipelines.wire.batch import Batch, ProducerState, rehome
+from relay_pipelines.wire.cluster import ClusterClient
+from relay_pipelines.wire.connection import Connection
+from relay_pipelines.wire.records import body_of
+
+_SEQUENCES = 1 << 31  # base sequences are int32 and wrap to 0
+_POLL_SECONDS = 0.002
+_PIPELINED = "data"
+
+
+@dataclass(frozen=True, slots=True)
+class _InFlight:
+    connection: Connection
+    topic_partition: TopicPartition
+    records: int
+
+
+class TransactionalProducer:
+    """Produces to the destination under one transactional id.
+
+    Call order: `start`, then any number of `add` .. `send` .. `drain` .. `commit`. After an error only `start`, or `abort`.
+
+    Args:
+        acknowledged: called for every batch the destination has, with its topic-partition, base offset and records.
+    """
+
+    def __init__(
+        self,
+        client: ClusterClient,
+        transactional_id: str,
+        options: CopyOptions,
+        clock: Clock,
+        acknowledged: Callable[[TopicPartition, int, int], None],
+    ) -> None:
+        self._client = client
+        self._id = transactional_id
+        self._options = options
+        self._clock = clock
+        self._acknowledged = acknowledged
+        self._coordinator = -1
+        self._state = ProducerState(-1, -1)
+        self._sequences: Counter[TopicPartition] = Counter()
+        self._added: set[TopicPartition] = set()
+        self._in_flight: deque[_InFlight] = deque()
+        self._prefixes: dict[str, bytes] = {}
+
+    def start(self) -> None:
+        """Take the transactional id over: fences every other holder and completes or aborts what it left open."""
+        self._in_flight.clear()
+        self._added.clear()
+        self._sequences.clear()
+        self._coordinator = self._client.coordinator(self._id)
+
+        def ask() -> int:
+            request = InitProducerIdRequest(
+                transactional_id=self._id, transaction_timeout_ms=self._options.transaction_timeout_ms
+            )
+            answer = self._client.call(self._coordinator, request, 1)
+            self._state = ProducerState(answer.producer_id, answer.producer_epoch)
+            return int(answer.error_code)
+
+        self._until_settled("InitProducerId", ask)
+
+    def add(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        """Make topic-partitions part of the open transaction, opening it if need be."""
+        new = [one for one in topic_partitions if one not in self._added]
+        if not new:
+            return
+        topics: dict[str, list[int]] = {}
+        for one in new:
+            topics.setdefault(one.topic, []).append(one.partition)
+
+        def ask() -> int:
+            request = AddPartitionsToTxnRequest(
+                v3_and_below_transactional_id=self._id,
+                v3_and_below_producer_id=self._state.producer_id,
+                v3_and_below_producer_epoch=self._state.producer_epoch,
+                v3_and_below_topics=[
+                    AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=name, partitions=partitions)
+                    for name, partitions in topics.items()
+                ],
+            )
+            answer = self._client.call(self._coordinator, request, 2)
+            codes = {
+                one.partition_error_code
+                for topic in answer.results_by_topic_v3_and_below
+                for one in topic.results_by_partition
+            }
+            # with one failing topic-partition the others come back as OPERATION_NOT_ATTEMPTED
+            return max(codes - {failures.OPERATION_NOT_ATTEMPTED}, default=failures.NONE)
+
+        self._until_settled("AddPartitionsToTxn", ask)
+        self._added.update(new)
+
+    def send(self, topic_partition: TopicPartition, batch: Batch) -> None:
+        """Send a batch without waiting for its answer; waits only while five are in flight."""
+        connection = self._client.connection(self._client.leader(topic_partition), _PIPELINED)
+        while connection.unanswered >= produce.MAX_IN_FLIGHT:
+            self._take_answer()
+        sequence = self._sequences[topic_partition]
+        body = body_of(batch)
+        header = rehome(batch.header, body, self._state, sequence)
+        connection.send(
+            produce.API_KEY,
+            produce.VERSION,
+            self._prefix(topic_partition.topic),
+            produce.partition_head(topic_partition, len(header) + len(body)),
+            header,
+            body,
+        )
+        self._sequences[topic_partition] = (sequence + batch.header.records) % _SEQUENCES
+        self._in_flight.append(_InFlight(connection, topic_partition, batch.header.records))
+
+    def drain(self) -> None:
+        """Wait until the destination has acknowledged everything sent."""
+        while self._in_flight:
+            self._take_answer()
+
+    def commit(self) -> None:
+        """End the transaction; from the answer on its records, checkpoint and ledger entry are all there, or will be."""
+        self._end(committed=True)
+
+    def abort(self) -> None:
+        """End the transaction, if one is open, so that readers need not wait for its timeout."""
+        if self._added:
+            self._client.close()  # answers of batches in flight are of no use
+            self._in_flight.clear()
+            self._end(committed=False)
+
+    def _end(self, *, committed: bool) -> None:
+        def ask() -> int:
+            request = EndTxnRequest(
+                transactional_id=self._id,
+                producer_id=self._state.producer_id,
+                producer_epoch=self._state.producer_epoch,
+                committed=committed,
+            )
+            return int(self._client.call(self._coordinator, request, 1).error_code)
+
+        self._until_settled("EndTxn", ask)
+        self._added.clear()
+
+    def _until_settled(self, doing: str, ask: Callable[[], int]) -> None:
+        """Ask again while the previous transaction is still being completed, bounded by the transaction timeout."""
+        deadline = self._clock.monotonic() + self._options.transaction_timeout_ms / 1000
+        wait = _POLL_SECONDS
+        while (code := ask()) in failures.TRANSACTION_SETTLING:
+            if self._clock.monotonic() > deadline:
+                raise DestinationError(
+                    f"{self._client.cluster} answered {doing} of {self._id} with {failures.name_of(code)}"
+                    f" for {self._options.transaction_timeout_ms / 1000:g} s",
+                    remedy="check the health of the destination's __transaction_state topic",
+                )
+            self._clock.sleep(wait)
+            wait = min(wait * 2, 0.2)
+            if code in failures.COORDINATOR_MOVING:
+                self._coordinator = self._client.coordinator(self._id)
+        if code != failures.NONE:
+            raise self._client.failure(code, f"{doing} of {self._id}")
+
+    def _take_answer(self) -> None:
+        sent = self._in_flight.popleft()
+        answer = produce.decode(sent.connection.receive())
+        if answer.error_code != failures.NONE:
+            self._client.forget()
+            raise failures.failure(
+                answer.error_code,
+                "Produce",
+                at=str(self._client.cluster),
+                retriable=self._client.retriable,
+                topic_partition=sent.topic_partition,
+                detail=answer.message,
+            )
+        self._acknowledged(sent.topic_partition, answer.base_offset, sent.records)
+        if answer.throttle_ms:  # KIP-219: the client holds back, too
+            self._clock.sleep(answer.throttle_ms / 1000)
+
+    def _prefix(self, topic: str) -> bytes:
+        if topic not in self._prefixes:
+            self._prefixes[topic] = produce.prefix(self._id, topic, self._client.timeout_ms)
+        return self._prefixes[topic]

@@ -1,0 +1,136 @@
+"""The committed records of an offset range, as contiguous pieces, fetched ahead.
+
+Used in a task for the source's records, and on both sides for checkpoints and ledger entries at the destination.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from relay_pipelines.copy.clock import Clock
+from relay_pipelines.errors import DataLossError, RelayError
+from relay_pipelines.model import OffsetRange, Skipped
+from relay_pipelines.wire import failures, fetch
+from relay_pipelines.wire.batch import Batch, split
+from relay_pipelines.wire.cluster import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
+from relay_pipelines.wire.connection import Connection
+
+_OFFSET_OUT_OF_RANGE = 1
+_MAX_WAIT_MS = 500
+_EMPTY_ANSWERS = 3
+_PIPELINED = "fetch"
+
+
+class Piece(NamedTuple):
+    """The offsets `[start, end)`, all of one kind: in `batch`, or `skipped` for a reason.
+
+    The batch may hold more than the piece where the range cuts it. Its bytes are valid until the next list of pieces.
+    """
+
+    start: int
+    end: int
+    batch: Batch | None
+    skipped: Skipped | None
+
+
+def read(client: ClusterClient, wanted: OffsetRange, max_bytes: int, clock: Clock) -> Iterator[list[Piece]]:
+    """Yield what one fetch after the other brings; the pieces together cover `wanted` without a gap.
+
+    While one list is being used, the next fetch is under way. `wanted.end` must not be past the last stable offset.
+
+    Raises:
+        DataLossError: the broker does not have the offset: retention took it, or the log was truncated or recreated.
+        RetriableError: the broker is away, or no longer leads.
+        UnsupportedError: a batch in the message format from before Kafka 0.11.
+    """
+    topic_partition = wanted.topic_partition
+    connection = client.connection(client.leader(topic_partition), _PIPELINED)
+    position = wanted.start
+    empty_answers = 0
+
+    def ask(offset: int) -> None:
+        body = fetch.encode(topic_partition, offset, max_bytes=max_bytes, max_wait_ms=_MAX_WAIT_MS)
+        connection.send(fetch.API_KEY, fetch.VERSION, body)
+
+    if position < wanted.end:
+        ask(position)
+    while position < wanted.end:
+        response = _receive(client, connection, wanted, position)
+        if response.throttle_ms:  # KIP-219: the client holds back, too
+            clock.sleep(response.throttle_ms / 1000)
+        try:
+            batches = list(split(response.records))
+        except RelayError as error:
+            error.topic_partition = topic_partition
+            raise
+        if batches:
+            following = batches[-1].header.last_offset + 1
+            empty_answers = 0
+        else:
+            # the broker has nothing between here and its last stable offset: the cleaner took the end of the range
+            empty_answers += response.last_stable_offset >= wanted.end and not response.throttle_ms
+            following = wanted.end if empty_answers >= _EMPTY_ANSWERS else position
+        if following < wanted.end:
+            ask(following)
+        pieces = list(_pieces(batches, response.aborted, position, wanted.end))
+        if not batches and following > position:
+            pieces = [Piece(position, following, None, Skipped.COMPACTION_GAP)]
+        position = max(position, following)
+        if pieces:
+            yield pieces
+
+
+def _receive(client: ClusterClient, connection: Connection, wanted: OffsetRange, position: int) -> fetch.FetchResponse:
+    response = fetch.decode(connection.receive())
+    if response.error_code == _OFFSET_OUT_OF_RANGE:
+        raise _out_of_range(client, wanted, position)
+    if response.error_code != failures.NONE:
+        client.forget()
+        raise client.failure(response.error_code, "Fetch", topic_partition=wanted.topic_partition, offset=position)
+    return response
+
+
+def _out_of_range(client: ClusterClient, wanted: OffsetRange, position: int) -> DataLossError:
+    topic_partition = wanted.topic_partition
+    low = client.list_offsets([topic_partition], EARLIEST, READ_COMMITTED)[topic_partition]
+    end = client.list_offsets([topic_partition], LATEST, READ_COMMITTED)[topic_partition]
+    if position < low:
+        why, remedy = f"retention has taken the records before offset {low}", "lengthen the retention of the source topic"
+    else:
+        why, remedy = f"the log ends at {end}", "the topic was truncated or recreated: find out which before copying on"
+    return DataLossError(
+        f"{client.cluster.name} no longer has the record to copy next: {why}",
+        remedy=remedy,
+        topic_partition=topic_partition,
+        offset=position,
+    )
+
+
+def _pieces(batches: list[Batch], aborted: tuple[tuple[int, int], ...], position: int, end: int) -> Iterator[Piece]:
+    """Cut the batches into pieces; `aborted` holds producer id and first offset of every aborted transaction among them."""
+    upcoming = sorted(aborted, key=lambda one: one[1], reverse=True)
+    open_aborted: set[int] = set()
+    for batch in batches:
+        header = batch.header
+        following = header.last_offset + 1
+        while upcoming and upcoming[-1][1] < following:
+            open_aborted.add(upcoming.pop()[0])
+        if header.base_offset > position:
+            gap_end = min(header.base_offset, end)
+            yield Piece(position, gap_end, None, Skipped.COMPACTION_GAP)
+            position = gap_end
+        if position >= end:
+            return
+        if following <= position:
+            continue
+        start, position = position, min(following, end)
+        if header.is_control:
+            open_aborted.discard(header.producer_id)  # its marker ends the transaction
+            yield Piece(start, position, None, Skipped.CONTROL)
+        elif open_aborted and header.is_transactional and header.producer_id in open_aborted:
+            yield Piece(start, position, None, Skipped.ABORTED)
+        elif not header.records:  # the cleaner keeps the header of a producer's last batch without its records
+            yield Piece(start, position, None, Skipped.COMPACTION_GAP)
+        else:
+            yield Piece(start, position, batch, None)
