@@ -105,7 +105,7 @@ def lag_records(positions: Iterable[Position], start: StartPolicy) -> dict[Topic
         start: the mirror's start policy.
     """
     ordered = sorted(positions, key=lambda position: position.topic_partition)
-    lags = {}
+    lags: dict[TopicPartition, int] = {}
     for _, group in groupby(ordered, key=lambda position: position.topic_partition.topic):
         siblings = list(group)
         policy = _policy_for(siblings, start)

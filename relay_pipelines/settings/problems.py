@@ -96,7 +96,7 @@ def _mismatch(detail: ErrorDetails, location: Location, written: Any) -> str:
     # without a wording of ours the error's kind must do: pydantic's own message may quote the value
     wanted = _WANTED.get(kind, kind.replace("_", " ")).format_map(context)
     text = f"expected {wanted}"
-    if detail["loc"][-1] != _KEY:
+    if _KEY not in detail["loc"]:
         text += f", got {_came(location, written, kind_only=kind.endswith('_type'))}"
     if kind == "string_type" and isinstance(_value_at(location, written), bool | int | float | dt.date):
         return f"{text}; put it in quotes"
