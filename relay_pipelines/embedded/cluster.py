@@ -12,11 +12,19 @@ from typing import Self
 
 from relay_pipelines.embedded import jars, java, server_properties
 from relay_pipelines.embedded.broker import Broker
+from relay_pipelines.embedded.certificates import Certificates
 from relay_pipelines.embedded.errors import PortTakenError
-from relay_pipelines.embedded.listeners import Listener, listener_properties, scram_arguments
+from relay_pipelines.embedded.listeners import (
+    MECHANISMS,
+    Listener,
+    check_users,
+    client_security,
+    listener_properties,
+    scram_arguments,
+)
 from relay_pipelines.embedded.ports import free_ports
 from relay_pipelines.embedded.storage import cluster_id, format_folders
-from relay_pipelines.model import Cluster, Security
+from relay_pipelines.model import Cluster
 
 JVM_OPTIONS = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC")
 _START_ATTEMPTS = 3
@@ -59,8 +67,10 @@ class EmbeddedCluster:
         self.users = dict(users or {})
         self.brokers: tuple[Broker, ...] = ()
         self.cluster_id = ""
+        check_users(self.listeners, self.users)
         self._temporary = folder is None
-        self.folder = folder or Path(tempfile.mkdtemp(prefix=f"relay-{name}-"))
+        self.folder = (folder or Path(tempfile.mkdtemp(prefix=f"relay-{name}-"))).absolute()
+        self.certificates = Certificates(self.folder / "tls")
         self._count = brokers
         self._config = dict(config or {})
         self._authorizer = authorizer
@@ -84,9 +94,27 @@ class EmbeddedCluster:
         """`127.0.0.1:port` of every broker, at a listener."""
         return tuple(f"127.0.0.1:{ports[listener]}" for ports in self._ports)
 
-    def cluster(self, listener: Listener | None = None) -> Cluster:
-        """The cluster as the rest of the project speaks of it."""
-        return Cluster(self.name, self.address(listener or self.listeners[0]), Security())
+    def cluster(
+        self,
+        listener: Listener | None = None,
+        *,
+        mechanism: str = MECHANISMS[-1],
+        username: str | None = None,
+        client_certificate: bool = False,
+    ) -> Cluster:
+        """How to reach the cluster, as the rest of the project says it, credentials included.
+
+        Args:
+            listener: the first one if None.
+            mechanism: of a SASL listener.
+            username: one of `users`; the first one if None.
+            client_certificate: whether to show a certificate at a TLS listener.
+        """
+        chosen = listener or self.listeners[0]
+        security = client_security(
+            chosen, self.users, self.certificates, mechanism, username, client_certificate=client_certificate
+        )
+        return Cluster(self.name, self.address(chosen), security)
 
     def start(self) -> None:
         """Start all brokers and wait until they serve."""
@@ -111,6 +139,8 @@ class EmbeddedCluster:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.cluster_id = cluster_id(self.folder / "cluster.id")
         (self.folder / "log4j2.properties").write_text(server_properties.LOG4J2)
+        if any(listener.tls for listener in self.listeners):
+            self.certificates.make()
         for attempt in range(1, _START_ATTEMPTS + 1):
             self._configure()
             try:
@@ -128,7 +158,8 @@ class EmbeddedCluster:
         self._ports = [{name: next(free) for name in names} for _ in range(self._count)]
         voters = [(node_id, ports[server_properties.CONTROLLER]) for node_id, ports in enumerate(self._ports, 1)]
         for (node_id, _), ports, home in zip(voters, self._ports, self._homes(), strict=True):
-            home.mkdir(exist_ok=True)
+            # server.properties holds the users' passwords
+            home.mkdir(mode=0o700, exist_ok=True)
             own = server_properties.broker_properties(node_id, ports, voters, home / "data")
             (home / "server.properties").write_text(server_properties.render(self._shared() | own | self._config))
 
@@ -137,7 +168,7 @@ class EmbeddedCluster:
         if self._authorizer:
             properties |= server_properties.authorizer_properties()
         for listener in self.listeners:
-            properties |= listener_properties(listener, self.users, None)
+            properties |= listener_properties(listener, self.users, self.certificates)
         return properties
 
     def _launch(self) -> None:

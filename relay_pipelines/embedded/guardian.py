@@ -54,6 +54,9 @@ def _serve(child: subprocess.Popen[bytes], parent: int, ended: int) -> bool:
         if not order:
             return False
         child.send_signal(SIGNALS[order])
+        if order == b"S" and hasattr(os, "waitid"):
+            # until all its threads have stopped, or it has ended
+            os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         os.write(_STDOUT, order)
     # a process forked from the parent may hold the pipe open
     return os.getppid() == parent

@@ -57,7 +57,7 @@ def resolve(coordinates: Sequence[str], name: str) -> str:
 
 def cache_folder() -> Path:
     """Where the jars are kept: below XDG_CACHE_HOME, or ~/.cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "relay_pipelines"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute() / "relay_pipelines"
 
 
 def _complete(classpath: Path) -> str:

@@ -15,6 +15,8 @@ appender.console.type = Console
 appender.console.name = console
 appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = [%d] %p %m (%c)%n
+logger.config.name = org.apache.kafka.common.config.AbstractConfig
+logger.config.level = WARN
 rootLogger.level = INFO
 rootLogger.appenderRef.console.ref = console
 """
@@ -41,6 +43,9 @@ def cluster_properties(brokers: int) -> dict[str, str]:
         "share.coordinator.state.topic.replication.factor": replicas,
         "share.coordinator.state.topic.min.isr": in_sync,
         "group.initial.rebalance.delay.ms": "0",
+        # 9 s by default, which a broker that was killed and started again has to wait for its own former registration to run out
+        "broker.session.timeout.ms": "3000",
+        "broker.heartbeat.interval.ms": "500",
         # 128 MiB by default, taken from the heap at the start
         "log.cleaner.dedupe.buffer.size": str(16 << 20),
     }

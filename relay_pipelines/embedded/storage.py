@@ -36,7 +36,16 @@ def format_folders(java: Sequence[str], homes: Sequence[Path], cluster_id: str, 
         cluster_id: of the cluster.
         scram: arguments that create the SCRAM users.
     """
-    told = ["kafka.tools.StorageTool", "format", "--ignore-formatted", "--cluster-id", cluster_id, *scram]
+    # it runs for a second: compiling well does not pay
+    told = [
+        "-XX:TieredStopAtLevel=1",
+        "kafka.tools.StorageTool",
+        "format",
+        "--ignore-formatted",
+        "--cluster-id",
+        cluster_id,
+        *scram,
+    ]
     with contextlib.ExitStack() as held:
         running = []
         for home in homes:
