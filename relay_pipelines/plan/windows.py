@@ -118,10 +118,9 @@ def data_loss(position: Position) -> DataLossError | None:
     if position.next_offset is None:
         return None
     if position.next_offset < position.low_watermark:
-        gone = position.low_watermark - position.next_offset
         return DataLossError(
-            f"the checkpoint is below the source's low watermark {position.low_watermark}: retention took {gone} offsets"
-            " before they were copied",
+            f"retention took the offsets [{position.next_offset}, {position.low_watermark}) before they were copied: the checkpoint"
+            " is below the source's low watermark",
             remedy="run more often or keep records longer; to go on without them, mirror under a new name with start: earliest",
             topic_partition=position.topic_partition,
             offset=position.next_offset,

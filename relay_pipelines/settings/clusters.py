@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import Field, model_validator
 
 from relay_pipelines import model
 from relay_pipelines.settings.section import Section
-from relay_pipelines.settings.values import Count, ExistingFile, Location, Name, Servers, complaints
+from relay_pipelines.settings.values import Count, ExistingFile, Location, Name, Secret, Servers, Text, complaints
 
 _SASL_KEYS = ("mechanism", "username", "password")
 _TLS_KEYS = ("ca_location", "certificate_location", "key_location", "key_password", "verify_hostname")
@@ -21,9 +21,9 @@ class SecuritySettings(Section):
     """The listener's security protocol."""
     mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
     """The SASL mechanism; only with a SASL protocol."""
-    username: Annotated[str, Field(min_length=1)] | None = None
+    username: Text | None = None
     """The SASL user."""
-    password: Annotated[SecretStr, Field(min_length=1)] | None = None
+    password: Secret | None = None
     """The SASL password; rather `${ENV_VAR}` or `${file:path}` than the password itself."""
     ca_location: ExistingFile | None = None
     """PEM file of the authorities to trust; the system's when left out."""
@@ -31,7 +31,7 @@ class SecuritySettings(Section):
     """PEM file of the client certificate chain, if the broker asks for one."""
     key_location: ExistingFile | None = None
     """PEM file of the client's private key, if it is not in the certificate's file."""
-    key_password: Annotated[SecretStr, Field(min_length=1)] | None = None
+    key_password: Secret | None = None
     """The private key's password."""
     verify_hostname: bool = True
     """Whether the broker's certificate must name the host connected to."""

@@ -27,7 +27,6 @@ _WANTED = {
     "tuple_type": "a list",
     "bool_type": "true or false",
     "bool_parsing": "true or false",
-    "string_too_short": "a string that is not empty",
     "string_pattern_mismatch": "sc://host:port",
     "too_short": "at least one entry",
     "less_than_equal": "at most {le}",
@@ -69,13 +68,21 @@ def describe(error: ValidationError, root: type[BaseModel], written: Any) -> lis
         root: the model of the whole file.
         written: the file's content before interpolation.
     """
-    # pydantic calls a list too short when entries of it were refused: their own lines say enough
-    details = [
-        detail
-        for detail in error.errors(include_url=False, include_input=False)
-        if detail["type"] != "too_short" or not _value_at(detail["loc"], written)
+    details = error.errors(include_url=False, include_input=False)
+    return [
+        problem
+        for detail in details
+        if not _follows_from_entries(detail, details)
+        for problem in _problems(detail, root, written)
     ]
-    return [problem for detail in details for problem in _problems(detail, root, written)]
+
+
+def _follows_from_entries(detail: ErrorDetails, details: Iterable[ErrorDetails]) -> bool:
+    """Pydantic calls a list too short when entries of it were refused: their own lines say enough."""
+    place = detail["loc"]
+    return detail["type"] == "too_short" and any(
+        len(other["loc"]) > len(place) and other["loc"][: len(place)] == place for other in details
+    )
 
 
 def _problems(detail: ErrorDetails, root: type[BaseModel], written: Any) -> Iterator[Problem]:

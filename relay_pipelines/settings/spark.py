@@ -7,13 +7,13 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 
 from relay_pipelines.settings.section import Section
-from relay_pipelines.settings.values import Location, SparkValue, complaints
+from relay_pipelines.settings.values import Location, SparkValue, Text, complaints
 
 
 class Spark(Section):
     """Where the copy runs. After loading, exactly one of `master` and `remote` is set."""
 
-    master: Annotated[str, Field(min_length=1)] | None = None
+    master: Text | None = None
     """A Spark master; local[*], this machine's cores, when `remote` is not given either."""
     remote: Annotated[str, Field(pattern=r"^sc://[^/]+")] | None = None
     """A Spark Connect server, sc://host:port."""

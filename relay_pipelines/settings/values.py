@@ -11,7 +11,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, ValidationInfo
+from pydantic import AfterValidator, BeforeValidator, SecretStr, ValidationInfo
 from pydantic_core import PydanticCustomError
 
 Location = tuple[str | int, ...]
@@ -81,6 +81,17 @@ def _positive(value: int) -> int:
 def _int32(value: int) -> int:
     if value > _INT32_MAX:
         raise expected("less than 2GiB", "the protocol counts it in 31 bits")
+    return value
+
+
+def _not_empty(value: str) -> str:
+    if not value:
+        raise expected("a string that is not empty")
+    return value
+
+
+def _not_empty_secret(value: SecretStr) -> SecretStr:
+    _not_empty(value.get_secret_value())
     return value
 
 
@@ -165,6 +176,8 @@ Size = Annotated[int, BeforeValidator(size_bytes)]
 PositiveSize = Annotated[int, BeforeValidator(size_bytes), AfterValidator(_positive)]
 RequestSize = Annotated[int, BeforeValidator(size_bytes), AfterValidator(_positive), AfterValidator(_int32)]
 Duration = Annotated[int, BeforeValidator(duration_ms), AfterValidator(_positive)]
+Text = Annotated[str, AfterValidator(_not_empty)]
+Secret = Annotated[SecretStr, AfterValidator(_not_empty_secret)]
 Count = Annotated[int, BeforeValidator(_whole_number), AfterValidator(_positive)]
 HostPort = Annotated[str, AfterValidator(host_port)]
 Servers = Annotated[tuple[HostPort, ...], BeforeValidator(_split_servers)]

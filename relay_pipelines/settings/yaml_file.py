@@ -12,7 +12,7 @@ from relay_pipelines.errors import ConfigError
 
 _STRING_TAG = "tag:yaml.org,2002:str"
 _MERGE_TAG = "tag:yaml.org,2002:merge"
-_QUOTED = re.compile(r"'[^'<]{2,}'")
+_QUOTED = re.compile(r"'([^']*)'")
 
 
 class _KeyProblemError(yaml.MarkedYAMLError):
@@ -50,13 +50,17 @@ def read(path: Path) -> Any:
         mark = error.problem_mark or error.context_mark
         where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else f"{path}"
         problem = error.problem or "cannot be read"
-        # an alias or tag that PyYAML quotes may be a password written without quotes
-        problem = problem if isinstance(error, _KeyProblemError) else f"not YAML: {_QUOTED.sub('...', problem)}"
+        problem = problem if isinstance(error, _KeyProblemError) else f"not YAML: {_QUOTED.sub(_without_content, problem)}"
     except yaml.reader.ReaderError as error:
         before = text[: error.position]
         where = f"{path}:{before.count(chr(10)) + 1}:{error.position - before.rfind(chr(10))}"
         problem = "not YAML: an unprintable character"
     raise ConfigError(f"{where}: {problem}")
+
+
+def _without_content(quoted: re.Match[str]) -> str:
+    """Keeps `','` and `'<stream end>'`; an alias or tag may be a password that was written without quotes."""
+    return quoted[0] if len(quoted[1]) <= 1 or quoted[1].startswith("<") else "..."
 
 
 def _text(path: Path) -> str:

@@ -251,9 +251,8 @@ class TestInterpolation:
         """A variable that is set but empty is a deployment that forgot its secret."""
         security = {"protocol": "SASL_SSL", "mechanism": "PLAIN", "username": "u", "password": "${EMPTY}"}
         path = write(changed({f"{NODE}/security": security}))
-        assert refusal(path, {"EMPTY": ""}).startswith(
-            f"{path}: {NODE_PATH}.security.password: expected a string that is not empty"
-        )
+        line = f"{NODE_PATH}.security.password: expected a string that is not empty, got a string"
+        assert refusal(path, {"EMPTY": ""}) == f"{path}: {line}"
 
 
 SASL = {"protocol": "SASL_SSL", "mechanism": "PLAIN", "username": "relay", "password": "p"}
@@ -373,7 +372,10 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "a template that pins",
         {"@/topics/rename": "{topic}:3"},
-        "@.topics.rename: expected a template without a partition, got '{topic}:3': pinning a destination partition is not supported",
+        (
+            "@.topics.rename: expected a template without a partition, got '{topic}:3':"
+            " pinning a destination partition is not supported"
+        ),
     ),
     (
         "a list for rename",
@@ -434,9 +436,13 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "a metrics file nowhere",
         {"metrics/textfile": "no/such/relay.prom"},
-        "metrics.textfile: expected a file in a folder that exists, got 'no/such/relay.prom': relative paths start at the folder of the configuration file",
+        (
+            "metrics.textfile: expected a file in a folder that exists, got 'no/such/relay.prom':"
+            " relative paths start at the folder of the configuration file"
+        ),
     ),
     # spark
+    ("no master", {"spark": {"master": ""}}, "spark.master: expected a string that is not empty, got ''"),
     (
         "two Sparks",
         {"spark": {"master": "local[1]", "remote": "sc://spark:15002"}},
@@ -511,7 +517,10 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "a certificate nowhere",
         {"@node/security": {"protocol": "SSL", "ca_location": "no.pem"}},
-        "@node.security.ca_location: expected a file that exists, got 'no.pem': relative paths start at the folder of the configuration file",
+        (
+            "@node.security.ca_location: expected a file that exists, got 'no.pem':"
+            " relative paths start at the folder of the configuration file"
+        ),
     ),
     (
         "a number as password",

@@ -1,0 +1,146 @@
+"""What holds for every plan, whatever the clusters say."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relay_pipelines.model import CopyRange, OffsetRange, TopicPartition
+from relay_pipelines.plan.packing import BIG_SECONDS, TASK_SECONDS, copy_seconds, pack
+from relay_pipelines.plan.topics import destinations, select
+from relay_pipelines.plan.windows import Position, StartPolicy, data_loss, lag_records, plan_windows
+
+topic_partitions = st.builds(TopicPartition, st.sampled_from(["a", "b", "c"]), st.integers(0, 20))
+offsets = st.integers(0, 2**40)
+
+
+@st.composite
+def position_lists(draw: st.DrawFn) -> list[Position]:
+    """Positions of distinct topic-partitions; checkpoints may be anywhere."""
+    positions = []
+    for topic_partition in draw(st.lists(topic_partitions, unique=True, max_size=12)):
+        low, end = sorted((draw(offsets), draw(offsets)))
+        near = st.sampled_from([low, end, max(0, low - 1), end + 1])
+        positions.append(Position(topic_partition, low, end, draw(st.none() | offsets | near)))
+    return positions
+
+
+@st.composite
+def range_lists(draw: st.DrawFn) -> list[CopyRange]:
+    """Ranges from empty to huge, several of one topic-partition among them."""
+    ranges = []
+    for topic_partition in draw(st.lists(topic_partitions, max_size=40)):
+        start = draw(st.integers(0, 1000))
+        length = draw(st.integers(0, 100) | st.integers(0, 10_000_000))
+        ranges.append(CopyRange(OffsetRange(topic_partition, start, start + length), topic_partition))
+    return ranges
+
+
+@given(position_lists(), st.sampled_from(StartPolicy))
+def test_every_offset_up_to_the_end_is_planned_or_accounted_for(positions, start):
+    """Each topic-partition is complete through its end after the plan, or a guard says why not."""
+    plan = plan_windows(positions, start)
+    planned = {each.topic_partition: each for window in plan.windows for each in window.ranges}
+    lost = {loss.topic_partition for loss in plan.data_losses}
+    assert sum(len(window.ranges) for window in plan.windows) == len(planned)
+    for position in positions:
+        topic_partition = position.topic_partition
+        assert (topic_partition in lost) == (data_loss(position) is not None)
+        if topic_partition in planned:
+            assert topic_partition not in lost
+            assert position.low_watermark <= planned[topic_partition].start <= planned[topic_partition].end
+            assert planned[topic_partition].end == position.end_offset
+            assert position.next_offset in (None, planned[topic_partition].start)
+        elif topic_partition not in lost:
+            done = position.low_watermark if position.next_offset is None else position.next_offset
+            assert done == position.end_offset
+
+
+@given(position_lists(), st.sampled_from(StartPolicy))
+def test_a_plan_that_was_carried_out_leaves_nothing_to_do(positions, start):
+    """A second run at the same offsets must copy nothing, first checkpoints included."""
+    plan = plan_windows(positions, start)
+    ends = {each.topic_partition: each.end for window in plan.windows for each in window.ranges}
+    after = [
+        Position(each.topic_partition, each.low_watermark, each.end_offset, ends.get(each.topic_partition, each.next_offset))
+        for each in positions
+    ]
+    assert plan_windows(after, start).windows == ()
+
+
+@given(position_lists(), st.sampled_from(StartPolicy))
+def test_an_empty_range_is_planned_only_to_write_a_first_checkpoint(positions, start):
+    without_checkpoint = {each.topic_partition for each in positions if each.next_offset is None}
+    for window in plan_windows(positions, start).windows:
+        for each in window.ranges:
+            assert len(each) > 0 or (each.topic_partition in without_checkpoint and start is StartPolicy.LATEST)
+
+
+@given(position_lists(), st.sampled_from(StartPolicy))
+def test_the_lag_is_what_the_plan_would_copy(positions, start):
+    """Status and plan must not tell different stories."""
+    lags = lag_records(positions, start)
+    ranges = [each for window in plan_windows(positions, start).windows for each in window.ranges]
+    assert set(lags) == {each.topic_partition for each in positions}
+    assert all(lags[each.topic_partition] == len(each) for each in ranges)
+
+
+@given(range_lists(), st.integers(1, 16))
+def test_every_range_is_in_exactly_one_task(ranges, slots):
+    tasks = pack(ranges, slots)
+    assert Counter(each for task in tasks for each in task) == Counter(ranges)
+    assert all(tasks)
+
+
+@given(range_lists(), st.integers(1, 16))
+def test_no_topic_partition_is_in_two_tasks(ranges, slots):
+    """Order within a topic-partition rests on this."""
+    seen = [topic_partition for task in pack(ranges, slots) for topic_partition in {each.source.topic_partition for each in task}]
+    assert len(seen) == len(set(seen))
+    for task in pack(ranges, slots):
+        for topic_partition in {each.source.topic_partition for each in task}:
+            own = [each.source for each in task if each.source.topic_partition == topic_partition]
+            assert own == sorted(own)
+
+
+@given(range_lists(), st.integers(1, 16))
+def test_tasks_are_few_and_none_is_much_longer_than_its_share(ranges, slots):
+    """Graham's bound: an even share of the small ranges plus one of them; big ranges stand alone."""
+    units: Counter[TopicPartition] = Counter()
+    for each in ranges:
+        units[each.source.topic_partition] += copy_seconds(each.source)  # type: ignore[assignment]
+    small = [seconds for seconds in units.values() if seconds < BIG_SECONDS]
+    shared = [task for task in pack(ranges, slots) if units[task[0].source.topic_partition] < BIG_SECONDS]
+    assert len(shared) <= min(slots, len(small))
+    assert len(shared) <= sum(small) / TASK_SECONDS + 1
+    for task in shared:
+        assert sum(copy_seconds(each.source) for each in task) <= sum(small) / len(shared) + max(small) + 1e-6
+
+
+@given(range_lists(), st.integers(1, 16), st.randoms(use_true_random=False))
+def test_packing_does_not_depend_on_the_order_of_its_input(ranges, slots, random):
+    """Brokers answer in any order; a retried run should look like the first."""
+    shuffled = list(ranges)
+    random.shuffle(shuffled)
+    assert pack(shuffled, slots) == pack(ranges, slots)
+
+
+@given(
+    st.lists(st.text("ab._-", min_size=1, max_size=5)),
+    st.lists(st.sampled_from(["a.*", "b+", ".*"])),
+    st.sampled_from(["b.*", "__.*"]),
+)
+def test_a_denied_or_internal_topic_is_never_included(topics, allow, deny):
+    decisions = select(topics, allow, [deny])
+    assert [each.topic for each in decisions] == sorted(set(topics))
+    assert not any(each.included and each.topic.startswith(("__", deny[0])) for each in decisions if deny == "b.*")
+    assert not any(each.included and each.topic.startswith("__") for each in decisions)
+
+
+@given(st.sets(st.text("ab", min_size=1, max_size=5)), st.sampled_from(["{topic}", "x.{topic}", "{topic}-{topic}"]))
+def test_a_template_never_puts_two_topics_into_one(topics, template):
+    renamed = destinations(topics, template)
+    assert set(renamed) == topics
+    assert len(set(renamed.values())) == len(topics)

@@ -1,0 +1,73 @@
+"""Ranges into tasks: the cases that a micro-batch and a backlog bring."""
+
+from __future__ import annotations
+
+import pytest
+
+from relay_pipelines.model import CopyRange, OffsetRange, TopicPartition
+from relay_pipelines.plan.packing import pack
+
+
+def copy_range(topic: str, records: int, start: int = 0) -> CopyRange:
+    source = OffsetRange(TopicPartition(topic, 0), start, start + records)
+    return CopyRange(source, source.topic_partition)
+
+
+def sizes(tasks: list[list[CopyRange]]) -> list[list[int]]:
+    return [[len(each.source) for each in task] for task in tasks]
+
+
+M = 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("records", "slots", "tasks"),
+    [
+        ([], 4, []),
+        ([0], 4, [[0]]),
+        ([10], 4, [[10]]),
+        ([1] * 5, 4, [[1] * 5]),
+        ([3 * M, 5 * M, 4 * M], 2, [[5 * M], [4 * M], [3 * M]]),
+        ([5 * M, 1, 2, 3], 4, [[5 * M], [3, 2, 1]]),
+        ([M, M, M, M], 2, [[M, M], [M, M]]),
+        ([M, 600_000, 400_000], 2, [[600_000, 400_000], [M]]),
+    ],
+    ids=[
+        "nothing to do needs no task",
+        "a first checkpoint needs one",
+        "one range is one task",
+        "five idle topics are not worth two tasks",
+        "big ranges stand alone and queue, the longest first",
+        "small ones do not wait behind a big one",
+        "no more tasks than slots for what is small",
+        "the work is spread evenly",
+    ],
+)
+def test_tasks(records, slots, tasks):
+    ranges = [copy_range(f"t{index}", count) for index, count in enumerate(records)]
+    assert sizes(pack(ranges, slots)) == tasks
+
+
+@pytest.mark.parametrize("slots", [1, 2, 4, 16])
+def test_twenty_small_topics_take_no_more_tasks_than_slots(slots):
+    """A task each would cost twenty times connections and a Python worker for a second of work."""
+    ranges = [copy_range(f"t{index}", 50_000) for index in range(20)]
+    assert 1 <= len(pack(ranges, slots)) <= slots
+
+
+def test_ranges_of_a_topic_partition_stay_in_one_task_in_order():
+    """Two tasks on one topic-partition fence each other; the later range first would copy the earlier one with it."""
+    later, earlier = copy_range("t", 3 * M, start=3 * M), copy_range("t", 3 * M)
+    assert pack([later, copy_range("other", 3 * M), earlier], 8)[0] == [earlier, later]
+
+
+def test_a_byte_estimate_wins_over_the_count():
+    """A thousand records of a megabyte are a big range; ten million offsets of a compacted topic may be a small one."""
+    ranges = [copy_range("few", 1_000), copy_range("compacted", 10 * M), copy_range("idle", 1)]
+    estimates = {TopicPartition("few", 0): 1 << 30, TopicPartition("compacted", 0): 1_000}
+    assert sizes(pack(ranges, 4, estimates)) == [[1_000], [10 * M, 1]]
+
+
+def test_no_slots_is_a_mistake_of_the_caller():
+    with pytest.raises(ValueError, match="slots must be at least 1, not 0"):
+        pack([], 0)

@@ -1,0 +1,96 @@
+"""Which topics are copied and what they are called, as tables."""
+
+from __future__ import annotations
+
+import pytest
+
+from relay_pipelines.errors import ConfigError
+from relay_pipelines.plan.topics import TopicDecision, destinations, is_topic_name, select
+
+
+@pytest.mark.parametrize(
+    ("allow", "deny", "topic", "included", "why"),
+    [
+        (["orders"], [], "orders", True, "allowed by 'orders'"),
+        (["orders"], [], "orders.eu", False, "no allow pattern matches"),  # the whole name, not its beginning
+        (["orders"], [], "my.orders", False, "no allow pattern matches"),  # nor its end
+        (["a|orders"], [], "orders", True, "allowed by 'a|orders'"),  # fullmatch binds looser than |
+        ([".*"], [r".*\.tmp"], "orders.tmp", False, r"denied by '.*\\.tmp'"),
+        (["orders"], ["orders"], "orders", False, "denied by 'orders'"),
+        ([".*"], [], "__consumer_offsets", False, "internal topics are never copied"),
+        (["__relay_ledger"], [], "__relay_ledger", False, "internal topics are never copied"),
+        ([".*"], [], "_schemas", True, "allowed by '.*'"),
+        (["x", "or.*", "orders"], [], "orders", True, "allowed by 'or.*'"),
+        ([], [], "orders", False, "no allow pattern matches"),
+    ],
+)
+def test_deny_wins_patterns_match_whole_names_and_internal_topics_stay(allow, deny, topic, included, why):
+    assert select([topic], allow, deny) == [TopicDecision(topic, included, why)]
+
+
+def test_every_topic_is_decided_once_in_order():
+    """Two nodes list the same topic; a plan must not copy it twice."""
+    assert [decision.topic for decision in select(["b", "a", "b"], [".*"], [])] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("rename", "expected"),
+    [
+        ("{topic}", {"a": "a", "b.c": "b.c"}),
+        ("copy.{topic}", {"a": "copy.a", "b.c": "copy.b.c"}),
+        ({"a": "x"}, {"a": "x", "b.c": "b.c"}),
+        ({"a": "b.c", "b.c": "a"}, {"a": "b.c", "b.c": "a"}),
+        ({"gone": "a"}, {"a": "a", "b.c": "b.c"}),
+    ],
+)
+def test_topics_are_renamed(rename, expected):
+    assert destinations(["b.c", "a"], rename) == expected
+
+
+@pytest.mark.parametrize(
+    ("topics", "rename", "line"),
+    [
+        (
+            ["a", "b"],
+            {"a": "b"},
+            "topics 'a' and 'b' would both land on 'b'; change rename so that each has a destination of its own, or deny one",
+        ),
+        (
+            ["a", "b"],
+            {"a": "c", "b": "c"},
+            "topics 'a' and 'b' would both land on 'c'; change rename so that each has a destination of its own, or deny one",
+        ),
+        (["a"], "__{topic}", "topic 'a' would land on the internal topic '__a'; change rename"),
+        (["a"], {"a": "__relay_checkpoints"}, "topic 'a' would land on the internal topic '__relay_checkpoints'; change rename"),
+        (
+            ["a" * 245],
+            "copy.{topic}",
+            (
+                f"topic '{'a' * 245}' would be called 'copy.{'a' * 245}', which is no topic name;"
+                " change rename: up to 249 letters, digits, '.', '_' and '-' are allowed"
+            ),
+        ),
+    ],
+    ids=["a name that another keeps", "a name twice", "internal by template", "internal by map", "too long for a broker"],
+)
+def test_bad_destinations_are_refused(topics, rename, line):
+    with pytest.raises(ConfigError) as caught:
+        destinations(topics, rename)
+    assert str(caught.value) == line
+
+
+@pytest.mark.parametrize(
+    ("name", "legal"),
+    [
+        ("a", True),
+        ("A.b_c-1", True),
+        ("a" * 249, True),
+        ("a" * 250, False),
+        ("", False),
+        (".", False),
+        ("..", False),
+        ("a b", False),
+    ],
+)
+def test_names_are_legal_as_brokers_see_it(name, legal):
+    assert is_topic_name(name) is legal

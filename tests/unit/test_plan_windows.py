@@ -1,0 +1,125 @@
+"""From watermarks, checkpoints and the start policy to windows, as tables."""
+
+from __future__ import annotations
+
+import pytest
+
+from relay_pipelines.errors import DataLossError
+from relay_pipelines.model import OffsetRange, TopicPartition, Window
+from relay_pipelines.plan.windows import Position, StartPolicy, data_loss, lag_records, plan_windows
+
+EARLIEST, LATEST = StartPolicy.EARLIEST, StartPolicy.LATEST
+
+
+def position(partition: int, low: int, end: int, next_offset: int | None = None, topic: str = "t") -> Position:
+    return Position(TopicPartition(topic, partition), low, end, next_offset)
+
+
+CASES = [
+    # title, start, (low, end, checkpoint) per partition, {partition: (start, end)}
+    ("a first run from earliest takes all", EARLIEST, [(0, 9, None)], {0: (0, 9)}),
+    ("earliest is the low watermark, not 0", EARLIEST, [(5, 9, None)], {0: (5, 9)}),
+    ("an empty topic-partition costs no task", EARLIEST, [(0, 0, None)], {}),
+    ("nor does one that retention emptied", EARLIEST, [(7, 7, None)], {}),
+    ("latest freezes its start, or the next run would begin later", LATEST, [(5, 9, None)], {0: (9, 9)}),
+    ("latest freezes the start of an empty one too", LATEST, [(0, 0, None)], {0: (0, 0)}),
+    ("a checkpoint wins over earliest", EARLIEST, [(0, 9, 4)], {0: (4, 9)}),
+    ("a checkpoint wins over latest", LATEST, [(0, 9, 4)], {0: (4, 9)}),
+    ("nothing new, nothing planned", EARLIEST, [(0, 9, 9)], {}),
+    ("a checkpoint at 0 is a checkpoint", LATEST, [(0, 9, 0)], {0: (0, 9)}),
+    ("a checkpoint on the low watermark lost nothing", EARLIEST, [(4, 9, 4)], {0: (4, 9)}),
+    ("all records expired after they were copied", EARLIEST, [(9, 9, 9)], {}),
+    ("a partition added later: latest would lose its first records", LATEST, [(0, 9, 9), (0, 3, None)], {1: (0, 3)}),
+    ("only what is new is planned", EARLIEST, [(0, 9, 9), (0, 9, 8), (0, 0, None)], {1: (8, 9)}),
+]
+
+
+@pytest.mark.parametrize(("start", "held", "planned"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+def test_windows(start, held, planned):
+    positions = [position(partition, *values) for partition, values in enumerate(held)]
+    ranges = tuple(OffsetRange(TopicPartition("t", partition), *bounds) for partition, bounds in planned.items())
+    plan = plan_windows(positions, start)
+    assert plan.windows == ((Window("t", ranges),) if ranges else ())
+    assert plan.or_raise() == plan.windows
+
+
+def test_one_window_per_topic_sorted():
+    """Positions come as the brokers answer; windows are the same every time."""
+    plan = plan_windows([position(1, 0, 1, topic="b"), position(0, 0, 1, topic="a"), position(0, 0, 1, topic="b")], EARLIEST)
+    assert [(window.topic, [each.topic_partition.partition for each in window.ranges]) for window in plan.windows] == [
+        ("a", [0]),
+        ("b", [0, 1]),
+    ]
+
+
+def test_a_topic_that_was_never_copied_follows_the_policy_whatever_others_do():
+    """Only topic-partitions of the same topic show that it was begun."""
+    plan = plan_windows([position(0, 0, 9, 9, topic="old"), position(0, 0, 5, topic="new")], LATEST)
+    assert plan.windows == (Window("new", (OffsetRange(TopicPartition("new", 0), 5, 5),)),)
+
+
+GUARDS = [
+    (
+        "retention took records",
+        position(3, 10, 20, 9),
+        (
+            "t-3 at offset 9: retention took the offsets [9, 10) before they were copied: the checkpoint is below the source's low"
+            " watermark; run more often or keep records longer; to go on without them, mirror under a new name with start: earliest"
+        ),
+    ),
+    (
+        "retention took all there was",
+        position(3, 20, 20, 9),
+        (
+            "t-3 at offset 9: retention took the offsets [9, 20) before they were copied: the checkpoint is below the source's low"
+            " watermark; run more often or keep records longer; to go on without them, mirror under a new name with start: earliest"
+        ),
+    ),
+    (
+        "truncated or recreated",
+        position(3, 0, 8, 9),
+        (
+            "t-3 at offset 9: the checkpoint is above the source's end offset 8: the topic was truncated or recreated;"
+            " restore the topic, or mirror it under a new name into a new destination topic"
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("held", "line"), [case[1:] for case in GUARDS], ids=[case[0] for case in GUARDS])
+def test_going_on_would_lose_records(held, line):
+    loss = data_loss(held)
+    assert loss is not None
+    assert str(loss) == line
+    assert (loss.topic_partition, loss.offset, loss.exit_code) == (held.topic_partition, 9, 3)
+
+
+def test_a_guard_holds_back_its_topic_partition_alone():
+    """One truncated topic-partition must not stop the others from being planned, nor pass unseen."""
+    plan = plan_windows([position(0, 0, 5, 9), position(1, 0, 5, 2), position(2, 7, 9, 3)], EARLIEST)
+    assert plan.windows == (Window("t", (OffsetRange(TopicPartition("t", 1), 2, 5),)),)
+    assert [loss.topic_partition.partition for loss in plan.data_losses if loss.topic_partition] == [0, 2]
+    with pytest.raises(DataLossError, match=r"t-0 at offset 9: .* \(and 1 more topic-partitions are held back\); restore"):
+        plan.or_raise()
+
+
+def test_one_data_loss_is_raised_as_it_is():
+    plan = plan_windows([position(0, 0, 5, 9)], EARLIEST)
+    with pytest.raises(DataLossError) as caught:
+        plan.or_raise()
+    assert caught.value is plan.data_losses[0]
+
+
+@pytest.mark.parametrize(
+    ("start", "held", "lags"),
+    [
+        (EARLIEST, [(0, 9, None), (5, 9, None), (0, 9, 4), (0, 9, 9)], [9, 4, 5, 0]),
+        (LATEST, [(0, 9, None)], [0]),
+        (LATEST, [(0, 9, 4), (0, 3, None)], [5, 3]),
+        (EARLIEST, [(0, 5, 9)], [0]),
+    ],
+    ids=["since the checkpoint or the start", "latest owes nothing yet", "a partition added later", "never negative"],
+)
+def test_lag(start, held, lags):
+    positions = [position(partition, *values) for partition, values in enumerate(held)]
+    assert list(lag_records(positions, start).values()) == lags
