@@ -6,7 +6,8 @@ Runs in a task. Verbatim costs per batch; everything else costs per record.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import Any
 
 from crc32c import crc32c
@@ -14,8 +15,8 @@ from crc32c import crc32c
 from relay_pipelines.copy.reader import Piece
 from relay_pipelines.errors import RecordTooLargeError
 from relay_pipelines.model import CopyOptions, CopyRange, Fingerprint, Skipped, TimestampType
-from relay_pipelines.wire.batch import Batch, verify
-from relay_pipelines.wire.records import BatchBuilder, body_of, codec_of, decode, digest_of
+from relay_pipelines.wire.batch import Batch, Run, crc_mismatch, verify
+from relay_pipelines.wire.records import BatchBuilder, batches_of, body_of, codec_of, corrupt_at, decode, digest_of
 
 
 class Chunk:
@@ -72,25 +73,27 @@ class Assembler:
         """
         chunk = self.chunk
         chunk.end = piece.end
-        batch = piece.batch
-        if batch is None:
+        run = piece.run
+        if run is None:
             if piece.skipped is not None:
                 chunk.skipped[piece.skipped] += piece.end - piece.start
             return
-        verify(batch)
-        chunk.leader_epoch = batch.header.leader_epoch
-        if self._goes_verbatim(piece, batch):
+        chunk.leader_epoch = run.last.leader_epoch
+        if self._goes_verbatim(piece, run):
+            batch = Batch(run.first, run.data)
+            verify(batch)
             self.flush()
             self._produce(batch)
             self._last_batch = batch
         else:
-            self._rewrite(piece, batch)
+            self._rewrite(piece, run)
 
     def flush(self) -> None:
         """Produce what is pending."""
         if self._pending is None:
             return
         batch = self._pending.build()
+        self._last_record, self._last_batch = self._pending.last, None
         self._pending = None
         self.chunk.rewritten += batch.header.records
         self._produce(batch)
@@ -103,44 +106,48 @@ class Assembler:
     def fingerprint(self) -> Fingerprint | None:
         """Return that of the last record taken; None before the first."""
         if self._last_batch is not None:
-            *_, self._last_record = decode(self._last_batch)
+            *_, self._last_record = decode(self._last_batch.data)
             self._last_batch = None
         record = self._last_record
         if record is None:
             return None
         return Fingerprint(record.offset, digest_of(record.timestamp, record.key, record.value, record.headers))
 
-    def _goes_verbatim(self, piece: Piece, batch: Batch) -> bool:
-        header = batch.header
+    def _goes_verbatim(self, piece: Piece, run: Run) -> bool:
+        header = run.first
         return (
-            self._options.coalesce_below_bytes <= len(batch.data) <= self._range.max_message_bytes
+            self._options.coalesce_below_bytes <= len(run.data) <= self._range.max_message_bytes
+            and run.is_single
             # whole, and dense: the broker refuses a batch whose record count is not its offset span
             and piece.end - piece.start == header.records == header.last_offset_delta + 1
             # a producer cannot set append time: the destination stamps, or each record carries it as its own
             and (self._keeps_append_time or not header.is_log_append_time)
         )
 
-    def _rewrite(self, piece: Piece, batch: Batch) -> None:
-        codec = codec_of(batch.header)
+    def _rewrite(self, piece: Piece, run: Run) -> None:
+        """Add the run's records to the pending batch; those that the range cuts off, or the cleaner took, are not there."""
+        codec = codec_of(run.first)
         if self._pending is not None and self._pending.codec != codec:
             self.flush()
-        pending = self._pending or BatchBuilder(codec, self._limit_bytes)
-        self._pending = pending
-        taken = 0
-        for record in decode(batch):
-            if not piece.start <= record.offset < piece.end:
-                continue
-            taken += 1
-            self._last_record = record
-            if not pending.append(record.timestamp, record.key, record.value, record.headers):
-                self.flush()
-                self._pending = pending = BatchBuilder(codec, self._limit_bytes)
-                pending.append(record.timestamp, record.key, record.value, record.headers)
-        if taken:
-            self._last_batch = None
-        gap = piece.end - piece.start - taken
+        self._pending = self._pending or BatchBuilder(codec, self._limit_bytes)
+        before = self.chunk.rewritten + self._pending.records
+        with corrupt_at(run.first.base_offset):
+            for batch in batches_of(run.data):
+                if not batch.validate_crc():
+                    raise crc_mismatch(batch.base_offset)
+                inside = piece.start <= batch.base_offset and batch.next_offset <= piece.end
+                self._append(batch if inside else (one for one in batch if piece.start <= one.offset < piece.end))
+        gap = piece.end - piece.start - (self.chunk.rewritten + self._pending.records - before)
         if gap:
             self.chunk.skipped[Skipped.COMPACTION_GAP] += gap
+
+    def _append(self, records: Iterable[Any]) -> None:
+        remaining = chain(records)  # aiokafka's batch takes iter() only once
+        while self._pending is not None and (unfitting := self._pending.extend(remaining)) is not None:
+            codec = self._pending.codec
+            self.flush()
+            self._pending = BatchBuilder(codec, self._limit_bytes)
+            self._pending.append(unfitting)
 
     def _produce(self, batch: Batch) -> None:
         size = len(batch.data)

@@ -133,5 +133,5 @@ def read_all(client: ClusterClient, mirror: str, clock: Clock) -> tuple[dict[Top
 def _records(client: ClusterClient, wanted: OffsetRange, clock: Clock) -> Iterator[Any]:
     for pieces in read(client, wanted, _FETCH_BYTES, clock):
         for piece in pieces:
-            if piece.batch is not None:
-                yield from decode(piece.batch)
+            if piece.run is not None:
+                yield from decode(piece.run.data)

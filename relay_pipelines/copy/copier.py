@@ -108,7 +108,7 @@ class RangeCopier:
         if self.checkpoint is None and len(wanted) == 0:
             self._commit()  # a mirror that starts at the end: remember where that was
         deadline = self._clock.monotonic() + options.chunk_ms / 1000
-        for pieces in read(self._source, wanted, options.fetch_max_bytes, self._clock):
+        for pieces in read(self._source, wanted, options.fetch_max_bytes, self._clock, options.coalesce_below_bytes):
             for piece in pieces:
                 assembler.add(piece)
                 if assembler.chunk.size_bytes >= options.chunk_bytes:

@@ -12,7 +12,7 @@ from relay_pipelines.copy.clock import Clock
 from relay_pipelines.errors import DataLossError, RelayError
 from relay_pipelines.model import OffsetRange, Skipped
 from relay_pipelines.wire import failures, fetch
-from relay_pipelines.wire.batch import Batch, split
+from relay_pipelines.wire.batch import Run, split
 from relay_pipelines.wire.cluster import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.wire.connection import Connection
 
@@ -23,21 +23,26 @@ _PIPELINED = "fetch"
 
 
 class Piece(NamedTuple):
-    """The offsets `[start, end)`, all of one kind: in `batch`, or `skipped` for a reason.
+    """The offsets `[start, end)`, all of one kind: in `run`, or `skipped` for a reason.
 
-    The batch may hold more than the piece where the range cuts it. Its bytes are valid until the next list of pieces.
+    The run may hold more than the piece where the range cuts it. Its bytes are valid until the next list of pieces.
     """
 
     start: int
     end: int
-    batch: Batch | None
+    run: Run | None
     skipped: Skipped | None
 
 
-def read(client: ClusterClient, wanted: OffsetRange, max_bytes: int, clock: Clock) -> Iterator[list[Piece]]:
+def read(
+    client: ClusterClient, wanted: OffsetRange, max_bytes: int, clock: Clock, run_below_bytes: int = 0
+) -> Iterator[list[Piece]]:
     """Yield what one fetch after the other brings; the pieces together cover `wanted` without a gap.
 
     While one list is being used, the next fetch is under way. `wanted.end` must not be past the last stable offset.
+
+    Args:
+        run_below_bytes: smaller batches may come as runs.
 
     Raises:
         DataLossError: the broker does not have the offset: retention took it, or the log was truncated or recreated.
@@ -60,12 +65,13 @@ def read(client: ClusterClient, wanted: OffsetRange, max_bytes: int, clock: Cloc
         if response.throttle_ms:  # KIP-219: the client holds back, too
             clock.sleep(response.throttle_ms / 1000)
         try:
-            batches = list(split(response.records))
+            # which batches belong to an aborted transaction can only be told batch by batch
+            runs = list(split(response.records, 0 if response.aborted else run_below_bytes))
         except RelayError as error:
             error.topic_partition = topic_partition
             raise
-        if batches:
-            following = batches[-1].header.last_offset + 1
+        if runs:
+            following = runs[-1].last.last_offset + 1
             empty_answers = 0
         else:
             # the broker has nothing between here and its last stable offset: the cleaner took the end of the range
@@ -73,8 +79,8 @@ def read(client: ClusterClient, wanted: OffsetRange, max_bytes: int, clock: Cloc
             following = wanted.end if empty_answers >= _EMPTY_ANSWERS else position
         if following < wanted.end:
             ask(following)
-        pieces = list(_pieces(batches, response.aborted, position, wanted.end))
-        if not batches and following > position:
+        pieces = list(_pieces(runs, response.aborted, position, wanted.end))
+        if not runs and following > position:
             pieces = [Piece(position, following, None, Skipped.COMPACTION_GAP)]
         position = max(position, following)
         if pieces:
@@ -107,13 +113,13 @@ def _out_of_range(client: ClusterClient, wanted: OffsetRange, position: int) -> 
     )
 
 
-def _pieces(batches: list[Batch], aborted: tuple[tuple[int, int], ...], position: int, end: int) -> Iterator[Piece]:
-    """Cut the batches into pieces; `aborted` holds producer id and first offset of every aborted transaction among them."""
+def _pieces(runs: list[Run], aborted: tuple[tuple[int, int], ...], position: int, end: int) -> Iterator[Piece]:
+    """Cut the runs into pieces; `aborted` holds producer id and first offset of every aborted transaction among them."""
     upcoming = sorted(aborted, key=lambda one: one[1], reverse=True)
     open_aborted: set[int] = set()
-    for batch in batches:
-        header = batch.header
-        following = header.last_offset + 1
+    for run in runs:
+        header = run.first
+        following = run.last.last_offset + 1
         while upcoming and upcoming[-1][1] < following:
             open_aborted.add(upcoming.pop()[0])
         if header.base_offset > position:
@@ -128,9 +134,7 @@ def _pieces(batches: list[Batch], aborted: tuple[tuple[int, int], ...], position
         if header.is_control:
             open_aborted.discard(header.producer_id)  # its marker ends the transaction
             yield Piece(start, position, None, Skipped.CONTROL)
-        elif open_aborted and header.is_transactional and header.producer_id in open_aborted:
+        elif header.is_transactional and header.producer_id in open_aborted:
             yield Piece(start, position, None, Skipped.ABORTED)
-        elif not header.records:  # the cleaner keeps the header of a producer's last batch without its records
-            yield Piece(start, position, None, Skipped.COMPACTION_GAP)
         else:
-            yield Piece(start, position, batch, None)
+            yield Piece(start, position, run, None)

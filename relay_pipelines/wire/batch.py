@@ -18,8 +18,11 @@ HEADER_BYTES = HEADER.size
 CRC_END = 21  # the CRC-32C covers everything from here on
 _PREFIX = struct.Struct(">qiibI")
 _COVERED = struct.Struct(">hiqqqhii")
+_SIZE = struct.Struct(">i")
+_SIZE_AT = 8
 _SIZE_END = 12  # the size field counts from here
 _MAGIC_AT = 16
+_ATTRIBUTES_AT = 22  # the low byte, the only one in use
 _MAGIC = 2
 
 CODEC_MASK = 0x07
@@ -67,10 +70,27 @@ class BatchHeader(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """One batch of a fetch response. `data` is a view into the connection's buffer: valid until the next receive."""
+    """One batch. `data` is header and records."""
 
     header: BatchHeader
     data: memoryview
+
+
+class Run(NamedTuple):
+    """One batch of a fetch response, or several small ones with the same attributes, one behind the other.
+
+    Small batches come in runs because looking at each in Python would cost more than decoding its record.
+    `data` is a view into the connection's buffer: valid until the next receive.
+    """
+
+    first: BatchHeader
+    last: BatchHeader
+    data: memoryview
+
+    @property
+    def is_single(self) -> bool:
+        """Whether the run is one batch."""
+        return self.first is self.last
 
 
 class ProducerState(NamedTuple):
@@ -80,27 +100,48 @@ class ProducerState(NamedTuple):
     producer_epoch: int
 
 
-def split(records: memoryview) -> Iterator[Batch]:
+def split(records: memoryview, run_below_bytes: int = 0) -> Iterator[Run]:
     """Yield the complete batches of a fetch response's record data; the broker may cut the last one anywhere.
+
+    Args:
+        run_below_bytes: neighbours that are smaller and share their attributes come as one run.
 
     Raises:
         UnsupportedError: a batch is of magic 0 or 1 (written before Kafka 0.11).
     """
-    unpack = HEADER.unpack_from
     at, end = 0, len(records)
     while at + HEADER_BYTES <= end:
-        if records[at + _MAGIC_AT] != _MAGIC:
-            raise UnsupportedError(
-                f"message format v{records[at + _MAGIC_AT]} (written before Kafka 0.11) is not copied",
-                remedy="rewrite the topic with a newer client, or start the mirror behind the old records",
-                offset=int.from_bytes(records[at : at + 8], "big"),
-            )
-        header = BatchHeader._make(unpack(records, at))
-        following = at + _SIZE_END + header.size_bytes
-        if following > end:
+        first = last = _header(records, at)
+        start, at = at, at + _SIZE_END + first.size_bytes
+        if at > end:
             return
-        yield Batch(header, records[at:following])
-        at = following
+        if at - start < run_below_bytes:
+            last_at, at = _run_end(records, start, at, run_below_bytes)
+            last = first if last_at == start else _header(records, last_at)
+        yield Run(first, last, records[start:at])
+
+
+def _header(records: memoryview, at: int) -> BatchHeader:
+    if records[at + _MAGIC_AT] != _MAGIC:
+        raise UnsupportedError(
+            f"message format v{records[at + _MAGIC_AT]} (written before Kafka 0.11) is not copied",
+            remedy="rewrite the topic with a newer client, or start the mirror behind the old records",
+            offset=int.from_bytes(records[at : at + 8], "big"),
+        )
+    return BatchHeader._make(HEADER.unpack_from(records, at))
+
+
+def _run_end(records: memoryview, start: int, at: int, below_bytes: int) -> tuple[int, int]:
+    """Return where the last batch of the run from `start` begins, and where the run ends; `at` is behind its first batch."""
+    size_of, end = _SIZE.unpack_from, len(records)
+    attributes = records[start + _ATTRIBUTES_AT]
+    last = start
+    while at + HEADER_BYTES <= end and records[at + _ATTRIBUTES_AT] == attributes and records[at + _MAGIC_AT] == _MAGIC:
+        size = _SIZE_END + size_of(records, at + _SIZE_AT)[0]
+        if size >= below_bytes or at + size > end:
+            break
+        last, at = at, at + size
+    return last, at
 
 
 def verify(batch: Batch) -> None:
@@ -110,11 +151,16 @@ def verify(batch: Batch) -> None:
         CorruptBatchError: they differ.
     """
     if crc32c(batch.data[CRC_END:]) != batch.header.crc:
-        raise CorruptBatchError(
-            "the record batch does not match its CRC: it was corrupted on the source's disk or on the way",
-            remedy="read from another node or replica, or restore the source's log segment",
-            offset=batch.header.base_offset,
-        )
+        raise crc_mismatch(batch.header.base_offset)
+
+
+def crc_mismatch(offset: int) -> CorruptBatchError:
+    """Return the error for a batch that does not match its CRC."""
+    return CorruptBatchError(
+        "the record batch does not match its CRC: it was corrupted on the source's disk or on the way",
+        remedy="read from another node or replica, or restore the source's log segment",
+        offset=offset,
+    )
 
 
 def rehome(header: BatchHeader, body: memoryview, producer: ProducerState, base_sequence: int) -> bytes:

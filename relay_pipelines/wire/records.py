@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from aiokafka.errors import CorruptRecordException, UnsupportedCodecError
-from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from aiokafka.record.memory_records import MemoryRecords
 
 from relay_pipelines.errors import CorruptBatchError
 from relay_pipelines.wire.batch import CODEC_MASK, HEADER, HEADER_BYTES, Batch, BatchHeader
@@ -16,21 +18,36 @@ from relay_pipelines.wire.batch import CODEC_MASK, HEADER, HEADER_BYTES, Batch, 
 _UNBOUNDED = 1 << 30
 
 
-def decode(batch: Batch) -> Iterator[Any]:
-    """Yield the batch's records: `offset`, `timestamp` (ms), `key`, `value`, `headers` (list of name and value).
-
-    Raises:
-        CorruptBatchError: the records cannot be decompressed or do not fit their own lengths.
-    """
+@contextmanager
+def corrupt_at(offset: int) -> Iterator[None]:
+    """Turn what the codec raises on bad bytes into a `CorruptBatchError` at `offset`."""
     try:
-        yield from DefaultRecordBatch(batch.data)
+        yield
     # the decompressors raise errors of their own libraries
     except (CorruptRecordException, UnsupportedCodecError, ValueError, OSError, RuntimeError, EOFError) as error:
         raise CorruptBatchError(
             f"the record batch cannot be decoded ({error})",
             remedy="read from another node or replica, or restore the source's log segment",
-            offset=batch.header.base_offset,
+            offset=offset,
         ) from error
+
+
+def batches_of(data: memoryview) -> Iterator[Any]:
+    """Yield the batches in `data` as aiokafka's compiled objects: iterable over their records, header fields as attributes."""
+    batches = MemoryRecords(bytes(data))
+    while batches.has_next():
+        yield batches.next_batch()
+
+
+def decode(data: memoryview) -> Iterator[Any]:
+    """Yield the records in `data`: `offset`, `timestamp` (ms), `key`, `value`, `headers` (list of name and value).
+
+    Raises:
+        CorruptBatchError: they cannot be decompressed or do not fit their own lengths.
+    """
+    with corrupt_at(int.from_bytes(data[:8], "big")):
+        for batch in batches_of(data):
+            yield from batch
 
 
 class BatchBuilder:
@@ -41,32 +58,48 @@ class BatchBuilder:
         limit_bytes: of the batch before compression; the first record always fits.
     """
 
-    __slots__ = ("_builder", "_limit_bytes", "codec", "records")
+    __slots__ = ("_builder", "codec", "last", "records")
 
     def __init__(self, codec: int, limit_bytes: int) -> None:
         self.codec = codec
         self.records = 0
-        self._limit_bytes = limit_bytes
+        self.last: Any = None
         self._builder = DefaultRecordBatchBuilder(2, codec, 0, -1, -1, -1, limit_bytes)
 
-    def append(self, timestamp_ms: int, key: bytes | None, value: bytes | None, headers: list[tuple[str, bytes | None]]) -> bool:
+    def append(self, record: Any) -> bool:
         """Add a record; False if the batch is full, which leaves it as it was."""
-        if self._builder.append(self.records, timestamp_ms, key, value, headers) is None:
-            return False
-        self.records += 1
-        return True
+        return self.extend((record,)) is None
+
+    def extend(self, records: Iterable[Any]) -> Any:
+        """Add records until the batch is full; return the one that did not fit, None if all did.
+
+        The loop over records is the whole cost of rewriting, so nothing else happens in it.
+        """
+        append, count, last = self._builder.append, self.records, self.last
+        for record in records:
+            if append(count, record.timestamp, record.key, record.value, record.headers) is None:
+                self.records, self.last = count, last
+                return record
+            count += 1
+            last = record
+        self.records, self.last = count, last
+        return None
 
     def build(self) -> Batch:
         """Return the batch. Compression that would not shrink it is left out. The builder is spent."""
-        data = memoryview(self._builder.build())
-        return Batch(BatchHeader._make(HEADER.unpack_from(data)), data)
+        return _batch(self._builder)
 
 
 def encode(key: bytes | None, value: bytes | None, timestamp_ms: int) -> Batch:
     """Return a batch of one uncompressed record."""
-    builder = BatchBuilder(0, _UNBOUNDED)
-    builder.append(timestamp_ms, key, value, [])
-    return builder.build()
+    builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, _UNBOUNDED)
+    builder.append(0, timestamp_ms, key, value, [])
+    return _batch(builder)
+
+
+def _batch(builder: DefaultRecordBatchBuilder) -> Batch:
+    data = memoryview(builder.build())
+    return Batch(BatchHeader._make(HEADER.unpack_from(data)), data)
 
 
 def codec_of(header: BatchHeader) -> int:
