@@ -119,8 +119,8 @@ def data_loss(position: Position) -> DataLossError | None:
         return None
     if position.next_offset < position.low_watermark:
         return DataLossError(
-            f"retention took the offsets [{position.next_offset}, {position.low_watermark}) before they were copied: the checkpoint"
-            " is below the source's low watermark",
+            f"retention took the offsets [{position.next_offset}, {position.low_watermark}) before they were copied:"
+            " the checkpoint is below the source's low watermark",
             remedy="run more often or keep records longer; to go on without them, mirror under a new name with start: earliest",
             topic_partition=position.topic_partition,
             offset=position.next_offset,

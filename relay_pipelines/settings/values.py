@@ -48,8 +48,8 @@ def complaints(*found: tuple[Location, str]) -> PydanticCustomError:
 def size_bytes(value: object) -> int:
     """Bytes from `64KiB`, `1.5GiB`, `10MB` (10^6) or a whole number of bytes."""
     wanted = "a size such as 64KiB, 10MB or a number of bytes"
-    if isinstance(value, int) and not isinstance(value, bool):
-        value = str(value)
+    if isinstance(value, int):
+        value = str(value)  # true becomes "True", which is no size
     return _quantity(value, _SIZE_UNITS, wanted)
 
 

@@ -63,16 +63,18 @@ GUARDS = [
         "retention took records",
         position(3, 10, 20, 9),
         (
-            "t-3 at offset 9: retention took the offsets [9, 10) before they were copied: the checkpoint is below the source's low"
-            " watermark; run more often or keep records longer; to go on without them, mirror under a new name with start: earliest"
+            "t-3 at offset 9: retention took the offsets [9, 10) before they were copied: the checkpoint is below the"
+            " source's low watermark; run more often or keep records longer; to go on without them, mirror under a new name"
+            " with start: earliest"
         ),
     ),
     (
         "retention took all there was",
         position(3, 20, 20, 9),
         (
-            "t-3 at offset 9: retention took the offsets [9, 20) before they were copied: the checkpoint is below the source's low"
-            " watermark; run more often or keep records longer; to go on without them, mirror under a new name with start: earliest"
+            "t-3 at offset 9: retention took the offsets [9, 20) before they were copied: the checkpoint is below the"
+            " source's low watermark; run more often or keep records longer; to go on without them, mirror under a new name"
+            " with start: earliest"
         ),
     ),
     (
