@@ -77,7 +77,14 @@ class Broker:
             self._log_start = log.tell()
             # a session of its own: Ctrl-C in the terminal reaches the parent alone
             self._guardian = subprocess.Popen(  # noqa: S603 - our own guardian
-                watched, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, bufsize=0, start_new_session=True
+                watched,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                bufsize=0,
+                start_new_session=True,
+                # where a JVM that crashes leaves its report
+                cwd=self.log.parent,
             )
         pid = self._guardian.stdout.readline() if self._guardian.stdout else b""
         self._pid = int(pid or 0)

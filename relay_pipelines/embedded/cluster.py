@@ -83,7 +83,10 @@ class EmbeddedCluster:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close(keep=error is not None)
+        if self._temporary and error is None:
+            self.discard()
+        else:
+            self.close()
 
     @property
     def bootstrap_servers(self) -> tuple[str, ...]:
@@ -121,19 +124,21 @@ class EmbeddedCluster:
         try:
             self._start()
         except BaseException:
-            self._end(0)
+            self._kill()
             raise
 
-    def close(self, *, keep: bool = False) -> None:
-        """End all brokers, in good order if their data stays.
+    def close(self) -> None:
+        """End all brokers in good order; data and logs stay."""
+        for broker in self.brokers:
+            broker.request_stop()
+        deadline = time.monotonic() + _CLOSE_SECONDS
+        for broker in self.brokers:
+            broker.stop(max(0.0, deadline - time.monotonic()))
 
-        Args:
-            keep: a temporary folder too.
-        """
-        discard = self._temporary and not keep
-        self._end(0 if discard else _CLOSE_SECONDS)
-        if discard:
-            shutil.rmtree(self.folder, ignore_errors=True)
+    def discard(self) -> None:
+        """Kill all brokers and remove data and logs."""
+        self._kill()
+        shutil.rmtree(self.folder)
 
     def _start(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -146,7 +151,7 @@ class EmbeddedCluster:
             try:
                 self._launch()
             except PortTakenError:
-                self._end(0)
+                self._kill()
                 if attempt == _START_ATTEMPTS:
                     raise
             else:
@@ -193,11 +198,6 @@ class EmbeddedCluster:
     def _homes(self) -> list[Path]:
         return [self.folder / f"broker-{node_id}" for node_id in range(1, self._count + 1)]
 
-    def _end(self, timeout_seconds: float) -> None:
-        """End all brokers; those that have not ended by themselves in time are killed."""
-        if timeout_seconds:
-            for broker in self.brokers:
-                broker.request_stop()
-        deadline = time.monotonic() + timeout_seconds
+    def _kill(self) -> None:
         for broker in self.brokers:
-            broker.stop(max(0.0, deadline - time.monotonic())) if timeout_seconds else broker.kill()
+            broker.kill()
