@@ -1,0 +1,117 @@
+"""The one Spark job of a run: a task per group of ranges, `mapInArrow`, outcomes as Arrow rows. No shuffle, one stage.
+
+`submit` runs on the driver, `_copy_groups` in a task.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from relay_pipelines.copy.task import copy_ranges
+from relay_pipelines.errors import RelayError
+from relay_pipelines.model import CopyJob, CopyRange, OffsetRange, Outcome, Status, TopicPartition
+
+SCHEMA = """
+    topic string, partition int, start long, end long, destination_topic string, destination_partition int,
+    status string, next_offset long, records long, size_bytes long, batches long, rewritten long, skipped map<string, long>,
+    chunks long, node string, error_kind string, error string, exit_code int, seconds double, cpu_seconds double,
+    peak_memory_bytes long
+"""
+_ARROW = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("start", pa.int64()),
+        ("end", pa.int64()),
+        ("destination_topic", pa.string()),
+        ("destination_partition", pa.int32()),
+        ("status", pa.string()),
+        ("next_offset", pa.int64()),
+        ("records", pa.int64()),
+        ("size_bytes", pa.int64()),
+        ("batches", pa.int64()),
+        ("rewritten", pa.int64()),
+        ("skipped", pa.map_(pa.string(), pa.int64())),
+        ("chunks", pa.int64()),
+        ("node", pa.string()),
+        ("error_kind", pa.string()),
+        ("error", pa.string()),
+        ("exit_code", pa.int32()),
+        ("seconds", pa.float64()),
+        ("cpu_seconds", pa.float64()),
+        ("peak_memory_bytes", pa.int64()),
+    ]
+)
+
+
+def submit(session: Any, job: CopyJob, groups: Sequence[Sequence[CopyRange]], tag: str) -> list[Outcome]:
+    """Copy all groups, one task each, and return an outcome per range; blocks until the job has ended.
+
+    Args:
+        tag: under which `cancel` finds the job.
+
+    Raises:
+        RelayError: Spark gave the job up. What was committed until then is in the ledger.
+    """
+    session.addTag(tag)
+    try:
+        tasks = session.range(0, len(groups), 1, len(groups))
+        rows = tasks.mapInArrow(partial(_copy_groups, job, [list(group) for group in groups]), SCHEMA).collect()
+    except Exception as error:  # whatever py4j or gRPC raise
+        raise RelayError(
+            f"Spark gave the copy job up: {_reason(error)}",
+            remedy="what is committed stays; run again to go on, with --debug to see Spark's own words",
+        ) from error
+    finally:
+        session.removeTag(tag)
+    return [_outcome(row.asDict(recursive=True)) for row in rows]
+
+
+def cancel(session: Any, tag: str) -> None:
+    """Stop the job submitted under `tag`; its tasks die without committing what they have under way."""
+    session.interruptTag(tag)
+
+
+def _copy_groups(job: CopyJob, groups: list[list[CopyRange]], ids: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in ids:
+        for group in batch.column(0).to_pylist():
+            for outcome in copy_ranges(job, groups[group]):
+                yield pa.RecordBatch.from_pylist([_row(outcome)], schema=_ARROW)
+
+
+def _row(outcome: Outcome) -> dict[str, Any]:
+    row = {field.name: getattr(outcome, field.name) for field in dataclasses.fields(outcome)}
+    planned: OffsetRange = row.pop("range")
+    destination: TopicPartition = row.pop("destination")
+    return {
+        **row,
+        "status": str(outcome.status),
+        "skipped": list(outcome.skipped.items()),
+        "topic": planned.topic_partition.topic,
+        "partition": planned.topic_partition.partition,
+        "start": planned.start,
+        "end": planned.end,
+        "destination_topic": destination.topic,
+        "destination_partition": destination.partition,
+    }
+
+
+def _outcome(row: dict[str, Any]) -> Outcome:
+    return Outcome(
+        range=OffsetRange(TopicPartition(row.pop("topic"), row.pop("partition")), row.pop("start"), row.pop("end")),
+        destination=TopicPartition(row.pop("destination_topic"), row.pop("destination_partition")),
+        status=Status(row.pop("status")),
+        **row,
+    )
+
+
+def _reason(error: Exception) -> str:
+    """The line of a Spark error that says what happened, not the stack around it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    telling = [line for line in lines if "Lost task" in line or "exited unexpectedly" in line or "cancelled" in line.lower()]
+    return (telling or lines or [type(error).__name__])[0][:300]

@@ -1,0 +1,120 @@
+"""A Spark session on this machine, on a cluster, or through Spark Connect. On the driver."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+from relay_pipelines.errors import ConfigError, RelayError
+from relay_pipelines.spark import shipping
+
+_TASK_ATTEMPTS = 4
+_UNKNOWN_SLOTS = 4
+_DEFAULTS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.task.maxFailures": str(_TASK_ATTEMPTS),
+}
+_LOCAL_DEFAULTS = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.memory": "512m",
+}
+_LOCAL = re.compile(r"local(\[([^,\]]+)\])?")
+
+
+def connect(
+    master: str | None = None, remote: str | None = None, conf: Mapping[str, str] | None = None, *, verbose: bool = False
+) -> Any:
+    """Return a session, started or found.
+
+    Args:
+        master: any Spark master. A local one gets retries of failed tasks, which Spark leaves out there.
+        remote: a Spark Connect server, `sc://host:port`; then `master` is None.
+        conf: the user's Spark configuration, which wins over our defaults.
+        verbose: let Spark say what it says; else only what the run itself says is shown.
+
+    Raises:
+        ConfigError: speculation is on: a second copy of a task would fence the first.
+        RelayError: Spark cannot be reached or does not start.
+    """
+    # tasks must run this Python, not whichever comes first on an executor's PATH
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    try:
+        session = _remote(remote, conf or {}) if remote else _classic(master or "local[*]", conf or {}, verbose=verbose)
+    except RelayError:
+        raise
+    except Exception as error:  # whatever py4j, gRPC and the JVM raise
+        where = remote or master or "local[*]"
+        raise RelayError(
+            f"Spark at {where} does not start a session: {_first_line(error)}",
+            remedy="check spark.master or spark.remote, and that a JDK 17 or newer is found (JAVA_HOME)",
+        ) from error
+    _refuse_speculation(session)
+    return session
+
+
+def slots(session: Any) -> int:
+    """How many tasks run at once. Spark Connect does not say: there spark.default.parallelism counts, or a small number."""
+    try:
+        return max(1, int(session.sparkContext.defaultParallelism))
+    except Exception:  # noqa: BLE001  # Spark Connect has no SparkContext and says so with an error class of its own
+        return max(1, int(session.conf.get("spark.default.parallelism", str(_UNKNOWN_SLOTS))))
+
+
+def _classic(master: str, conf: Mapping[str, str], *, verbose: bool) -> Any:
+    from pyspark.sql import SparkSession
+
+    local = _LOCAL.fullmatch(master)
+    defaults = {**_DEFAULTS, **(_LOCAL_DEFAULTS if local else {})}
+    builder = SparkSession.builder.appName("relay").master(f"local[{local[2] or '*'},{_TASK_ATTEMPTS}]" if local else master)
+    for key, value in {**defaults, **conf}.items():
+        builder = builder.config(key, value)
+    with nullcontext() if verbose else _silent_children():
+        session = builder.getOrCreate()
+    if not local:
+        session.sparkContext.addPyFile(str(shipping.archive()))
+    return session
+
+
+def _remote(remote: str, conf: Mapping[str, str]) -> Any:
+    from pyspark.sql import SparkSession
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what the Connect client warns of is not the user's to change
+        session = SparkSession.builder.appName("relay").remote(remote).getOrCreate()
+        for key, value in conf.items():
+            session.conf.set(key, value)
+        session.addArtifacts(str(shipping.archive()), pyfile=True)
+    return session
+
+
+@contextmanager
+def _silent_children() -> Iterator[None]:
+    """Let processes started meanwhile, the JVM and its workers, write their stderr to nowhere: what a run says, it says itself."""
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
+def _refuse_speculation(session: Any) -> None:
+    if str(session.conf.get("spark.speculation", "false")).lower() == "true":
+        raise ConfigError(
+            "spark.speculation is on: two tasks would copy the same range and fence each other",
+            remedy="set spark.speculation to false for relay",
+        )
+
+
+def _first_line(error: Exception) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
