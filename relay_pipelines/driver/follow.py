@@ -1,0 +1,75 @@
+"""The ledger as it grows: what a run has committed so far, wherever its tasks run."""
+
+from __future__ import annotations
+
+from relay_pipelines.copy import ledger
+from relay_pipelines.copy.checkpoint import PARTITIONS, wait_until_stable
+from relay_pipelines.copy.clock import Clock
+from relay_pipelines.copy.reader import read
+from relay_pipelines.errors import DestinationError, RetriableError
+from relay_pipelines.model import Cluster, CopyOptions, LedgerEntry, OffsetRange, TopicPartition
+from relay_pipelines.wire.cluster import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, ClusterClient
+from relay_pipelines.wire.records import decode
+
+_HOMES = [TopicPartition(ledger.TOPIC, partition) for partition in range(PARTITIONS)]
+_FETCH_BYTES = 1 << 20
+
+
+class LedgerFollower:
+    """Reads ledger entries as they are committed, from where the ledger ended when `start` was called.
+
+    Args:
+        mirror: whose entries.
+        run_id: of one run only; None for all.
+    """
+
+    def __init__(self, destination: Cluster, mirror: str, run_id: str | None, options: CopyOptions, clock: Clock) -> None:
+        self._client = ClusterClient(destination, DestinationError, f"relay-{mirror}-ledger", options.request_timeout_ms)
+        self._mirror = mirror
+        self._run_id = run_id
+        self._options = options
+        self._clock = clock
+        self._positions: dict[TopicPartition, int] = {}
+
+    def start(self) -> None:
+        """Begin at the ledger's end."""
+        self._positions = self._client.list_offsets(_HOMES, LATEST, READ_COMMITTED)
+
+    def rewind(self) -> None:
+        """Begin at the oldest entry that is kept."""
+        self._positions = self._client.list_offsets(_HOMES, EARLIEST, READ_COMMITTED)
+
+    def poll(self) -> list[LedgerEntry]:
+        """Return the entries committed since; none while the destination is away."""
+        entries: list[LedgerEntry] = []
+        try:
+            ends = self._client.list_offsets(_HOMES, LATEST, READ_COMMITTED)
+            for home in _HOMES:
+                if ends[home] > self._positions[home]:
+                    entries += self._read(OffsetRange(home, self._positions[home], ends[home]))
+                    self._positions[home] = ends[home]
+        except RetriableError:
+            self._client.close()
+        return entries
+
+    def finish(self) -> list[LedgerEntry]:
+        """Return the entries committed since, once all transactions open by now have ended."""
+        for home, end in self._client.list_offsets(_HOMES, LATEST, READ_UNCOMMITTED).items():
+            wait_until_stable(self._client, home, end, self._options, self._clock)
+        return self.poll()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def _read(self, wanted: OffsetRange) -> list[LedgerEntry]:
+        prefix = f"{self._mirror}/".encode()
+        entries = [
+            ledger.from_record(record.value)
+            for pieces in read(self._client, wanted, _FETCH_BYTES, self._clock)
+            for piece in pieces
+            if piece.run is not None
+            for record in decode(piece.run.data)
+            if record.key.startswith(prefix)
+        ]
+        return [entry for entry in entries if self._run_id in {None, entry.run_id}]

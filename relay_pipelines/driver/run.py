@@ -1,0 +1,128 @@
+"""One run of one mirror, stop-at-end: plan, prepare the destination, let Spark copy, watch the ledger, say what was done."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from relay_pipelines.copy.clock import Clock
+from relay_pipelines.copy.copier import transactional_id
+from relay_pipelines.copy.producer import TransactionalProducer
+from relay_pipelines.driver import topics
+from relay_pipelines.driver.follow import LedgerFollower
+from relay_pipelines.driver.planning import RunPlan
+from relay_pipelines.driver.result import RunResult, tally
+from relay_pipelines.errors import DestinationError, RelayError
+from relay_pipelines.model import CopyJob, CopyRange, LedgerEntry, Outcome
+from relay_pipelines.plan.packing import pack
+from relay_pipelines.settings import Mirror
+from relay_pipelines.spark import job as spark_job
+from relay_pipelines.spark import session as spark_session
+from relay_pipelines.wire.cluster import ClusterClient
+
+_POLL_SECONDS = 0.5
+
+
+class Observer(Protocol):
+    """Someone who watches runs: a progress bar, metrics. Called on the driver's main thread."""
+
+    def begin(self, plan: RunPlan) -> None:
+        """A run with something to copy starts."""
+
+    def committed(self, entries: Sequence[LedgerEntry]) -> None:
+        """Chunks were committed; called about twice a second, also with none."""
+
+    def end(self, result: RunResult) -> None:
+        """The run is over, however it ended."""
+
+
+def run(plan: RunPlan, mirror: Mirror, session: Callable[[], Any], observers: Sequence[Observer], clock: Clock) -> RunResult:
+    """Copy what is planned. Ctrl-C stops at the last committed checkpoints; the next run goes on from there.
+
+    Args:
+        session: gives the Spark session; called only if there is something to copy.
+
+    Raises:
+        RelayError: the destination cannot be prepared, or Spark does not start. Nothing was copied then.
+    """
+    result = RunResult(plan.survey.mirror, run_id=uuid.uuid4().hex[:12], topics={}, errors=list(plan.data_losses))
+    started = clock.monotonic()
+    options = mirror.copy_options
+    ranges = plan.ranges
+    follower = LedgerFollower(plan.survey.destination, plan.survey.mirror, result.run_id, options, clock)
+    for observer in observers:
+        observer.begin(plan)
+    try:
+        if ranges:
+            topics.create(plan.survey, mirror.destination.replication_factor, options.request_timeout_ms, clock)
+            follower.start()
+            job = CopyJob(plan.survey.mirror, result.run_id, plan.survey.node, plan.survey.destination, options)
+            _watch(_Submission(session(), job, ranges, plan), follower, result, observers)
+            _fence(job, [] if not result.interrupted else ranges, clock)
+            _count(follower.finish(), result, observers)
+    except RelayError as error:
+        result.errors.append(error)
+    finally:
+        follower.close()
+        result.seconds = clock.monotonic() - started
+        for observer in observers:
+            observer.end(result)
+    return result
+
+
+class _Submission:
+    """The Spark job on a thread of its own, so that the main thread can watch it and hear Ctrl-C."""
+
+    def __init__(self, session: Any, job: CopyJob, ranges: Sequence[CopyRange], plan: RunPlan) -> None:
+        self._session = session
+        self._job = job
+        self._groups = pack(ranges, spark_session.slots(session), plan.sizes_bytes)
+        self._tag = f"relay-{job.run_id}"
+        self._thread = threading.Thread(target=self._submit, name=self._tag, daemon=True)
+        self.outcomes: list[Outcome] = []
+        self.error: RelayError | None = None
+        self._thread.start()
+
+    def ended(self, within_seconds: float) -> bool:
+        self._thread.join(within_seconds)
+        return not self._thread.is_alive()
+
+    def cancel(self) -> None:
+        spark_job.cancel(self._session, self._tag)
+
+    def _submit(self) -> None:
+        try:
+            self.outcomes = spark_job.submit(self._session, self._job, self._groups, self._tag)
+        except RelayError as error:
+            self.error = error
+
+
+def _watch(submission: _Submission, follower: LedgerFollower, result: RunResult, observers: Sequence[Observer]) -> None:
+    try:
+        while not submission.ended(_POLL_SECONDS):
+            _count(follower.poll(), result, observers)
+    except KeyboardInterrupt:
+        result.interrupted = True
+        submission.cancel()
+        submission.ended(_POLL_SECONDS)
+    result.outcomes = submission.outcomes
+    if submission.error is not None and not result.interrupted:
+        result.errors.append(submission.error)
+
+
+def _count(entries: Sequence[LedgerEntry], result: RunResult, observers: Sequence[Observer]) -> None:
+    tally(result.topics, entries)
+    for observer in observers:
+        observer.committed(entries)
+
+
+def _fence(job: CopyJob, ranges: Sequence[CopyRange], clock: Clock) -> None:
+    """Take every transactional id over: aborts at once what cancelled tasks left open, which readers would wait for."""
+    if not ranges:
+        return
+    with ClusterClient(job.destination, DestinationError, f"relay-{job.mirror}", job.options.request_timeout_ms) as client:
+        for one in ranges:
+            name = transactional_id(job.mirror, one.source.topic_partition)
+            TransactionalProducer(client, name, job.options, clock, lambda *_: None).start()

@@ -1,0 +1,109 @@
+"""Topics at the destination: our own two, and those that are mirrored; made where they are missing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from relay_pipelines.copy import checkpoint, ledger
+from relay_pipelines.copy.clock import Clock
+from relay_pipelines.driver.survey import Survey
+from relay_pipelines.errors import DestinationError, RelayError, RetriableError
+from relay_pipelines.model import TimestampType
+from relay_pipelines.wire.admin import NewTopic, create_topics
+from relay_pipelines.wire.cluster import ClusterClient
+
+_DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
+_POLL_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a destination topic takes."""
+
+    max_message_bytes: int
+    timestamp_type: TimestampType
+
+
+def missing(survey: Survey) -> list[NewTopic]:
+    """Return the mirrored topics to be created: the source's partition count, and its configuration where it is not Kafka's own."""
+    return [
+        NewTopic(
+            name=destination,
+            partitions=len(survey.source_topics[source].leaders),
+            configs={key: one.value for key, one in survey.source_configs[source].items() if not one.is_default},
+        )
+        for source, destination in survey.destinations.items()
+        if destination not in survey.destination_topics
+    ]
+
+
+def too_few_partitions(survey: Survey) -> list[str]:
+    """Return the destination topics that have fewer partitions than their source: records would have nowhere to go."""
+    return [
+        destination
+        for source, destination in survey.destinations.items()
+        if destination in survey.destination_topics
+        and len(survey.destination_topics[destination].leaders) < len(survey.source_topics[source].leaders)
+    ]
+
+
+def create(survey: Survey, replication_factor: int | None, timeout_ms: int, clock: Clock) -> None:
+    """Create what is missing and wait until every new topic-partition has a leader.
+
+    Raises:
+        RelayError: the destination refuses, or a topic has too few partitions.
+    """
+    for topic in too_few_partitions(survey):
+        raise RelayError(
+            f"topic {topic!r} has fewer partitions at the destination than at the source",
+            remedy=f"add partitions to it: kafka-topics.sh --alter --topic {topic} --partitions N",
+        )
+    own = [
+        NewTopic(checkpoint.TOPIC, checkpoint.PARTITIONS, checkpoint.CONFIGS),
+        NewTopic(ledger.TOPIC, checkpoint.PARTITIONS, ledger.CONFIGS),
+    ]
+    new = missing(survey)
+    if not new and survey.checkpoint_ends:
+        return
+    with ClusterClient(survey.destination, DestinationError, f"relay-{survey.mirror}", timeout_ms) as client:
+        create_topics(client, own + new, replication_factor)
+        _wait_for_leaders(client, own + new, clock, timeout_ms)
+
+
+def limits(survey: Survey, source_topic: str) -> Limits:
+    """Return what the destination topic takes: as it is, or as it will be created."""
+    destination = survey.destinations[source_topic]
+    configs = survey.destination_configs.get(destination) or survey.source_configs[source_topic]
+    size, kind = configs.get("max.message.bytes"), configs.get("message.timestamp.type")
+    return Limits(
+        int(size.value) if size else _DEFAULT_MAX_MESSAGE_BYTES,
+        TimestampType(kind.value) if kind else TimestampType.CREATE_TIME,
+    )
+
+
+def conflicts(survey: Survey) -> list[str]:
+    """Say in words which destination topics would alter the records they are given."""
+    found = []
+    for source, destination in survey.destinations.items():
+        there = survey.destination_configs.get(destination) or survey.source_configs[source]
+        kind, codec = there.get("message.timestamp.type"), there.get("compression.type")
+        if kind and kind.value == TimestampType.LOG_APPEND_TIME:
+            found.append(f"{destination}: message.timestamp.type=LogAppendTime, so the destination sets its own timestamps")
+        if codec and codec.value != "producer":
+            found.append(f"{destination}: compression.type={codec.value}, so the destination recompresses batches of other codecs")
+    return found
+
+
+def _wait_for_leaders(client: ClusterClient, topics: list[NewTopic], clock: Clock, timeout_ms: int) -> None:
+    deadline = clock.monotonic() + timeout_ms / 1000
+    for topic in topics:
+        while True:
+            try:
+                for topic_partition in client.topic(topic.name).topic_partitions:
+                    client.leader(topic_partition)
+                break
+            except RetriableError:
+                if clock.monotonic() > deadline:
+                    raise
+                client.forget()
+                clock.sleep(_POLL_SECONDS)
