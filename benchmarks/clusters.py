@@ -1,0 +1,117 @@
+"""The two clusters: topics made and removed, and what is in them, counted by reading the batch headers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from benchmarks.inputs import Input
+from benchmarks.seeding import seed
+from benchmarks.values import PARTITIONS, Extent
+from relay_pipelines.copy import checkpoint, ledger
+from relay_pipelines.copy.clock import SystemClock
+from relay_pipelines.copy.reader import read
+from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.errors import SourceError
+from relay_pipelines.model import Cluster, OffsetRange, TopicPartition
+from relay_pipelines.wire.cluster import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
+
+BROKER_HEAP = "1g"
+_BROKER_CONFIG = {
+    "log.retention.ms": -1,
+    "log.cleaner.backoff.ms": 500,
+    # what one contender wrote is gone before the next one writes
+    "log.segment.delete.delay.ms": 0,
+    # as large as Kafka's own default: the embedded one is too small to clean millions of keys in one pass
+    "log.cleaner.dedupe.buffer.size": 128 << 20,
+}
+_EAGER_CLEANING = {
+    "cleanup.policy": "compact",
+    "min.cleanable.dirty.ratio": "0.001",
+    "segment.bytes": str(32 << 20),
+    # by the records' own timestamps
+    "segment.ms": "600000",
+}
+_TIMEOUT_SECONDS = 60.0
+_CLEANING_SECONDS = 180.0
+_SCAN_BYTES = 4 << 20
+
+
+def embedded(name: str) -> EmbeddedCluster:
+    """A broker with a heap like a real one's."""
+    return EmbeddedCluster(name, config=_BROKER_CONFIG, jvm_options=(f"-Xms{BROKER_HEAP}", f"-Xmx{BROKER_HEAP}", "-XX:+UseG1GC"))
+
+
+def create_topic(cluster: Cluster, topic: str, configs: Mapping[str, str] | None = None, partitions: int = PARTITIONS) -> None:
+    """Create a topic and wait until it is there."""
+    wanted = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=dict(configs or {}))
+    for done in _admin(cluster).create_topics([wanted], operation_timeout=_TIMEOUT_SECONDS).values():
+        done.result(_TIMEOUT_SECONDS)
+    deadline = time.monotonic() + _TIMEOUT_SECONDS
+    while not _has_leaders(cluster, topic):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"topic {topic} has no leaders after {_TIMEOUT_SECONDS:g} s")
+        time.sleep(0.05)
+
+
+def delete_topics(cluster: Cluster, *parts: str) -> None:
+    """Delete every topic that holds one of the parts in its name."""
+    admin = _admin(cluster)
+    names = [name for name in admin.list_topics(timeout=_TIMEOUT_SECONDS).topics if any(part in name for part in parts)]
+    if names:
+        for done in admin.delete_topics(names, operation_timeout=_TIMEOUT_SECONDS).values():
+            done.result(_TIMEOUT_SECONDS)
+
+
+def create_own_topics(cluster: Cluster) -> None:
+    """What the mirror keeps at the destination."""
+    create_topic(cluster, checkpoint.TOPIC, checkpoint.CONFIGS, checkpoint.PARTITIONS)
+    create_topic(cluster, ledger.TOPIC, ledger.CONFIGS, checkpoint.PARTITIONS)
+
+
+def make_input(cluster: Cluster, topic: str, wanted: Input) -> tuple[Extent, ...]:
+    """Create, fill and, if need be, wait for the cleaner; return what a consumer would now find."""
+    create_topic(cluster, topic, _EAGER_CLEANING if wanted.compacted else {})
+    seed(cluster, topic, wanted)
+    extents = scan(cluster, topic)
+    # of each two records with the same key one stays, and the sentinel
+    expected = wanted.records // 2 + PARTITIONS if wanted.compacted else wanted.records
+    deadline = time.monotonic() + _CLEANING_SECONDS
+    while sum(extent.records for extent in extents) != expected:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{topic} holds {sum(extent.records for extent in extents)} records where {expected} were due")
+        time.sleep(1.0)
+        extents = scan(cluster, topic)
+    return extents
+
+
+def scan(cluster: Cluster, topic: str) -> tuple[Extent, ...]:
+    """Count what a read_committed consumer would find, from batch headers."""
+    with ClusterClient(cluster, SourceError, "counting") as client:
+        partitions = [TopicPartition(topic, partition) for partition in range(PARTITIONS)]
+        starts = client.list_offsets(partitions, EARLIEST, READ_COMMITTED)
+        ends = client.list_offsets(partitions, LATEST, READ_COMMITTED)
+        return tuple(_extent(client, OffsetRange(one, starts[one], ends[one])) for one in partitions)
+
+
+def _extent(client: ClusterClient, wanted: OffsetRange) -> Extent:
+    records = size_bytes = batches = 0
+    for pieces in read(client, wanted, _SCAN_BYTES, SystemClock()):
+        for piece in pieces:
+            if piece.run is not None:
+                records += piece.run.first.records
+                size_bytes += len(piece.run.data)
+                batches += 1
+    return Extent(wanted, records, size_bytes, batches)
+
+
+def _has_leaders(cluster: Cluster, topic: str) -> bool:
+    with ClusterClient(cluster, SourceError) as client:
+        found = client.metadata([topic]).topics[topic]
+        return not found.error_code and all(leader >= 0 for leader in found.leaders.values())
+
+
+def _admin(cluster: Cluster) -> AdminClient:
+    return AdminClient({"bootstrap.servers": ",".join(cluster.bootstrap_servers)})

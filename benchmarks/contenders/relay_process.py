@@ -1,0 +1,84 @@
+"""This mirror as a user runs it: `relay run --stop-at-end` from a cold start, Spark's session included."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import yaml
+
+from benchmarks import tree
+from benchmarks.values import Case, Cost
+
+COMMAND = Path(sys.executable).with_name("relay")
+
+
+class RelayProcess:
+    """One cold process per copy."""
+
+    name = "relay run, cold"
+    guarantee = "exactly once"
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def copy(self, case: Case) -> Cost:
+        """Run the command in a folder of its own, with a relay.yaml that names the one topic."""
+        folder = self._folder / case.attempt
+        folder.mkdir(parents=True)
+        (folder / "relay.yaml").write_text(yaml.safe_dump(_settings(case)))
+        figures = folder / "figures.json"
+        with (folder / "output.log").open("wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, tree.__file__, str(figures), str(COMMAND), "run", "--stop-at-end"],
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+            try:
+                process.wait(case.limit_seconds)
+            except subprocess.TimeoutExpired:
+                return Cost(error=f"not finished within {case.limit_seconds:g} s")
+            finally:
+                _kill(process)
+        return _cost(json.loads(figures.read_text()), folder / "output.log")
+
+    def close(self) -> None:
+        """Nothing stays."""
+
+
+def _settings(case: Case) -> dict[str, object]:
+    return {
+        "mirrors": {
+            case.attempt: {
+                "source": {"nodes": [{"name": "source", "bootstrap_servers": list(case.source.bootstrap_servers)}]},
+                "destination": {"bootstrap_servers": list(case.destination.bootstrap_servers)},
+                "topics": {"allow": [case.topic.replace(".", "\\.")], "rename": f"{case.attempt}.{{topic}}"},
+            }
+        }
+    }
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End whatever is left of the tree."""
+    if process.poll() is not None:
+        return
+    below = psutil.Process(process.pid).children(recursive=True)
+    for one in below:
+        one.send_signal(signal.SIGKILL)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _cost(figures: dict[str, float], log: Path) -> Cost:
+    if figures["exit_code"]:
+        lines = log.read_text(errors="replace").strip().splitlines()
+        return Cost(error=f"exit code {figures['exit_code']:g}: {lines[-1] if lines else 'no output'}")
+    return Cost(whole_seconds=figures["seconds"], whole_cpu_seconds=figures["cpu_seconds"])

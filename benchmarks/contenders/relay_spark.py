@@ -1,0 +1,65 @@
+"""This mirror's Spark job in a session that is already warm: the copy phase of a run."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import psutil
+
+from benchmarks.contenders.relay_task import works
+from benchmarks.values import Case, Cost
+from relay_pipelines.errors import RelayError
+from relay_pipelines.model import Status
+from relay_pipelines.spark.job import submit
+from relay_pipelines.spark.session import connect
+
+
+class RelaySpark:
+    """One Spark session for all repetitions."""
+
+    name = "relay, warm Spark session"
+    guarantee = "exactly once"
+
+    def __init__(self) -> None:
+        self._session: Any = None
+
+    def copy(self, case: Case) -> Cost:
+        """Submit the job and wait; the first time, start and warm the session."""
+        session = self._warm()
+        tasks = works(case)
+        before, began = _cpu_by_process(), time.monotonic()
+        try:
+            outcomes = submit(session, tasks[0].job, [[task.range] for task in tasks], case.attempt)
+        except RelayError as error:
+            return Cost(error=str(error))
+        seconds = time.monotonic() - began
+        failed = [outcome.error for outcome in outcomes if outcome.status is not Status.DONE]
+        if failed:
+            return Cost(error=failed[0])
+        return Cost(
+            copy_seconds=seconds,
+            copy_cpu_seconds=sum(used - before.get(process, 0.0) for process, used in _cpu_by_process().items()),
+            task_cpu_seconds=sum(outcome.cpu_seconds for outcome in outcomes),
+            peak_memory_bytes=max(outcome.peak_memory_bytes for outcome in outcomes),
+        )
+
+    def close(self) -> None:
+        """Stop the session."""
+        if self._session is not None:
+            self._session.stop()
+
+    def _warm(self) -> Any:
+        if self._session is None:
+            self._session = connect("local[*]")
+            # a first job starts the Python workers and has the JVM load its classes
+            self._session.range(0, 2, 1, 2).mapInArrow(iter, "id long").collect()
+        return self._session
+
+
+def _cpu_by_process() -> dict[int, float]:
+    """CPU seconds so far: this process, Spark's JVM and its Python workers; brokers are not among them."""
+    own = psutil.Process()
+    spark = [child for child in own.children() if any("pyspark" in word for word in child.cmdline())]
+    tree = [own, *spark, *(below for child in spark for below in child.children(recursive=True))]
+    return {process.pid: sum(process.cpu_times()[:2]) for process in tree}

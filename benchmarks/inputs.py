@@ -1,0 +1,45 @@
+"""What is copied."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+NONE, LZ4 = 0, 3
+CODEC_NAMES = {NONE: "none", LZ4: "lz4"}
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A topic to be copied.
+
+    Args:
+        records: over all its topic-partitions; of a compacted input, before compaction.
+        value_bytes: of each record; half of them random, half constant. Keys have 8 bytes.
+        batch_bytes: of each batch before compression, filled as far as whole records go; 0 is one record per batch.
+        compacted: every key is written twice in succession, and the cleaner has been at work: every second offset is gone.
+    """
+
+    name: str
+    title: str
+    records: int
+    value_bytes: int
+    batch_bytes: int
+    codec: int = NONE
+    compacted: bool = False
+
+    def scaled(self, factor: float) -> Input:
+        """The same with fewer records."""
+        return replace(self, records=max(2_000, int(self.records * factor)))
+
+
+_KIB = 1 << 10
+
+INPUTS = (
+    Input("1k-128k", "1 M x 1 KiB, 128 KB batches", 1_000_000, 1024, 128 * _KIB),
+    Input("100b-128k", "4 M x 100 B, 128 KB batches", 4_000_000, 100, 128 * _KIB),
+    Input("1k-16k", "1 M x 1 KiB, 16 KB batches", 1_000_000, 1024, 16 * _KIB),
+    Input("100b-16k", "4 M x 100 B, 16 KB batches", 4_000_000, 100, 16 * _KIB),
+    Input("1k-lz4", "1 M x 1 KiB, lz4", 1_000_000, 1024, 128 * _KIB, codec=LZ4),
+    Input("one-record", "200 k x 100 B, one-record batches", 200_000, 100, 0),
+    Input("compacted", "4 M x 100 B, compacted to 2 M", 4_000_000, 100, 128 * _KIB, compacted=True),
+)

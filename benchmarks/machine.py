@@ -1,0 +1,49 @@
+"""The machine that the figures are from, without naming it."""
+
+from __future__ import annotations
+
+import platform
+import re
+import subprocess
+from pathlib import Path
+
+import confluent_kafka
+import psutil
+import pyspark
+
+from benchmarks.clusters import BROKER_HEAP
+from relay_pipelines.embedded import jars, java
+
+
+def describe() -> dict[str, str]:
+    """What somebody needs to know to compare."""
+    return {
+        "CPU": f"{psutil.cpu_count()} cores, {_cpu_model()}",
+        "memory": f"{psutil.virtual_memory().total / 2**30:.0f} GiB",
+        "OS": f"{_distribution()}, kernel {platform.release().split('-')[0]}",
+        "JDK": _jdk(),
+        "Python": platform.python_version(),
+        "Kafka brokers and MirrorMaker 2": jars.KAFKA_VERSION,
+        "Spark": pyspark.__version__,
+        "confluent-kafka": confluent_kafka.__version__,
+        "brokers": f"one per cluster, on the same machine over the loopback interface, -Xmx{BROKER_HEAP}",
+    }
+
+
+def _cpu_model() -> str:
+    info = Path("/proc/cpuinfo")
+    found = re.search(r"model name\s*: (.+)", info.read_text()) if info.exists() else None
+    return found[1] if found else platform.processor() or platform.machine()
+
+
+def _distribution() -> str:
+    try:
+        return platform.freedesktop_os_release()["PRETTY_NAME"]
+    except OSError:
+        return platform.platform(terse=True)
+
+
+def _jdk() -> str:
+    said = subprocess.run([java.tool("java"), "-version"], capture_output=True, text=True, check=False).stderr
+    found = re.search(r'version "([^"]+)"', said)
+    return found[1] if found else "unknown"

@@ -1,0 +1,121 @@
+"""docs/benchmarks.md, and the raw figures as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping, Sequence
+
+from benchmarks.contenders.mirrormaker import MirrorMaker
+from benchmarks.inputs import Input
+from benchmarks.medians import Median, median_of, ratio
+from benchmarks.run import PROFILED, Figures
+from benchmarks.targets import targets
+from benchmarks.values import Result
+
+_INTRODUCTION = """\
+# Benchmarks
+
+Written by `make bench`. All contenders ran on the same machine, in the same run, interleaved: for every input each repetition
+has every contender copy it once into a fresh topic, another one first each time. Figures are medians of {repetitions}
+repetition{plural}. After each copy the destination is read and its records are counted; a copy that is not complete is shown as
+such and enters no median. Every topic has two topic-partitions. Source, destination and contender share the machine.
+
+- **copy**: records are moving, everything was started and imported before. For MirrorMaker 2 it lasts from the first arrival at
+  the destination to the last. For the others it is the call that copies, connecting and taking over the transaction included.
+- **whole**: from the start of the first process to its end; for MirrorMaker 2, which has no end, to the last arrival.
+- **CPU**: of all processes of the contender; that of the brokers is not counted. For a warm Spark session: driver, JVM and
+  Python workers.
+- **memory**: the largest resident size of a process that moves records: a Python task, or MirrorMaker's JVM (at its end).
+
+Contenders: *relay, warm Spark session* is the job of a run in a session that has run before; *relay, tasks alone* is the same
+copy without Spark, a process per topic-partition; *relay run, cold* is the command from its start to its end; the
+*confluent-kafka loop* consumes and produces in Python with librdkafka's default batching, a process per topic-partition;
+*MirrorMaker 2* has exactly-once enabled and two tasks, is a dedicated node, and is otherwise at its defaults, without heartbeats,
+group checkpoints and syncing of offsets, configurations and ACLs.
+"""
+
+
+def as_json(figures: Figures, machine: Mapping[str, str]) -> str:
+    """Everything that was measured."""
+    return json.dumps({"machine": dict(machine), **dataclasses.asdict(figures)}, indent=1)
+
+
+def as_markdown(figures: Figures, machine: Mapping[str, str]) -> str:
+    """The report."""
+    repetitions = max((result.repetition for result in figures.results), default=0)
+    parts = [_INTRODUCTION.format(repetitions=repetitions, plural="" if repetitions == 1 else "s")]
+    parts += ["## Machine\n", *(f"- {key}: {value}" for key, value in machine.items())]
+    parts += [f"- left out: {name}, {why}" for name, why in figures.left_out.items()]
+    parts += ["\n## Targets\n", *_targets(figures)]
+    for wanted in figures.inputs:
+        parts += [f"\n## {wanted.title}\n", *_input(figures, wanted)]
+    parts += ["\n## Profile of one task\n", *_profiles(figures)]
+    return "\n".join(parts) + "\n"
+
+
+def _targets(figures: Figures) -> Iterator[str]:
+    yield from _table(
+        ["target", "wanted", "measured", "reached"],
+        [[one.what, one.wanted, one.measured, "yes" if one.reached else "**no**"] for one in targets(figures)],
+    )
+
+
+def _input(figures: Figures, wanted: Input) -> Iterator[str]:
+    extents = figures.extents[wanted.name]
+    records, size_bytes = sum(one.records for one in extents), sum(one.size_bytes for one in extents)
+    batches = sum(one.batches for one in extents)
+    yield f"{records:,} records in {batches:,} batches, {size_bytes / 1e6:,.0f} MB as they lie in the log.\n"
+    reference = median_of(figures, wanted.name, MirrorMaker.name)
+    titles = ["contender", "guarantee", "copy s", "k records/s", "MB/s", "CPU-s", "CPU-s/GB", "rate : MM2", "CPU : MM2"]
+    titles += ["whole s", "whole CPU-s", "memory MB"]
+    rows = []
+    for name, guarantee in figures.guarantees.items():
+        if found := median_of(figures, wanted.name, name):
+            rows.append([name, guarantee, *_cells(found, reference)])
+    yield from _table(titles, rows)
+    yield from _failures([one for one in figures.results if one.input == wanted.name])
+
+
+def _cells(found: Median, reference: Median | None) -> list[str]:
+    rate = found.per_second()
+    faster = ratio(rate, reference.per_second() if reference else None)
+    cheaper = ratio(reference.of("copy_cpu_seconds") if reference else None, found.of("copy_cpu_seconds"))
+    memory = found.of("peak_memory_bytes")
+    return [
+        _number(found.of("copy_seconds"), 2),
+        _number(rate and rate / 1000, 0),
+        _number(found.megabytes_per_second, 0),
+        _number(found.of("copy_cpu_seconds"), 2),
+        _number(found.per_gb("copy_cpu_seconds"), 2),
+        f"{_number(faster, 1)}x" if faster else "-",
+        f"1/{_number(cheaper, 1)}" if cheaper else "-",
+        _number(found.of("whole_seconds"), 1),
+        _number(found.of("whole_cpu_seconds"), 1),
+        _number(memory and memory / 1e6, 0),
+    ]
+
+
+def _failures(results: Sequence[Result]) -> Iterator[str]:
+    for one in results:
+        if not one.complete:
+            yield f"\n{one.contender}, repetition {one.repetition}: {one.copied / one.records:.0%} copied. {one.cost.error}"
+
+
+def _profiles(figures: Figures) -> Iterator[str]:
+    yield "`cProfile` by CPU time of the thread, one topic-partition. Its own cost is in the figures: only proportions count."
+    titles = {one.name: one.title for one in figures.inputs}
+    for name in PROFILED:
+        if name in figures.profiles:
+            yield f"\n{titles[name]}:\n\n```text\n{figures.profiles[name]}\n```"
+
+
+def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(titles)} |"
+    yield f"|{'---|' * len(titles)}"
+    for row in rows:
+        yield f"| {' | '.join(row)} |"
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:,.{digits}f}"

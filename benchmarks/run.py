@@ -1,0 +1,154 @@
+"""Inputs, repetitions and contenders, interleaved: input by input, every repetition has each contender copy once."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks import clusters
+from benchmarks.contenders.confluent_loop import ConfluentLoop
+from benchmarks.contenders.contract import Contender
+from benchmarks.contenders.mirrormaker import MirrorMaker
+from benchmarks.contenders.relay_process import COMMAND, RelayProcess
+from benchmarks.contenders.relay_spark import RelaySpark
+from benchmarks.contenders.relay_task import RelayTask
+from benchmarks.inputs import CODEC_NAMES, Input
+from benchmarks.profiling import profile
+from benchmarks.values import Case, Extent, Result
+from relay_pipelines.model import Cluster
+
+LIMIT_SECONDS = 180.0
+PROFILED = ("1k-128k", "compacted", "one-record")
+
+
+@dataclass(slots=True)
+class Figures:
+    """All that was measured.
+
+    Args:
+        extents: of each input as it lay at the source, by name.
+        profiles: of one task, by input.
+        left_out: contenders that could not take part, and why.
+    """
+
+    inputs: list[Input] = field(default_factory=list)
+    extents: dict[str, tuple[Extent, ...]] = field(default_factory=dict)
+    results: list[Result] = field(default_factory=list)
+    profiles: dict[str, str] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+    guarantees: dict[str, str] = field(default_factory=dict)
+
+
+def run(
+    inputs: Sequence[Input], repetitions: int, folder: Path, progress: Callable[[str], None], keep: Callable[[Figures], None]
+) -> Figures:
+    """Measure everything.
+
+    Args:
+        inputs: what is copied, one after the other.
+        repetitions: of every copy.
+        folder: for logs; emptied by the caller.
+        progress: called with a line for people after each copy.
+        keep: called after each input with what there is so far.
+    """
+    figures = Figures()
+    # before the brokers: the first call downloads jars
+    with (
+        _contenders(folder, figures) as contenders,
+        clusters.embedded("source") as source,
+        clusters.embedded("destination") as destination,
+    ):
+        clusters.create_own_topics(destination.cluster())
+        for wanted in inputs:
+            bench = _Bench(wanted, source.cluster(), destination.cluster(), figures, progress)
+            bench.run(contenders, repetitions)
+            keep(figures)
+    return figures
+
+
+@contextmanager
+def _contenders(folder: Path, figures: Figures) -> Iterator[list[Contender]]:
+    contenders: list[Contender] = [RelaySpark(), RelayTask(), ConfluentLoop(), MirrorMaker(folder)]
+    if COMMAND.exists():
+        contenders.insert(0, RelayProcess(folder))
+    else:
+        figures.left_out[RelayProcess.name] = "the command `relay` is not installed beside the Python that runs the benchmark"
+    figures.guarantees = {contender.name: contender.guarantee for contender in contenders}
+    try:
+        yield contenders
+    finally:
+        for contender in contenders:
+            contender.close()
+
+
+@dataclass(slots=True)
+class _Bench:
+    """One input."""
+
+    wanted: Input
+    source: Cluster
+    destination: Cluster
+    figures: Figures
+    progress: Callable[[str], None]
+
+    @property
+    def topic(self) -> str:
+        return f"bench-{self.wanted.name}"
+
+    def run(self, contenders: Sequence[Contender], repetitions: int) -> None:
+        self.progress(f"{self.wanted.title}: filling the source")
+        extents = clusters.make_input(self.source, self.topic, self.wanted)
+        self.figures.inputs.append(self.wanted)
+        self.figures.extents[self.wanted.name] = extents
+        for repetition in range(1, repetitions + 1):
+            # another one goes first each time
+            first = (repetition - 1) % len(contenders)
+            for contender in [*contenders[first:], *contenders[:first]]:
+                self._measure(contender, repetition, extents)
+        if self.wanted.name in PROFILED:
+            with self._case("profile", extents) as case:
+                self.figures.profiles[self.wanted.name] = profile(case)
+        clusters.delete_topics(self.source, self.topic)
+
+    def _measure(self, contender: Contender, repetition: int, extents: tuple[Extent, ...]) -> None:
+        short = "".join(character if character.isalnum() else "-" for character in contender.name.lower()).replace("--", "-")
+        with self._case(f"{short}-{self.wanted.name}-{repetition}", extents) as case:
+            cost = contender.copy(case)
+            found = clusters.scan(self.destination, case.destination_topic)
+        if not cost.error and [one.records for one in found] != [one.records for one in extents]:
+            expected = [one.records for one in extents]
+            cost = dataclasses.replace(cost, error=f"{[one.records for one in found]} records arrived where {expected} were due")
+        copied, size_bytes = sum(one.records for one in found), sum(one.size_bytes for one in extents)
+        result = Result(self.wanted.name, contender.name, repetition, case.records, size_bytes, copied, cost)
+        self.figures.results.append(result)
+        self.progress(f"  {repetition}. {contender.name}: {_line(result)}")
+
+    @contextmanager
+    def _case(self, attempt: str, extents: tuple[Extent, ...]) -> Iterator[Case]:
+        """A fresh destination topic, and no dirty pages of whoever was before."""
+        codec = CODEC_NAMES[self.wanted.codec]
+        case = Case(attempt, self.source, self.destination, self.topic, extents, codec, LIMIT_SECONDS)
+        clusters.create_topic(self.destination, case.destination_topic)
+        os.sync()
+        try:
+            yield case
+        finally:
+            clusters.delete_topics(self.destination, case.destination_topic)
+
+
+def _line(result: Result) -> str:
+    cost = result.cost
+    if not result.complete:
+        return f"{result.copied / result.records:.0%} copied: {cost.error}"
+    parts = []
+    if cost.copy_seconds is not None and cost.copy_cpu_seconds is not None:
+        parts.append(f"copy {cost.copy_seconds:.2f} s, {cost.copy_cpu_seconds:.2f} CPU-s")
+    if cost.whole_seconds is not None and cost.whole_cpu_seconds is not None:
+        parts.append(f"whole {cost.whole_seconds:.2f} s, {cost.whole_cpu_seconds:.2f} CPU-s")
+    if cost.peak_memory_bytes is not None:
+        parts.append(f"{cost.peak_memory_bytes / 1e6:.0f} MB")
+    return ", ".join(parts)

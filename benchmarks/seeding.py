@@ -1,0 +1,100 @@
+"""Writes the inputs: batches of an exact size, made with our own codec and sent as they are, without a producer id."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import struct
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from benchmarks.inputs import Input
+from benchmarks.values import PARTITIONS
+from relay_pipelines.errors import SourceError
+from relay_pipelines.model import Cluster, TopicPartition
+from relay_pipelines.wire import failures, produce
+from relay_pipelines.wire.batch import Batch
+from relay_pipelines.wire.cluster import ClusterClient
+from relay_pipelines.wire.fetch import encode_string
+from relay_pipelines.wire.records import BatchBuilder
+
+_DISTINCT_BATCHES = 64
+_TIMESTAMP_MS = 1_700_000_000_000
+_SENTINEL_AFTER_MS = 3_600_000
+_NO_TRANSACTION = struct.pack(">h", -1)
+_PRODUCE_HEAD = struct.Struct(">hii")  # acks, timeout, topics
+_LEADER_ALONE = 1
+_TIMEOUT_MS = 30_000
+
+
+class Record(NamedTuple):
+    """What the codec wants of a record."""
+
+    timestamp: int
+    key: bytes
+    value: bytes
+    headers: list[tuple[str, bytes]]
+
+
+def seed(cluster: Cluster, topic: str, wanted: Input) -> None:
+    """Write the input into an existing, empty topic."""
+    with ClusterClient(cluster, SourceError, "seeding") as client:
+        for partition in range(PARTITIONS):
+            _send(client, TopicPartition(topic, partition), _batches(wanted, partition))
+
+
+def _batches(wanted: Input, partition: int) -> Iterator[Batch]:
+    """Yield the batches of one topic-partition; they are the same in every run."""
+    records = wanted.records // PARTITIONS
+    if wanted.compacted:
+        yield from _packed(wanted, itertools.islice(_records(wanted, partition), records))
+        # so much later that the broker starts a new segment for it, since the cleaner never touches the last one
+        yield from _packed(wanted, [Record(_TIMESTAMP_MS + _SENTINEL_AFTER_MS, b"sentinel", b"", [])])
+        return
+    # a few batches over and over: what is in them makes no difference to a copy, and making each would take minutes
+    made = list(itertools.islice(_packed(wanted, _records(wanted, partition)), _DISTINCT_BATCHES))
+    for batch in itertools.cycle(made):
+        if batch.header.records > records:
+            break
+        yield batch
+        records -= batch.header.records
+    yield from _packed(wanted, itertools.islice(_records(wanted, partition), records))
+
+
+def _records(wanted: Input, partition: int) -> Iterator[Record]:
+    noise = random.Random(partition)
+    half = wanted.value_bytes // 2
+    constant = b"relay " * wanted.value_bytes
+    per_key = 2 if wanted.compacted else 1
+    for number in itertools.count():
+        value = noise.randbytes(half) + constant[: wanted.value_bytes - half]
+        yield Record(_TIMESTAMP_MS, b"%08x" % (number // per_key), value, [])
+
+
+def _packed(wanted: Input, records: Iterable[Record]) -> Iterator[Batch]:
+    """Fill batches up to the input's size; the first record of a batch always fits."""
+    builder = BatchBuilder(wanted.codec, wanted.batch_bytes)
+    remaining = iter(records)
+    while (unfitting := builder.extend(remaining)) is not None:
+        yield builder.build()
+        builder = BatchBuilder(wanted.codec, wanted.batch_bytes)
+        builder.append(unfitting)
+    if builder.records:
+        yield builder.build()
+
+
+def _send(client: ClusterClient, to: TopicPartition, batches: Iterator[Batch]) -> None:
+    connection = client.connection(client.leader(to), "data")
+    prefix = _NO_TRANSACTION + _PRODUCE_HEAD.pack(_LEADER_ALONE, _TIMEOUT_MS, 1) + encode_string(to.topic)
+
+    def take_answer() -> None:
+        answer = produce.decode(connection.receive())
+        if answer.error_code != failures.NONE:
+            raise client.failure(answer.error_code, f"Produce {answer.message}", topic_partition=to)
+
+    for batch in batches:
+        while connection.unanswered >= produce.MAX_IN_FLIGHT:
+            take_answer()
+        connection.send(produce.API_KEY, produce.VERSION, prefix, produce.partition_head(to, len(batch.data)), batch.data)
+    while connection.unanswered:
+        take_answer()

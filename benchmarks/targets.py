@@ -1,0 +1,70 @@
+"""What the copy was to reach, and whether it did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from benchmarks.contenders.mirrormaker import MirrorMaker
+from benchmarks.contenders.relay_spark import RelaySpark
+from benchmarks.contenders.relay_task import RelayTask
+from benchmarks.medians import median_of, peak_memory_bytes, ratio
+from benchmarks.run import Figures
+
+_RATE_RATIO = 4.0
+_CPU_RATIO = 1 / 15
+_CPU_PER_GB = 1.3
+_RECORDS_PER_SECOND = 400_000
+_MEMORY_BYTES = 200_000_000
+_LARGE_BATCHES = ("1k-128k", "100b-128k")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One figure that was to be reached."""
+
+    what: str
+    wanted: str
+    measured: str
+    reached: bool
+
+
+def targets(figures: Figures) -> Iterator[Target]:
+    """Yield every target whose input was measured."""
+    for name in _LARGE_BATCHES:
+        yield from _beside_mirrormaker(figures, name)
+    relay = median_of(figures, "1k-128k", RelaySpark.name)
+    if relay and (used := relay.per_gb("task_cpu_seconds")) is not None:
+        yield Target(
+            "CPU of the Python tasks at 1 KiB, 128 KB batches", f"≤ {_CPU_PER_GB} s/GB", f"{used:.2f} s/GB", used <= _CPU_PER_GB
+        )
+    relay = median_of(figures, "compacted", RelaySpark.name)
+    if relay and (rate := relay.per_second("task_cpu_seconds")) is not None:
+        yield _rate("rewritten (compacted, 100 B), per CPU second of the tasks", rate)
+    for contender in (RelayTask.name, RelaySpark.name):
+        relay = median_of(figures, "one-record", contender)
+        if relay and (rate := relay.per_second()) is not None:
+            yield _rate(f"one-record batches, coalesced: {contender}", rate)
+    for contender in (RelayTask.name, RelaySpark.name):
+        if (used_bytes := peak_memory_bytes(figures, contender)) is not None:
+            reached = used_bytes < _MEMORY_BYTES
+            yield Target(f"peak memory of a task, all inputs: {contender}", "< 200 MB", f"{used_bytes / 1e6:.0f} MB", reached)
+
+
+def _beside_mirrormaker(figures: Figures, name: str) -> Iterator[Target]:
+    relay, other = median_of(figures, name, RelaySpark.name), median_of(figures, name, MirrorMaker.name)
+    if not relay or not other:
+        return
+    title = next(one.title for one in figures.inputs if one.name == name)
+    if rate := ratio(relay.per_second(), other.per_second()):
+        yield Target(
+            f"copy phase beside MirrorMaker 2: {title}", f"≥ {_RATE_RATIO:g}x its rate", f"{rate:.1f}x", rate >= _RATE_RATIO
+        )
+    if cpu := ratio(relay.of("copy_cpu_seconds"), other.of("copy_cpu_seconds")):
+        yield Target(f"CPU of the copy phase beside MirrorMaker 2's: {title}", "≤ 1/15", f"1/{1 / cpu:.1f}", cpu <= _CPU_RATIO)
+
+
+def _rate(what: str, rate: float) -> Target:
+    return Target(
+        what, f"≥ {_RECORDS_PER_SECOND // 1000} k records/s", f"{rate / 1000:.0f} k records/s", rate >= _RECORDS_PER_SECOND
+    )

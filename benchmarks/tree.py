@@ -1,0 +1,38 @@
+"""Runs a command and tells what it and all its descendants used: `tree.py <file for the figures> <command ...>`.
+
+Orphans become children of this process (Linux), so Spark's JVM and its Python workers count although the command does not
+wait for them. The figures are JSON: wall seconds of the command, CPU seconds of all, its exit code.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def main(figures: Path, command: list[str]) -> None:
+    """Run the command and write the figures once its last descendant has ended."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    began = time.monotonic()
+    code = subprocess.Popen(command, stdin=subprocess.DEVNULL).wait()
+    seconds = time.monotonic() - began
+    while True:
+        try:
+            os.wait()
+        except ChildProcessError:
+            break
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    figures.write_text(json.dumps({"seconds": seconds, "cpu_seconds": used.ru_utime + used.ru_stime, "exit_code": code}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])

@@ -1,0 +1,104 @@
+"""The values of a run: what was asked to be copied, and what one copy cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from relay_pipelines.model import Cluster, OffsetRange, TopicPartition
+
+PARTITIONS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """What one topic-partition holds that a consumer would see.
+
+    Args:
+        range: from its first to its last stable offset.
+        records: committed ones.
+        size_bytes: of their batches as they lie in the log.
+        batches: committed ones, without control batches.
+    """
+
+    range: OffsetRange
+    records: int
+    size_bytes: int
+    batches: int
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One copy to be made.
+
+    Args:
+        attempt: unique in the run; the destination topic is `<attempt>.<source topic>`, as MirrorMaker names it.
+        extents: of the source topic, by partition.
+        codec: the name of the input's compression, for contenders that choose one.
+        limit_seconds: after which the contender is stopped.
+    """
+
+    attempt: str
+    source: Cluster
+    destination: Cluster
+    topic: str
+    extents: tuple[Extent, ...]
+    codec: str
+    limit_seconds: float
+
+    @property
+    def destination_topic(self) -> str:
+        """Where to."""
+        return f"{self.attempt}.{self.topic}"
+
+    @property
+    def records(self) -> int:
+        """How many there are to copy."""
+        return sum(extent.records for extent in self.extents)
+
+    @property
+    def pairs(self) -> list[tuple[OffsetRange, TopicPartition]]:
+        """Each source range with its destination."""
+        return [(one.range, TopicPartition(self.destination_topic, one.range.topic_partition.partition)) for one in self.extents]
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one copy cost; None where a contender cannot tell, seconds of CPU over all processes of the contender.
+
+    Args:
+        copy_seconds, copy_cpu_seconds: of the copy phase alone: everything was started and imported before.
+        task_cpu_seconds: the part of `copy_cpu_seconds` that the Python tasks themselves used.
+        whole_seconds, whole_cpu_seconds: from the start of the first process on.
+        peak_memory_bytes: the largest resident size of one process that moves records.
+        error: why it did not finish; empty if it did.
+    """
+
+    copy_seconds: float | None = None
+    copy_cpu_seconds: float | None = None
+    task_cpu_seconds: float | None = None
+    whole_seconds: float | None = None
+    whole_cpu_seconds: float | None = None
+    peak_memory_bytes: int | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One line of the raw figures.
+
+    Args:
+        copied: records found at the destination afterwards, counted by reading it.
+    """
+
+    input: str
+    contender: str
+    repetition: int
+    records: int
+    size_bytes: int
+    copied: int
+    cost: Cost
+
+    @property
+    def complete(self) -> bool:
+        """Whether it copied everything, once."""
+        return not self.cost.error and self.copied == self.records
