@@ -1,7 +1,6 @@
 """A transactional producer at the destination that sends ready-made batches (KIP-98).
 
-Runs in a task. Requests of the transaction protocol are v1 and v2 (Kafka 2.4 to 4.x): a producer id stays the same over
-its transactions, and the broker verifies late produce requests itself (KIP-890 part 1).
+Runs in a task. The transaction protocol is that of Kafka 2.4 to 4.x with one producer id and epoch over all transactions.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class _InFlight:
 class TransactionalProducer:
     """Produces to the destination under one transactional id.
 
-    Call order: `start`, then any number of `add` .. `send` .. `drain` .. `commit`. After an error only `start`, or `abort`.
+    Call order: `start`, then any number of `add` .. `send` .. `drain` .. `commit`. After an error only `start` or `abort`.
 
     Args:
         acknowledged: called for every batch the destination has, with its topic-partition, base offset and records.
@@ -63,18 +62,29 @@ class TransactionalProducer:
         self._prefixes: dict[str, bytes] = {}
 
     def start(self) -> None:
-        """Take the transactional id over: fences every other holder and completes or aborts what it left open."""
+        """Take the transactional id over: fences every other holder and completes or aborts what it left open.
+
+        Called again, it only goes on under a new epoch, aborting what this producer has open (KIP-360).
+
+        Raises:
+            FencedError: another holder took the id over since the first call.
+        """
         self._in_flight.clear()
         self._added.clear()
         self._sequences.clear()
         self._coordinator = self._client.coordinator(self._id)
+        mine = self._state
 
         def ask() -> int:
             request = InitProducerIdRequest(
-                transactional_id=self._id, transaction_timeout_ms=self._options.transaction_timeout_ms
+                transactional_id=self._id,
+                transaction_timeout_ms=self._options.transaction_timeout_ms,
+                producer_id=mine.producer_id,
+                producer_epoch=mine.producer_epoch,
             )
-            answer = self._client.call(self._coordinator, request, 1)
-            self._state = ProducerState(answer.producer_id, answer.producer_epoch)
+            answer = self._client.call(self._coordinator, request, 4)
+            if answer.error_code == failures.NONE:
+                self._state = ProducerState(answer.producer_id, answer.producer_epoch)
             return int(answer.error_code)
 
         self._until_settled("InitProducerId", ask)
@@ -136,27 +146,27 @@ class TransactionalProducer:
 
     def commit(self) -> None:
         """End the transaction; from the answer on its records, checkpoint and ledger entry are all there, or will be."""
-        self._end(committed=True)
 
-    def abort(self) -> None:
-        """End the transaction, if one is open, so that readers need not wait for its timeout."""
-        if self._added:
-            self._client.close()  # answers of batches in flight are of no use
-            self._in_flight.clear()
-            self._end(committed=False)
-
-    def _end(self, *, committed: bool) -> None:
         def ask() -> int:
             request = EndTxnRequest(
                 transactional_id=self._id,
                 producer_id=self._state.producer_id,
                 producer_epoch=self._state.producer_epoch,
-                committed=committed,
+                committed=True,
             )
             return int(self._client.call(self._coordinator, request, 1).error_code)
 
         self._until_settled("EndTxn", ask)
         self._added.clear()
+
+    def abort(self) -> None:
+        """Abort what is open, so that readers need not wait for its timeout.
+
+        Under a new epoch, not by EndTxn: a batch that is still on its way would otherwise arrive behind the abort marker and
+        stay open for ever (KIP-890).
+        """
+        if self._added:
+            self.start()
 
     def _until_settled(self, doing: str, ask: Callable[[], int]) -> None:
         """Ask again while the previous transaction is still being completed, bounded by the transaction timeout."""
