@@ -74,7 +74,7 @@ def _child_signal() -> int:
 def _die_with_guardian() -> None:
     """Where the kernel can, have it end the broker should the guardian itself be killed."""
     if sys.platform == "linux":
-        import ctypes  # noqa: PLC0415 - only there
+        import ctypes
 
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
