@@ -6,7 +6,7 @@ Runs in a task. Verbatim costs per batch; everything else costs per record.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import Any
 
@@ -131,23 +131,17 @@ class Assembler:
             self.flush()
         self._pending = self._pending or BatchBuilder(codec, self._limit_bytes)
         before = self.chunk.rewritten + self._pending.records
+        records: Iterator[Any] = chain.from_iterable(_checked(run))
+        if piece.start > run.first.base_offset or piece.end <= run.last.last_offset:
+            records = (one for one in records if piece.start <= one.offset < piece.end)
         with corrupt_at(run.first.base_offset):
-            for batch in batches_of(run.data):
-                if not batch.validate_crc():
-                    raise crc_mismatch(batch.base_offset)
-                inside = piece.start <= batch.base_offset and batch.next_offset <= piece.end
-                self._append(batch if inside else (one for one in batch if piece.start <= one.offset < piece.end))
+            while (unfitting := self._pending.extend(records)) is not None:
+                self.flush()
+                self._pending = BatchBuilder(codec, self._limit_bytes)
+                self._pending.append(unfitting)
         gap = piece.end - piece.start - (self.chunk.rewritten + self._pending.records - before)
         if gap:
             self.chunk.skipped[Skipped.COMPACTION_GAP] += gap
-
-    def _append(self, records: Iterable[Any]) -> None:
-        remaining = chain(records)  # aiokafka's batch takes iter() only once
-        while self._pending is not None and (unfitting := self._pending.extend(remaining)) is not None:
-            codec = self._pending.codec
-            self.flush()
-            self._pending = BatchBuilder(codec, self._limit_bytes)
-            self._pending.append(unfitting)
 
     def _produce(self, batch: Batch) -> None:
         size = len(batch.data)
@@ -161,3 +155,10 @@ class Assembler:
             )
         self.chunk.add_batch(batch)
         self._send(batch)
+
+
+def _checked(run: Run) -> Iterator[Iterable[Any]]:
+    for batch in batches_of(run.data):
+        if not batch.validate_crc():
+            raise crc_mismatch(batch.base_offset)
+        yield batch

@@ -18,11 +18,10 @@ HEADER_BYTES = HEADER.size
 CRC_END = 21  # the CRC-32C covers everything from here on
 _PREFIX = struct.Struct(">qiibI")
 _COVERED = struct.Struct(">hiqqqhii")
-_SIZE = struct.Struct(">i")
-_SIZE_AT = 8
+_GLANCE = struct.Struct(">8xi4xb5xB")  # size, magic, attributes (the low byte, the only one in use)
 _SIZE_END = 12  # the size field counts from here
 _MAGIC_AT = 16
-_ATTRIBUTES_AT = 22  # the low byte, the only one in use
+_ATTRIBUTES_AT = 22
 _MAGIC = 2
 
 CODEC_MASK = 0x07
@@ -133,14 +132,15 @@ def _header(records: memoryview, at: int) -> BatchHeader:
 
 def _run_end(records: memoryview, start: int, at: int, below_bytes: int) -> tuple[int, int]:
     """Return where the last batch of the run from `start` begins, and where the run ends; `at` is behind its first batch."""
-    size_of, end = _SIZE.unpack_from, len(records)
+    look, end = _GLANCE.unpack_from, len(records)
     attributes = records[start + _ATTRIBUTES_AT]
     last = start
-    while at + HEADER_BYTES <= end and records[at + _ATTRIBUTES_AT] == attributes and records[at + _MAGIC_AT] == _MAGIC:
-        size = _SIZE_END + size_of(records, at + _SIZE_AT)[0]
-        if size >= below_bytes or at + size > end:
+    while at + HEADER_BYTES <= end:
+        size, magic, its_attributes = look(records, at)
+        following = at + _SIZE_END + size
+        if following - at >= below_bytes or following > end or its_attributes != attributes or magic != _MAGIC:
             break
-        last, at = at, at + size
+        last, at = at, following
     return last, at
 
 
