@@ -6,47 +6,52 @@
 from __future__ import annotations
 
 import dataclasses
+import io
+import json
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.json as pa_json
 
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import RelayError
-from relay_pipelines.model import CopyJob, CopyRange, OffsetRange, Outcome, Status, TopicPartition
+from relay_pipelines.model import CopyJob, CopyRange, OffsetRange, Outcome, Skipped, Status, TopicPartition
 
-SCHEMA = """
-    topic string, partition int, start long, end long, destination_topic string, destination_partition int,
-    status string, next_offset long, records long, size_bytes long, batches long, rewritten long, skipped map<string, long>,
-    chunks long, node string, error_kind string, error string, exit_code int, seconds double, cpu_seconds double,
-    peak_memory_bytes long
-"""
+_SKIPPED = pa.struct([(str(reason), pa.int64()) for reason in Skipped])
 _ARROW = pa.schema(
     [
         ("topic", pa.string()),
-        ("partition", pa.int32()),
+        ("partition", pa.int64()),
         ("start", pa.int64()),
         ("end", pa.int64()),
         ("destination_topic", pa.string()),
-        ("destination_partition", pa.int32()),
+        ("destination_partition", pa.int64()),
         ("status", pa.string()),
         ("next_offset", pa.int64()),
         ("records", pa.int64()),
         ("size_bytes", pa.int64()),
         ("batches", pa.int64()),
         ("rewritten", pa.int64()),
-        ("skipped", pa.map_(pa.string(), pa.int64())),
+        ("skipped", _SKIPPED),
         ("chunks", pa.int64()),
         ("node", pa.string()),
         ("error_kind", pa.string()),
         ("error", pa.string()),
-        ("exit_code", pa.int32()),
+        ("exit_code", pa.int64()),
         ("seconds", pa.float64()),
         ("cpu_seconds", pa.float64()),
         ("peak_memory_bytes", pa.int64()),
     ]
 )
+_DDL = {
+    pa.string(): "string",
+    pa.int64(): "long",
+    pa.float64(): "double",
+    _SKIPPED: f"struct<{', '.join(f'{reason}: long' for reason in Skipped)}>",
+}
+SCHEMA = ", ".join(f"{field.name} {_DDL[field.type]}" for field in _ARROW)
 
 
 def submit(session: Any, job: CopyJob, groups: Sequence[Sequence[CopyRange]], tag: str) -> list[Outcome]:
@@ -81,7 +86,16 @@ def _copy_groups(job: CopyJob, groups: list[list[CopyRange]], ids: Iterator[pa.R
     for batch in ids:
         for group in batch.column(0).to_pylist():
             for outcome in copy_ranges(job, groups[group]):
-                yield pa.RecordBatch.from_pylist([_row(outcome)], schema=_ARROW)
+                yield from _arrow(outcome)
+
+
+def _arrow(outcome: Outcome) -> list[pa.RecordBatch]:
+    # through Arrow's JSON reader: building an array from Python objects imports pandas, 50 MB and half a second in every worker
+    line = json.dumps(_row(outcome)).encode()
+    table = pa_json.read_json(
+        io.BytesIO(line), pa_json.ReadOptions(use_threads=False, block_size=len(line) + 1), pa_json.ParseOptions(explicit_schema=_ARROW)
+    )
+    return list(table.to_batches())
 
 
 def _row(outcome: Outcome) -> dict[str, Any]:
@@ -91,7 +105,7 @@ def _row(outcome: Outcome) -> dict[str, Any]:
     return {
         **row,
         "status": str(outcome.status),
-        "skipped": list(outcome.skipped.items()),
+        "skipped": {str(reason): outcome.skipped.get(reason, 0) for reason in Skipped},
         "topic": planned.topic_partition.topic,
         "partition": planned.topic_partition.partition,
         "start": planned.start,
@@ -106,6 +120,7 @@ def _outcome(row: dict[str, Any]) -> Outcome:
         range=OffsetRange(TopicPartition(row.pop("topic"), row.pop("partition")), row.pop("start"), row.pop("end")),
         destination=TopicPartition(row.pop("destination_topic"), row.pop("destination_partition")),
         status=Status(row.pop("status")),
+        skipped={reason: count for reason, count in row.pop("skipped").items() if count},
         **row,
     )
 
