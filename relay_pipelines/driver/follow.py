@@ -58,6 +58,19 @@ class LedgerFollower:
             wait_until_stable(self._client, home, end, self._options, self._clock)
         return self.poll()
 
+    def history(self) -> list[LedgerEntry]:
+        """Return every entry that is kept, oldest first.
+
+        Raises:
+            RelayError: the destination is away; unlike `poll`, which has another chance.
+        """
+        if self._client.metadata([ledger.TOPIC]).topics[ledger.TOPIC].error_code:
+            return []  # nothing was ever mirrored to this destination
+        self.rewind()
+        ends = self._client.list_offsets(_HOMES, LATEST, READ_COMMITTED)
+        found = [entry for home in _HOMES for entry in self._read(OffsetRange(home, self._positions[home], ends[home]))]
+        return sorted(found, key=lambda entry: (entry.committed_at_ms, entry.source))
+
     def close(self) -> None:
         """Close the connections."""
         self._client.close()

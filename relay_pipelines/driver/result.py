@@ -43,6 +43,8 @@ class RunResult:
         topics: source topic -> what was committed.
         outcomes: per range, of the tasks that came to an end.
         errors: what stopped the run or held topic-partitions back, beside failed outcomes.
+        seconds: the whole run.
+        copying_seconds: of these, from the submission of the copy to its end; without Spark's start.
     """
 
     mirror: str
@@ -51,6 +53,7 @@ class RunResult:
     outcomes: Sequence[Outcome] = ()
     errors: list[RelayError] = field(default_factory=list)
     seconds: float = 0.0
+    copying_seconds: float = 0.0
     interrupted: bool = False
 
     @property

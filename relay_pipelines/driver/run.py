@@ -23,6 +23,7 @@ from relay_pipelines.spark import session as spark_session
 from relay_pipelines.wire.cluster import ClusterClient
 
 _POLL_SECONDS = 0.5
+_CANCEL_SECONDS = 2.0
 
 
 class Observer(Protocol):
@@ -38,11 +39,25 @@ class Observer(Protocol):
         """The run is over, however it ended."""
 
 
-def run(plan: RunPlan, mirror: Mirror, session: Callable[[], Any], observers: Sequence[Observer], clock: Clock) -> RunResult:
+def never() -> bool:
+    """Answer a run that nobody stops."""
+    return False
+
+
+def run(
+    plan: RunPlan,
+    mirror: Mirror,
+    session: Callable[[], Any],
+    observers: Sequence[Observer],
+    clock: Clock,
+    stop: Callable[[], bool] = never,
+) -> RunResult:
     """Copy what is planned. Ctrl-C stops at the last committed checkpoints; the next run goes on from there.
 
     Args:
-        session: gives the Spark session; called only if there is something to copy.
+        session: gives the Spark session; called only if there is something to copy. A run that is stopped ends it.
+        stop: asked about twice a second whether to stop as Ctrl-C does. For those who hear signals themselves: a
+            KeyboardInterrupt in the middle of counting leaves the counts of the result too low.
 
     Raises:
         RelayError: the destination cannot be prepared, or Spark does not start. Nothing was copied then.
@@ -59,9 +74,14 @@ def run(plan: RunPlan, mirror: Mirror, session: Callable[[], Any], observers: Se
             topics.create(plan.survey, mirror.destination.replication_factor, options.request_timeout_ms, clock)
             follower.start()
             job = CopyJob(plan.survey.mirror, result.run_id, plan.survey.node, plan.survey.destination, options)
-            _watch(_Submission(session(), job, ranges, plan), follower, result, observers)
-            _fence(job, [] if not result.interrupted else ranges, clock)
+            spark = session()
+            copying = clock.monotonic()
+            submission = _Submission(spark, job, ranges, plan)
+            _watch(submission, follower, result, observers, stop)
+            if result.interrupted or submission.error is not None:
+                _fence(job, ranges, clock)
             _count(follower.finish(), result, observers)
+            result.copying_seconds = clock.monotonic() - copying
     except RelayError as error:
         result.errors.append(error)
     finally:
@@ -90,7 +110,10 @@ class _Submission:
         return not self._thread.is_alive()
 
     def cancel(self) -> None:
+        """End the job and its tasks; when this returns, none of them begins another range."""
         spark_job.cancel(self._session, self._tag)
+        self.ended(_CANCEL_SECONDS)
+        spark_session.end(self._session)
 
     def _submit(self) -> None:
         try:
@@ -99,14 +122,18 @@ class _Submission:
             self.error = error
 
 
-def _watch(submission: _Submission, follower: LedgerFollower, result: RunResult, observers: Sequence[Observer]) -> None:
+def _watch(
+    submission: _Submission, follower: LedgerFollower, result: RunResult, observers: Sequence[Observer], stop: Callable[[], bool]
+) -> None:
     try:
-        while not submission.ended(_POLL_SECONDS):
+        while not submission.ended(_POLL_SECONDS) and not result.interrupted:
             _count(follower.poll(), result, observers)
+            result.interrupted = stop()
     except KeyboardInterrupt:
         result.interrupted = True
+        follower.close()  # an answer may still be on its way; it connects anew
+    if result.interrupted:
         submission.cancel()
-        submission.ended(_POLL_SECONDS)
     result.outcomes = submission.outcomes
     if submission.error is not None and not result.interrupted:
         result.errors.append(submission.error)

@@ -87,7 +87,9 @@ def take(name: str, mirror: Mirror, clock: Clock, only_topic: str | None = None)
 def _take(name: str, mirror: Mirror, clock: Clock, only_topic: str | None) -> Survey:
     with (
         _first_that_answers(mirror, name) as source,
-        ClusterClient(mirror.destination_cluster, DestinationError, f"relay-{name}", mirror.copy_options.request_timeout_ms) as destination,
+        ClusterClient(
+            mirror.destination_cluster, DestinationError, f"relay-{name}", mirror.copy_options.request_timeout_ms
+        ) as destination,
     ):
         at_source, at_destination = source.metadata(), destination.metadata()
         decisions = select(at_source.topics, mirror.topics.allow, mirror.topics.deny)

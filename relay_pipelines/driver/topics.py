@@ -25,7 +25,7 @@ class Limits:
 
 
 def missing(survey: Survey) -> list[NewTopic]:
-    """Return the mirrored topics to be created: the source's partition count, and its configuration where it is not Kafka's own."""
+    """Return the mirrored topics to be created, with the partition count and the configuration that the source sets."""
     return [
         NewTopic(
             name=destination,
@@ -90,7 +90,9 @@ def conflicts(survey: Survey) -> list[str]:
         if kind and kind.value == TimestampType.LOG_APPEND_TIME:
             found.append(f"{destination}: message.timestamp.type=LogAppendTime, so the destination sets its own timestamps")
         if codec and codec.value != "producer":
-            found.append(f"{destination}: compression.type={codec.value}, so the destination recompresses batches of other codecs")
+            found.append(
+                f"{destination}: compression.type={codec.value}, so the destination recompresses batches of other codecs"
+            )
     return found
 
 

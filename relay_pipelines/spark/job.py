@@ -93,7 +93,9 @@ def _arrow(outcome: Outcome) -> list[pa.RecordBatch]:
     # through Arrow's JSON reader: building an array from Python objects imports pandas, 50 MB and half a second in every worker
     line = json.dumps(_row(outcome)).encode()
     table = pa_json.read_json(
-        io.BytesIO(line), pa_json.ReadOptions(use_threads=False, block_size=len(line) + 1), pa_json.ParseOptions(explicit_schema=_ARROW)
+        io.BytesIO(line),
+        pa_json.ReadOptions(use_threads=False, block_size=len(line) + 1),
+        pa_json.ParseOptions(explicit_schema=_ARROW),
     )
     return list(table.to_batches())
 

@@ -7,7 +7,7 @@ import re
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 from relay_pipelines.errors import ConfigError, RelayError
@@ -59,6 +59,12 @@ def connect(
     return session
 
 
+def end(session: Any) -> None:
+    """Stop a session. The Python workers of a local one die with it: a cancelled task alone would live on for seconds."""
+    with suppress(Exception):  # whatever py4j or gRPC raise: it has ended already
+        session.stop()
+
+
 def slots(session: Any) -> int:
     """How many tasks run at once. Spark Connect does not say: there spark.default.parallelism counts, or a small number."""
     try:
@@ -96,7 +102,7 @@ def _remote(remote: str, conf: Mapping[str, str]) -> Any:
 
 @contextmanager
 def _silent_children() -> Iterator[None]:
-    """Let processes started meanwhile, the JVM and its workers, write their stderr to nowhere: what a run says, it says itself."""
+    """Let processes started meanwhile (the JVM, its workers) write stderr to nowhere: what a run has to say, it says itself."""
     sys.stderr.flush()
     kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
