@@ -50,6 +50,7 @@ def run(
     session: Callable[[], Any],
     observers: Sequence[Observer],
     clock: Clock,
+    *,
     stop: Callable[[], bool] = never,
 ) -> RunResult:
     """Copy what is planned. Ctrl-C stops at the last committed checkpoints; the next run goes on from there.

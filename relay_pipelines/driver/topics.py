@@ -10,7 +10,7 @@ from relay_pipelines.driver.survey import Survey
 from relay_pipelines.errors import DestinationError, RelayError, RetriableError
 from relay_pipelines.model import TimestampType
 from relay_pipelines.wire.admin import NewTopic, create_topics
-from relay_pipelines.wire.cluster import ClusterClient
+from relay_pipelines.wire.cluster import LATEST, READ_COMMITTED, ClusterClient
 
 _DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
 _POLL_SECONDS = 0.05
@@ -48,7 +48,7 @@ def too_few_partitions(survey: Survey) -> list[str]:
 
 
 def create(survey: Survey, replication_factor: int | None, timeout_ms: int, clock: Clock) -> None:
-    """Create what is missing and wait until every new topic-partition has a leader.
+    """Create what is missing and wait until every new topic-partition has a leader that serves.
 
     Raises:
         RelayError: the destination refuses, or a topic has too few partitions.
@@ -101,8 +101,8 @@ def _wait_for_leaders(client: ClusterClient, topics: list[NewTopic], clock: Cloc
     for topic in topics:
         while True:
             try:
-                for topic_partition in client.topic(topic.name).topic_partitions:
-                    client.leader(topic_partition)
+                # a broker may be named leader before it knows that it is: an answer to ListOffsets proves that it serves
+                client.list_offsets(client.topic(topic.name).topic_partitions, LATEST, READ_COMMITTED)
                 break
             except RetriableError:
                 if clock.monotonic() > deadline:

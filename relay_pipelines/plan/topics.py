@@ -90,3 +90,9 @@ def _refuse_bad_name(source: str, destination: str) -> None:
             f"topic {source!r} would be called {destination!r}, which is no topic name",
             remedy="change rename: up to 249 letters, digits, '.', '_' and '-' are allowed",
         )
+
+
+def matches_nothing(topics: Iterable[str], patterns: Iterable[str]) -> list[str]:
+    """Return the patterns that match none of the topics: most likely misspelt."""
+    names = list(topics)
+    return [pattern for pattern in patterns if not any(re.fullmatch(pattern, name) for name in names)]

@@ -1,0 +1,114 @@
+"""The commands and their options."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from relay_pipelines.cli.context import Invocation
+
+app = typer.Typer(
+    name="relay",
+    help="Copy Kafka topics from one cluster to another in batch: exactly once, verbatim, proved.",
+    epilog="Exit codes: 0 done, 1 failed, 2 bad usage or configuration, 3 data-loss guard, 4 a check found a difference,"
+    " 130 interrupted.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["--help", "-h"]},
+)
+
+MirrorNames = Annotated[
+    list[str] | None, typer.Option("--mirror", "-m", metavar="M", help="This mirror only; may be repeated. All by default.")
+]
+Topic = Annotated[str | None, typer.Option("--topic", "-t", metavar="T", help="This source topic only.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+
+
+@app.callback()
+def options(
+    context: typer.Context,
+    config: Annotated[
+        Path, typer.Option("--config", "-c", envvar="RELAY_CONFIG", metavar="FILE", help="The configuration.")
+    ] = Path("relay.yaml"),
+    *,
+    debug: Annotated[bool, typer.Option("--debug", help="Show traces, and what Spark says.")] = False,
+) -> None:
+    """Take the global options, which may stand anywhere."""
+    context.obj = Invocation(config, debug)
+
+
+@app.command()
+def check(context: typer.Context, mirror: MirrorNames = None) -> int:
+    """Validate the configuration and probe every node and the destination. Nothing is written."""
+    from relay_pipelines.cli import look
+
+    return look.check(context.obj, mirror or [])
+
+
+@app.command()
+def plan(
+    context: typer.Context,
+    mirror: MirrorNames = None,
+    topic: Topic = None,
+    *,
+    why: Annotated[bool, typer.Option("--why", help="Say of every topic at the source why it is copied or not.")] = False,
+    as_json: Json = False,
+) -> int:
+    """Show what a run would copy: a dry run. Nothing is written."""
+    from relay_pipelines.cli import look
+
+    return look.plan(context.obj, mirror or [], topic, why=why, as_json=as_json)
+
+
+@app.command()
+def run(
+    context: typer.Context,
+    mirror: MirrorNames = None,
+    topic: Topic = None,
+    *,
+    stop_at_end: Annotated[  # noqa: ARG001 - the only mode so far
+        bool,
+        typer.Option(
+            "--stop-at-end", help="Copy up to where the source ends now, then stop. The default, and the only mode so far."
+        ),
+    ] = True,
+) -> int:
+    """Copy everything that is new, one mirror after the other."""
+    from relay_pipelines.cli import run as command
+
+    return command.run(context.obj, mirror or [], topic)
+
+
+@app.command()
+def status(context: typer.Context, mirror: MirrorNames = None, *, as_json: Json = False) -> int:
+    """Show per topic-partition where the source ends, what is copied, and the lag."""
+    from relay_pipelines.cli import look
+
+    return look.status(context.obj, mirror or [], as_json=as_json)
+
+
+@app.command()
+def ledger(
+    context: typer.Context,
+    mirror: MirrorNames = None,
+    topic: Topic = None,
+    last: Annotated[int, typer.Option("--last", "-n", min=1, metavar="N", help="Only the last N entries.")] = 20,
+    *,
+    as_json: Json = False,
+) -> int:
+    """Show what was committed, chunk by chunk, oldest first."""
+    from relay_pipelines.cli import look
+
+    return look.ledger(context.obj, mirror or [], topic, last, as_json=as_json)
+
+
+@app.command()
+def demo(*, keep: Annotated[bool, typer.Option("--keep", help="Leave the demo's clusters running until Ctrl-C.")] = False) -> int:
+    """Start two Kafka clusters on this machine and copy between them."""
+    from relay_pipelines.demo import main  # type: ignore[attr-defined,unused-ignore]
+
+    return int(main(keep=keep))

@@ -1,0 +1,80 @@
+"""The entry point: every error becomes one line on stderr and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+import typer
+
+from relay_pipelines.cli.app import app
+from relay_pipelines.console.words import say_error
+from relay_pipelines.driver.result import INTERRUPTED
+from relay_pipelines.errors import RelayError
+
+_FAILED = 1
+_BROKEN_PIPE = 141  # what shells report after SIGPIPE
+_GLOBAL_FLAGS = ("--debug",)
+_GLOBAL_OPTIONS = ("--config", "-c")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code.
+
+    Args:
+        arguments: without the program's name; the process's own when None.
+    """
+    given = _globals_first(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in given
+    try:
+        result = app(given, prog_name="relay", standalone_mode=False)
+        sys.stdout.flush()
+    except (RelayError, typer.TyperException) as error:
+        return _failed(error, debug=debug)
+    except (KeyboardInterrupt, typer.Abort):
+        say_error("interrupted")
+        return INTERRUPTED
+    except BrokenPipeError:  # as in `relay ledger | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _BROKEN_PIPE
+    except Exception as error:  # noqa: BLE001 - a bug; even so people get one line
+        if debug:
+            traceback.print_exception(error)
+        say_error(
+            f"unexpected {type(error).__name__}: {_first_line(error)}" + ("" if debug else "; run with --debug to see where")
+        )
+        return _FAILED
+    return int(result or 0)
+
+
+def _failed(error: RelayError | typer.TyperException, *, debug: bool) -> int:
+    if debug:
+        traceback.print_exception(error)
+    if isinstance(error, RelayError):
+        say_error(str(error))
+    else:
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context else "relay"
+        say_error(f"{error.format_message().rstrip('.')}; see `{command} --help`")
+    return error.exit_code
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), "")
+
+
+def _globals_first(arguments: Sequence[str]) -> list[str]:
+    """Let the global options stand anywhere: `relay run -c other.yaml` is what people type."""
+    first: list[str] = []
+    others: list[str] = []
+    remaining = iter(arguments)
+    for argument in remaining:
+        if argument in _GLOBAL_OPTIONS:
+            first += [argument, *[value for value in [next(remaining, None)] if value is not None]]
+        elif argument in _GLOBAL_FLAGS or argument.startswith(tuple(f"{option}=" for option in _GLOBAL_OPTIONS)):
+            first.append(argument)
+        else:
+            others.append(argument)
+    return first + others

@@ -1,0 +1,94 @@
+"""The commands that only look: check, plan, status, ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from relay_pipelines.cli.context import Invocation, chosen
+from relay_pipelines.console import documents, tables
+from relay_pipelines.console.words import plural, say_error, say_json, say_warning, stdout
+from relay_pipelines.copy.clock import SystemClock
+from relay_pipelines.driver import check as probe
+from relay_pipelines.driver import planning, survey, topics
+from relay_pipelines.driver.follow import LedgerFollower
+from relay_pipelines.driver.planning import RunPlan
+from relay_pipelines.model import LedgerEntry
+
+
+def check(invocation: Invocation, names: Sequence[str]) -> int:
+    """Say what was found, one line each."""
+    clock = SystemClock()
+    for name, mirror in chosen(invocation.settings(), names).items():
+        for finding in probe.check(name, mirror, clock):
+            stdout().print(tables.finding(finding), soft_wrap=True)
+            invocation.worsen(finding.exit_code)
+    return invocation.exit_code
+
+
+def plan(invocation: Invocation, names: Sequence[str], topic: str | None, *, why: bool, as_json: bool) -> int:
+    """Show what a run would copy."""
+    clock = SystemClock()
+    found = []
+    for name, mirror in chosen(invocation.settings(), names).items():
+        with invocation.tolerating(name):
+            planned = planning.plan(survey.take(name, mirror, clock, only_topic=topic), mirror.start)
+            found.append(documents.plan(planned))
+            if not as_json:
+                _show_plan(planned, why=why)
+            for loss in planned.data_losses:
+                invocation.fail(loss, name)
+    if as_json:
+        say_json({"mirrors": found})
+    return invocation.exit_code
+
+
+def _show_plan(planned: RunPlan, *, why: bool) -> None:
+    name, console = planned.survey.mirror, stdout()
+    new = [one.name for one in topics.missing(planned.survey)]
+    if planned.windows:
+        console.print(tables.plan(planned, new))
+    elif not planned.data_losses:
+        console.print(f"{name}: nothing new in {plural(len(planned.survey.destinations), 'topic')}")
+    if why:
+        console.print(tables.why(planned.survey.decisions, planned.survey.destinations))
+    for conflict in topics.conflicts(planned.survey):
+        say_warning(f"{name}: {conflict}")
+    for short in topics.too_few_partitions(planned.survey):
+        say_warning(f"{name}: {short} has fewer partitions at the destination than at the source: a run will refuse it")
+
+
+def status(invocation: Invocation, names: Sequence[str], *, as_json: bool) -> int:
+    """Show how far every topic-partition is copied."""
+    clock = SystemClock()
+    found = []
+    for name, mirror in chosen(invocation.settings(), names).items():
+        with invocation.tolerating(name):
+            document = documents.status(survey.take(name, mirror, clock), mirror.start)
+            found.append(document)
+            if not as_json:
+                stdout().print(tables.status(document))
+                for problem in documents.problems(document):
+                    say_error(f"{name}: {problem}")
+    if as_json:
+        say_json({"mirrors": found})
+    return invocation.exit_code
+
+
+def ledger(invocation: Invocation, names: Sequence[str], topic: str | None, last: int, *, as_json: bool) -> int:
+    """Show what was committed."""
+    clock = SystemClock()
+    found: list[LedgerEntry] = []
+    for name, mirror in chosen(invocation.settings(), names).items():
+        with invocation.tolerating(name):
+            follower = LedgerFollower(mirror.destination_cluster, name, None, mirror.copy_options, clock)
+            try:
+                entries = follower.history()
+            finally:
+                follower.close()
+            entries = [one for one in entries if topic in {None, one.source.topic_partition.topic}][-last:]
+            found += entries
+            if not as_json:
+                stdout().print(tables.ledger(name, entries) if entries else f"{name}: the ledger holds nothing of it")
+    if as_json:
+        say_json([documents.entry(one) for one in found])
+    return invocation.exit_code

@@ -1,0 +1,86 @@
+"""What `--json` prints: plain mappings with stable keys, times in ISO 8601, sizes in bytes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from relay_pipelines.console.words import moment
+from relay_pipelines.driver import topics
+from relay_pipelines.driver.planning import RunPlan
+from relay_pipelines.driver.survey import Survey
+from relay_pipelines.model import Checkpoint, LedgerEntry
+from relay_pipelines.plan.windows import Position, StartPolicy, data_loss, lag_records
+
+Document = dict[str, Any]
+
+
+def plan(planned: RunPlan) -> Document:
+    """What a run would copy, and why topics are in or out."""
+    survey = planned.survey
+    return {
+        "mirror": survey.mirror,
+        "node": survey.node.name,
+        "windows": [
+            {
+                "topic": window.topic,
+                "destination": survey.destinations[window.topic],
+                "records": planned.offsets(window),
+                "bytes": planned.size_bytes(window),
+                "seconds": round(planned.seconds(window), 3),
+                "ranges": [
+                    {"partition": one.topic_partition.partition, "start": one.start, "end": one.end} for one in window.ranges
+                ],
+            }
+            for window in planned.windows
+        ],
+        "to_be_created": [one.name for one in topics.missing(survey)],
+        "conflicts": topics.conflicts(survey),
+        "too_few_partitions": topics.too_few_partitions(survey),
+        "data_losses": [str(loss) for loss in planned.data_losses],
+        "topics": [{"topic": one.topic, "included": one.included, "why": one.why} for one in survey.decisions],
+    }
+
+
+def status(survey: Survey, start: StartPolicy) -> Document:
+    """How far every topic-partition is copied."""
+    lags = lag_records(survey.positions, start)
+    found = []
+    for topic, destination in survey.destinations.items():
+        own = [one for one in survey.positions if one.topic_partition.topic == topic]
+        found.append(
+            {
+                "topic": topic,
+                "destination": destination,
+                "lag_records": sum(lags[one.topic_partition] for one in own),
+                "topic_partitions": [
+                    _position(one, survey.checkpoints.get(one.topic_partition), lags[one.topic_partition]) for one in own
+                ],
+            }
+        )
+    return {"mirror": survey.mirror, "node": survey.node.name, "lag_records": sum(lags.values()), "topics": found}
+
+
+def problems(document: Mapping[str, Any]) -> list[str]:
+    """Whatever holds a topic-partition of a status back."""
+    return [one["problem"] for topic in document["topics"] for one in topic["topic_partitions"] if one["problem"]]
+
+
+def entry(one: LedgerEntry) -> Document:
+    """One committed chunk."""
+    return dataclasses.asdict(one) | {"committed_at": moment(one.committed_at_ms)}
+
+
+def _position(position: Position, checkpoint: Checkpoint | None, lag: int) -> Document:
+    loss = data_loss(position)
+    return {
+        "partition": position.topic_partition.partition,
+        "source_start": position.low_watermark,
+        "source_end": position.end_offset,
+        "checkpoint": position.next_offset,
+        "lag_records": lag,
+        "node": checkpoint.node if checkpoint else None,
+        "committed_at": moment(checkpoint.committed_at_ms) if checkpoint else None,
+        "problem": None if loss is None else str(loss),
+    }

@@ -1,0 +1,141 @@
+"""What plan, status, ledger and the end of a run show as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from relay_pipelines.console.words import count, moment, seconds, size
+from relay_pipelines.driver.check import Finding, Level
+from relay_pipelines.driver.planning import RunPlan
+from relay_pipelines.driver.result import RunResult, TopicTotals
+from relay_pipelines.model import LedgerEntry, OffsetRange
+from relay_pipelines.plan.topics import TopicDecision
+
+_UNKNOWN = "?"
+_STYLES = {Level.OK: "green", Level.WARNING: "yellow", Level.ERROR: "bold red"}
+
+
+def plan(planned: RunPlan, new_topics: Sequence[str]) -> Table:
+    """One line per topic with something to copy."""
+    table = _table(f"{planned.survey.mirror}: from {planned.survey.node} to {planned.survey.destination}")
+    _columns(table, ("topic", "destination"), ("topic-partitions", "records", "bytes", "time"))
+    for window in planned.windows:
+        destination = planned.survey.destinations[window.topic]
+        size_bytes = planned.size_bytes(window)
+        table.add_row(
+            window.topic,
+            f"{destination} (to be created)" if destination in new_topics else destination,
+            count(len(window.ranges)),
+            count(planned.offsets(window)),
+            _UNKNOWN if size_bytes is None else size(size_bytes),
+            seconds(planned.seconds(window)),
+        )
+    return table
+
+
+def why(decisions: Sequence[TopicDecision], destinations: Mapping[str, str]) -> Table:
+    """One line per topic at the source."""
+    table = _table("")
+    _columns(table, ("topic", "copied", "why", "destination"), ())
+    for one in decisions:
+        table.add_row(one.topic, "yes" if one.included else "no", one.why, destinations.get(one.topic, ""))
+    return table
+
+
+def summary(result: RunResult) -> Table:
+    """One line per topic that was copied, and their sum."""
+    table = _table(f"{result.mirror}: run of {seconds(result.seconds)}, {seconds(result.copying_seconds)} of them copying")
+    _columns(table, ("topic",), ("records", "bytes", "records/s", "rewritten", "skipped"), ("node",))
+    together = TopicTotals()
+    for topic, totals in sorted(result.topics.items()):
+        table.add_row(topic, *_totals(totals, result.copying_seconds))
+        _add(together, totals)
+    if len(result.topics) > 1:
+        table.add_section()
+        table.add_row("total", *_totals(together, result.copying_seconds))
+    return table
+
+
+def ledger(mirror: str, entries: Sequence[LedgerEntry]) -> Table:
+    """One line per committed chunk."""
+    table = _table(mirror)
+    _columns(
+        table, ("committed", "source", "destination"), ("records", "bytes", "rewritten", "skipped"), ("node", "digest", "run")
+    )
+    for one in entries:
+        table.add_row(
+            moment(one.committed_at_ms),
+            _range(one.source),
+            _range(one.destination),
+            count(one.records),
+            size(one.size_bytes),
+            count(one.rewritten),
+            _reasons(one.skipped),
+            one.node,
+            one.digest,
+            one.run_id,
+        )
+    return table
+
+
+def status(document: Mapping[str, Any]) -> Table:
+    """One line per topic-partition, below one per topic for its sum."""
+    lag, node = count(document["lag_records"]), document["node"]
+    table = _table(f"{document['mirror']}: lag of {lag} records behind {node}")
+    _columns(table, ("topic", "destination"), ("source end", "checkpoint", "lag"), ("node", "last commit"))
+    for topic in document["topics"]:
+        table.add_row(topic["topic"], topic["destination"], "", "", count(topic["lag_records"]), "", "", style="bold")
+        for one in topic["topic_partitions"]:
+            checkpoint = "-" if one["checkpoint"] is None else count(one["checkpoint"])
+            committed = (one["node"] or "-", one["committed_at"] or "never")
+            table.add_row(
+                f"  {one['partition']}", "", count(one["source_end"]), checkpoint, count(one["lag_records"]), *committed
+            )
+    return table
+
+
+def finding(one: Finding) -> Text:
+    """One line: level, where, what and the remedy."""
+    line = Text(f"{one.level:<7}", style=_STYLES[one.level])
+    line.append(f" {one}", style="default")
+    return line
+
+
+def _table(title: str) -> Table:
+    return Table(title=title or None, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
+
+
+def _columns(table: Table, left: Sequence[str], right: Sequence[str], last: Sequence[str] = ()) -> None:
+    for name in left:
+        table.add_column(name, overflow="fold")
+    for name in right:
+        table.add_column(name, justify="right", overflow="fold")
+    for name in last:
+        table.add_column(name, overflow="fold")
+
+
+def _totals(totals: TopicTotals, elapsed: float) -> list[str]:
+    rate = count(totals.records / elapsed) if elapsed > 0 else ""
+    nodes = ", ".join(sorted(totals.nodes))
+    return [count(totals.records), size(totals.size_bytes), rate, count(totals.rewritten), _reasons(totals.skipped), nodes]
+
+
+def _add(together: TopicTotals, totals: TopicTotals) -> None:
+    together.records += totals.records
+    together.size_bytes += totals.size_bytes
+    together.rewritten += totals.rewritten
+    together.skipped.update(totals.skipped)
+    together.nodes |= totals.nodes
+
+
+def _reasons(skipped: Mapping[str, int]) -> str:
+    return ", ".join(f"{count(number)} {reason}" for reason, number in sorted(skipped.items()) if number) or "0"
+
+
+def _range(offsets: OffsetRange) -> str:
+    return f"{offsets.topic_partition} [{offsets.start}, {offsets.end})"

@@ -1,0 +1,82 @@
+"""Consoles, and how numbers, sizes and times are said."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import sys
+from typing import Any
+
+from rich.console import Console
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_UNIT = 1024
+_FILE_WIDTH = 240  # nothing is cut when the output goes to a file or a pipe
+
+
+def stdout() -> Console:
+    """For results."""
+    return _console(stderr=False)
+
+
+def stderr() -> Console:
+    """For progress, warnings and errors."""
+    return _console(stderr=True)
+
+
+def say_error(line: str) -> None:
+    """Write `error: what; remedy` to stderr, as it is: scripts look for it."""
+    print(f"error: {line}", file=sys.stderr, flush=True)  # noqa: T201
+
+
+def say_warning(line: str) -> None:
+    """Write `warning: ...` to stderr."""
+    print(f"warning: {line}", file=sys.stderr, flush=True)  # noqa: T201
+
+
+def say_json(value: Any) -> None:
+    """Write one JSON document to stdout."""
+    print(json.dumps(value, indent=2), flush=True)  # noqa: T201
+
+
+def count(number: float) -> str:
+    """1,234,567."""
+    return f"{number:,.0f}"
+
+
+def size(number_bytes: float) -> str:
+    """1.5 GiB."""
+    unit = 0
+    while number_bytes >= _UNIT and unit < len(_UNITS) - 1:
+        number_bytes /= _UNIT
+        unit += 1
+    return f"{number_bytes:.0f} B" if unit == 0 else f"{number_bytes:.1f} {_UNITS[unit]}"
+
+
+def seconds(number: float) -> str:
+    """0.3 s, 42 s, 2 min 5 s, 3 h 20 min."""
+    if number < 10:  # noqa: PLR2004 - below, tenths are worth saying
+        return f"{number:.1f} s"
+    minutes, rest = divmod(round(number), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def moment(ms: int) -> str:
+    """2026-01-31T12:00:00Z."""
+    return dt.datetime.fromtimestamp(ms / 1000, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def plural(number: int, noun: str) -> str:
+    """1 record, 2 records."""
+    return f"{count(number)} {noun}" if number == 1 else f"{count(number)} {noun}s"
+
+
+def _console(*, stderr: bool) -> Console:
+    console = Console(stderr=stderr, highlight=False, emoji=False, markup=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = _FILE_WIDTH
+    return console

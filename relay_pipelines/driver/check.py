@@ -1,0 +1,129 @@
+"""What can be known before a run: every node and the destination probed, one finding per fact. Nothing is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from relay_pipelines.copy.clock import Clock
+from relay_pipelines.driver import planning, survey, topics
+from relay_pipelines.driver.survey import KEPT_CONFIGS, Survey
+from relay_pipelines.errors import ConfigError, DestinationError, RelayError, RetriableError, SourceError
+from relay_pipelines.model import Cluster
+from relay_pipelines.plan.topics import matches_nothing, select
+from relay_pipelines.settings import Mirror
+from relay_pipelines.settings.problems import nearest
+from relay_pipelines.wire.admin import topic_configs
+from relay_pipelines.wire.cluster import ClusterClient
+
+_MANY = 3
+
+
+class Level(StrEnum):
+    """How bad a finding is."""
+
+    OK = "ok"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One fact.
+
+    Args:
+        where: the mirror, and the cluster or topic concerned.
+        what: the fact, without a full stop.
+        remedy: what to do about it; empty if nothing.
+        exit_code: what the check ends with, if nothing graver is found.
+    """
+
+    level: Level
+    where: str
+    what: str
+    remedy: str = ""
+    exit_code: int = 0
+
+    def __str__(self) -> str:
+        line = f"{self.where}: {self.what}"
+        return f"{line}; {self.remedy}" if self.remedy else line
+
+
+def check(name: str, mirror: Mirror, clock: Clock) -> Iterator[Finding]:
+    """Yield what is found, cluster by cluster, then topic by topic; the topics only if all clusters answer."""
+    timeout_ms = mirror.copy_options.request_timeout_ms
+    answered = True
+    clusters: list[tuple[Cluster, type[RetriableError]]] = [(node, SourceError) for node in mirror.nodes]
+    clusters.append((mirror.destination_cluster, DestinationError))
+    for cluster, kind in clusters:
+        with ClusterClient(cluster, kind, f"relay-{name}", timeout_ms) as client:
+            for finding in _probe(name, mirror, client, at_source=kind is SourceError):
+                answered = answered and finding.level is not Level.ERROR
+                yield finding
+    if answered:
+        try:
+            yield from _topics(name, mirror, survey.take(name, mirror, clock))
+        except RelayError as error:
+            yield _error(name, error)
+
+
+def _probe(name: str, mirror: Mirror, client: ClusterClient, *, at_source: bool) -> Iterator[Finding]:
+    where = f"{name}: {'node' if at_source else 'to'} {client.cluster}"
+    try:
+        metadata = client.metadata()
+        for broker in metadata.brokers:
+            client.connection(broker)
+    except RelayError as error:
+        yield _error(where, error)
+        return
+    count = len(metadata.brokers)
+    yield Finding(Level.OK, where, f"answers with {count} broker{'s' if count != 1 else ''}, Kafka 2.4 or newer")
+    visible = sorted(topic for topic, one in metadata.topics.items() if not one.is_internal and not one.error_code)
+    chosen = (
+        [one.topic for one in select(visible, mirror.topics.allow, mirror.topics.deny) if one.included] if at_source else visible
+    )
+    try:
+        topic_configs(client, chosen[:1], KEPT_CONFIGS)
+    except RelayError as error:
+        yield _error(where, error)
+
+
+def _topics(name: str, mirror: Mirror, taken: Survey) -> Iterator[Finding]:
+    yield from _patterns(name, mirror, taken)
+    included = list(taken.destinations)
+    if included:
+        shown = ", ".join(included[:_MANY]) + (f" and {len(included) - _MANY} more" if len(included) > _MANY else "")
+        yield Finding(Level.OK, name, f"{len(included)} topic{'s' if len(included) != 1 else ''} selected: {shown}")
+    for conflict in topics.conflicts(taken):
+        topic, _, what = conflict.partition(": ")
+        yield Finding(Level.WARNING, f"{name}: {topic}", what, "set it as the source has it, or accept the change")
+    for topic in topics.too_few_partitions(taken):
+        remedy = f"add partitions to it: kafka-topics.sh --alter --topic {topic} --partitions N"
+        yield Finding(Level.ERROR, f"{name}: {topic}", "has fewer partitions at the destination than at the source", remedy, 1)
+    new = topics.missing(taken)
+    if new:
+        what = f"{len(new)} topic{'s' if len(new) != 1 else ''} will be created at the destination, if the user may"
+        yield Finding(Level.OK, name, what)
+    for loss in planning.plan(taken, mirror.start).data_losses:
+        yield _error(name, loss)
+
+
+def _patterns(name: str, mirror: Mirror, taken: Survey) -> Iterator[Finding]:
+    names = [one.topic for one in taken.decisions if not one.topic.startswith("__")]
+    for key, patterns in (("allow", mirror.topics.allow), ("deny", mirror.topics.deny)):
+        for pattern in matches_nothing(names, patterns):
+            remedy = nearest(pattern, names, "topics") if names else "the source has no topics, or the user may see none"
+            yield Finding(Level.WARNING, f"{name}: topics.{key}", f"{pattern!r} matches no topic of the source", remedy)
+    if isinstance(mirror.topics.rename, dict):
+        for topic in sorted(set(mirror.topics.rename) - set(names)):
+            yield Finding(
+                Level.WARNING, f"{name}: topics.rename", f"the source has no topic {topic!r}", nearest(topic, names, "topics")
+            )
+    if not taken.destinations:
+        yield Finding(Level.WARNING, name, "no topic is selected", "see `relay plan --why`")
+
+
+def _error(where: str, error: RelayError) -> Finding:
+    what = str(error).removesuffix(f"; {error.remedy}") if error.remedy else str(error)
+    return Finding(Level.ERROR, where, what, error.remedy, error.exit_code if not isinstance(error, ConfigError) else 2)
