@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 
 from benchmarks.inputs import Input
 from benchmarks.seeding import seed
@@ -16,7 +16,8 @@ from relay_pipelines.copy.reader import read
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import SourceError
 from relay_pipelines.model import Cluster, OffsetRange, TopicPartition
-from relay_pipelines.wire.cluster import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
+from relay_pipelines.wire.admin import NewTopic, create_topics
+from relay_pipelines.wire.cluster import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, ClusterClient
 
 BROKER_HEAP = "1g"
 _BROKER_CONFIG = {
@@ -36,6 +37,7 @@ _EAGER_CLEANING = {
 }
 _TIMEOUT_SECONDS = 60.0
 _CLEANING_SECONDS = 180.0
+_SETTLING_SECONDS = 10.0
 _SCAN_BYTES = 4 << 20
 
 
@@ -45,20 +47,19 @@ def embedded(name: str) -> EmbeddedCluster:
 
 
 def create_topic(cluster: Cluster, topic: str, configs: Mapping[str, str] | None = None, partitions: int = PARTITIONS) -> None:
-    """Create a topic and wait until it is there."""
-    wanted = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=dict(configs or {}))
-    for done in _admin(cluster).create_topics([wanted], operation_timeout=_TIMEOUT_SECONDS).values():
-        done.result(_TIMEOUT_SECONDS)
-    deadline = time.monotonic() + _TIMEOUT_SECONDS
-    while not _has_leaders(cluster, topic):
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"topic {topic} has no leaders after {_TIMEOUT_SECONDS:g} s")
-        time.sleep(0.05)
+    """Create a topic, unless it is there, and wait until it can be written to."""
+    with ClusterClient(cluster, SourceError) as client:
+        create_topics(client, [NewTopic(topic, partitions, configs or {})], None)
+        deadline = time.monotonic() + _TIMEOUT_SECONDS
+        while not _has_leaders(client, topic):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"topic {topic} has no leaders after {_TIMEOUT_SECONDS:g} s")
+            time.sleep(0.05)
 
 
 def delete_topics(cluster: Cluster, *parts: str) -> None:
     """Delete every topic that holds one of the parts in its name."""
-    admin = _admin(cluster)
+    admin = AdminClient({"bootstrap.servers": ",".join(cluster.bootstrap_servers), "log_level": 3})
     names = [name for name in admin.list_topics(timeout=_TIMEOUT_SECONDS).topics if any(part in name for part in parts)]
     if names:
         for done in admin.delete_topics(names, operation_timeout=_TIMEOUT_SECONDS).values():
@@ -66,7 +67,7 @@ def delete_topics(cluster: Cluster, *parts: str) -> None:
 
 
 def create_own_topics(cluster: Cluster) -> None:
-    """What the mirror keeps at the destination."""
+    """What the mirror keeps at the destination; its command makes them itself, its tasks want them there."""
     create_topic(cluster, checkpoint.TOPIC, checkpoint.CONFIGS, checkpoint.PARTITIONS)
     create_topic(cluster, ledger.TOPIC, ledger.CONFIGS, checkpoint.PARTITIONS)
 
@@ -92,8 +93,19 @@ def scan(cluster: Cluster, topic: str) -> tuple[Extent, ...]:
     with ClusterClient(cluster, SourceError, "counting") as client:
         partitions = [TopicPartition(topic, partition) for partition in range(PARTITIONS)]
         starts = client.list_offsets(partitions, EARLIEST, READ_COMMITTED)
-        ends = client.list_offsets(partitions, LATEST, READ_COMMITTED)
+        ends = _settled_ends(client, partitions)
         return tuple(_extent(client, OffsetRange(one, starts[one], ends[one])) for one in partitions)
+
+
+def _settled_ends(client: ClusterClient, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    """The last stable offsets, once no transaction is open: markers are written after the answer to EndTxn."""
+    deadline = time.monotonic() + _SETTLING_SECONDS
+    while True:
+        written = client.list_offsets(partitions, LATEST, READ_UNCOMMITTED)
+        stable = client.list_offsets(partitions, LATEST, READ_COMMITTED)
+        if stable == written or time.monotonic() > deadline:
+            return stable
+        time.sleep(0.05)
 
 
 def _extent(client: ClusterClient, wanted: OffsetRange) -> Extent:
@@ -107,11 +119,6 @@ def _extent(client: ClusterClient, wanted: OffsetRange) -> Extent:
     return Extent(wanted, records, size_bytes, batches)
 
 
-def _has_leaders(cluster: Cluster, topic: str) -> bool:
-    with ClusterClient(cluster, SourceError) as client:
-        found = client.metadata([topic]).topics[topic]
-        return not found.error_code and all(leader >= 0 for leader in found.leaders.values())
-
-
-def _admin(cluster: Cluster) -> AdminClient:
-    return AdminClient({"bootstrap.servers": ",".join(cluster.bootstrap_servers)})
+def _has_leaders(client: ClusterClient, topic: str) -> bool:
+    found = client.metadata([topic]).topics[topic]
+    return not found.error_code and all(leader >= 0 for leader in found.leaders.values())

@@ -99,7 +99,8 @@ def _cells(found: Median, reference: Median | None) -> list[str]:
 def _failures(results: Sequence[Result]) -> Iterator[str]:
     for one in results:
         if not one.complete:
-            yield f"\n{one.contender}, repetition {one.repetition}: {one.copied / one.records:.0%} copied. {one.cost.error}"
+            copied = f"{one.copied:,} of {one.records:,} records copied"
+            yield f"\n{one.contender}, repetition {one.repetition}: {copied}. {one.cost.error}"
 
 
 def _profiles(figures: Figures) -> Iterator[str]:

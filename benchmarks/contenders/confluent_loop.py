@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 from confluent_kafka import Consumer, Message, Producer
@@ -12,6 +13,7 @@ from benchmarks.workers import run_together
 from relay_pipelines.model import OffsetRange, TopicPartition
 
 _CONSUMED_AT_ONCE = 10_000
+_WAIT_SECONDS = 0.1
 _PATIENCE_SECONDS = 60.0
 
 
@@ -46,15 +48,18 @@ class LoopWork:
     def _copy(self, consumer: Consumer, producer: Producer) -> None:
         topic, partition = self.destination.topic, self.destination.partition
         position = self.source.start
+        heard = time.monotonic()
         while position < self.source.end:
-            messages = consumer.consume(_CONSUMED_AT_ONCE, _PATIENCE_SECONDS)
-            if not messages:
+            # it waits for the full number: at the end no longer than this
+            messages = consumer.consume(min(_CONSUMED_AT_ONCE, self.source.end - position), _WAIT_SECONDS)
+            if not messages and time.monotonic() - heard > _PATIENCE_SECONDS:
                 raise TimeoutError(f"nothing to consume at offset {position}")
             for message in messages:
                 if message.error():
                     raise RuntimeError(str(message.error()))
                 _produce(producer, topic, partition, message)
-            position = messages[-1].offset() + 1
+                position = message.offset() + 1
+            heard = time.monotonic() if messages else heard
             producer.poll(0)
 
 

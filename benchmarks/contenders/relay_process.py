@@ -35,7 +35,7 @@ class RelayProcess:
         figures = folder / "figures.json"
         with (folder / "output.log").open("wb") as output:
             process = subprocess.Popen(
-                [sys.executable, tree.__file__, str(figures), str(COMMAND), "run", "--stop-at-end"],
+                [sys.executable, tree.__file__, str(figures), str(COMMAND), "--config", "relay.yaml", "run", "--stop-at-end"],
                 cwd=folder,
                 stdin=subprocess.DEVNULL,
                 stdout=output,

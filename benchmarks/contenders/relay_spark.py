@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import Any
 
 import psutil
 
 from benchmarks.contenders.relay_task import works
-from benchmarks.values import Case, Cost
+from benchmarks.values import PARTITIONS, Case, Cost
 from relay_pipelines.errors import RelayError
-from relay_pipelines.model import Status
+from relay_pipelines.model import CopyJob, Status
 from relay_pipelines.spark.job import submit
 from relay_pipelines.spark.session import connect
 
@@ -26,9 +27,9 @@ class RelaySpark:
 
     def copy(self, case: Case) -> Cost:
         """Submit the job and wait; the first time, start and warm the session."""
-        session = self._warm()
         tasks = works(case)
-        before, began = _cpu_by_process(), time.monotonic()
+        session = self._warm(tasks[0].job)
+        before, began = _cpu_by_process(session), time.monotonic()
         try:
             outcomes = submit(session, tasks[0].job, [[task.range] for task in tasks], case.attempt)
         except RelayError as error:
@@ -39,7 +40,7 @@ class RelaySpark:
             return Cost(error=failed[0])
         return Cost(
             copy_seconds=seconds,
-            copy_cpu_seconds=sum(used - before.get(process, 0.0) for process, used in _cpu_by_process().items()),
+            copy_cpu_seconds=sum(used - before.get(process, 0.0) for process, used in _cpu_by_process(session).items()),
             task_cpu_seconds=sum(outcome.cpu_seconds for outcome in outcomes),
             peak_memory_bytes=max(outcome.peak_memory_bytes for outcome in outcomes),
         )
@@ -49,17 +50,19 @@ class RelaySpark:
         if self._session is not None:
             self._session.stop()
 
-    def _warm(self) -> Any:
+    def _warm(self, job: CopyJob) -> Any:
         if self._session is None:
             self._session = connect("local[*]")
-            # a first job starts the Python workers and has the JVM load its classes
-            self._session.range(0, 2, 1, 2).mapInArrow(iter, "id long").collect()
+            # a first job starts the Python workers and has the JVM load its classes, without copying anything
+            submit(self._session, job, [[]] * PARTITIONS, "warming")
         return self._session
 
 
-def _cpu_by_process() -> dict[int, float]:
-    """CPU seconds so far: this process, Spark's JVM and its Python workers; brokers are not among them."""
-    own = psutil.Process()
-    spark = [child for child in own.children() if any("pyspark" in word for word in child.cmdline())]
-    tree = [own, *spark, *(below for child in spark for below in child.children(recursive=True))]
-    return {process.pid: sum(process.cpu_times()[:2]) for process in tree}
+def _cpu_by_process(session: Any) -> dict[int, float]:
+    """CPU seconds so far of this process, Spark's JVM and its Python workers; brokers, our children too, are not among them."""
+    jvm = psutil.Process(session.sparkContext._gateway.proc.pid)  # noqa: SLF001 - PySpark has no other way to its JVM
+    used = {}
+    for process in (psutil.Process(), jvm, *jvm.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):
+            used[process.pid] = sum(process.cpu_times()[:2])
+    return used
