@@ -26,7 +26,8 @@ from relay_pipelines.embedded.ports import free_ports
 from relay_pipelines.embedded.storage import cluster_id, format_folders
 from relay_pipelines.model import Cluster
 
-JVM_OPTIONS = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC")
+# the first compiler alone: these brokers live for minutes, and start with little more than half the CPU time
+JVM_OPTIONS = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _START_ATTEMPTS = 3
 _CLOSE_SECONDS = 10.0
 
