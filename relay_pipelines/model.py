@@ -245,6 +245,7 @@ class Outcome:
     Args:
         range: as planned.
         next_offset: the committed checkpoint when the task left the range.
+        commit_seconds: spent on the commits of all chunks: checkpoint, ledger entry, end of the transaction.
         error_kind: class name in `relay_pipelines.errors`, empty when done.
         error: its one line.
         exit_code: its exit code, 0 when done.
@@ -262,6 +263,7 @@ class Outcome:
     rewritten: int = 0
     skipped: dict[str, int] = field(default_factory=dict)
     chunks: int = 0
+    commit_seconds: float = 0.0
     node: str = ""
     error_kind: str = ""
     error: str = ""

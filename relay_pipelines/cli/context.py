@@ -7,11 +7,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from relay_pipelines import settings as relay_yaml
-from relay_pipelines.console.words import say_error
+from relay_pipelines.console import say
 from relay_pipelines.errors import RelayError
-from relay_pipelines.settings import Mirror, Settings
+
+if TYPE_CHECKING:
+    from relay_pipelines.settings import Mirror, Settings
 
 
 @dataclass(slots=True)
@@ -29,7 +31,9 @@ class Invocation:
 
     def settings(self) -> Settings:
         """Read relay.yaml."""
-        return relay_yaml.load(self.config)
+        from relay_pipelines.settings import load  # pydantic: nothing that `relay --help` should wait for
+
+        return load(self.config)
 
     def worsen(self, exit_code: int) -> None:
         """Take the exit code if it is graver than what went wrong before."""
@@ -39,7 +43,7 @@ class Invocation:
         """Say the error in one line, with its trace if asked for, and remember its exit code."""
         if self.debug:
             traceback.print_exception(error)
-        say_error(f"{mirror}: {error}" if mirror else str(error))
+        say.error(f"{mirror}: {error}" if mirror else str(error))
         self.worsen(error.exit_code)
 
     @contextmanager

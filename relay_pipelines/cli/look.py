@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from relay_pipelines.cli.context import Invocation, chosen
-from relay_pipelines.console import documents, tables
-from relay_pipelines.console.words import plural, say_error, say_json, say_warning, stdout
+from relay_pipelines.console import documents, say, tables
+from relay_pipelines.console.words import plural, stdout
 from relay_pipelines.copy.clock import SystemClock
 from relay_pipelines.driver import check as probe
 from relay_pipelines.driver import planning, survey, topics
@@ -38,7 +38,7 @@ def plan(invocation: Invocation, names: Sequence[str], topic: str | None, *, why
             for loss in planned.data_losses:
                 invocation.fail(loss, name)
     if as_json:
-        say_json({"mirrors": found})
+        say.document({"mirrors": found})
     return invocation.exit_code
 
 
@@ -52,9 +52,9 @@ def _show_plan(planned: RunPlan, *, why: bool) -> None:
     if why:
         console.print(tables.why(planned.survey.decisions, planned.survey.destinations))
     for conflict in topics.conflicts(planned.survey):
-        say_warning(f"{name}: {conflict}")
+        say.warning(f"{name}: {conflict}")
     for short in topics.too_few_partitions(planned.survey):
-        say_warning(f"{name}: {short} has fewer partitions at the destination than at the source: a run will refuse it")
+        say.warning(f"{name}: {short} has fewer partitions at the destination than at the source: a run will refuse it")
 
 
 def status(invocation: Invocation, names: Sequence[str], *, as_json: bool) -> int:
@@ -68,9 +68,9 @@ def status(invocation: Invocation, names: Sequence[str], *, as_json: bool) -> in
             if not as_json:
                 stdout().print(tables.status(document))
                 for problem in documents.problems(document):
-                    say_error(f"{name}: {problem}")
+                    say.error(f"{name}: {problem}")
     if as_json:
-        say_json({"mirrors": found})
+        say.document({"mirrors": found})
     return invocation.exit_code
 
 
@@ -90,5 +90,5 @@ def ledger(invocation: Invocation, names: Sequence[str], topic: str | None, last
             if not as_json:
                 stdout().print(tables.ledger(name, entries) if entries else f"{name}: the ledger holds nothing of it")
     if as_json:
-        say_json([documents.entry(one) for one in found])
+        say.document([documents.entry(one) for one in found])
     return invocation.exit_code

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from relay_pipelines.cli.context import Invocation, chosen
 from relay_pipelines.cli.signals import Stop
-from relay_pipelines.console import tables
+from relay_pipelines.console import say, tables
 from relay_pipelines.console.progress import progress
-from relay_pipelines.console.words import count, plural, say_error, say_warning, stderr, stdout
+from relay_pipelines.console.words import count, plural, stderr, stdout
 from relay_pipelines.copy.clock import SystemClock
 from relay_pipelines.driver import planning, survey, topics
 from relay_pipelines.driver.planning import RunPlan
 from relay_pipelines.driver.result import INTERRUPTED, RunResult
-from relay_pipelines.driver.run import Observer
 from relay_pipelines.driver.run import run as copy
-from relay_pipelines.settings import Mirror, Spark
+from relay_pipelines.errors import RelayError
+from relay_pipelines.settings import Metrics, Mirror, Spark
+
+if TYPE_CHECKING:
+    from relay_pipelines.metrics import MetricsObserver
 
 
 def run(invocation: Invocation, names: Sequence[str], topic: str | None) -> int:
@@ -25,57 +29,25 @@ def run(invocation: Invocation, names: Sequence[str], topic: str | None) -> int:
     mirrors = chosen(settings, names)
     stop = Stop()
     session = _Session(settings.spark, stop, verbose=invocation.debug)
-    with stop.heard():
+    with stop.heard(), _metrics(settings.metrics) as metrics:
         try:
             for name, mirror in mirrors.items():
-                with invocation.tolerating(name):
-                    planned = planning.plan(survey.take(name, mirror, SystemClock(), only_topic=topic), mirror.start)
-                    result = _copy(planned, mirror, session, [], stop)
-                    _say(planned, result)
-                    invocation.worsen(result.exit_code)
-                if stop():
-                    break
+                if not stop():
+                    _mirror(invocation, name, mirror, topic, session, metrics)
         except KeyboardInterrupt:
             invocation.worsen(INTERRUPTED)
-            say_error("interrupted; what is committed stays, run again to go on")
+            say.error("interrupted; what is committed stays, run again to go on")
         finally:
             session.stop()
     return invocation.exit_code
-
-
-def _copy(planned: RunPlan, mirror: Mirror, session: Callable[[], Any], observers: Sequence[Observer], stop: Stop) -> RunResult:
-    name = planned.survey.mirror
-    for conflict in topics.conflicts(planned.survey):
-        say_warning(f"{name}: {conflict}")
-    with progress(name, stderr()) as watcher, stop.deferred():
-        return copy(planned, mirror, session, [watcher, *observers], SystemClock(), stop=stop)
-
-
-def _say(planned: RunPlan, result: RunResult) -> None:
-    name = result.mirror
-    for failure in result.failures:
-        say_error(f"{name}: {failure}")
-    if result.topics:
-        stdout().print(tables.summary(result))
-    if result.interrupted:
-        total = sum(planned.offsets(window) for window in planned.windows)
-        done = sum(totals.offsets for totals in result.topics.values())
-        say_error(
-            f"{name}: interrupted, stopped at committed checkpoints: {count(done)} of {plural(total, 'record')} are copied;"
-            " run again to go on"
-        )
-    elif not planned.windows and not result.failures:
-        stdout().print(f"{name}: nothing new in {plural(len(planned.survey.destinations), 'topic')}")
-    elif not result.topics and not result.failures:
-        stdout().print(f"{name}: nothing left to copy: another run has copied it")
 
 
 class _Session:
     """The Spark session, started when first asked for."""
 
     def __init__(self, spark: Spark, stop: Stop, *, verbose: bool) -> None:
+        self.asked_to_stop = stop
         self._spark = spark
-        self._stop = stop
         self._verbose = verbose
         self._session: Any = None
 
@@ -84,9 +56,9 @@ class _Session:
         if self._session is None:
             from relay_pipelines.spark.session import connect
 
-            with self._stop.immediate():
+            with self.asked_to_stop.immediate():
                 self._session = connect(self._spark.master, self._spark.remote, self._spark.conf, verbose=self._verbose)
-                self._stop.listen()
+                self.asked_to_stop.listen()
         return self._session
 
     def stop(self) -> None:
@@ -96,3 +68,55 @@ class _Session:
 
             end(self._session)
             self._session = None
+
+
+def _mirror(
+    invocation: Invocation, name: str, mirror: Mirror, topic: str | None, session: _Session, metrics: MetricsObserver | None
+) -> None:
+    """Copy one mirror; what fails is said and counted, and does not stop the next."""
+    try:
+        planned = planning.plan(survey.take(name, mirror, SystemClock(), only_topic=topic), mirror.start)
+        for conflict in topics.conflicts(planned.survey):
+            say.warning(f"{name}: {conflict}")
+        with progress(name, stderr()) as watcher, session.asked_to_stop.deferred():
+            observers = [watcher] if metrics is None else [watcher, metrics]
+            result = copy(planned, mirror, session, observers, SystemClock(), stop=session.asked_to_stop)
+    except RelayError as error:
+        invocation.fail(error, name)
+        if metrics is not None:
+            metrics.failed(name, type(error).__name__)
+    else:
+        _say(invocation, planned, result)
+
+
+@contextmanager
+def _metrics(where: Metrics) -> Iterator[MetricsObserver | None]:
+    if where.address is None and where.textfile is None:
+        yield None
+        return
+    from relay_pipelines.metrics import MetricsObserver, published
+
+    observer = MetricsObserver(SystemClock())
+    with published(observer, where):
+        yield observer
+
+
+def _say(invocation: Invocation, planned: RunPlan, result: RunResult) -> None:
+    name = result.mirror
+    invocation.worsen(result.exit_code)
+    for failure in result.failures:
+        say.error(f"{name}: {failure}")
+    if result.topics:
+        stdout().print(tables.summary(result))
+    if result.interrupted:
+        say.error(f"{name}: {_stopped(planned, result)}")
+    elif not planned.windows and not result.failures:
+        stdout().print(f"{name}: nothing new in {plural(len(planned.survey.destinations), 'topic')}")
+    elif not result.topics and not result.failures:
+        stdout().print(f"{name}: nothing left to copy: another run has copied it")
+
+
+def _stopped(planned: RunPlan, result: RunResult) -> str:
+    total = sum(planned.offsets(window) for window in planned.windows)
+    done = sum(totals.offsets for totals in result.topics.values())
+    return f"interrupted, stopped at committed checkpoints: {count(done)} of {plural(total, 'record')} copied; run again to go on"

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 import os
-import sys
-from typing import Any
 
 from rich.console import Console
 
@@ -23,21 +20,6 @@ def stdout() -> Console:
 def stderr() -> Console:
     """For progress, warnings and errors."""
     return _console(stderr=True)
-
-
-def say_error(line: str) -> None:
-    """Write `error: what; remedy` to stderr, as it is: scripts look for it."""
-    print(f"error: {line}", file=sys.stderr, flush=True)  # noqa: T201
-
-
-def say_warning(line: str) -> None:
-    """Write `warning: ...` to stderr."""
-    print(f"warning: {line}", file=sys.stderr, flush=True)  # noqa: T201
-
-
-def say_json(value: Any) -> None:
-    """Write one JSON document to stdout."""
-    print(json.dumps(value, indent=2), flush=True)  # noqa: T201
 
 
 def count(number: float) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential, wait_random
+
 from relay_pipelines.copy import checkpoint as checkpoints
 from relay_pipelines.copy import ledger
 from relay_pipelines.copy.assembly import Assembler, Chunk
@@ -13,7 +15,6 @@ from relay_pipelines.errors import AbortableError, FencedError, RelayError, Retr
 from relay_pipelines.model import Checkpoint, CopyJob, CopyRange, LedgerEntry, OffsetRange, TopicPartition
 from relay_pipelines.wire.batch import Batch
 from relay_pipelines.wire.cluster import ClusterClient
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential_jitter
 
 
 def transactional_id(mirror: str, source: TopicPartition) -> str:
@@ -45,6 +46,7 @@ class RangeCopier:
         self._fruitless = 0
         self.checkpoint = copy_range.checkpoint
         self.committed: list[Chunk] = []
+        self.commit_seconds = 0.0
 
     @property
     def node(self) -> str:
@@ -59,7 +61,8 @@ class RangeCopier:
             RelayError: anything else that stopped it. No transaction is left open, as far as the destination answers.
         """
         options = self._job.options
-        backoff = wait_exponential_jitter(options.backoff_min_ms / 1000, options.backoff_max_ms / 1000, jitter=options.backoff_min_ms / 1000)
+        least, most = options.backoff_min_ms / 1000, options.backoff_max_ms / 1000
+        backoff = wait_exponential(multiplier=least, max=most) + wait_random(0, least)
 
         def wait(state: RetryCallState) -> float:
             state.attempt_number = max(1, self._fruitless)
@@ -142,6 +145,7 @@ class RangeCopier:
         self._assembler.flush()
         self._producer.drain()
         reach(Point.BEFORE_CHECKPOINT)
+        began = self._clock.monotonic()
         chunk = self._assembler.chunk
         following = self._next_checkpoint(chunk)
         self._producer.add(self._homes)
@@ -151,6 +155,7 @@ class RangeCopier:
         reach(Point.BEFORE_END_TXN)
         self._producer.commit()
         reach(Point.AFTER_END_TXN)
+        self.commit_seconds += self._clock.monotonic() - began
         self.checkpoint = following
         self.committed.append(chunk)
         self._fruitless = 0

@@ -65,6 +65,7 @@ def _outcome(copier: RangeCopier, error: RelayError | None, seconds: float, cpu_
         rewritten=sum(chunk.rewritten for chunk in chunks),
         skipped=dict(skipped),
         chunks=len(chunks),
+        commit_seconds=copier.commit_seconds,
         node=copier.node,
         error_kind="" if error is None else type(error).__name__,
         error="" if error is None else str(error),

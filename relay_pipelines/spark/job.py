@@ -36,6 +36,7 @@ _ARROW = pa.schema(
         ("rewritten", pa.int64()),
         ("skipped", _SKIPPED),
         ("chunks", pa.int64()),
+        ("commit_seconds", pa.float64()),
         ("node", pa.string()),
         ("error_kind", pa.string()),
         ("error", pa.string()),

@@ -1,0 +1,22 @@
+"""Plain lines that scripts look for; without rich, so that they cost nothing to import."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+
+def error(line: str) -> None:
+    """Write `error: what; remedy` to stderr."""
+    print(f"error: {line}", file=sys.stderr, flush=True)  # noqa: T201 - what this module is for
+
+
+def warning(line: str) -> None:
+    """Write `warning: what; remedy` to stderr."""
+    print(f"warning: {line}", file=sys.stderr, flush=True)  # noqa: T201
+
+
+def document(value: Any) -> None:
+    """Write one JSON document to stdout."""
+    print(json.dumps(value, indent=2), flush=True)  # noqa: T201

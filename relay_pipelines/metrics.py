@@ -1,0 +1,246 @@
+"""What a run tells Prometheus. Names that users of kaf-relay and of Kafka Topic Mirror know mean the same here.
+
+Only what is known is told: counts come from the ledger, so they are of committed records, whatever tasks died on the way.
+"""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import prometheus_client as prometheus
+from prometheus_client import CollectorRegistry
+
+from relay_pipelines import settings
+from relay_pipelines.copy.clock import Clock
+from relay_pipelines.driver.planning import RunPlan
+from relay_pipelines.driver.result import RunResult
+from relay_pipelines.errors import ConfigError, RelayError
+from relay_pipelines.model import LedgerEntry, Outcome, Skipped, Status, TopicPartition
+
+PREFIX = "kafka_relay_"
+_DURATIONS = (0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
+_AT_SOURCE = frozenset({"SourceError", "DataLossError", "DivergedNodeError"})
+_AT_TARGET = frozenset({"DestinationError", "RecordTooLargeError", "AbortableError", "FencedError"})
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric: name without prefix, kind, labels, meaning. The kinds are Prometheus's own."""
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    meaning: str
+
+
+METRICS = (
+    Metric(
+        "messages_relayed_total",
+        "counter",
+        ("source_topic", "source_partition", "target_topic", "target_partition"),
+        "Records committed at the destination.",
+    ),
+    Metric(
+        "msg_count",
+        "gauge",  # a Counter's name would have to end in _total
+        ("source", "destination", "partition"),
+        "The same by topic names and source partition, under its older name; it only grows.",
+    ),
+    Metric("consumed_messages_total", "counter", ("topic",), "Records read from the source topic, those of committed chunks."),
+    Metric("produced_messages_total", "counter", ("topic",), "Records committed to the destination topic."),
+    Metric(
+        "messages_rewritten_total", "counter", ("topic",), "Of the records committed, those that were decoded and encoded again."
+    ),
+    Metric(
+        "offsets_skipped_total",
+        "counter",
+        ("topic", "reason"),
+        "Source offsets without a record at the destination: control, aborted or compaction_gap.",
+    ),
+    Metric("bytes_relayed_total", "counter", ("source_topic", "target_topic"), "Bytes of the record batches committed."),
+    Metric(
+        "source_highwatermark",
+        "gauge",
+        ("node_id",),
+        "Sum of the last stable offsets of all mirrored topic-partitions on the node, when the run began.",
+    ),
+    Metric(
+        "lag_records",
+        "gauge",
+        ("mirror", "topic", "partition"),
+        "Source offsets not yet copied, counted from where the run ends.",
+    ),
+    Metric(
+        "source_errors_total",
+        "counter",
+        ("node_id", "error"),
+        "Failures of ranges or runs that lie at the source, by kind of error.",
+    ),
+    Metric(
+        "target_errors_total", "counter", ("error",), "Failures of ranges or runs that lie at the destination, by kind of error."
+    ),
+    Metric(
+        "failures_total", "counter", ("mirror", "error"), "All failures of ranges or runs, wherever they lie, by kind of error."
+    ),
+    Metric(
+        "window_duration_seconds",
+        "histogram",
+        ("mirror",),
+        "Time to copy the windows of a run, without the start of Spark; runs with nothing to copy do not count.",
+    ),
+    Metric(
+        "commit_duration_seconds",
+        "summary",
+        ("mirror",),
+        "Time to commit a chunk: checkpoint, ledger entry and end of the transaction. Known when a run ends.",
+    ),
+    Metric(
+        "last_success_timestamp_seconds",
+        "gauge",
+        ("mirror",),
+        "When a run of this process last ended with everything copied, in seconds since 1970; absent before.",
+    ),
+    Metric(
+        "last_commit_timestamp_seconds",
+        "gauge",
+        ("mirror",),
+        "When a chunk was last committed, by whichever run, in seconds since 1970; absent before the first.",
+    ),
+)
+
+
+class MetricsObserver:
+    """Counts what it observes, in a registry of its own. Values last as long as the observer."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.registry = CollectorRegistry()
+        self._clock = clock
+        self._metrics = {metric.name: _collector(metric, self.registry) for metric in METRICS}
+        self._ends: dict[str, Tally[str]] = {}
+        self._last_commits_ms: dict[str, int] = {}
+        self._node = ""
+
+    def begin(self, plan: RunPlan) -> None:
+        """Take end offsets, lags and the last commit from the plan."""
+        survey = plan.survey
+        self._node = survey.node.name
+        self._ends[survey.mirror] = Tally({self._node: sum(one.end_offset for one in survey.positions)})
+        for node, total in sum(self._ends.values(), Tally[str]()).items():
+            self._metrics["source_highwatermark"].labels(node).set(total)
+        ahead = {one.topic_partition: len(one) for window in plan.windows for one in window.ranges}
+        for position in survey.positions:
+            self._lag(survey.mirror, position.topic_partition).set(ahead.get(position.topic_partition, 0))
+        for checkpoint in survey.checkpoints.values():
+            self._last_commit(survey.mirror, checkpoint.committed_at_ms)
+
+    def committed(self, entries: Sequence[LedgerEntry]) -> None:
+        """Count committed chunks."""
+        for entry in entries:
+            self._count(entry)
+
+    def end(self, result: RunResult) -> None:
+        """Count failures, and the times that only the end of a run knows."""
+        for error in result.errors:
+            self.failed(result.mirror, type(error).__name__, self._node)
+        for outcome in result.outcomes:
+            self._outcome(result.mirror, outcome)
+        if result.copying_seconds:
+            self._metrics["window_duration_seconds"].labels(result.mirror).observe(result.copying_seconds)
+        if result.exit_code == 0:
+            self._metrics["last_success_timestamp_seconds"].labels(result.mirror).set(self._clock.now_ms() / 1000)
+
+    def failed(self, mirror: str, error: str, node: str = "") -> None:
+        """Count a failure.
+
+        Args:
+            error: the class name of the error.
+            node: the source node that was read; empty if the run did not get that far.
+        """
+        self._metrics["failures_total"].labels(mirror, error).inc()
+        if error in _AT_SOURCE:
+            self._metrics["source_errors_total"].labels(node, error).inc()
+        if error in _AT_TARGET:
+            self._metrics["target_errors_total"].labels(error).inc()
+
+    def _count(self, entry: LedgerEntry) -> None:
+        source, target, metrics = entry.source.topic_partition, entry.destination.topic_partition, self._metrics
+        metrics["messages_relayed_total"].labels(source.topic, source.partition, target.topic, target.partition).inc(
+            entry.records
+        )
+        metrics["msg_count"].labels(source.topic, target.topic, source.partition).inc(entry.records)
+        metrics["consumed_messages_total"].labels(source.topic).inc(entry.records + entry.skipped.get(Skipped.FILTERED, 0))
+        metrics["produced_messages_total"].labels(target.topic).inc(entry.records)
+        metrics["messages_rewritten_total"].labels(source.topic).inc(entry.rewritten)
+        metrics["bytes_relayed_total"].labels(source.topic, target.topic).inc(entry.size_bytes)
+        for reason, offsets in entry.skipped.items():
+            metrics["offsets_skipped_total"].labels(source.topic, reason).inc(offsets)
+        self._lag(entry.mirror, source).dec(len(entry.source))
+        self._last_commit(entry.mirror, entry.committed_at_ms)
+
+    def _outcome(self, mirror: str, outcome: Outcome) -> None:
+        if outcome.status is not Status.DONE:
+            self.failed(mirror, outcome.error_kind, outcome.node)
+        # their sum is known, and a summary holds no more than sum and count
+        for _ in range(outcome.chunks):
+            self._metrics["commit_duration_seconds"].labels(mirror).observe(outcome.commit_seconds / outcome.chunks)
+
+    def _lag(self, mirror: str, source: TopicPartition) -> Any:
+        return self._metrics["lag_records"].labels(mirror, source.topic, source.partition)
+
+    def _last_commit(self, mirror: str, committed_at_ms: int) -> None:
+        self._last_commits_ms[mirror] = max(committed_at_ms, self._last_commits_ms.get(mirror, 0))
+        self._metrics["last_commit_timestamp_seconds"].labels(mirror).set(self._last_commits_ms[mirror] / 1000)
+
+
+@contextmanager
+def published(observer: MetricsObserver, where: settings.Metrics) -> Iterator[None]:
+    """Serve the metrics meanwhile and write them at the end, as far as the settings say so.
+
+    Raises:
+        ConfigError: the address is in use, or not of this machine.
+        RelayError: the file cannot be written.
+    """
+    server = None if where.address is None else _serve(where.address, observer.registry)
+    try:
+        yield
+    finally:
+        if server is not None:
+            server.shutdown()
+            server.server_close()
+        if where.textfile is not None:
+            _write(Path(where.textfile), observer.registry)
+
+
+def _serve(address: str, registry: CollectorRegistry) -> Any:
+    host, _, port = address.rpartition(":")
+    try:
+        server, _thread = prometheus.start_http_server(int(port), host.strip("[]"), registry)
+    except OSError as error:
+        raise ConfigError(
+            f"metrics cannot be served at {address}: {error.strerror or error}",
+            remedy="set metrics.address to a free port of this machine, or leave it out",
+        ) from error
+    return server
+
+
+def _write(path: Path, registry: CollectorRegistry) -> None:
+    try:
+        prometheus.write_to_textfile(str(path), registry)
+    except OSError as error:
+        raise RelayError(
+            f"metrics cannot be written to {path}: {error.strerror or error}",
+            remedy="set metrics.textfile to a file that may be written",
+        ) from error
+
+
+def _collector(metric: Metric, registry: CollectorRegistry) -> Any:
+    name = PREFIX + metric.name
+    if metric.kind == "histogram":
+        return prometheus.Histogram(name, metric.meaning, metric.labels, registry=registry, buckets=_DURATIONS)
+    kinds = {"counter": prometheus.Counter, "gauge": prometheus.Gauge, "summary": prometheus.Summary}
+    return kinds[metric.kind](name, metric.meaning, metric.labels, registry=registry)
