@@ -1,0 +1,134 @@
+"""Source against destination with a client that shares no code with the copy, record by record and in order."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from typing import Any, NamedTuple
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from relay_pipelines.embedded import EmbeddedCluster
+
+_SECONDS = 60.0
+
+
+class Record(NamedTuple):
+    """All that must arrive as it was."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes], ...]
+    timestamp: tuple[int, int]
+
+
+def records(cluster: EmbeddedCluster, topic: str, partition: int) -> list[Record]:
+    """All committed records of a topic-partition."""
+    return [
+        Record(message.key(), message.value(), tuple(message.headers() or ()), message.timestamp())
+        for message in _messages(cluster, [(topic, partition)])
+    ]
+
+
+def ledger(cluster: EmbeddedCluster, mirror: str) -> list[dict[str, Any]]:
+    """All committed ledger entries of a mirror, by source topic-partition and offset."""
+    entries = [
+        json.loads(message.value())
+        for message in _messages(cluster, _partitions(cluster, "__relay_ledger"))
+        if message.key().startswith(f"{mirror}/".encode())
+    ]
+    return sorted(entries, key=lambda entry: (_source(entry), entry["source"]["start"]))
+
+
+def ends(cluster: EmbeddedCluster, wanted: list[tuple[str, int]], *, stable: bool = True) -> dict[tuple[str, int], int]:
+    """The last stable offset of every topic-partition, or its high watermark."""
+    level = IsolationLevel.READ_COMMITTED if stable else IsolationLevel.READ_UNCOMMITTED
+    asked = {TopicPartition(*one): OffsetSpec.latest() for one in wanted}
+    admin = _admin(cluster)
+    answers = admin.list_offsets(asked, isolation_level=level)
+    return {(at.topic, at.partition): answer.result(_SECONDS).offset for at, answer in answers.items()}
+
+
+def assert_equal(expected: list[Record], found: list[Record]) -> None:
+    """Say how they differ in one line: a diff of 20,000 records helps nobody."""
+    differing = (number for number, (one, other) in enumerate(itertools.zip_longest(expected, found)) if one != other)
+    first = next(differing, None)
+    assert first is None, f"{len(expected)} records became {len(found)}; the first that differs is number {first}"
+
+
+def assert_ledger_covers(
+    cluster: EmbeddedCluster, mirror: str, source_ends: dict[tuple[str, int], int], counts: dict[tuple[str, int], int]
+) -> None:
+    """The mirror's ledger covers every source topic-partition from 0 to its end, no gap, no overlap, and counts its records."""
+    entries = ledger(cluster, mirror)
+    assert {_source(entry) for entry in entries} == {at for at, stop in source_ends.items() if stop}
+    for at, group in itertools.groupby(entries, _source):
+        own = list(group)
+        assert [entry["source"]["start"] for entry in own] == [0, *(entry["source"]["end"] for entry in own[:-1])], (
+            f"gap or overlap in {at}"
+        )
+        assert own[-1]["source"]["end"] == source_ends[at]
+        assert sum(entry["records"] for entry in own) == counts[at]
+        for entry in own:
+            offsets = entry["source"]["end"] - entry["source"]["start"]
+            assert entry["records"] + sum(entry["skipped"].values()) == offsets
+        landed = [(entry["destination"]["start"], entry["destination"]["end"]) for entry in own if entry["records"]]
+        assert all(before[1] <= after[0] for before, after in itertools.pairwise(landed)), f"destination ranges of {at} overlap"
+
+
+def held_back(cluster: EmbeddedCluster, topics: list[str]) -> list[str]:
+    """Topic-partitions in which an open transaction holds readers of committed records back, and where."""
+    wanted = [one for topic in topics for one in _partitions(cluster, topic)]
+    stable, high = ends(cluster, wanted), ends(cluster, wanted, stable=False)
+    return [f"{at} at {stable[at]} of {high[at]}" for at in wanted if stable[at] != high[at]]
+
+
+def _source(entry: dict[str, Any]) -> tuple[str, int]:
+    at = entry["source"]["topic_partition"]
+    return at["topic"], at["partition"]
+
+
+def _partitions(cluster: EmbeddedCluster, topic: str) -> list[tuple[str, int]]:
+    # a client that is not kept in a variable ends before its answer
+    admin = _admin(cluster)
+    return [(topic, partition) for partition in sorted(admin.list_topics(topic, _SECONDS).topics[topic].partitions)]
+
+
+def _admin(cluster: EmbeddedCluster) -> AdminClient:
+    return AdminClient({"bootstrap.servers": ",".join(cluster.bootstrap_servers), "log_level": 0})
+
+
+def _messages(cluster: EmbeddedCluster, wanted: list[tuple[str, int]]) -> list[Any]:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": ",".join(cluster.bootstrap_servers),
+            "group.id": "compare",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "check.crcs": True,
+            "log_level": 0,
+        }
+    )
+    found = []
+    try:
+        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for topic, partition in wanted])
+        unfinished, deadline = set(wanted), time.monotonic() + _SECONDS
+        while unfinished:
+            batch = consumer.consume(1_000, 0.1)
+            if batch:
+                deadline = time.monotonic() + _SECONDS
+            assert time.monotonic() < deadline, f"{sorted(unfinished)} cannot be read to the end"
+            for message in batch:
+                error = message.error()
+                if error is None:
+                    found.append(message)
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    unfinished.discard((message.topic(), message.partition()))
+                else:
+                    raise KafkaException(error)
+    finally:
+        consumer.close()
+    return found

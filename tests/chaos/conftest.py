@@ -1,0 +1,47 @@
+"""What chaos tests share: a filled source topic, and mirrors whose processes end with the test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from relay_pipelines.embedded import EmbeddedCluster
+from tests.chaos.harness import Mirror, Source
+
+
+@pytest.fixture(scope="session")
+def source(source_cluster: EmbeddedCluster) -> Source:
+    """A topic on the shared source, which no test may change."""
+    return Source.filled(source_cluster)
+
+
+@pytest.fixture(scope="session")
+def own_destination(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
+    """A destination whose broker tests may kill or freeze, if they leave it serving."""
+    with EmbeddedCluster("own-destination", folder=tmp_path_factory.mktemp("own-destination")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def mirror(
+    new_mirror: Callable[[Source, EmbeddedCluster], Mirror], source: Source, destination_cluster: EmbeddedCluster
+) -> Mirror:
+    """A mirror of the shared topic that has copied nothing yet."""
+    return new_mirror(source, destination_cluster)
+
+
+@pytest.fixture
+def new_mirror(tmp_path: Path) -> Iterator[Callable[[Source, EmbeddedCluster], Mirror]]:
+    """Makes mirrors, with their topics, and kills at the end what they left running."""
+    made: list[Mirror] = []
+
+    def make(source: Source, destination: EmbeddedCluster) -> Mirror:
+        made.append(Mirror(source, destination, tmp_path))
+        made[-1].prepare()
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()

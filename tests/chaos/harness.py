@@ -1,0 +1,219 @@
+"""A mirror under test: starts its tasks and runs as processes, has them killed or stopped, and says whether all arrived."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from relay_pipelines.copy import checkpoint, ledger
+from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.model import Cluster, CopyJob, CopyOptions, CopyRange, OffsetRange, TopicPartition
+from tests.chaos import compare, source_data
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_SECONDS = 120.0
+KEPT = {"retention.ms": "-1"}  # the records are from years ago
+OPTIONS = CopyOptions(chunk_bytes=1 << 20, fetch_max_bytes=512 << 10)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A topic to copy from, with what an independent client finds in it."""
+
+    cluster: EmbeddedCluster
+    topic: str
+    records: dict[int, list[compare.Record]]
+
+    @classmethod
+    def of(cls, cluster: EmbeddedCluster, topic: str) -> Source:
+        """Read the topic as it stands now."""
+        return cls(cluster, topic, {one: compare.records(cluster, topic, one) for one in range(source_data.PARTITIONS)})
+
+    @classmethod
+    def filled(cls, cluster: EmbeddedCluster) -> Source:
+        """Make a topic and fill it."""
+        topic = f"chaos-{uuid.uuid4().hex[:8]}"
+        create_topic(cluster, topic, source_data.PARTITIONS)
+        source_data.fill(cluster, topic)
+        return cls.of(cluster, topic)
+
+    @property
+    def ends(self) -> dict[tuple[str, int], int]:
+        """Where committed records end."""
+        return compare.ends(self.cluster, [(self.topic, one) for one in self.records])
+
+
+@dataclass
+class Process:
+    """A task or a run; its output goes to files, so that no pipe can fill up."""
+
+    popen: subprocess.Popen[bytes]
+    output: Path
+    errors: Path
+    token: Path
+    """The file that appears when it reaches the named point at which it is to hurt itself."""
+
+    @property
+    def stopped(self) -> bool:
+        """Whether SIGSTOP holds it."""
+        return psutil.Process(self.popen.pid).status() == psutil.STATUS_STOPPED
+
+    def wait_until(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait for something to happen while the process lives."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not condition():
+            assert self.popen.poll() is None, (
+                f"ended with {self.popen.returncode} before {what}: {self.errors.read_text()[-2000:]}"
+            )
+            assert time.monotonic() < deadline, f"not {what} within {PATIENCE_SECONDS:g} s"
+            time.sleep(0.02)
+
+    def wait_until_stopped(self) -> None:
+        """Wait until it has stopped itself at its named point."""
+        self.wait_until(lambda: self.stopped, "stopped")
+
+    def send(self, sent: signal.Signals) -> None:
+        """Send it a signal."""
+        self.popen.send_signal(sent)
+
+    def end(self) -> int:
+        """Wait for its end; its exit code, or the negative number of the signal that killed it."""
+        return self.popen.wait(PATIENCE_SECONDS)
+
+    def said(self) -> list[dict[str, Any]]:
+        """The outcomes that a task has printed."""
+        return [json.loads(line) for line in self.output.read_text().splitlines()]
+
+    def statuses(self) -> list[str]:
+        """Statuses of the outcomes of a task that came to its end; with the error where there is one."""
+        assert self.end() == 0, self.errors.read_text()[-2000:]
+        return [": ".join(filter(None, [outcome["status"], outcome["error"]])) for outcome in self.said()]
+
+
+@dataclass
+class Mirror:
+    """One mirror of one topic, under a name and to a topic of its own."""
+
+    source: Source
+    destination: EmbeddedCluster
+    folder: Path
+    options: CopyOptions = OPTIONS
+    name: str = field(default_factory=lambda: f"m{uuid.uuid4().hex[:8]}")
+    processes: list[Process] = field(default_factory=list)
+
+    @property
+    def topic(self) -> str:
+        """At the destination."""
+        return f"{self.name}.{self.source.topic}"
+
+    def prepare(self) -> None:
+        """Create the topics, as a run does before its first task."""
+        create_topic(self.destination, self.topic, source_data.PARTITIONS)
+        create_topic(self.destination, checkpoint.TOPIC, checkpoint.PARTITIONS, checkpoint.CONFIGS)
+        create_topic(self.destination, ledger.TOPIC, checkpoint.PARTITIONS, ledger.CONFIGS)
+
+    def job(self, run_id: str = "run") -> tuple[CopyJob, list[CopyRange]]:
+        """All that a task is told: both partitions, from the beginning to where they end now."""
+        clusters = (
+            Cluster("node", self.source.cluster.bootstrap_servers),
+            Cluster("destination", self.destination.bootstrap_servers),
+        )
+        ranges = [
+            CopyRange(OffsetRange(TopicPartition(*at), 0, stop), TopicPartition(self.topic, at[1]))
+            for at, stop in self.source.ends.items()
+        ]
+        return CopyJob(self.name, run_id, *clusters, self.options), ranges
+
+    def start_task(self, fault: str = "") -> Process:
+        """Start a task; `fault` is `<point>=<signal>@<pass>`, and happens once."""
+        job = self.folder / f"{self.name}-{len(self.processes)}.job"
+        job.write_bytes(pickle.dumps(self.job(f"run{len(self.processes)}")))
+        return self._start([sys.executable, "-m", "tests.chaos.one_task", str(job)], fault)
+
+    def start_run(self, fault: str = "", spark: dict[str, Any] | None = None) -> Process:
+        """Start `relay run`, Spark's session included."""
+        path = self.folder / f"{self.name}.yaml"
+        path.write_text(yaml.safe_dump({"spark": spark or {"master": "local[2]"}, "mirrors": {self.name: self._settings()}}))
+        return self._start([str(Path(sys.executable).with_name("relay")), "run", "--config", str(path)], fault)
+
+    def copy(self) -> None:
+        """Run a task to its end, which must be a good one."""
+        assert self.start_task().statuses() == ["done"] * source_data.PARTITIONS
+
+    def assert_all_arrived(self) -> None:
+        """Nothing lost, doubled, reordered or altered; the ledger accounts for every offset; no transaction is open."""
+        for partition, expected in self.source.records.items():
+            compare.assert_equal(expected, compare.records(self.destination, self.topic, partition))
+        counts = {(self.source.topic, partition): len(expected) for partition, expected in self.source.records.items()}
+        compare.assert_ledger_covers(self.destination, self.name, self.source.ends, counts)
+        assert self.held_back() == []
+
+    def held_back(self) -> list[str]:
+        """Topic-partitions of the destination whose readers an open transaction holds back."""
+        return compare.held_back(self.destination, [self.topic, checkpoint.TOPIC, ledger.TOPIC])
+
+    def close(self) -> None:
+        """Kill whatever still runs, stopped or not, and what it started."""
+        for process in self.processes:
+            if process.popen.poll() is None:
+                kill(family(process.popen.pid))
+                process.popen.wait()
+
+    def _start(self, command: list[str], fault: str) -> Process:
+        output, errors, token = (self.folder / f"{self.name}-{len(self.processes)}.{kind}" for kind in ("out", "err", "token"))
+        with output.open("wb") as stdout, errors.open("wb") as stderr:
+            popen = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env=os.environ | ({"RELAY_FAULT": f"{fault}:{token}"} if fault else {}),
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+            )
+        self.processes.append(Process(popen, output, errors, token))
+        return self.processes[-1]
+
+    def _settings(self) -> dict[str, Any]:
+        options = self.options
+        return {
+            "source": {"nodes": [{"name": "node", "bootstrap_servers": list(self.source.cluster.bootstrap_servers)}]},
+            "destination": {"bootstrap_servers": list(self.destination.bootstrap_servers)},
+            "topics": {"allow": [self.source.topic], "rename": f"{self.name}.{{topic}}"},
+            "copy": {"chunk": options.chunk_bytes, "fetch_max": options.fetch_max_bytes},
+        }
+
+
+def create_topic(cluster: EmbeddedCluster, topic: str, partitions: int, configs: dict[str, str] | None = None) -> None:
+    """Create a topic unless it exists."""
+    admin = AdminClient({"bootstrap.servers": ",".join(cluster.bootstrap_servers), "log_level": 0})
+    if topic not in admin.list_topics(timeout=30).topics:
+        admin.create_topics([NewTopic(topic, partitions, config=configs or KEPT)])[topic].result(30)
+
+
+def family(pid: int) -> list[psutil.Process]:
+    """A process and all below it."""
+    process = psutil.Process(pid)
+    return [process, *process.children(recursive=True)]
+
+
+def kill(processes: Iterable[psutil.Process]) -> None:
+    """Kill processes, those that have ended meanwhile excepted; psutil knows a pid that was given to another."""
+    for process in processes:
+        try:
+            process.kill()
+        except psutil.NoSuchProcess:
+            continue

@@ -1,0 +1,81 @@
+"""Brokers that die or freeze while a task copies: the same task goes on when they are back."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from relay_pipelines.copy.faults import Point
+from relay_pipelines.embedded import EmbeddedCluster
+from tests.chaos.harness import Mirror, Process, Source
+
+NewMirror = Callable[[Source, EmbeddedCluster], Mirror]
+
+
+@pytest.fixture(scope="module")
+def own_source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
+    """A source whose broker tests may kill."""
+    with EmbeddedCluster("own-source", folder=tmp_path_factory.mktemp("own-source")) as cluster:
+        yield cluster
+
+
+def patient(mirror: Mirror) -> Mirror:
+    """A broker takes its time to start on a busy machine; what is tested is that the task goes on, not how long it waits."""
+    mirror.options = dataclasses.replace(mirror.options, max_attempts=200, backoff_max_ms=500)
+    return mirror
+
+
+def stopped_at(mirror: Mirror, point: Point, at_pass: int) -> Process:
+    task = mirror.start_task(f"{point}=SIGSTOP@{at_pass}")
+    task.wait_until_stopped()
+    return task
+
+
+@pytest.mark.parametrize(
+    ("point", "at_pass"), [(Point.MID_CHUNK, 40), (Point.BEFORE_END_TXN, 3), (Point.AFTER_INIT_PRODUCER_ID, 1)]
+)
+def test_destination_killed(
+    new_mirror: NewMirror, source: Source, own_destination: EmbeddedCluster, point: Point, at_pass: int
+) -> None:
+    """A destination broker that is killed and comes back costs the task a retry, and nothing else."""
+    mirror = patient(new_mirror(source, own_destination))
+    task = stopped_at(mirror, point, at_pass)
+    (broker,) = own_destination.brokers
+    broker.kill()
+    task.send(signal.SIGCONT)
+    broker.start()
+    assert task.statuses() == ["done", "done"]
+    mirror.assert_all_arrived()
+
+
+def test_source_killed(new_mirror: NewMirror, own_source: EmbeddedCluster, destination_cluster: EmbeddedCluster) -> None:
+    """A source broker that is killed and comes back costs the task a retry, and nothing else."""
+    mirror = patient(new_mirror(Source.filled(own_source), destination_cluster))
+    task = stopped_at(mirror, Point.MID_CHUNK, 40)
+    (broker,) = own_source.brokers
+    broker.kill()
+    task.send(signal.SIGCONT)
+    broker.start()
+    assert task.statuses() == ["done", "done"]
+    mirror.assert_all_arrived()
+
+
+@pytest.mark.parametrize("request_timeout_ms", [1_000, 30_000])
+def test_destination_frozen(
+    new_mirror: NewMirror, source: Source, own_destination: EmbeddedCluster, request_timeout_ms: int
+) -> None:
+    """A destination broker that answers nothing for some seconds does no harm, whether the task waits for it or tries again."""
+    mirror = patient(new_mirror(source, own_destination))
+    mirror.options = dataclasses.replace(mirror.options, request_timeout_ms=request_timeout_ms)
+    task = stopped_at(mirror, Point.BEFORE_END_TXN, 2)
+    (broker,) = own_destination.brokers
+    broker.pause()
+    task.send(signal.SIGCONT)
+    time.sleep(4)  # longer than the shorter timeout, twice over
+    broker.resume()
+    assert task.statuses() == ["done", "done"]
+    mirror.assert_all_arrived()

@@ -1,0 +1,36 @@
+"""A task killed with SIGKILL at every named point, early and late in its range, and then run again."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from relay_pipelines.copy.faults import Point
+from tests.chaos.harness import Mirror
+
+FAULTS = [
+    *((Point.AFTER_INIT_PRODUCER_ID, one) for one in (1, 2)),
+    *((Point.MID_CHUNK, one) for one in (1, 40)),
+    *((Point.BEFORE_CHECKPOINT, one) for one in (1, 3)),
+    *((Point.BEFORE_END_TXN, one) for one in (1, 3)),
+    *((Point.AFTER_END_TXN, one) for one in (1, 3)),
+    *((Point.BEFORE_OUTCOME, one) for one in (1, 2)),
+]
+
+
+def test_undisturbed(mirror: Mirror) -> None:
+    """Without any fault everything arrives as it was, in several chunks per topic-partition."""
+    task = mirror.start_task()
+    assert task.statuses() == ["done", "done"]
+    assert min(outcome["chunks"] for outcome in task.said()) >= 4
+    mirror.assert_all_arrived()
+
+
+@pytest.mark.parametrize(("point", "at_pass"), FAULTS)
+def test_killed_and_run_again(mirror: Mirror, point: Point, at_pass: int) -> None:
+    """A task killed at a named point leaves nothing that the next one doubles, loses or waits for."""
+    killed = mirror.start_task(f"{point}=SIGKILL@{at_pass}")
+    assert killed.end() == -signal.SIGKILL
+    mirror.copy()
+    mirror.assert_all_arrived()

@@ -1,0 +1,52 @@
+"""Whole runs under real Spark whose processes are killed."""
+
+from __future__ import annotations
+
+import signal
+
+import psutil
+import pytest
+
+from relay_pipelines.copy.faults import Point
+from tests.chaos.harness import Mirror, family, kill
+
+
+@pytest.mark.parametrize(("point", "at_pass"), [(Point.BEFORE_END_TXN, 2), (Point.AFTER_END_TXN, 2)])
+def test_python_worker_killed(mirror: Mirror, point: Point, at_pass: int) -> None:
+    """Spark runs a killed task again, within the same run, which ends well."""
+    run = mirror.start_run(f"{point}=SIGKILL@{at_pass}")
+    assert run.end() == 0, run.errors.read_text()[-2000:]
+    assert run.token.exists()
+    mirror.assert_all_arrived()
+
+
+def test_driver_killed(mirror: Mirror) -> None:
+    """A run whose driver is killed within a chunk is taken up by the next; a task of the first that wakes later is harmless."""
+    first = mirror.start_run(f"{Point.MID_CHUNK}=SIGSTOP@40")
+    first.wait_until(first.token.exists, "copying")
+    orphans = family(first.popen.pid)[1:]
+    try:
+        first.send(signal.SIGKILL)
+        assert first.end() == -signal.SIGKILL
+        second = mirror.start_run()
+        assert second.end() == 0, second.errors.read_text()[-2000:]
+        for one in orphans:
+            if one.is_running():
+                one.resume()
+        _, alive = psutil.wait_procs(orphans, 30)
+        assert alive == []
+    finally:
+        kill(orphans)
+    mirror.assert_all_arrived()
+
+
+def test_interrupted(mirror: Mirror) -> None:
+    """Ctrl-C ends a run within seconds, leaves no transaction open, and the next run goes on from what was committed."""
+    run = mirror.start_run(f"{Point.MID_CHUNK}=SIGSTOP@40")
+    run.wait_until(run.token.exists, "copying")
+    run.send(signal.SIGINT)
+    assert run.end() == 130, run.errors.read_text()[-2000:]
+    assert mirror.held_back() == []
+    again = mirror.start_run()
+    assert again.end() == 0, again.errors.read_text()[-2000:]
+    mirror.assert_all_arrived()

@@ -1,0 +1,92 @@
+"""A task held up with SIGSTOP while another one takes its range over; then it wakes and believes that it still owns it."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from relay_pipelines.copy.faults import Point
+from relay_pipelines.embedded import EmbeddedCluster
+from tests.chaos.harness import Mirror, Process, Source
+
+
+def stopped_task(mirror: Mirror, fault: str) -> Process:
+    task = mirror.start_task(fault)
+    task.wait_until_stopped()
+    return task
+
+
+@pytest.mark.parametrize(
+    ("point", "at_pass"),
+    [(Point.MID_CHUNK, 40), (Point.BEFORE_CHECKPOINT, 2), (Point.BEFORE_END_TXN, 2), (Point.AFTER_END_TXN, 2)],
+)
+def test_overtaken_while_stopped(mirror: Mirror, point: Point, at_pass: int) -> None:
+    """A task that wakes after another one has finished its range is fenced, and has doubled nothing."""
+    zombie = stopped_task(mirror, f"{point}=SIGSTOP@{at_pass}")
+    mirror.copy()
+    zombie.send(signal.SIGCONT)
+    first, second = zombie.statuses()
+    assert first.startswith("fenced"), first
+    assert second == "done"  # it had not begun that range when it was stopped: nothing to be fenced from, and nothing left to do
+    mirror.assert_all_arrived()
+
+
+def test_overtaken_before_its_first_record(mirror: Mirror) -> None:
+    """A task stopped between its InitProducerId and the reading of its checkpoint finds all done, and copies nothing."""
+    zombie = stopped_task(mirror, f"{Point.AFTER_INIT_PRODUCER_ID}=SIGSTOP@1")
+    mirror.copy()
+    zombie.send(signal.SIGCONT)
+    assert zombie.statuses() == ["done", "done"]
+    assert [outcome["records"] for outcome in zombie.said()] == [0, 0]
+    mirror.assert_all_arrived()
+
+
+@pytest.mark.parametrize("point", [Point.MID_CHUNK, Point.BEFORE_END_TXN])
+def test_wakes_while_the_other_is_copying(mirror: Mirror, point: Point) -> None:
+    """A task that wakes in the middle of its successor's transaction is fenced, and leaves that transaction alone."""
+    zombie = stopped_task(mirror, f"{point}=SIGSTOP@2")
+    successor = stopped_task(mirror, f"{Point.MID_CHUNK}=SIGSTOP@20")
+    zombie.send(signal.SIGCONT)
+    zombie.wait_until(lambda: len(zombie.said()) > 0 or zombie.stopped, "fenced")
+    successor.send(signal.SIGCONT)
+    assert successor.statuses()[0] == "done"
+    assert zombie.statuses()[0].startswith("fenced")
+    # on the second topic-partition they meet without either having been stopped: one of them, or both in turn, copy it
+    mirror.copy()
+    mirror.assert_all_arrived()
+
+
+def test_sleeps_longer_than_its_transaction_may_last(mirror: Mirror) -> None:
+    """A task whose transaction the broker has aborted meanwhile commits nothing of it; the next task begins where it had."""
+    mirror.options = dataclasses.replace(mirror.options, transaction_timeout_ms=2_000, chunk_ms=1_000)
+    sleeper = stopped_task(mirror, f"{Point.BEFORE_END_TXN}=SIGSTOP@3")
+    # the broker looks for transactions that are too old every so often: readers are let through when it has aborted ours
+    sleeper.wait_until(lambda: not mirror.held_back(), "aborted by the destination")
+    sleeper.send(signal.SIGCONT)
+    first, second = sleeper.statuses()
+    assert first == "done" or first.startswith("fenced"), first
+    assert second == "done"
+    mirror.copy()
+    mirror.assert_all_arrived()
+
+
+def test_wakes_to_a_broken_connection(
+    new_mirror: Callable[[Source, EmbeddedCluster], Mirror], source: Source, own_destination: EmbeddedCluster
+) -> None:
+    """A task that must connect anew after it was overtaken does not take the range back from its successor."""
+    mirror = new_mirror(source, own_destination)
+    zombie = stopped_task(mirror, f"{Point.MID_CHUNK}=SIGSTOP@40")
+    (broker,) = own_destination.brokers
+    broker.kill()
+    broker.start()
+    successor = stopped_task(mirror, f"{Point.MID_CHUNK}=SIGSTOP@20")
+    zombie.send(signal.SIGCONT)
+    zombie.wait_until(lambda: len(zombie.said()) > 0, "fenced")
+    successor.send(signal.SIGCONT)
+    assert successor.statuses()[0] == "done"
+    assert zombie.statuses()[0].startswith("fenced")
+    mirror.copy()
+    mirror.assert_all_arrived()
