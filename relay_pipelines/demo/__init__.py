@@ -1,0 +1,18 @@
+"""`relay demo`: two identical upstream clusters, a destination, a mirror that is killed, and the proof that nothing is missing.
+
+events      the records of a made-up web shop
+upstream    writes them to both nodes
+scene       folder, clusters, topics, relay.yaml
+command     the `relay` command as a process that can be killed
+progress    what the ledger at the destination says
+reading     reads a cluster from end to end, with a client that is not ours
+proof       compares two sides, record by record
+telling     what people see
+story       all of it in order
+"""
+
+from __future__ import annotations
+
+from relay_pipelines.demo.story import EVENTS, main
+
+__all__ = ["EVENTS", "main"]
