@@ -19,7 +19,7 @@ from benchmarks.contenders.relay_spark import RelaySpark
 from benchmarks.contenders.relay_task import RelayTask
 from benchmarks.inputs import CODEC_NAMES, Input
 from benchmarks.profiling import profile
-from benchmarks.values import Case, Extent, Result
+from benchmarks.values import Case, Cost, Extent, Result
 from relay_pipelines.model import Cluster
 
 LIMIT_SECONDS = 180.0
@@ -118,7 +118,10 @@ class _Bench:
     def _measure(self, contender: Contender, repetition: int, extents: tuple[Extent, ...]) -> None:
         short = "".join(character if character.isalnum() else "-" for character in contender.name.lower()).replace("--", "-")
         with self._case(f"{short}-{self.wanted.name}-{repetition}", extents) as case:
-            cost = contender.copy(case)
+            try:
+                cost = contender.copy(case)
+            except Exception as error:  # noqa: BLE001 - one contender's failure must not cost the others their figures
+                cost = Cost(error=f"{type(error).__name__}: {error}")
             found = clusters.scan(self.destination, case.destination_topic)
         if not cost.error and [one.records for one in found] != [one.records for one in extents]:
             expected = [one.records for one in extents]

@@ -89,7 +89,8 @@ def _properties(case: Case) -> dict[str, object]:
         f"{source}.consumer.isolation.level": "read_committed",
         "tasks.max": 2,
         "replication.factor": 1,
-        "offset-syncs.topic.replication.factor": 1,
+        # it makes the topic even when it sends no heartbeats; its offset-syncs twin may not be given while those are off
+        "heartbeats.topic.replication.factor": 1,
         "offset.storage.replication.factor": 1,
         "status.storage.replication.factor": 1,
         "config.storage.replication.factor": 1,

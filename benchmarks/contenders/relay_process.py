@@ -48,7 +48,8 @@ class RelayProcess:
                 return Cost(error=f"not finished within {case.limit_seconds:g} s")
             finally:
                 _kill(process)
-        return _cost(json.loads(figures.read_text()), folder / "output.log")
+        # none: the process that measures was killed
+        return _cost(json.loads(figures.read_text()), folder / "output.log") if figures.exists() else Cost(error="no figures")
 
     def close(self) -> None:
         """Nothing stays."""
