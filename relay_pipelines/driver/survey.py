@@ -138,7 +138,15 @@ def _positions(source: ClusterClient, topics: Sequence[str], found: Mapping[Topi
     wanted = [one for topic in topics for one in source.topic(topic).topic_partitions]
     low = source.list_offsets(wanted, EARLIEST, READ_COMMITTED)
     end = source.list_offsets(wanted, LATEST, READ_COMMITTED)
-    return [Position(one, low[one], end[one], found[one].next_offset if one in found else None) for one in wanted]
+    return [_position(source, one, low[one], end[one], found.get(one)) for one in wanted]
+
+
+def _position(source: ClusterClient, at: TopicPartition, low: int, end: int, checkpoint: Checkpoint | None) -> Position:
+    if checkpoint is None:
+        return Position(at, low, end)
+    # brokers before Kafka 2.8 tell no topic ids; identical nodes have different ones
+    ids = checkpoint.topic_ids.get(source.cluster.name), source.topic(at.topic).topic_id
+    return Position(at, low, end, checkpoint.next_offset, recreated=all(ids) and ids[0] != ids[1])
 
 
 def _checkpoints(

@@ -26,12 +26,14 @@ class Position:
         low_watermark: the first offset that the source still has.
         end_offset: the last stable offset: reading committed records stops before it.
         next_offset: the checkpoint's; None if there is no checkpoint.
+        recreated: whether the topic is another one of the same name than the one that was copied: its id on the node has changed.
     """
 
     topic_partition: TopicPartition
     low_watermark: int
     end_offset: int
     next_offset: int | None = None
+    recreated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +119,13 @@ def data_loss(position: Position) -> DataLossError | None:
     """The guard that holds the topic-partition back, if one does."""
     if position.next_offset is None:
         return None
+    if position.recreated:
+        return DataLossError(
+            "the topic was deleted and created again since it was copied: its id is another",
+            remedy="mirror it under a new name into a new destination topic",
+            topic_partition=position.topic_partition,
+            offset=position.next_offset,
+        )
     if position.next_offset < position.low_watermark:
         return DataLossError(
             f"retention took the offsets [{position.next_offset}, {position.low_watermark}) before they were copied:"

@@ -85,6 +85,14 @@ GUARDS = [
             " restore the topic, or mirror it under a new name into a new destination topic"
         ),
     ),
+    (
+        "recreated, and grown past the checkpoint since",
+        Position(TopicPartition("t", 3), 0, 20, 9, recreated=True),
+        (
+            "t-3 at offset 9: the topic was deleted and created again since it was copied: its id is another;"
+            " mirror it under a new name into a new destination topic"
+        ),
+    ),
 ]
 
 
