@@ -20,9 +20,11 @@ from relay_pipelines.plan.packing import pack
 from relay_pipelines.settings import Mirror
 from relay_pipelines.spark import job as spark_job
 from relay_pipelines.spark import session as spark_session
-from relay_pipelines.wire.cluster import ClusterClient
+from relay_pipelines.wire.cluster import LATEST, READ_COMMITTED, READ_UNCOMMITTED, ClusterClient
 
 _POLL_SECONDS = 0.5
+_VISIBLE_SECONDS = 5.0
+_VISIBLE_POLL_SECONDS = 0.01
 _CANCEL_SECONDS = 2.0
 
 
@@ -82,6 +84,7 @@ def run(
             if result.interrupted or submission.error is not None:
                 _fence(job, ranges, clock)
             _count(follower.finish(), result, observers)
+            _wait_until_visible(job, ranges, clock)
             result.copying_seconds = clock.monotonic() - copying
     except RelayError as error:
         result.errors.append(error)
@@ -154,3 +157,19 @@ def _fence(job: CopyJob, ranges: Sequence[CopyRange], clock: Clock) -> None:
         for one in ranges:
             name = transactional_id(job.mirror, one.source.topic_partition)
             TransactionalProducer(client, name, job.options, clock, lambda *_: None).start()
+
+
+def _wait_until_visible(job: CopyJob, ranges: Sequence[CopyRange], clock: Clock) -> None:
+    """Wait until readers of committed records see what is there: EndTxn is answered before all its markers are written.
+
+    Gives up after a while without a word: another producer may have a transaction of its own open in the topic.
+    """
+    deadline = clock.monotonic() + _VISIBLE_SECONDS
+    with ClusterClient(job.destination, DestinationError, f"relay-{job.mirror}", job.options.request_timeout_ms) as client:
+        destinations = {one.destination for one in ranges}
+        ends = client.list_offsets(destinations, LATEST, READ_UNCOMMITTED)
+        while destinations and clock.monotonic() < deadline:
+            stable = client.list_offsets(destinations, LATEST, READ_COMMITTED)
+            destinations = {one for one in destinations if stable[one] < ends[one]}
+            if destinations:
+                clock.sleep(_VISIBLE_POLL_SECONDS)
