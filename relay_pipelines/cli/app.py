@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from relay_pipelines.cli.context import Invocation
 
+
+class _Commands(TyperGroup):
+    """Lets Ctrl-C through to the entry point, where typer would end without a word."""
+
+    def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override,unused-ignore]
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise typer.Abort from None
+
+
 app = typer.Typer(
     name="relay",
+    cls=_Commands,
     help="Copy Kafka topics from one cluster to another in batch: exactly once, verbatim, proved.",
     epilog="Exit codes: 0 done, 1 failed, 2 bad usage or configuration, 3 data-loss guard, 4 a check found a difference,"
     " 130 interrupted.",
@@ -107,8 +120,10 @@ def ledger(
 
 
 @app.command()
-def demo(*, keep: Annotated[bool, typer.Option("--keep", help="Leave the demo's clusters running until Ctrl-C.")] = False) -> int:
-    """Start two Kafka clusters on this machine and copy between them."""
-    from relay_pipelines.demo import main  # type: ignore[attr-defined,unused-ignore]
+def demo(
+    *, keep: Annotated[bool, typer.Option("--keep", help="Leave the folder with relay.yaml, logs and data.")] = False
+) -> int:
+    """Mirror between Kafka clusters on this machine, kill the mirror, and prove that nothing is missing."""
+    from relay_pipelines.demo import main
 
     return int(main(keep=keep))

@@ -15,7 +15,6 @@ from relay_pipelines.driver.result import INTERRUPTED
 from relay_pipelines.errors import RelayError
 
 _FAILED = 1
-_BROKEN_PIPE = 141  # what shells report after SIGPIPE
 _GLOBAL_FLAGS = ("--debug",)
 _GLOBAL_OPTIONS = ("--config", "-c")
 
@@ -33,12 +32,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except (RelayError, typer.TyperException) as error:
         return _failed(error, debug=debug)
-    except (KeyboardInterrupt, typer.Abort):
+    except (KeyboardInterrupt, typer.Abort):  # before the command began, or in it
         say.error("interrupted")
         return INTERRUPTED
     except BrokenPipeError:  # as in `relay ledger | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _BROKEN_PIPE
+        return _FAILED
     except Exception as error:  # noqa: BLE001 - a bug; even so people get one line
         if debug:
             traceback.print_exception(error)

@@ -1,0 +1,165 @@
+"""What people see: numbers in words, progress lines and bars, tables on any terminal."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+from rich.console import Console
+
+from relay_pipelines.console import tables, words
+from relay_pipelines.console.progress import Bars, Lines
+from relay_pipelines.driver.planning import RunPlan, plan
+from relay_pipelines.driver.result import RunResult, TopicTotals
+from relay_pipelines.driver.survey import Survey
+from relay_pipelines.model import Cluster, LedgerEntry, OffsetRange, TopicPartition
+from relay_pipelines.plan.windows import Position, StartPolicy
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (words.count(1234567), "1,234,567"),
+        (words.count(2.4), "2"),
+        (words.size(0), "0 B"),
+        (words.size(1023), "1023 B"),
+        (words.size(1536), "1.5 KiB"),
+        (words.size(5 << 50), "5120.0 TiB"),
+        (words.seconds(0.04), "0.0 s"),
+        (words.seconds(9.94), "9.9 s"),
+        (words.seconds(42.4), "42 s"),
+        (words.seconds(125), "2 min 5 s"),
+        (words.seconds(12_000), "3 h 20 min"),
+        (words.moment(1_700_000_000_123), "2023-11-14T22:13:20Z"),
+        (words.plural(1, "record"), "1 record"),
+        (words.plural(2000, "record"), "2,000 records"),
+    ],
+)
+def test_words(said: str, expected: str) -> None:
+    assert said == expected
+
+
+def planned(topics: int, records: int = 1000) -> RunPlan:
+    names = [f"topic-{number}" for number in range(topics)]
+    survey = Survey(
+        mirror="m",
+        node=Cluster("node1", ("a:1",)),
+        destination=Cluster("destination", ("b:1",)),
+        decisions=(),
+        destinations={name: name for name in names},
+        positions=[Position(TopicPartition(name, 0), 0, records) for name in names],
+        checkpoints={},
+        checkpoint_ends={},
+        source_topics={},
+        destination_topics={},
+        source_configs={},
+        destination_configs={},
+        sizes_bytes={},
+    )
+    return plan(survey, StartPolicy.EARLIEST)
+
+
+def entry(topic: str, start: int, end: int) -> LedgerEntry:
+    here = OffsetRange(TopicPartition(topic, 0), start, end)
+    return LedgerEntry("m", here, here, end - start, 100, 1, 0, {}, "", "node1", "", "r", 0)
+
+
+class Screen:
+    """A console that can be read."""
+
+    def __init__(self, *, terminal: bool, width: int = 100) -> None:
+        self.file = io.StringIO()
+        self.console = Console(
+            file=self.file,
+            force_terminal=terminal,
+            width=width,
+            legacy_windows=False,
+            _environ={"TERM": "xterm", "NO_COLOR": "1"},
+        )
+
+    @property
+    def text(self) -> str:
+        """Without the escape sequences."""
+        return re.sub(r"\x1b\[[0-9;]*m", "", self.file.getvalue())
+
+
+def test_lines_come_every_few_seconds_and_only_with_news() -> None:
+    """Progress off a terminal: a first line, then one when two seconds have passed and something was committed."""
+    now = 100.0
+    screen = Screen(terminal=False)
+    lines = Lines("m", screen.console, lambda: now)
+    lines.begin(planned(2))
+    for at, entries in [
+        (109.0, [entry("topic-0", 0, 100)]),
+        (110.0, [entry("topic-0", 100, 200)]),
+        (113.0, []),
+        (114.0, []),
+        (119.0, [entry("topic-0", 200, 1000), entry("topic-1", 0, 1000)]),
+    ]:
+        now = at
+        lines.committed(entries)
+    assert screen.text.splitlines() == [
+        "m: copying 2,000 records of 2 topics from node1",
+        "m: 100 of 2,000 records (5 %), 100 B",
+        "m: 200 of 2,000 records (10 %), 200 B, 50 records/s, 36 s left",
+        "m: 2,000 of 2,000 records (100 %), 400 B, 200 records/s, 0.0 s left",
+    ]
+
+
+def test_a_run_with_nothing_to_copy_has_no_progress() -> None:
+    """No line, no bar."""
+    screen = Screen(terminal=False)
+    Lines("m", screen.console).begin(planned(0))
+    assert screen.text == ""
+
+
+@pytest.mark.parametrize("width", [200, 80, 40, 20])
+def test_bars_fit_the_terminal(width: int) -> None:
+    """No line is wider than the terminal, however narrow; a finished topic says so where there is room."""
+    screen = Screen(terminal=True, width=width)
+    bars = Bars(screen.console)
+    bars.begin(planned(2))
+    bars.committed([entry("topic-0", 0, 1000), entry("topic-1", 0, 300)])
+    screen.console.print(bars.live.get_renderable())
+    lines = screen.text.splitlines()
+    assert max(len(line) for line in lines) <= width
+    assert sum("topic" in line or "…" in line for line in lines) == 2
+    if width >= 80:
+        assert "1,000/1,000" in screen.text
+        assert "300/1,000" in screen.text
+        assert "done" in screen.text
+
+
+def test_many_topics_are_one_bar_and_those_under_way() -> None:
+    """Forty topics do not fill the screen: their sum is shown, and those that are being copied."""
+    screen = Screen(terminal=True)
+    bars = Bars(screen.console)
+    bars.begin(planned(40))
+    bars.committed([entry("topic-0", 0, 1000), entry("topic-1", 0, 300)])
+    screen.console.print(bars.live.get_renderable())
+    assert "40 topics" in screen.text
+    assert "1,300/40,000" in screen.text
+    assert "topic-1" in screen.text
+    assert "topic-0" not in screen.text
+    bars.committed([entry(f"topic-{number}", 0, 10) for number in range(2, 40)])
+    assert sum(task.visible for task in bars.live.tasks) <= 9
+
+
+@pytest.mark.parametrize("width", [240, 60, 30])
+def test_tables_lose_nothing_on_a_narrow_terminal(width: int) -> None:
+    """A narrow terminal folds cells; no character of a number is cut away."""
+    screen = Screen(terminal=True, width=width)
+    totals = TopicTotals(records=1_234_567, size_bytes=1 << 30, nodes={"node1"})
+    result = RunResult("m", "r", {"orders.with.a.long.name": totals}, copying_seconds=2.0)
+    screen.console.print(tables.summary(result))
+    assert max(len(line) for line in screen.text.splitlines()) <= width
+    assert "…" not in screen.text
+
+
+def test_no_color_means_none() -> None:
+    """With NO_COLOR in the environment no color is sent, only bold and the like."""
+    screen = Screen(terminal=True)
+    result = RunResult("m", "r", {"t": TopicTotals(records=1)}, copying_seconds=2.0)
+    screen.console.print(tables.summary(result))
+    assert set(re.findall(r"\x1b\[([0-9;]*)m", screen.file.getvalue())) <= {"0", "1", "2", "3", "1;3"}

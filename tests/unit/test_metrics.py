@@ -1,0 +1,200 @@
+"""What the metrics count, and that their page tells the truth."""
+
+from __future__ import annotations
+
+import re
+import socket
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from relay_pipelines.driver.planning import RunPlan, plan
+from relay_pipelines.driver.result import RunResult, TopicTotals
+from relay_pipelines.driver.survey import Survey
+from relay_pipelines.errors import ConfigError, DataLossError, RelayError
+from relay_pipelines.metrics import METRICS, PREFIX, MetricsObserver, published
+from relay_pipelines.model import Cluster, LedgerEntry, OffsetRange, Outcome, Status, TopicPartition
+from relay_pipelines.plan.windows import Position, StartPolicy
+from relay_pipelines.settings import Metrics
+
+PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
+HERE, THERE = TopicPartition("orders", 0), TopicPartition("copy.orders", 0)
+
+
+class FixedClock:
+    """Always the same moment."""
+
+    def monotonic(self) -> float:
+        return 0.0
+
+    def now_ms(self) -> int:
+        return 5_000
+
+    def sleep(self, seconds: float) -> None:
+        raise AssertionError(seconds)
+
+
+@pytest.fixture
+def observer() -> MetricsObserver:
+    return MetricsObserver(FixedClock())
+
+
+def planned(end_offset: int = 100, node: str = "node1", mirror: str = "m") -> RunPlan:
+    survey = Survey(
+        mirror=mirror,
+        node=Cluster(node, ("a:1",)),
+        destination=Cluster("destination", ("b:1",)),
+        decisions=(),
+        destinations={"orders": "copy.orders"},
+        positions=(Position(HERE, 0, end_offset), Position(TopicPartition("orders", 1), 0, 7, 7)),
+        checkpoints={},
+        checkpoint_ends={},
+        source_topics={},
+        destination_topics={},
+        source_configs={},
+        destination_configs={},
+        sizes_bytes={},
+    )
+    return plan(survey, StartPolicy.EARLIEST)
+
+
+def entry(start: int, end: int, records: int, **more: int) -> LedgerEntry:
+    return LedgerEntry(
+        mirror="m",
+        source=OffsetRange(HERE, start, end),
+        destination=OffsetRange(THERE, start, end),
+        records=records,
+        size_bytes=10 * records,
+        batches=1,
+        rewritten=2,
+        skipped=more,
+        digest="",
+        node="node1",
+        window="",
+        run_id="r",
+        committed_at_ms=1_500 + start,
+    )
+
+
+def value(observer: MetricsObserver, name: str, **labels: str) -> float | None:
+    return observer.registry.get_sample_value(PREFIX + name, labels)
+
+
+def test_committed_records_count(observer: MetricsObserver) -> None:
+    """Records, bytes, skips and lag follow the ledger."""
+    observer.begin(planned())
+    assert value(observer, "lag_records", mirror="m", topic="orders", partition="0") == 100
+    assert value(observer, "lag_records", mirror="m", topic="orders", partition="1") == 0
+    observer.committed([entry(0, 40, 38, control=2), entry(40, 60, 20)])
+    by_partition = {"source_topic": "orders", "source_partition": "0", "target_topic": "copy.orders", "target_partition": "0"}
+    assert value(observer, "messages_relayed_total", **by_partition) == 58
+    assert value(observer, "msg_count", source="orders", destination="copy.orders", partition="0") == 58
+    assert value(observer, "consumed_messages_total", topic="orders") == 58
+    assert value(observer, "produced_messages_total", topic="copy.orders") == 58
+    assert value(observer, "messages_rewritten_total", topic="orders") == 4
+    assert value(observer, "bytes_relayed_total", source_topic="orders", target_topic="copy.orders") == 580
+    assert value(observer, "offsets_skipped_total", topic="orders", reason="control") == 2
+    assert value(observer, "lag_records", mirror="m", topic="orders", partition="0") == 40
+    assert value(observer, "last_commit_timestamp_seconds", mirror="m") == 1.54
+
+
+def test_the_high_watermark_is_summed_over_the_mirrors_of_a_node(observer: MetricsObserver) -> None:
+    """Two mirrors that read one node add up; a mirror's second run replaces what its first one said."""
+    observer.begin(planned(100, mirror="a"))
+    observer.begin(planned(200, mirror="b"))
+    assert value(observer, "source_highwatermark", node_id="node1") == 314
+    observer.begin(planned(150, mirror="a"))
+    assert value(observer, "source_highwatermark", node_id="node1") == 364
+
+
+def test_a_run_that_ends_well(observer: MetricsObserver) -> None:
+    """Its time, the time of its commits, and when it succeeded."""
+    observer.begin(planned())
+    outcome = Outcome(OffsetRange(HERE, 0, 100), THERE, Status.DONE, 100, chunks=4, commit_seconds=0.5, node="node1")
+    observer.end(RunResult("m", "r", {"orders": TopicTotals()}, [outcome], seconds=20.0, copying_seconds=3.0))
+    assert value(observer, "window_duration_seconds_sum", mirror="m") == 3.0
+    assert value(observer, "commit_duration_seconds_count", mirror="m") == 4
+    assert value(observer, "commit_duration_seconds_sum", mirror="m") == pytest.approx(0.5)
+    assert value(observer, "last_success_timestamp_seconds", mirror="m") == 5.0
+    assert value(observer, "failures_total", mirror="m", error="FencedError") is None
+
+
+def test_a_run_with_nothing_to_copy_succeeds_but_has_no_window(observer: MetricsObserver) -> None:
+    """Success is news even then; a duration of nothing would spoil the histogram."""
+    observer.begin(planned())
+    observer.end(RunResult("m", "r", {}, seconds=0.1))
+    assert value(observer, "last_success_timestamp_seconds", mirror="m") == 5.0
+    assert value(observer, "window_duration_seconds_count", mirror="m") is None
+
+
+def test_failures_count_where_they_lie(observer: MetricsObserver) -> None:
+    """A failure counts at the source or the target where its kind tells; one that may be of either counts as a failure alone."""
+    observer.begin(planned())
+    kinds = ("SourceError", "DestinationError", "PermissionDeniedError")
+    outcomes = [
+        Outcome(OffsetRange(HERE, 0, 9), THERE, Status.FAILED, 0, node="node1", error_kind=kind, exit_code=1) for kind in kinds
+    ]
+    observer.end(RunResult("m", "r", {}, outcomes, [DataLossError("gone")], seconds=1.0))
+    for kind in (*kinds, "DataLossError"):
+        assert value(observer, "failures_total", mirror="m", error=kind) == 1
+    assert value(observer, "source_errors_total", node_id="node1", error="SourceError") == 1
+    assert value(observer, "source_errors_total", node_id="node1", error="DataLossError") == 1
+    assert value(observer, "target_errors_total", error="DestinationError") == 1
+    assert value(observer, "target_errors_total", error="PermissionDeniedError") is None
+    assert value(observer, "last_success_timestamp_seconds", mirror="m") is None
+
+
+def test_served_meanwhile_and_written_at_the_end(observer: MetricsObserver, tmp_path: Path) -> None:
+    """The address answers as long as the run lasts; the file is there after it, and nothing beside it."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    textfile = tmp_path / "relay.prom"
+    with published(observer, Metrics.model_validate({"address": address, "textfile": str(textfile)})):
+        observer.committed([entry(0, 5, 5)])
+        with urllib.request.urlopen(f"http://{address}/metrics") as answer:
+            assert b"kafka_relay_consumed_messages_total" in answer.read()
+        assert not textfile.exists()
+    assert 'kafka_relay_consumed_messages_total{topic="orders"} 5.0' in textfile.read_text()
+    assert [path.name for path in tmp_path.iterdir()] == ["relay.prom"]
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(f"http://{address}/metrics")
+
+
+def test_an_address_in_use_is_one_line(observer: MetricsObserver) -> None:
+    """It names the address and the key to change."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(ConfigError) as caught, published(observer, Metrics(address=address)):
+            pass
+    assert str(caught.value) == (
+        f"metrics cannot be served at {address}: Address already in use;"
+        " set metrics.address to a free port of this machine, or leave it out"
+    )
+
+
+def test_a_file_that_cannot_be_written_is_one_line(observer: MetricsObserver, tmp_path: Path) -> None:
+    """It names the file and why."""
+    where = Metrics.model_validate({"textfile": str(tmp_path)})
+    with pytest.raises(RelayError, match=f"metrics cannot be written to {tmp_path}: Is a directory"), published(observer, where):
+        pass
+
+
+def test_the_page_and_the_code_agree() -> None:
+    """docs/metrics.md has one row per metric: name, kind, labels and meaning as in the code, in the same order."""
+    rows = re.findall(r"^\| `([^`]+)` \| (\w+) \| ([^|]*) \| (.+) \|$", PAGE.read_text(), re.MULTILINE)
+    assert rows == [
+        (PREFIX + metric.name, metric.kind, ", ".join(f"`{label}`" for label in metric.labels), metric.meaning)
+        for metric in METRICS
+    ]
+
+
+def test_every_metric_is_exposed_under_its_name(observer: MetricsObserver) -> None:
+    """The names in the table are those a scrape shows."""
+    exposed = {
+        family.name + ("_total" if family.type == "counter" else ""): family.type for family in observer.registry.collect()
+    }
+    assert exposed == {PREFIX + metric.name: metric.kind for metric in METRICS}
