@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest, InitProducerIdRequest
 
 from relay_pipelines.copy.clock import Clock
-from relay_pipelines.errors import DestinationError
+from relay_pipelines.errors import DestinationError, RelayError
 from relay_pipelines.model import CopyOptions, TopicPartition
 from relay_pipelines.wire import failures, produce
 from relay_pipelines.wire.batch import Batch, ProducerState, rehome
@@ -109,15 +109,22 @@ class TransactionalProducer:
                 ],
             )
             answer = self._client.call(self._coordinator, request, 2)
-            codes = {
-                one.partition_error_code
+            # with one failing topic-partition the others come back as OPERATION_NOT_ATTEMPTED
+            refused.clear()
+            refused.update(
+                (TopicPartition(topic.name, one.partition_index), one.partition_error_code)
                 for topic in answer.results_by_topic_v3_and_below
                 for one in topic.results_by_partition
-            }
-            # with one failing topic-partition the others come back as OPERATION_NOT_ATTEMPTED
-            return max(codes - {failures.OPERATION_NOT_ATTEMPTED}, default=failures.NONE)
+                if one.partition_error_code not in {failures.NONE, failures.OPERATION_NOT_ATTEMPTED}
+            )
+            return next(iter(refused.values()), failures.NONE)
 
-        self._until_settled("AddPartitionsToTxn", ask)
+        refused: dict[TopicPartition, int] = {}
+        try:
+            self._until_settled("AddPartitionsToTxn", ask)
+        except RelayError as error:
+            error.topic_partition = next(iter(refused), None)
+            raise
         self._added.update(new)
 
     def send(self, topic_partition: TopicPartition, batch: Batch) -> None:

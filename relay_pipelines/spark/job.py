@@ -18,6 +18,7 @@ import pyarrow.json as pa_json
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import RelayError
 from relay_pipelines.model import CopyJob, CopyRange, OffsetRange, Outcome, Skipped, Status, TopicPartition
+from relay_pipelines.spark.session import context_of
 
 _SKIPPED = pa.struct([(str(reason), pa.int64()) for reason in Skipped])
 _ARROW = pa.schema(
@@ -64,7 +65,12 @@ def submit(session: Any, job: CopyJob, groups: Sequence[Sequence[CopyRange]], ta
     Raises:
         RelayError: Spark gave the job up. What was committed until then is in the ledger.
     """
-    session.addTag(tag)
+    context = context_of(session)
+    if context is None:
+        session.addTag(tag)
+    else:
+        # a session's own tag is unknown to every thread but this one, and cancelling is another thread's business
+        context.addJobTag(tag)
     try:
         tasks = session.range(0, len(groups), 1, len(groups))
         rows = tasks.mapInArrow(partial(_copy_groups, job, [list(group) for group in groups]), SCHEMA).collect()
@@ -74,13 +80,17 @@ def submit(session: Any, job: CopyJob, groups: Sequence[Sequence[CopyRange]], ta
             remedy="what is committed stays; run again to go on, with --debug to see Spark's own words",
         ) from error
     finally:
-        session.removeTag(tag)
+        (session.removeTag if context is None else context.removeJobTag)(tag)
     return [_outcome(row.asDict(recursive=True)) for row in rows]
 
 
 def cancel(session: Any, tag: str) -> None:
     """Stop the job submitted under `tag`; its tasks die without committing what they have under way."""
-    session.interruptTag(tag)
+    context = context_of(session)
+    if context is None:
+        session.interruptTag(tag)
+    else:
+        context.cancelJobsWithTag(tag)
 
 
 def _copy_groups(job: CopyJob, groups: list[list[CopyRange]], ids: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -69,10 +69,14 @@ def end(session: Any) -> None:
 
 def slots(session: Any) -> int:
     """How many tasks run at once. Spark Connect does not say: there spark.default.parallelism counts, or a small number."""
-    try:
-        return max(1, int(session.sparkContext.defaultParallelism))
-    except Exception:  # noqa: BLE001  # Spark Connect has no SparkContext and says so with an error class of its own
-        return max(1, int(session.conf.get("spark.default.parallelism", str(_UNKNOWN_SLOTS))))
+    context = context_of(session)
+    known = session.conf.get("spark.default.parallelism", str(_UNKNOWN_SLOTS)) if context is None else context.defaultParallelism
+    return max(1, int(known))
+
+
+def context_of(session: Any) -> Any:
+    """Return the SparkContext; None behind Spark Connect, where there is none to be had."""
+    return getattr(session, "sparkContext", None)
 
 
 def _classic(master: str, conf: Mapping[str, str], *, verbose: bool) -> Any:

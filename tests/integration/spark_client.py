@@ -1,0 +1,103 @@
+"""A driver in a process of its own, since a process can hold one SparkContext alone.
+
+`python -m tests.integration.spark_client <pickled Request>`; says as JSON what came of it.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from relay_pipelines.errors import RelayError
+from relay_pipelines.model import CopyJob, CopyRange
+from relay_pipelines.spark.job import cancel, submit
+from relay_pipelines.spark.session import connect, end, slots
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to do.
+
+    Args:
+        groups: one Spark task each.
+        times: how often to copy them.
+        cancel_at: a file at whose appearance the copy is cancelled.
+    """
+
+    master: str | None = None
+    remote: str | None = None
+    conf: dict[str, str] = field(default_factory=dict)
+    job: CopyJob | None = None
+    groups: Sequence[Sequence[CopyRange]] = ()
+    times: int = 1
+    cancel_at: str = ""
+
+
+def answer(request: Request) -> dict[str, Any]:
+    """Do it."""
+    try:
+        session = connect(request.master, request.remote, request.conf)
+        try:
+            return _copied(session, request)
+        finally:
+            end(session)
+    except RelayError as error:
+        return {"error": str(error), "kind": type(error).__name__}
+
+
+def cancelled(session: Any, job: CopyJob, groups: Sequence[Sequence[CopyRange]], when: Callable[[], bool]) -> str:
+    """Copy, cancel `when` the time has come, and return what the submitting thread was told."""
+    told: list[str] = []
+
+    def copy() -> None:
+        try:
+            submit(session, job, groups, job.run_id)
+        except RelayError as error:
+            told.append(str(error))
+
+    thread = threading.Thread(target=copy, daemon=True)
+    thread.start()
+    while thread.is_alive() and not when():
+        time.sleep(0.02)
+    cancel(session, job.run_id)
+    thread.join(60)
+    return told[0] if told else "it went on"
+
+
+def _copied(session: Any, request: Request) -> dict[str, Any]:
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        cores = slots(session)
+    found: dict[str, Any] = {"slots": cores, "warnings": [str(one.message) for one in said], "package": _package(session)}
+    if request.job is None:
+        return found
+    if request.cancel_at:
+        return found | {"told": cancelled(session, request.job, request.groups, Path(request.cancel_at).exists)}
+    outcomes = [submit(session, request.job, request.groups, f"run-{number}") for number in range(request.times)]
+    return found | {"outcomes": [[asdict(outcome) for outcome in one] for one in outcomes]}
+
+
+def _package(session: Any) -> str:
+    """Where a task finds the package."""
+
+    def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import relay_pipelines
+
+        for _ in batches:
+            yield pa.RecordBatch.from_arrays([pa.array([relay_pipelines.__file__])], ["file"])
+
+    return str(session.range(0, 1, 1, 1).mapInArrow(look, "file string").collect()[0].file)
+
+
+if __name__ == "__main__":
+    print(json.dumps(answer(pickle.loads(Path(sys.argv[1]).read_bytes()))))  # noqa: T201 - what the test reads

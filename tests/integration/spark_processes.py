@@ -1,0 +1,128 @@
+"""Real Spark, in processes of its own on 127.0.0.1: a standalone cluster, and a Spark Connect server.
+
+Their Python is not the tests' own: it finds the libraries, but not `relay_pipelines`, which must be shipped to it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import sysconfig
+import time
+import venv
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pyspark
+
+from relay_pipelines.embedded import guardian
+from relay_pipelines.embedded.ports import free_ports
+
+_START_SECONDS = 120.0
+_CLASS = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
+_QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+
+def python_without_the_package(folder: Path) -> Path:
+    """Make a Python that has every library of this one, but not the package under test."""
+    venv.EnvBuilder(symlinks=True).create(folder)
+    found = sysconfig.get_path("purelib", vars={"base": str(folder)})
+    # a .pth file adds the folder and does not look at the .pth files therein, which is how an editable install is found
+    (Path(found) / "libraries.pth").write_text(sysconfig.get_path("purelib"))
+    return folder / "bin" / "python"
+
+
+@contextmanager
+def standalone(folder: Path, python: Path) -> Iterator[str]:
+    """A master and a worker with two cores; yields the master's address."""
+    port, worker_port = free_ports(2)
+    master = f"spark://127.0.0.1:{port}"
+    home = ["--host", "127.0.0.1", "--webui-port", "0"]
+    with _running("org.apache.spark.deploy.master.Master", [*home, "--port", str(port)], folder / "master", python):
+        _wait_for(port, folder / "master.log")
+        told = [*home, "--port", str(worker_port), "--cores", "2", "--memory", "2g", "--work-dir", str(folder / "work"), master]
+        with _running("org.apache.spark.deploy.worker.Worker", told, folder / "worker", python):
+            _wait_for(worker_port, folder / "worker.log")
+            yield master
+
+
+@contextmanager
+def connect_server(folder: Path, python: Path, conf: Mapping[str, str], environment: Mapping[str, str]) -> Iterator[str]:
+    """A Spark Connect server on two cores of this machine; yields its address."""
+    (port,) = free_ports(1)
+    chosen = {
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": str(port),
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": "512m",
+        "spark.driver.extraJavaOptions": _QUICK,
+        "spark.ui.enabled": "false",
+        **conf,
+    }
+    told = ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "--master", "local[2,4]"]
+    told += [word for key, value in chosen.items() for word in ("--conf", f"{key}={value}")]
+    with _running("org.apache.spark.deploy.SparkSubmit", [*told, "spark-internal"], folder / "connect", python, environment):
+        _wait_for(port, folder / "connect.log")
+        yield f"sc://127.0.0.1:{port}"
+
+
+def executors() -> list[psutil.Process]:
+    """The JVMs that run the tasks of the standalone cluster."""
+    return [one for one in psutil.Process().children(recursive=True) if _is_executor(one)]
+
+
+def _is_executor(process: psutil.Process) -> bool:
+    try:
+        command = process.cmdline()
+    except psutil.Error:
+        return False
+    return bool(command) and command[0].endswith("java") and any("ExecutorBackend" in word for word in command)
+
+
+@contextmanager
+def _running(
+    name: str, arguments: Sequence[str], home: Path, python: Path, environment: Mapping[str, str] | None = None
+) -> Iterator[None]:
+    """Run a main class of Spark's; it ends with this process, however this process ends."""
+    home.mkdir(parents=True)
+    own = {
+        "PYSPARK_PYTHON": str(python),
+        "SPARK_DAEMON_JAVA_OPTS": _QUICK,
+        "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        **(environment or {}),
+    }
+    with home.with_suffix(".log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", guardian.__file__, str(os.getpid()), _CLASS, name, *arguments],
+            # tasks find no package in the folder they start in
+            cwd=home,
+            env=os.environ | own,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+        )
+    try:
+        yield
+    finally:
+        below = psutil.Process(process.pid).children(recursive=True)
+        process.terminate()
+        process.communicate(timeout=30)
+        for one in below:
+            if one.is_running():
+                one.kill()
+
+
+def _wait_for(port: int, log: Path) -> None:
+    deadline = time.monotonic() + _START_SECONDS
+    while True:
+        with socket.socket() as tried:
+            if not tried.connect_ex(("127.0.0.1", port)):
+                return
+        assert time.monotonic() < deadline, f"does not serve: {log.read_text()[-2000:]}"
+        time.sleep(0.1)

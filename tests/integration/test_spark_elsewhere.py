@@ -1,0 +1,164 @@
+"""The copy on Spark that runs elsewhere: on a standalone cluster, and through Spark Connect."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from relay_pipelines.copy.clock import SystemClock
+from relay_pipelines.driver.run import _fence
+from tests.chaos.harness import PATIENCE_SECONDS, ROOT, Mirror, family, kill
+from tests.integration import spark_processes
+from tests.integration.conftest import Trap
+from tests.integration.spark_client import Request
+
+ON_LOOPBACK = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.memory": "512m",
+    "spark.executor.memory": "512m",
+}
+
+
+class Client:
+    """Runs `spark_client` for a test."""
+
+    def __init__(self, folder: Path, python: Path) -> None:
+        self._folder = folder
+        self._python = python
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def start(self, request: Request, **environment: str) -> Callable[[], dict[str, Any]]:
+        """Start it and return what waits for its answer."""
+        number = len(self.processes)
+        asked, said, log = (self._folder / f"client-{number}.{kind}" for kind in ("request", "json", "log"))
+        asked.write_bytes(pickle.dumps(request))
+        with said.open("wb") as stdout, log.open("wb") as stderr:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "tests.integration.spark_client", str(asked)],
+                cwd=ROOT,
+                env=os.environ | {"PYSPARK_PYTHON": str(self._python), "SPARK_LOCAL_IP": "127.0.0.1"} | environment,
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+            )
+        self.processes.append(process)
+
+        def wait() -> dict[str, Any]:
+            assert process.wait(2 * PATIENCE_SECONDS) == 0, log.read_text()[-3000:]
+            answer: dict[str, Any] = json.loads(said.read_text())
+            return answer
+
+        return wait
+
+    def ask(self, request: Request, **environment: str) -> dict[str, Any]:
+        """Run it to its end."""
+        return self.start(request, **environment)()
+
+    def close(self) -> None:
+        """Kill what still runs."""
+        for process in self.processes:
+            if process.poll() is None:
+                kill(family(process.pid))
+                process.wait()
+
+
+@pytest.fixture
+def client(tmp_path: Path, bare_python: Path) -> Iterator[Client]:
+    """Drivers, each in a process of its own."""
+    client = Client(tmp_path, bare_python)
+    yield client
+    client.close()
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def statuses(answer: dict[str, Any]) -> list[str]:
+    assert "outcomes" in answer, answer
+    return [outcome["status"] for outcomes in answer["outcomes"] for outcome in outcomes]
+
+
+def test_python_of_the_executors(bare_python: Path, tmp_path: Path) -> None:
+    """The Python of the executors does not find the package by itself: where it is found there, it was shipped."""
+    told = subprocess.run([bare_python, "-c", "import pyspark, relay_pipelines"], cwd=tmp_path, capture_output=True, check=False)
+    assert b"No module named 'relay_pipelines'" in told.stderr
+
+
+def test_standalone_cluster(client: Client, standalone_master: str, mirror: Mirror) -> None:
+    """Executors in other processes, which do not have the package, get it from the driver and copy."""
+    job, ranges = mirror.job()
+    answer = client.ask(Request(standalone_master, None, ON_LOOPBACK, job, [[one] for one in ranges]))
+    assert statuses(answer) == ["done", "done"]
+    assert "relay_pipelines.zip" in answer["package"]
+    assert answer["slots"] == 2
+    mirror.assert_all_arrived()
+
+
+def test_executor_killed(client: Client, standalone_master: str, mirror: Mirror, tmp_path: Path) -> None:
+    """An executor killed in the middle of a chunk costs nothing: the task runs again elsewhere, the orphan is fenced."""
+    trap = Trap.unset(tmp_path)
+    job, ranges = mirror.job()
+    trap.set()
+    conf = ON_LOOPBACK | {"spark.executorEnv.RELAY_FAULT": trap.fault}
+    wait = client.start(Request(standalone_master, None, conf, job, [ranges]))
+    wait_until(lambda: trap.sprung)
+    (executor,) = spark_processes.executors()
+    orphans = executor.children(recursive=True)
+    try:
+        assert any(one.status() == psutil.STATUS_STOPPED for one in orphans)
+        executor.kill()
+        assert statuses(wait()) == ["done", "done"]
+        for one in orphans:
+            if one.is_running():
+                one.resume()
+        psutil.wait_procs(orphans, 30)
+    finally:
+        kill(orphans)
+    mirror.assert_all_arrived()
+
+
+def test_spark_connect(client: Client, connect_remote: str, mirror: Mirror) -> None:
+    """Through Spark Connect the copy works, and a warm server works as well as a cold one; nothing is warned of."""
+    job, ranges = mirror.job()
+    answer = client.ask(Request(None, connect_remote, {}, job, [[one] for one in ranges], times=2))
+    assert statuses(answer) == ["done"] * 4
+    assert [outcome["records"] > 0 for outcome in answer["outcomes"][1]] == [False, False]
+    assert "relay_pipelines.zip" in answer["package"]
+    assert answer["slots"] >= 1
+    assert answer["warnings"] == []
+    mirror.assert_all_arrived()
+
+
+def test_spark_connect_client_by_client(client: Client, connect_remote: str, mirror: Mirror) -> None:
+    """Each run ships the package anew to a server that runs on: a second client does not trip over what the first one left."""
+    job, ranges = mirror.job()
+    for _ in range(2):
+        assert statuses(client.ask(Request(None, connect_remote, {}, job, [ranges]))) == ["done", "done"]
+    mirror.assert_all_arrived()
+
+
+def test_cancel_through_spark_connect(client: Client, connect_remote: str, connect_trap: Trap, mirror: Mirror) -> None:
+    """A job cancelled through Spark Connect ends; once fenced no transaction is open, and the next job completes the copy."""
+    job, ranges = mirror.job()
+    connect_trap.set()
+    answer = client.ask(Request(None, connect_remote, {}, job, [ranges], cancel_at=str(connect_trap.token)))
+    assert "cancel" in answer["told"].lower()
+    _fence(job, ranges, SystemClock())
+    assert mirror.held_back() == []
+    assert statuses(client.ask(Request(None, connect_remote, {}, job, [ranges]))) == ["done", "done"]
+    mirror.assert_all_arrived()

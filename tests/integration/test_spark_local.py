@@ -1,0 +1,113 @@
+"""The copy as a Spark job, on this machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import uuid
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from relay_pipelines.copy.clock import SystemClock
+from relay_pipelines.driver.run import _fence
+from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.model import Status
+from relay_pipelines.plan.packing import pack
+from relay_pipelines.spark.job import cancel, submit
+from relay_pipelines.spark.session import slots
+from tests.chaos import compare, source_data
+from tests.chaos.harness import Mirror, Source, create_topic
+from tests.integration.conftest import Trap
+from tests.integration.spark_client import cancelled
+
+
+@pytest.fixture
+def small_sources(source_cluster: EmbeddedCluster) -> list[Source]:
+    """Topics with next to nothing in them."""
+    topics = [f"small-{uuid.uuid4().hex[:8]}" for _ in range(3)]
+    for topic in topics:
+        create_topic(source_cluster, topic, source_data.PARTITIONS)
+        source_data.append(source_cluster, topic, 20, source_data.ONE_RECORD_BATCHES)
+    return [Source.of(source_cluster, topic) for topic in topics]
+
+
+def test_several_topics_in_one_job(local_session: Any, mirror: Mirror, small_sources: list[Source]) -> None:
+    """One job copies several topics, each topic-partition in one task, small ones packed; what tasks say, the ledger says."""
+    mirrors = [mirror, *(dataclasses.replace(mirror, source=small) for small in small_sources)]
+    for one in mirrors:
+        one.prepare()
+    ranges = list(itertools.chain.from_iterable(one.job()[1] for one in mirrors))
+    groups = pack(ranges, slots(local_session), {})
+    assert slots(local_session) == 2
+    assert len(groups) < len(ranges)
+
+    outcomes = submit(local_session, mirror.job()[0], groups, "several")
+
+    assert Counter(outcome.range for outcome in outcomes) == Counter(one.source for one in ranges)
+    assert {outcome.status for outcome in outcomes} == {Status.DONE}
+    expected: dict[tuple[str, int], int] = {}
+    ends: dict[tuple[str, int], int] = {}
+    for one in mirrors:
+        ends |= one.source.ends
+        for partition, records in one.source.records.items():
+            expected[one.source.topic, partition] = len(records)
+            compare.assert_equal(records, compare.records(one.destination, one.topic, partition))
+    compare.assert_ledger_covers(mirror.destination, mirror.name, ends, expected)
+    _assert_same(outcomes, compare.ledger(mirror.destination, mirror.name))
+
+
+def _assert_same(outcomes: list[Any], entries: list[dict[str, Any]]) -> None:
+    """What the tasks say they did is what is committed in the ledger, number by number."""
+    for outcome in outcomes:
+        at = dataclasses.asdict(outcome.range.topic_partition)
+        own = [entry for entry in entries if entry["source"]["topic_partition"] == at]
+        assert outcome.chunks == len(own)
+        assert outcome.next_offset == max(entry["source"]["end"] for entry in own) == outcome.range.end
+        for count in ("records", "size_bytes", "batches", "rewritten"):
+            assert getattr(outcome, count) == sum(entry[count] for entry in own), count
+        skipped: Counter[str] = Counter()
+        for entry in own:
+            skipped.update(entry["skipped"])
+        assert {reason: count for reason, count in outcome.skipped.items() if count} == dict(skipped)
+
+
+def test_nothing_left_to_do(local_session: Any, mirror: Mirror) -> None:
+    """A job that is submitted again copies nothing, and says that all is done."""
+    job, ranges = mirror.job()
+    submit(local_session, job, [ranges], "first")
+    outcomes = submit(local_session, job, [ranges], "second")
+    assert [(outcome.status, outcome.records) for outcome in outcomes] == [(Status.DONE, 0)] * 2
+    mirror.assert_all_arrived()
+
+
+def test_failure_is_an_outcome(local_session: Any, mirror: Mirror) -> None:
+    """What goes wrong in a task reaches the driver as an outcome with one line, not as Spark's stack trace."""
+    job, ranges = mirror.job()
+    missing = dataclasses.replace(job, options=dataclasses.replace(job.options, max_attempts=2))
+    ranges = [dataclasses.replace(ranges[0], destination=dataclasses.replace(ranges[0].destination, topic="missing")), ranges[1]]
+    first, second = submit(local_session, missing, [[one] for one in ranges], "failing")
+    assert first.status is Status.FAILED
+    assert first.error_kind == "DestinationError"
+    assert "missing" in first.error
+    assert "\n" not in first.error
+    assert second.status is Status.DONE
+
+
+def test_cancel(local_session: Any, local_trap: Trap, mirror: Mirror) -> None:
+    """A cancelled job ends; once its topic-partitions are fenced no transaction is open, and the next job completes the copy."""
+    job, ranges = mirror.job()
+    local_trap.set()
+    told = cancelled(local_session, job, [ranges], lambda: local_trap.sprung)
+    assert "cancel" in told.lower()
+    assert "\n" not in told
+    _fence(job, ranges, SystemClock())
+    assert mirror.held_back() == []
+    assert {outcome.status for outcome in submit(local_session, job, [ranges], "again")} == {Status.DONE}
+    mirror.assert_all_arrived()
+
+
+def test_cancelled_before_anything_runs(local_session: Any) -> None:
+    """Cancelling a tag that no job has does nothing."""
+    cancel(local_session, "nobody")

@@ -1,0 +1,58 @@
+"""What stops a run before its first task: Spark that cannot be reached, or is set up so that tasks would fight each other."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from relay_pipelines.embedded.ports import free_ports
+from tests.integration import spark_processes
+from tests.integration.spark_client import Request
+from tests.integration.test_spark_elsewhere import ON_LOOPBACK, Client, client
+
+__all__ = ["client"]
+
+
+def nobody() -> str:
+    """An address at which nobody listens."""
+    return f"127.0.0.1:{free_ports(1)[0]}"
+
+
+def test_speculation(client: Client, tmp_path: Path) -> None:
+    """Speculation that the user's own Spark configuration turns on is refused in one line that names the setting."""
+    (tmp_path / "spark-defaults.conf").write_text("spark.speculation true\n")
+    answer = client.ask(Request("local[1]"), SPARK_CONF_DIR=str(tmp_path))
+    assert answer["kind"] == "ConfigError"
+    assert "spark.speculation is on" in answer["error"]
+
+
+def test_speculation_of_a_connect_server(client: Client, tmp_path: Path, bare_python: Path) -> None:
+    """Speculation that a Spark Connect server was started with is refused likewise."""
+    speculating = {"spark.speculation": "true"}
+    with spark_processes.connect_server(tmp_path / "server", bare_python, speculating, {}) as remote:
+        answer = client.ask(Request(None, remote))
+    assert answer["kind"] == "ConfigError"
+    assert "spark.speculation is on" in answer["error"]
+
+
+def test_setting_that_a_connect_server_keeps(client: Client, connect_remote: str) -> None:
+    """A setting that only the server itself can have is refused in one line that names it."""
+    answer = client.ask(Request(None, connect_remote, {"spark.task.maxFailures": "7"}))
+    assert answer["kind"] == "ConfigError"
+    assert "spark.task.maxFailures" in answer["error"]
+    assert "\n" not in answer["error"]
+
+
+@pytest.mark.parametrize("scheme", ["spark://", "sc://"])
+def test_nobody_there(client: Client, scheme: str) -> None:
+    """A master or server that does not answer is said so in one line, and soon."""
+    where = scheme + nobody()
+    request = Request(None, where) if scheme == "sc://" else Request(where, None, ON_LOOPBACK)
+    began = time.monotonic()
+    answer = client.ask(request)
+    assert answer["kind"] == "RelayError"
+    assert where in answer["error"]
+    assert "\n" not in answer["error"]
+    assert time.monotonic() - began < 60
