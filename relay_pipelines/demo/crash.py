@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from relay_pipelines.console.words import count
+from relay_pipelines.console.words import count, plural
 from relay_pipelines.demo.command import Command
 from relay_pipelines.demo.progress import Ledger, left_open
 from relay_pipelines.demo.scene import Scene
@@ -14,6 +14,7 @@ from relay_pipelines.errors import RelayError
 
 _ATTEMPTS = 3
 _CHUNKS = 8
+_SHARE = 5
 _POLL_SECONDS = 0.005
 
 
@@ -37,12 +38,15 @@ def run_and_kill(scene: Scene, command: list[str], ledger: Ledger, arrivals: Arr
 
 def _killed(scene: Scene, arguments: list[str], log: str, ledger: Ledger, teller: Teller) -> bool:
     offsets = sum(end_offsets(scene.nodes[0]).values())
-    known = ledger.poll()
+    known, before = ledger.poll(), ledger.offsets
     command = Command(scene.folder, arguments, log, teller.quoted_width)
     try:
         teller.say(f"$ {command.shown}", style="cyan")
         with teller.busy("Spark starts; the first chunks are awaited") as say:
-            while command.running and (chunks := ledger.poll() - known) < _CHUNKS:
+            while command.running:
+                chunks = ledger.poll() - known
+                if chunks >= _CHUNKS and ledger.offsets - before >= (offsets - before) // _SHARE:
+                    break
                 if chunks:
                     say(f"{chunks} chunks committed")
                 time.sleep(_POLL_SECONDS)
@@ -57,12 +61,14 @@ def _killed(scene: Scene, arguments: list[str], log: str, ledger: Ledger, teller
     if not open_transactions and ledger.offsets >= offsets:
         return False
     teller.say(
-        f"kill -9 of relay, its Spark and its workers: {ledger.poll() - known} chunks were committed,"
+        f"kill -9 of relay, its Spark and its workers: {ledger.poll() - known} chunks committed,"
         f" {count(ledger.offsets)} of {count(offsets)} offsets",
         style="red",
     )
     if open_transactions:
-        teller.say(f"left behind: {open_transactions} open transactions with {count(unread)} records that no reader may see")
+        teller.say(
+            f"left behind: {plural(open_transactions, 'open transaction')} with {plural(unread, 'record')} that nobody may read"
+        )
     return True
 
 

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 
 from relay_pipelines.console.words import count, seconds
@@ -44,6 +45,10 @@ class Teller:
         """Say one line about the step."""
         self.console.print(_INDENT + line, style=style, soft_wrap=True)
 
+    def show(self, made: Table) -> None:
+        """Show a table."""
+        self.console.print(Padding(made, (0, 0, 0, len(_INDENT))))
+
     def quote(self, lines: Sequence[str]) -> None:
         """Show what a file or a command says."""
         for line in lines:
@@ -61,8 +66,9 @@ class Teller:
         else:
             self.console.print(f"\nThe two sides DIFFER, see the table. {took} in all.", style="bold red")
         self.console.print(
-            "Next: describe your own clusters in a relay.yaml (relay.example.yaml knows every key), then\n"
-            "relay check, relay plan, relay run. docs/transactions.md argues why a kill at any moment is harmless.",
+            "Next: describe your clusters in relay.yaml (relay.example.yaml has every key);\n"
+            "then `relay check`, `relay plan`, `relay run`, `relay status`.\n"
+            "Why a kill does no harm, at whatever moment: docs/transactions.md.",
             style="dim",
         )
 

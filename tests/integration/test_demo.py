@@ -56,7 +56,7 @@ def test_the_demo_proves_that_nothing_is_lost_or_doubled_and_leaves_nothing_behi
     assert process.returncode == 0, said
     assert "$ relay run --stop-at-end" in said
     assert "kill -9 of relay" in said, said
-    total = next(line for line in lines if line.startswith("total")).split()
+    total = next(line for line in lines if line.strip().startswith("total")).split()
     records, copied, lost, duplicates, changed, digests = total[1:]
     assert records == copied
     assert (lost, duplicates, changed, digests) == ("0", "0", "0", "equal")
