@@ -107,6 +107,7 @@ def split(records: memoryview, run_below_bytes: int = 0) -> Iterator[Run]:
 
     Raises:
         UnsupportedError: a batch is of magic 0 or 1 (written before Kafka 0.11).
+        CorruptBatchError: a batch's size is smaller than its header.
     """
     at, end = 0, len(records)
     while at + HEADER_BYTES <= end:
@@ -118,16 +119,29 @@ def split(records: memoryview, run_below_bytes: int = 0) -> Iterator[Run]:
             last_at, at = _run_end(records, start, at, run_below_bytes)
             last = first if last_at == start else _header(records, last_at)
         yield Run(first, last, records[start:at])
+    if at + _MAGIC_AT < end:
+        _require_magic(records, at)  # a whole message of an old format may be shorter than our header
 
 
 def _header(records: memoryview, at: int) -> BatchHeader:
+    _require_magic(records, at)
+    header = BatchHeader._make(HEADER.unpack_from(records, at))
+    if header.size_bytes < HEADER_BYTES - _SIZE_END:
+        raise CorruptBatchError(
+            f"the record batch says that it has {header.size_bytes} bytes, less than its header",
+            remedy="read from another node or replica, or restore the source's log segment",
+            offset=header.base_offset,
+        )
+    return header
+
+
+def _require_magic(records: memoryview, at: int) -> None:
     if records[at + _MAGIC_AT] != _MAGIC:
         raise UnsupportedError(
             f"message format v{records[at + _MAGIC_AT]} (written before Kafka 0.11) is not copied",
             remedy="rewrite the topic with a newer client, or start the mirror behind the old records",
             offset=int.from_bytes(records[at : at + 8], "big"),
         )
-    return BatchHeader._make(HEADER.unpack_from(records, at))
 
 
 def _run_end(records: memoryview, start: int, at: int, below_bytes: int) -> tuple[int, int]:
@@ -138,7 +152,7 @@ def _run_end(records: memoryview, start: int, at: int, below_bytes: int) -> tupl
     while at + HEADER_BYTES <= end:
         size, magic, its_attributes = look(records, at)
         following = at + _SIZE_END + size
-        if following - at >= below_bytes or following > end or its_attributes != attributes or magic != _MAGIC:
+        if not HEADER_BYTES <= following - at < below_bytes or following > end or its_attributes != attributes or magic != _MAGIC:
             break
         last, at = at, following
     return last, at

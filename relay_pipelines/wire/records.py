@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,11 +12,25 @@ from typing import Any
 from aiokafka.errors import CorruptRecordException, UnsupportedCodecError
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
+from cramjam import DecompressionError
 
 from relay_pipelines.errors import CorruptBatchError
 from relay_pipelines.wire.batch import CODEC_MASK, HEADER, HEADER_BYTES, Batch, BatchHeader
 
 _UNBOUNDED = 1 << 30
+_NO_TIMESTAMP = -1
+# what the codec and the decompressors raise on bad bytes, each library in its own way
+_UNDECODABLE = (
+    CorruptRecordException,
+    DecompressionError,
+    EOFError,
+    OSError,
+    RuntimeError,
+    UnsupportedCodecError,
+    ValueError,
+    struct.error,
+    zlib.error,
+)
 
 
 @contextmanager
@@ -23,8 +38,7 @@ def corrupt_at(offset: int) -> Iterator[None]:
     """Turn what the codec raises on bad bytes into a `CorruptBatchError` at `offset`."""
     try:
         yield
-    # the decompressors raise errors of their own libraries
-    except (CorruptRecordException, UnsupportedCodecError, ValueError, OSError, RuntimeError, EOFError) as error:
+    except _UNDECODABLE as error:
         raise CorruptBatchError(
             f"the record batch cannot be decoded ({error})",
             remedy="read from another node or replica, or restore the source's log segment",
@@ -55,16 +69,19 @@ class BatchBuilder:
 
     Args:
         codec: the attributes' low bits: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.
-        limit_bytes: of the batch before compression; the first record always fits.
+        limit_bytes: of the batch, compression that makes it larger included; the first record always fits.
     """
 
-    __slots__ = ("_builder", "codec", "last", "records")
+    __slots__ = ("_builder", "_untimed", "codec", "last", "records")
 
     def __init__(self, codec: int, limit_bytes: int) -> None:
         self.codec = codec
         self.records = 0
         self.last: Any = None
-        self._builder = DefaultRecordBatchBuilder(2, codec, 0, -1, -1, -1, limit_bytes)
+        self._untimed = False
+        # no compressor makes incompressible bytes larger than this
+        spare = limit_bytes // 64 + 128 if codec else 0
+        self._builder = DefaultRecordBatchBuilder(2, codec, 0, -1, -1, -1, limit_bytes - spare)
 
     def append(self, record: Any) -> bool:
         """Add a record; False if the batch is full, which leaves it as it was."""
@@ -75,18 +92,38 @@ class BatchBuilder:
 
         The loop over records is the whole cost of rewriting, so nothing else happens in it.
         """
-        append, count, last = self._builder.append, self.records, self.last
-        for record in records:
-            if append(count, record.timestamp, record.key, record.value, record.headers) is None:
-                self.records, self.last = count, last
-                return record
+        remaining = iter(records)
+        if not self.records and not self._append_first(remaining):
+            return None
+        append, count, last, untimed = self._builder.append, self.records, self.last, self._untimed
+        unfitting = None
+        for record in remaining:
+            # `untimed` first: it is almost always false
+            if (untimed and record.timestamp != _NO_TIMESTAMP) or (
+                append(count, record.timestamp, record.key, record.value, record.headers) is None
+            ):
+                unfitting = record
+                break
             count += 1
             last = record
         self.records, self.last = count, last
-        return None
+        return unfitting
+
+    def _append_first(self, remaining: Iterator[Any]) -> bool:
+        """Add the first record, which always fits; False if there is none.
+
+        The codec takes a first timestamp of -1, which means none, for a batch that is still empty, and gives the record the
+        timestamp of the next one. So only records without a timestamp share a batch that one of them begins.
+        """
+        for first in remaining:
+            self._builder.append(0, first.timestamp, first.key, first.value, first.headers)
+            self.records, self.last = 1, first
+            self._untimed = first.timestamp == _NO_TIMESTAMP
+            return True
+        return False
 
     def build(self) -> Batch:
-        """Return the batch. Compression that would not shrink it is left out. The builder is spent."""
+        """Return the batch. The builder is spent."""
         return _batch(self._builder)
 
 

@@ -1,0 +1,159 @@
+"""What holds for every record batch: the 61 header bytes, the cuts of a fetch response, the runs of small batches."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from types import SimpleNamespace
+
+import pytest
+from crc32c import crc32c
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relay_pipelines.errors import CorruptBatchError, UnsupportedError
+from relay_pipelines.wire import batch as wire
+from relay_pipelines.wire.batch import HEADER, HEADER_BYTES, Batch, BatchHeader, ProducerState, Run, rehome, split, verify
+from relay_pipelines.wire.records import BatchBuilder, body_of
+
+int16, int32, int64 = (st.integers(-(1 << bits - 1), (1 << bits - 1) - 1) for bits in (16, 32, 64))
+offsets = st.integers(0, 1 << 40)
+bodies = st.binary(min_size=1, max_size=200)
+producers = st.builds(ProducerState, st.integers(0, (1 << 63) - 1), st.integers(0, (1 << 15) - 1))
+low_attributes = st.integers(0, 0x7F)
+
+
+def make(header: BatchHeader, body: bytes) -> Batch:
+    """A batch of any bytes, with a size and a CRC that fit."""
+    header = header._replace(size_bytes=HEADER_BYTES - 12 + len(body), magic=2)
+    header = header._replace(crc=crc32c(HEADER.pack(*header)[wire.CRC_END :] + body))
+    return Batch(header, memoryview(HEADER.pack(*header) + body))
+
+
+headers = st.builds(
+    BatchHeader,
+    base_offset=offsets,
+    size_bytes=st.just(0),
+    leader_epoch=int32,
+    magic=st.just(2),
+    crc=st.just(0),
+    attributes=low_attributes,
+    last_offset_delta=st.integers(0, 1000),
+    base_timestamp_ms=int64,
+    max_timestamp_ms=int64,
+    producer_id=int64,
+    producer_epoch=int16,
+    base_sequence=int32,
+    records=st.integers(0, 1000),
+)
+batches = st.builds(make, headers, bodies)
+
+
+def joined(several: list[Batch]) -> memoryview:
+    """The record data of a fetch response."""
+    return memoryview(b"".join(bytes(each.data) for each in several))
+
+
+@given(batches)
+def test_a_header_is_read_as_it_was_written(batch: Batch) -> None:
+    """Field by field, and its flags are those of the attributes."""
+    (run,) = split(batch.data)
+    assert run == Run(batch.header, batch.header, batch.data)
+    assert run.is_single
+    header = run.first
+    flags = header.is_log_append_time, header.is_transactional, header.is_control
+    assert flags == tuple(bool(header.attributes >> bit & 1) for bit in (3, 4, 5))
+    assert header.last_offset == header.base_offset + header.last_offset_delta
+
+
+@given(batches, producers, st.integers(0, (1 << 31) - 1))
+def test_a_rehomed_batch_is_ours_and_its_records_are_untouched(batch: Batch, producer: ProducerState, sequence: int) -> None:
+    """The CRC is right, only codec and transactional bit are set, and what the records need of the header stays."""
+    body = body_of(batch)
+    (run,) = split(memoryview(rehome(batch.header, body, producer, sequence) + bytes(body)))
+    verify(Batch(run.first, run.data))
+    assert run.data[HEADER_BYTES:] == body
+    assert run.first == batch.header._replace(
+        base_offset=0,
+        leader_epoch=0,
+        crc=run.first.crc,
+        attributes=batch.header.attributes & 0x07 | 0x10,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
+        base_sequence=sequence,
+    )
+
+
+@given(batches, st.data())
+def test_a_changed_byte_is_noticed(batch: Batch, data: st.DataObject) -> None:
+    """Whatever byte of what the CRC covers changes, the batch is refused, with its offset."""
+    at = data.draw(st.integers(wire.CRC_END, len(batch.data) - 1))
+    changed = bytearray(batch.data)
+    changed[at] ^= data.draw(st.integers(1, 255))
+    (run,) = split(memoryview(changed))
+    with pytest.raises(CorruptBatchError) as failure:
+        verify(Batch(run.first, run.data))
+    assert failure.value.offset == batch.header.base_offset
+
+
+@given(st.lists(batches, max_size=6), st.data())
+def test_a_cut_response_gives_the_complete_batches(several: list[Batch], data: st.DataObject) -> None:
+    """However far the broker cuts the last batch, those before it come whole, and nothing of it comes."""
+    whole = joined(several)
+    cut = data.draw(st.integers(0, len(whole)))
+    ends = [sum(len(each.data) for each in several[: count + 1]) for count in range(len(several))]
+    complete = [each for each, end in zip(several, ends, strict=True) if end <= cut]
+    assert [run.data for run in split(whole[:cut])] == [each.data for each in complete]
+
+
+@given(st.lists(batches, max_size=12), st.integers(0, 300), st.data())
+def test_runs_are_single_batches_one_behind_the_other(several: list[Batch], below: int, data: st.DataObject) -> None:
+    """Runs hold the same bytes as single batches; only small neighbours with the same attributes share one."""
+    whole = joined(several)
+    cut = data.draw(st.integers(0, len(whole)))
+    singles, runs = list(split(whole[:cut])), list(split(whole[:cut], below))
+    assert b"".join(run.data for run in runs) == b"".join(single.data for single in singles)
+    rest = iter(singles)
+    for run in runs:
+        members = [next(rest)]
+        while members[-1].first != run.last or sum(len(each.data) for each in members) < len(run.data):
+            members.append(next(rest))
+        assert (run.first, run.last) == (members[0].first, members[-1].first)
+        assert run.is_single == (len(members) == 1)
+        assert len({each.first.attributes for each in members}) == 1
+        assert len(members) == 1 or all(len(each.data) < below for each in members)
+    for left, right in pairwise(runs):
+        small = max(left.last.size_bytes, right.first.size_bytes) + 12 < below
+        assert not small or left.first.attributes != right.first.attributes
+
+
+@given(st.integers(0, 1), offsets, st.binary(max_size=100), st.lists(batches, max_size=2))
+def test_an_old_message_format_is_refused(magic: int, offset: int, value: bytes, before: list[Batch]) -> None:
+    """Messages of magic 0 and 1 are named, however short: taken for nothing they would be lost."""
+    # the layout from before KIP-98: a timestamp since v1, no key
+    body = bytes([magic, 0]) + bytes(8 * magic) + b"\xff" * 4 + len(value).to_bytes(4, "big") + value
+    message = offset.to_bytes(8, "big") + (4 + len(body)).to_bytes(4, "big") + bytes(4) + body
+    with pytest.raises(UnsupportedError, match=f"v{magic}") as failure:
+        list(split(memoryview(joined(before).tobytes() + message), 1000))
+    assert failure.value.offset == offset
+    assert "\n" not in str(failure.value)
+
+
+@given(st.lists(batches, max_size=2), batches, st.integers(-(1 << 31), HEADER_BYTES - 13), st.sampled_from([0, 1000]))
+def test_an_impossible_size_is_refused(before: list[Batch], batch: Batch, size: int, below: int) -> None:
+    """A size smaller than a header is corruption, not a reason to read the same bytes for ever."""
+    broken = bytearray(batch.data)
+    broken[8:12] = size.to_bytes(4, "big", signed=True)
+    with pytest.raises(CorruptBatchError) as failure:
+        list(split(memoryview(joined(before).tobytes() + broken), below))
+    assert failure.value.offset == batch.header.base_offset
+
+
+def test_a_builder_counts_what_it_holds() -> None:
+    """Records, last record and codec of a builder are those of the batch that it builds."""
+    record = SimpleNamespace(timestamp=1, key=b"k", value=b"v" * 50, headers=[])
+    builder = BatchBuilder(0, 300)
+    unfitting = builder.extend([record] * 10)
+    assert unfitting is builder.last is record
+    batch = builder.build()
+    assert 1 < batch.header.records == batch.header.last_offset_delta + 1 < 10
+    assert len(batch.data) < 300

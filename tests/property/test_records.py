@@ -1,0 +1,152 @@
+"""What holds for every record: it is encoded and decoded as it is, and its digest is its own."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from crc32c import crc32c
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relay_pipelines.errors import CorruptBatchError
+from relay_pipelines.wire.batch import CRC_END, HEADER, HEADER_BYTES, BatchHeader, verify
+from relay_pipelines.wire.records import BatchBuilder, codec_of, decode, digest_of, encode
+
+Headers = list[tuple[str, bytes | None]]
+
+CODECS = range(5)
+codecs = st.sampled_from(CODECS)
+names = st.text(st.characters(exclude_categories=["Cs"]), max_size=4)
+record_headers = st.lists(st.tuples(names, st.none() | st.binary(max_size=4)), max_size=4)
+# around the epoch, where -1 means none, and far from it
+timestamps = st.integers(-3, 3) | st.integers(-(1 << 40), 1 << 45)
+payloads = st.none() | st.just(b"") | st.binary(max_size=60)
+
+
+@dataclass(frozen=True)
+class Record:
+    """What the codec yields, and takes."""
+
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+def seen(decoded: Any) -> Record:
+    """A decoded record, comparable."""
+    return Record(decoded.timestamp, decoded.key, decoded.value, decoded.headers)
+
+
+records = st.builds(Record, timestamps, payloads, payloads, record_headers)
+
+
+def built(wanted: list[Record], codec: int, limit: int = 1 << 20) -> list[memoryview]:
+    """The batches that the records come to, one builder after the other."""
+    done, builder = [], BatchBuilder(codec, limit)
+    remaining = iter(wanted)
+    while (unfitting := builder.extend(remaining)) is not None:
+        done.append(builder.build().data)
+        builder = BatchBuilder(codec, limit)
+        assert builder.append(unfitting)
+    return [*done, builder.build().data] if builder.records else done
+
+
+@given(st.lists(records, min_size=1, max_size=20), codecs)
+def test_records_are_decoded_as_they_were_encoded(wanted: list[Record], codec: int) -> None:
+    """Null keys, tombstones, empty values, odd headers and timestamps survive every codec, in order and dense."""
+    found = []
+    for data in built(wanted, codec):
+        header = BatchHeader._make(HEADER.unpack_from(data))
+        assert codec_of(header) == codec
+        decoded = list(decode(data))
+        assert [each.offset for each in decoded] == list(range(header.records))
+        found += map(seen, decoded)
+    assert found == wanted
+
+
+@given(st.lists(records, min_size=1, max_size=20), codecs, codecs)
+def test_records_survive_being_rewritten(wanted: list[Record], first: int, second: int) -> None:
+    """What was decoded is encoded again as it was: the codec's own records go in as they came out."""
+    once = [each for data in built(wanted, first) for each in decode(data)]
+    twice = [seen(each) for data in built(once, second) for each in decode(data)]
+    assert twice == wanted
+
+
+@given(st.lists(st.integers(0, 3000), min_size=1, max_size=40), st.integers(), codecs, st.integers(300, 80_000))
+def test_a_batch_of_several_records_keeps_within_its_limit(sizes: list[int], seed: int, codec: int, limit: int) -> None:
+    """Compression that makes incompressible records larger must not make a batch larger than asked for."""
+    chance = random.Random(seed)
+    wanted = [Record(0, None, chance.randbytes(size), []) for size in sizes]
+    for data in built(wanted, codec, limit):
+        assert len(data) <= limit or BatchHeader._make(HEADER.unpack_from(data)).records == 1
+
+
+@given(payloads, payloads, st.integers(0, 1 << 45))
+def test_one_record_is_a_valid_batch(key: bytes | None, value: bytes | None, timestamp: int) -> None:
+    """Checkpoints and ledger entries are batches of one uncompressed record."""
+    batch = encode(key, value, timestamp)
+    verify(batch)
+    (record,) = decode(batch.data)
+    assert seen(record) == Record(timestamp, key, value, [])
+
+
+@given(st.lists(records, min_size=1, max_size=5), codecs, st.data())
+def test_bad_bytes_are_one_error(wanted: list[Record], codec: int, data: st.DataObject) -> None:
+    """Records that do not decode although their CRC is right are a corrupt batch with an offset, never another error."""
+    broken = bytearray(built(wanted, codec)[0])
+    for _ in range(data.draw(st.integers(1, 4))):
+        broken[data.draw(st.integers(HEADER_BYTES, len(broken) - 1))] = data.draw(st.integers(0, 255))
+    del broken[data.draw(st.integers(HEADER_BYTES, len(broken))) :]
+    broken[8:12] = (len(broken) - 12).to_bytes(4, "big")
+    broken[17:21] = crc32c(broken[CRC_END:]).to_bytes(4, "big")
+    broken[0:8] = (77).to_bytes(8, "big")
+    error = refusal(memoryview(broken))
+    assert error is None or error.offset == 77
+    assert "\n" not in str(error)
+
+
+def refusal(data: memoryview) -> CorruptBatchError | None:
+    """The error for bytes that do not decode; None where a change happens to make other records of them."""
+    try:
+        list(decode(data))
+    except CorruptBatchError as error:
+        return error
+    return None
+
+
+def shape(record: Record) -> tuple[object, ...]:
+    return record.timestamp, record.key, record.value, tuple(record.headers)
+
+
+def digest(record: Record) -> str:
+    return digest_of(record.timestamp, record.key, record.value, record.headers)
+
+
+@given(records, records)
+def test_digests_are_equal_only_for_equal_records(one: Record, other: Record) -> None:
+    """Timestamp, key, value and headers, and nothing else, make the digest."""
+    assert (digest(one) == digest(other)) == (shape(one) == shape(other))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (Record(1, None, b"v", []), Record(1, b"", b"v", [])),
+        (Record(1, b"k", None, []), Record(1, b"k", b"", [])),
+        (Record(1, b"ab", b"c", []), Record(1, b"a", b"bc", [])),
+        (Record(1, b"k", b"v", [("h", None)]), Record(1, b"k", b"v", [("h", b"")])),
+        (Record(1, b"k", b"v", [("h", b"x")]), Record(1, b"k", b"v", [("hx", b"")])),
+        (Record(1, b"k", b"v", [("a", b"1"), ("b", b"2")]), Record(1, b"k", b"v", [("b", b"2"), ("a", b"1")])),
+        (Record(1, b"k", b"v", [("a", b"1"), ("a", b"1")]), Record(1, b"k", b"v", [("a", b"1")])),
+        (Record(1, b"k", b"v", []), Record(2, b"k", b"v", [])),
+        (Record(-1, b"k", b"v", []), Record(0, b"k", b"v", [])),
+    ],
+    ids=["key", "value", "neighbours", "header-value", "header-name", "order", "count", "timestamp", "no-timestamp"],
+)
+def test_neighbours_have_digests_of_their_own(one: Record, other: Record) -> None:
+    """Null is not empty, and bytes do not move from one field into the next."""
+    assert digest(one) != digest(other)
