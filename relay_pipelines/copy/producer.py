@@ -23,6 +23,7 @@ from relay_pipelines.wire.records import body_of
 _SEQUENCES = 1 << 31  # base sequences are int32 and wrap to 0
 _POLL_SECONDS = 0.002
 _PIPELINED = "data"
+_NOTHING_OPEN = frozenset({48, 49})  # INVALID_TXN_STATE; INVALID_PRODUCER_ID_MAPPING: the coordinator has forgotten the id
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,7 @@ class TransactionalProducer:
         self._acknowledged = acknowledged
         self._coordinator = -1
         self._state = ProducerState(-1, -1)
+        self._owned = False  # whether the last InitProducerId was answered
         self._sequences: Counter[TopicPartition] = Counter()
         self._added: set[TopicPartition] = set()
         self._in_flight: deque[_InFlight] = deque()
@@ -64,23 +66,26 @@ class TransactionalProducer:
     def start(self) -> None:
         """Take the transactional id over: fences every other holder and completes or aborts what it left open.
 
-        Called again, it only goes on under a new epoch, aborting what this producer has open (KIP-360).
+        Called again, it makes sure that the id is still ours, then goes on under a new epoch, aborting what is open.
 
         Raises:
             FencedError: another holder took the id over since the first call.
         """
         self._in_flight.clear()
-        self._added.clear()
         self._sequences.clear()
         self._coordinator = self._client.coordinator(self._id)
-        mine = self._state
+        if self._owned:
+            self._make_sure_of_ownership()
+        self._added.clear()
+        self._owned = False
 
         def ask() -> int:
             request = InitProducerIdRequest(
                 transactional_id=self._id,
                 transaction_timeout_ms=self._options.transaction_timeout_ms,
-                producer_id=mine.producer_id,
-                producer_epoch=mine.producer_epoch,
+                # not as the holder of the old epoch (KIP-360): with a transaction open, older brokers then fence us ourselves
+                producer_id=-1,
+                producer_epoch=-1,
             )
             answer = self._client.call(self._coordinator, request, 4)
             if answer.error_code == failures.NONE:
@@ -88,43 +93,14 @@ class TransactionalProducer:
             return int(answer.error_code)
 
         self._until_settled("InitProducerId", ask)
+        self._owned = True
 
     def add(self, topic_partitions: Iterable[TopicPartition]) -> None:
         """Make topic-partitions part of the open transaction, opening it if need be."""
         new = [one for one in topic_partitions if one not in self._added]
         if not new:
             return
-        topics: dict[str, list[int]] = {}
-        for one in new:
-            topics.setdefault(one.topic, []).append(one.partition)
-
-        def ask() -> int:
-            request = AddPartitionsToTxnRequest(
-                v3_and_below_transactional_id=self._id,
-                v3_and_below_producer_id=self._state.producer_id,
-                v3_and_below_producer_epoch=self._state.producer_epoch,
-                v3_and_below_topics=[
-                    AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=name, partitions=partitions)
-                    for name, partitions in topics.items()
-                ],
-            )
-            answer = self._client.call(self._coordinator, request, 2)
-            # with one failing topic-partition the others come back as OPERATION_NOT_ATTEMPTED
-            refused.clear()
-            refused.update(
-                (TopicPartition(topic.name, one.partition_index), one.partition_error_code)
-                for topic in answer.results_by_topic_v3_and_below
-                for one in topic.results_by_partition
-                if one.partition_error_code not in {failures.NONE, failures.OPERATION_NOT_ATTEMPTED}
-            )
-            return next(iter(refused.values()), failures.NONE)
-
-        refused: dict[TopicPartition, int] = {}
-        try:
-            self._until_settled("AddPartitionsToTxn", ask)
-        except RelayError as error:
-            error.topic_partition = next(iter(refused), None)
-            raise
+        self._add(new)
         self._added.update(new)
 
     def send(self, topic_partition: TopicPartition, batch: Batch) -> None:
@@ -153,17 +129,7 @@ class TransactionalProducer:
 
     def commit(self) -> None:
         """End the transaction; from the answer on its records, checkpoint and ledger entry are all there, or will be."""
-
-        def ask() -> int:
-            request = EndTxnRequest(
-                transactional_id=self._id,
-                producer_id=self._state.producer_id,
-                producer_epoch=self._state.producer_epoch,
-                committed=True,
-            )
-            return int(self._client.call(self._coordinator, request, 1).error_code)
-
-        self._until_settled("EndTxn", ask)
+        self._end(committed=True)
         self._added.clear()
 
     def abort(self) -> None:
@@ -175,7 +141,59 @@ class TransactionalProducer:
         if self._added:
             self.start()
 
-    def _until_settled(self, doing: str, ask: Callable[[], int]) -> None:
+    def _make_sure_of_ownership(self) -> None:
+        """Be fenced here if another holder took over: InitProducerId would abort that one's transaction before it refuses us."""
+        if self._added:
+            self._add(self._added, expected=_NOTHING_OPEN)  # they are in it already: this changes nothing
+        else:
+            self._end(committed=False, expected=_NOTHING_OPEN)
+
+    def _add(self, topic_partitions: Iterable[TopicPartition], expected: frozenset[int] = frozenset()) -> None:
+        topics: dict[str, list[int]] = {}
+        for one in topic_partitions:
+            topics.setdefault(one.topic, []).append(one.partition)
+        refused: dict[TopicPartition, int] = {}
+
+        def ask() -> int:
+            request = AddPartitionsToTxnRequest(
+                v3_and_below_transactional_id=self._id,
+                v3_and_below_producer_id=self._state.producer_id,
+                v3_and_below_producer_epoch=self._state.producer_epoch,
+                v3_and_below_topics=[
+                    AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=name, partitions=partitions)
+                    for name, partitions in topics.items()
+                ],
+            )
+            answer = self._client.call(self._coordinator, request, 2)
+            # with one failing topic-partition the others come back as OPERATION_NOT_ATTEMPTED
+            refused.clear()
+            refused.update(
+                (TopicPartition(topic.name, one.partition_index), one.partition_error_code)
+                for topic in answer.results_by_topic_v3_and_below
+                for one in topic.results_by_partition
+                if one.partition_error_code not in {failures.NONE, failures.OPERATION_NOT_ATTEMPTED}
+            )
+            return next(iter(refused.values()), failures.NONE)
+
+        try:
+            self._until_settled("AddPartitionsToTxn", ask, expected)
+        except RelayError as error:
+            error.topic_partition = next(iter(refused), None)
+            raise
+
+    def _end(self, *, committed: bool, expected: frozenset[int] = frozenset()) -> None:
+        def ask() -> int:
+            request = EndTxnRequest(
+                transactional_id=self._id,
+                producer_id=self._state.producer_id,
+                producer_epoch=self._state.producer_epoch,
+                committed=committed,
+            )
+            return int(self._client.call(self._coordinator, request, 1).error_code)
+
+        self._until_settled("EndTxn", ask, expected)
+
+    def _until_settled(self, doing: str, ask: Callable[[], int], expected: frozenset[int] = frozenset()) -> None:
         """Ask again while the previous transaction is still being completed, bounded by the transaction timeout."""
         deadline = self._clock.monotonic() + self._options.transaction_timeout_ms / 1000
         wait = _POLL_SECONDS
@@ -190,7 +208,7 @@ class TransactionalProducer:
             wait = min(wait * 2, 0.2)
             if code in failures.COORDINATOR_MOVING:
                 self._coordinator = self._client.coordinator(self._id)
-        if code != failures.NONE:
+        if code != failures.NONE and code not in expected:
             raise self._client.failure(code, f"{doing} of {self._id}")
 
     def _take_answer(self) -> None:

@@ -85,7 +85,10 @@ def submit(session: Any, job: CopyJob, groups: Sequence[Sequence[CopyRange]], ta
 
 
 def cancel(session: Any, tag: str) -> None:
-    """Stop the job submitted under `tag`; its tasks die without committing what they have under way."""
+    """Stop the job submitted under `tag`; its tasks die without committing what they have under way.
+
+    A job that Spark has not begun yet is not found, and goes on: ask again until `submit` has returned.
+    """
     context = context_of(session)
     if context is None:
         session.interruptTag(tag)

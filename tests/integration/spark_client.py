@@ -69,8 +69,10 @@ def cancelled(session: Any, job: CopyJob, groups: Sequence[Sequence[CopyRange]],
     thread.start()
     while thread.is_alive() and not when():
         time.sleep(0.02)
-    cancel(session, job.run_id)
-    thread.join(60)
+    deadline = time.monotonic() + 60
+    while thread.is_alive() and time.monotonic() < deadline:
+        cancel(session, job.run_id)
+        thread.join(1)
     return told[0] if told else "it went on"
 
 
