@@ -1,0 +1,193 @@
+"""One topic-partition and its copy, as the tests drive and judge them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from crc32c import crc32c
+
+from relay_pipelines.copy import checkpoint, ledger
+from relay_pipelines.copy.clock import SystemClock
+from relay_pipelines.copy.reader import read
+from relay_pipelines.copy.task import copy_ranges
+from relay_pipelines.errors import SourceError
+from relay_pipelines.model import (
+    Checkpoint,
+    Cluster,
+    CopyJob,
+    CopyOptions,
+    CopyRange,
+    LedgerEntry,
+    OffsetRange,
+    Outcome,
+    Status,
+    TimestampType,
+    TopicPartition,
+)
+from relay_pipelines.wire.batch import HEADER_BYTES, BatchHeader
+from relay_pipelines.wire.cluster import LATEST, READ_COMMITTED, READ_UNCOMMITTED, ClusterClient
+from tests import independent
+from tests.independent import Record
+
+# the records of the tests are older than any retention
+KEPT = {"retention.ms": "-1"}
+OPTIONS = CopyOptions(request_timeout_ms=10_000, backoff_min_ms=50, backoff_max_ms=500, transaction_timeout_ms=20_000)
+_homes: set[tuple[str, ...]] = set()
+
+
+def ensure_homes(destination: Cluster) -> None:
+    """Create the topics of checkpoints and ledger, as a driver does before the first copy."""
+    if destination.bootstrap_servers not in _homes:
+        independent.create(destination, checkpoint.TOPIC, checkpoint.PARTITIONS, checkpoint.CONFIGS)
+        independent.create(destination, ledger.TOPIC, checkpoint.PARTITIONS, ledger.CONFIGS)
+        _homes.add(destination.bootstrap_servers)
+
+
+def end_of(cluster: Cluster, at: TopicPartition) -> int:
+    """The last stable offset."""
+    with ClusterClient(cluster, SourceError) as client:
+        return client.list_offsets([at], LATEST, READ_COMMITTED)[at]
+
+
+def settled_end(cluster: Cluster, at: TopicPartition) -> int:
+    """The end of the log, once no transaction is open: markers follow the answer to a commit."""
+    with ClusterClient(cluster, SourceError) as client:
+
+        def ends() -> set[int]:
+            return {client.list_offsets([at], LATEST, isolation)[at] for isolation in (READ_UNCOMMITTED, READ_COMMITTED)}
+
+        independent.until(lambda: len(ends()) == 1, f"the end of transactions in {at}")
+        return ends().pop()
+
+
+def batches_of(cluster: Cluster, at: TopicPartition, start: int, end: int) -> list[tuple[BatchHeader, bytes]]:
+    """Header and bytes of every committed batch of a range, as they lie in the log."""
+    with ClusterClient(cluster, SourceError) as client:
+        lists = read(client, OffsetRange(at, start, end), 1 << 20, SystemClock())
+        return [(piece.run.first, bytes(piece.run.data)) for pieces in lists for piece in pieces if piece.run is not None]
+
+
+@dataclass
+class Mirror:
+    """One topic-partition of `source` and its copy at `destination`, both topics made at once.
+
+    Args:
+        source_config, destination_config: of the topics.
+        options: how to copy.
+    """
+
+    source: Cluster
+    destination: Cluster
+    topic: str
+    source_config: dict[str, str] = field(default_factory=dict)
+    destination_config: dict[str, str] = field(default_factory=dict)
+    options: CopyOptions = OPTIONS
+    to: TopicPartition | None = None
+    name: str = field(default_factory=lambda: f"m{uuid.uuid4().hex[:8]}")
+    known: tuple[Checkpoint | None, int] = (None, 0)
+
+    def __post_init__(self) -> None:
+        self.at = TopicPartition(self.topic, 0)
+        self.to = self.to or self.at
+        independent.create(self.source, self.topic, 1, KEPT | self.source_config)
+        independent.create(self.destination, self.to.topic, self.to.partition + 1, KEPT | self.destination_config)
+        ensure_homes(self.destination)
+
+    @property
+    def job(self) -> CopyJob:
+        """The job of a run of its own."""
+        return CopyJob(self.name, uuid.uuid4().hex, self.source, self.destination, self.options, "a-window")
+
+    def range(self, start: int = 0, end: int | None = None) -> CopyRange:
+        """What a driver hands to a task; the range ends where the source ends unless said otherwise."""
+        assert self.to is not None
+        return CopyRange(
+            OffsetRange(self.at, start, end_of(self.source, self.at) if end is None else end),
+            self.to,
+            int(self.destination_config.get("max.message.bytes", 1_048_588)),
+            TimestampType(self.destination_config.get("message.timestamp.type", "CreateTime")),
+            *self.known,
+        )
+
+    def try_copy(self, start: int = 0, end: int | None = None) -> Outcome:
+        """Copy and return the outcome, whatever it is."""
+        (outcome,) = copy_ranges(self.job, [self.range(start, end)])
+        return outcome
+
+    def copy(self, start: int = 0, end: int | None = None) -> Outcome:
+        """Copy and expect that it is done, and accounted for."""
+        outcome = self.try_copy(start, end)
+        assert (outcome.status, outcome.error) == (Status.DONE, "")
+        self.assert_ledger_closes()
+        return outcome
+
+    def write(self, *batches: list[Record], **config: object) -> None:
+        """Produce at the source; every list becomes one batch."""
+        independent.write(self.source, self.at, *batches, **config)
+
+    def original(self) -> list[Record]:
+        """What an independent client reads at the source."""
+        return independent.records_of(self.source, self.at)
+
+    def copied(self) -> list[Record]:
+        """What an independent client reads at the destination."""
+        assert self.to is not None
+        settled_end(self.destination, self.to)
+        return independent.records_of(self.destination, self.to)
+
+    def assert_equal(self) -> list[Record]:
+        """Compare both sides record by record, in order."""
+        original, copied = self.original(), self.copied()
+        assert len(copied) == len(original)
+        for number, (here, there) in enumerate(zip(original, copied, strict=True)):
+            assert there == here, f"record {number}"
+        return copied
+
+    def entries(self) -> list[LedgerEntry]:
+        """This mirror's ledger, as an independent client reads it."""
+        return [ledger.from_record(record.value or b"") for record in self._own(ledger.TOPIC)]
+
+    def checkpoint(self) -> Checkpoint:
+        """This mirror's last committed checkpoint, as an independent client reads it."""
+        return checkpoint.from_record(self._own(checkpoint.TOPIC)[-1].value or b"")
+
+    def _own(self, topic: str) -> list[Record]:
+        key = checkpoint.key_of(self.name, self.at)
+        home = checkpoint.home(topic, key)
+        settled_end(self.destination, home)
+        return [record for record in independent.records_of(self.destination, home) if record.key == key]
+
+    def assert_ledger_closes(self) -> None:
+        """Every source offset is accounted for once, and the digests are those of the destination's batches."""
+        entries = self.entries()
+        for before, after in zip(entries, entries[1:], strict=False):
+            assert before.source.end == after.source.start
+            assert before.destination.end <= after.destination.start
+        for entry in entries:
+            assert len(entry.source) == entry.records + sum(entry.skipped.values())
+            found = batches_of(self.destination, entry.destination.topic_partition, entry.destination.start, entry.destination.end)
+            digest = 0
+            for _, data in found:
+                digest = crc32c(data[HEADER_BYTES:], digest)
+            assert entry.digest == f"{digest:08x}"
+            assert entry.batches == len(found)
+            assert entry.size_bytes == sum(len(data) for _, data in found)
+            assert entry.records == sum(header.records for header, _ in found)
+        if entries:
+            assert self.checkpoint().next_offset == entries[-1].source.end
+
+    def with_options(self, **changed: int) -> Mirror:
+        """The same mirror with other options."""
+        self.options = replace(self.options, **changed)
+        return self
+
+
+def numbered(count: int, size: int = 20, first: int = 0, make: Callable[[int], bytes] | None = None) -> list[Record]:
+    """Records that tell themselves apart."""
+    make = make or (lambda number: f"{number:08d}".encode().ljust(size, b"."))
+    return [
+        Record(f"k{n % 7}".encode(), make(n), (("n", str(n).encode()),), (independent.CREATE_TIME, 1_700_000_000_000 + n * 13))
+        for n in range(first, first + count)
+    ]

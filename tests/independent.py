@@ -1,0 +1,151 @@
+"""Kafka through confluent_kafka, a client that shares no code with relay_pipelines: what it reads and writes is evidence."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import confluent_kafka
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
+
+from relay_pipelines.model import Cluster, TopicPartition
+
+CREATE_TIME = confluent_kafka.TIMESTAMP_CREATE_TIME
+LOG_APPEND_TIME = confluent_kafka.TIMESTAMP_LOG_APPEND_TIME
+Headers = tuple[tuple[str, bytes | None], ...]
+
+
+class Record(NamedTuple):
+    """What one record says. A timestamp is its type and milliseconds."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+    timestamp: tuple[int, int] = (CREATE_TIME, 1_700_000_000_000)
+
+
+def until(condition: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
+    """Ask until the answer is true, and return it."""
+    deadline = time.monotonic() + seconds
+    while not (answer := condition()):
+        assert time.monotonic() < deadline, f"{what}: not within {seconds:g} s"
+        time.sleep(0.02)
+    return answer
+
+
+def client(cluster: Cluster, **more: object) -> dict[str, Any]:
+    """The configuration of a confluent_kafka client; underscores in names stand for dots."""
+    security = cluster.security
+    known = {
+        "bootstrap.servers": ",".join(cluster.bootstrap_servers),
+        "security.protocol": security.protocol,
+        "sasl.mechanism": security.mechanism,
+        "sasl.username": security.username,
+        "sasl.password": security.password,
+        "ssl.ca.location": security.ca_location,
+        "log_level": 0,
+    }
+    return {key: value for key, value in known.items() if value is not None} | {
+        key.replace("_", "."): value for key, value in more.items()
+    }
+
+
+def create(cluster: Cluster, topic: str, partitions: int = 1, config: dict[str, str] | None = None) -> None:
+    """Create a topic unless it exists, and wait until it has leaders."""
+    admin = AdminClient(client(cluster))
+    try:
+        admin.create_topics([NewTopic(topic, partitions, config=config or {})])[topic].result(30)
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            raise
+    until(lambda: len(_leaders(admin, topic)) >= partitions, f"leaders of {topic}")
+
+
+def _leaders(admin: AdminClient, topic: str) -> list[int]:
+    partitions = admin.list_topics(topic, timeout=30).topics[topic].partitions.values()
+    return [one.leader for one in partitions if one.leader > 0]
+
+
+def configure(cluster: Cluster, kind: ResourceType, name: str, **config: object) -> None:
+    """Change settings of a topic or broker; underscores in names stand for dots."""
+    admin = AdminClient(client(cluster))
+    entries = [
+        ConfigEntry(key.replace("_", "."), str(value), incremental_operation=AlterConfigOpType.SET)
+        for key, value in config.items()
+    ]
+    resource = ConfigResource(kind, name, incremental_configs=entries)
+    admin.incremental_alter_configs([resource])[resource].result(30)
+
+
+def delete_before(cluster: Cluster, at: TopicPartition, offset: int) -> None:
+    """Move the log start."""
+    admin = AdminClient(client(cluster))
+    (future,) = admin.delete_records([confluent_kafka.TopicPartition(at.topic, at.partition, offset)]).values()
+    future.result(30)
+
+
+def producer(cluster: Cluster, **config: object) -> Producer:
+    """A producer that waits for the whole of a batch; `flush` ends the batch."""
+    return Producer(client(cluster, **{"linger_ms": 10_000, "message_max_bytes": 20 << 20, "batch_size": 20 << 20} | config))
+
+
+def put(sender: Producer, at: TopicPartition, records: Iterable[Record]) -> None:
+    """Hand records over."""
+    for record in records:
+        ms = record.timestamp[1]
+        sender.produce(at.topic, record.value, record.key, at.partition, timestamp=ms, headers=list(record.headers))
+
+
+def write(cluster: Cluster, at: TopicPartition, *batches: Iterable[Record], **config: object) -> None:
+    """Produce each of `batches` as one batch, and see them acknowledged."""
+    sender = producer(cluster, **config)
+    for records in batches:
+        put(sender, at, records)
+        assert sender.flush(60) == 0
+
+
+def transactional(cluster: Cluster, transactional_id: str, **config: object) -> Producer:
+    """A transactional producer, ready to begin."""
+    sender = producer(cluster, transactional_id=transactional_id, **config)
+    sender.init_transactions(30)
+    return sender
+
+
+def read(cluster: Cluster, at: TopicPartition, isolation: str = "read_committed") -> list[tuple[int, Record]]:
+    """All records of a topic-partition with their offsets, in order, to its last stable offset."""
+    config = client(
+        cluster,
+        group_id="independent",
+        isolation_level=isolation,
+        enable_partition_eof=True,
+        enable_auto_commit=False,
+        fetch_wait_max_ms=10,
+        fetch_message_max_bytes=20 << 20,
+    )
+    consumer = Consumer(config)
+    found: list[tuple[int, Record]] = []
+    try:
+        consumer.assign([confluent_kafka.TopicPartition(at.topic, at.partition, OFFSET_BEGINNING)])
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            for message in consumer.consume(1000, 0.01):
+                if message.error() is None:
+                    found.append((message.offset(), _record(message)))
+                elif message.error().code() == KafkaError._PARTITION_EOF:
+                    return found
+                else:
+                    raise KafkaException(message.error())
+        raise AssertionError(f"the end of {at} was not reached")
+    finally:
+        consumer.close()
+
+
+def _record(message: Any) -> Record:
+    return Record(message.key(), message.value(), tuple(message.headers() or ()), message.timestamp())
+
+
+def records_of(cluster: Cluster, at: TopicPartition) -> list[Record]:
+    """All committed records of a topic-partition, in order."""
+    return [record for _, record in read(cluster, at)]

@@ -1,0 +1,160 @@
+"""Reading checkpoints back: the trap of another task's open transaction, and what the driver and the tasks read."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from relay_pipelines.copy import checkpoint, copier
+from relay_pipelines.copy.clock import SystemClock
+from relay_pipelines.copy.faults import Point
+from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.errors import DestinationError, UnsupportedError
+from relay_pipelines.model import CopyOptions, Status, TopicPartition
+from relay_pipelines.wire.cluster import LATEST, READ_COMMITTED, READ_UNCOMMITTED, ClusterClient
+from tests.copying import Mirror, numbered
+from tests.independent import Record, put, transactional, until
+
+
+@pytest.fixture
+def mirror(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str) -> Mirror:
+    """A topic of ten records, copied once, so that it has a checkpoint."""
+    made = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
+    made.write(numbered(10))
+    return made
+
+
+def home_of(mirror: Mirror) -> TopicPartition:
+    """Where the mirror's checkpoint stands."""
+    return checkpoint.home(checkpoint.TOPIC, checkpoint.key_of(mirror.name, mirror.at))
+
+
+class OpenTransaction:
+    """Another task's transaction that has written into a partition of the checkpoint topic and is not ended yet."""
+
+    def __init__(self, mirror: Mirror) -> None:
+        self._sender = transactional(mirror.destination, f"other-{mirror.name}")
+        self._open = True
+        self._sender.begin_transaction()
+        put(self._sender, home_of(mirror), [Record(b"other/topic/0", None)])
+        assert self._sender.flush(30) == 0
+
+    def abort(self) -> None:
+        """End it, if it is open."""
+        if self._open:
+            self._sender.abort_transaction(30)
+        self._open = False
+
+
+@pytest.fixture
+def held(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenTransaction]:
+    """Copy all, while another task's transaction begins just before our checkpoint is produced, and stays open behind it."""
+    begun: list[OpenTransaction] = []
+
+    def reach(point: Point) -> None:
+        if point is Point.BEFORE_CHECKPOINT:
+            begun.append(OpenTransaction(mirror))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(copier, "reach", reach)
+        assert mirror.try_copy(0, 10).status is Status.DONE
+    assert len(begun) == 1
+    with ClusterClient(mirror.destination, DestinationError) as client:
+        home = home_of(mirror)
+        stable = client.list_offsets([home], LATEST, READ_COMMITTED)[home]
+        assert stable < client.list_offsets([home], LATEST, READ_UNCOMMITTED)[home], "nothing is held back"
+    yield begun[0]
+    begun[0].abort()
+
+
+def test_the_own_checkpoint_is_read_although_another_transaction_holds_it_back(mirror: Mirror, held: OpenTransaction) -> None:
+    """Our checkpoint is committed but lies above the last stable offset: the reader waits, and then finds it."""
+    found: list[int | None] = []
+
+    def read_own() -> None:
+        with ClusterClient(mirror.destination, DestinationError) as client:
+            own = checkpoint.read_own(client, mirror.name, mirror.at, (None, 0), mirror.options, SystemClock())
+            found.append(own and own.next_offset)
+
+    reading = threading.Thread(target=read_own)
+    reading.start()
+    reading.join(0.5)
+    assert reading.is_alive(), "it did not wait"
+    held.abort()
+    reading.join(30)
+    assert found == [10]
+
+
+def test_a_second_run_copies_nothing_although_its_checkpoint_is_held_back(mirror: Mirror, held: OpenTransaction) -> None:
+    """A task that starts while its own last checkpoint is held back must not copy the chunk again."""
+    second = threading.Thread(target=mirror.try_copy, args=(0, 10))
+    second.start()
+    second.join(0.5)
+    held.abort()
+    second.join(30)
+    mirror.assert_equal()
+    assert len(mirror.entries()) == 1
+
+
+def test_without_the_wait_the_chunk_would_be_copied_twice(
+    mirror: Mirror, held: OpenTransaction, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The trap is real: with the wait taken out, the same sequence of events doubles the records."""
+    monkeypatch.setattr(checkpoint, "wait_until_stable", lambda *_: None)
+    # a reader that does not wait can only read up to the last stable offset
+    original = ClusterClient.list_offsets
+    monkeypatch.setattr(
+        ClusterClient, "list_offsets", lambda self, those, timestamp, _isolation: original(self, those, timestamp, READ_COMMITTED)
+    )
+    # a task that takes no part in the wait reads its checkpoint, and copies, while the other transaction is open
+    with ClusterClient(mirror.destination, DestinationError) as client:
+        own = checkpoint.read_own(client, mirror.name, mirror.at, (None, 0), mirror.options, SystemClock())
+    assert own is None
+    mirror.try_copy(0, 10)
+    monkeypatch.undo()
+    held.abort()
+    assert len(mirror.copied()) == 20
+
+
+def test_a_transaction_that_never_ends_is_named(mirror: Mirror) -> None:
+    """When the last stable offset stays held back for longer than a transaction may last, one line says where and what to do."""
+    held = OpenTransaction(mirror)
+    home = home_of(mirror)
+    with ClusterClient(mirror.destination, DestinationError) as client:
+        end = client.list_offsets([home], LATEST, READ_UNCOMMITTED)[home]
+        with pytest.raises(DestinationError, match="find-hanging") as caught:
+            checkpoint.wait_until_stable(client, home, end, CopyOptions(transaction_timeout_ms=100), SystemClock())
+    held.abort()
+    assert str(home) in str(caught.value)
+
+
+def test_the_driver_reads_what_the_task_reads(mirror: Mirror) -> None:
+    """The checkpoints of a mirror, read at once, hold the one that a task reads; behind where the driver got to is no other."""
+    mirror.copy()
+    with ClusterClient(mirror.destination, DestinationError) as client:
+
+        def read_all() -> bool:
+            mirror.known = (None, 0)
+            found, ends = checkpoint.read_all(client, mirror.name, SystemClock())
+            mirror.known = (found.get(mirror.at), ends[home_of(mirror)])
+            return mirror.known[0] is not None
+
+        until(read_all, "the checkpoint")  # the markers of the last transaction may be a moment late
+        task = checkpoint.read_own(client, mirror.name, mirror.at, (None, 0), mirror.options, SystemClock())
+        known = checkpoint.read_own(client, mirror.name, mirror.at, mirror.known, mirror.options, SystemClock())
+        assert mirror.known[0] == task == known == mirror.checkpoint()
+        assert checkpoint.read_all(client, "another-mirror", SystemClock())[0] == {}
+    mirror.write(numbered(5, first=10))
+    assert mirror.copy().records == 5
+    mirror.assert_equal()
+
+
+def test_a_checkpoint_of_a_newer_version_is_refused(mirror: Mirror) -> None:
+    """A value that a later relay wrote is not guessed at."""
+    mirror.copy()
+    fields = json.loads(mirror._own(checkpoint.TOPIC)[-1].value or b"")
+    with pytest.raises(UnsupportedError, match="upgrade"):
+        checkpoint.from_record(json.dumps(fields | {"version": 2}).encode())
