@@ -60,8 +60,8 @@ class Assembler:
         self.chunk = Chunk(-1)
 
     def begin(self, start: int) -> None:
-        """Start a new chunk at source offset `start`; what an aborted one left pending is dropped."""
-        self._pending = None
+        """Start a new chunk at source offset `start`; what an aborted one left is dropped."""
+        self._pending = self._last_batch = self._last_record = None
         self.chunk = Chunk(start)
 
     def add(self, piece: Piece) -> None:
@@ -89,14 +89,13 @@ class Assembler:
             self._rewrite(piece, run)
 
     def flush(self) -> None:
-        """Produce what is pending."""
-        if self._pending is None:
+        """Produce what is pending: nothing, where the cleaner has emptied the batches."""
+        pending, self._pending = self._pending, None
+        if pending is None or not pending.records:
             return
-        batch = self._pending.build()
-        self._last_record, self._last_batch = self._pending.last, None
-        self._pending = None
-        self.chunk.rewritten += batch.header.records
-        self._produce(batch)
+        self._last_record, self._last_batch = pending.last, None
+        self.chunk.rewritten += pending.records
+        self._produce(pending.build())
 
     def keep(self) -> None:
         """Copy what is still needed of the current bytes: the buffer they lie in is about to be reused."""
@@ -104,7 +103,7 @@ class Assembler:
             self._last_batch = Batch(self._last_batch.header, memoryview(bytes(self._last_batch.data)))
 
     def fingerprint(self) -> Fingerprint | None:
-        """Return that of the last record taken; None before the first."""
+        """Return that of the chunk's last record; None if it has none."""
         if self._last_batch is not None:
             *_, self._last_record = decode(self._last_batch.data)
             self._last_batch = None
@@ -151,7 +150,7 @@ class Assembler:
                 f" {self._range.destination.topic} at the destination",
                 remedy=f"set max.message.bytes of that topic to at least {size}",
                 topic_partition=self._range.source.topic_partition,
-                offset=self.chunk.end - 1,
+                offset=self._last_record.offset,  # what goes as it is was small enough
             )
         self.chunk.add_batch(batch)
         self._send(batch)

@@ -124,7 +124,7 @@ def read_all(client: ClusterClient, mirror: str, clock: Clock) -> tuple[dict[Top
     prefix = f"{mirror}/".encode()
     for at in homes:
         for record in _records(client, OffsetRange(at, starts[at], ends[at]), clock):
-            if record.key.startswith(prefix) and record.value is not None:
+            if record.key and record.key.startswith(prefix) and record.value is not None:
                 latest[record.key] = record.value
     checkpoints = [from_record(value) for value in latest.values()]
     return {one.source: one for one in checkpoints}, ends

@@ -11,7 +11,7 @@ from relay_pipelines.copy.clock import Clock
 from relay_pipelines.copy.faults import Point, reach
 from relay_pipelines.copy.producer import TransactionalProducer
 from relay_pipelines.copy.reader import read
-from relay_pipelines.errors import AbortableError, FencedError, RelayError, RetriableError
+from relay_pipelines.errors import AbortableError, CorruptBatchError, FencedError, RelayError, RetriableError
 from relay_pipelines.model import Checkpoint, CopyJob, CopyRange, LedgerEntry, OffsetRange, TopicPartition
 from relay_pipelines.wire.batch import Batch
 from relay_pipelines.wire.cluster import ClusterClient
@@ -93,7 +93,11 @@ class RangeCopier:
             self.checkpoint = checkpoints.read_own(
                 self._destination, self._job.mirror, self._source_partition, self._known(), self._job.options, self._clock
             )
-            self._copy_from(self._range.source.start if self.checkpoint is None else self.checkpoint.next_offset)
+            try:
+                self._copy_from(self._range.source.start if self.checkpoint is None else self.checkpoint.next_offset)
+            except CorruptBatchError as error:
+                error.topic_partition = error.topic_partition or self._source_partition
+                raise
         except RelayError:
             # answers to pipelined requests may still be on their way: these connections are of no use to anyone
             self._source.close()

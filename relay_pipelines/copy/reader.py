@@ -46,13 +46,13 @@ def read(
 
     Raises:
         DataLossError: the broker does not have the offset: retention took it, or the log was truncated or recreated.
-        RetriableError: the broker is away, or no longer leads.
+        RetriableError: the broker is away, no longer leads, or does not have all of the range.
         UnsupportedError: a batch in the message format from before Kafka 0.11.
     """
     topic_partition = wanted.topic_partition
     connection = client.connection(client.leader(topic_partition), _PIPELINED)
     position = wanted.start
-    empty_answers = 0
+    empty_answers = short_answers = 0
 
     def ask(offset: int) -> None:
         body = fetch.encode(topic_partition, offset, max_bytes=max_bytes, max_wait_ms=_MAX_WAIT_MS)
@@ -72,10 +72,14 @@ def read(
             raise
         if runs:
             following = runs[-1].last.last_offset + 1
-            empty_answers = 0
+            empty_answers = short_answers = 0
         else:
-            # the broker has nothing between here and its last stable offset: the cleaner took the end of the range
-            empty_answers += response.last_stable_offset >= wanted.end and not response.throttle_ms
+            short = response.last_stable_offset < wanted.end
+            if response.records or (short and short_answers * _MAX_WAIT_MS > client.timeout_ms):
+                raise _unfinished(client, response, wanted, position)
+            # nothing between here and the last stable offset: the cleaner took the end of the range
+            empty_answers += not short and not response.throttle_ms
+            short_answers += short
             following = wanted.end if empty_answers >= _EMPTY_ANSWERS else position
         if following < wanted.end:
             ask(following)
@@ -95,6 +99,16 @@ def _receive(client: ClusterClient, connection: Connection, wanted: OffsetRange,
         client.forget()
         raise client.failure(response.error_code, "Fetch", topic_partition=wanted.topic_partition, offset=position)
     return response
+
+
+def _unfinished(client: ClusterClient, response: fetch.FetchResponse, wanted: OffsetRange, position: int) -> RelayError:
+    has = "part of a record batch" if response.records else f"the log up to offset {response.last_stable_offset}"
+    return client.retriable(
+        f"{client.cluster.name} gives only {has} where the range ends at {wanted.end}",
+        remedy="see whether a transaction hangs open or the topic was truncated or recreated",
+        topic_partition=wanted.topic_partition,
+        offset=position,
+    )
 
 
 def _out_of_range(client: ClusterClient, wanted: OffsetRange, position: int) -> DataLossError:

@@ -21,7 +21,8 @@ _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 def copy_ranges(job: CopyJob, ranges: Iterable[CopyRange], clock: Clock | None = None) -> Iterator[Outcome]:
     """Copy each range and yield its outcome; never raises what is in the error tree.
 
-    Once a cluster has been away for all attempts of one range, the ranges behind it fail at once with the same error.
+    Once a cluster has been away for all attempts of one range, the ranges behind it fail at once with the same error. One
+    that names a topic-partition concerns it alone.
     """
     clock = clock or SystemClock()
     timeout_ms = job.options.request_timeout_ms
@@ -40,7 +41,8 @@ def copy_ranges(job: CopyJob, ranges: Iterable[CopyRange], clock: Clock | None =
                     raise away
                 copier.copy()
             except RetriableError as caught:
-                error = away = caught
+                error = caught
+                away = caught if caught.topic_partition is None else None
             except RelayError as caught:
                 error = caught
             reach(Point.BEFORE_OUTCOME)

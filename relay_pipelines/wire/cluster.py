@@ -104,8 +104,11 @@ class ClusterClient:
         """The cluster's id; empty before the first metadata."""
         return self._metadata.cluster_id
 
-    def topic(self, name: str) -> TopicMetadata:
+    def topic(self, name: str, wanted: TopicPartition | None = None) -> TopicMetadata:
         """Return one topic's metadata, asked for only once until `forget`.
+
+        Args:
+            wanted: the topic-partition that an error is to name.
 
         Raises:
             RetriableError: it does not exist (yet), or has no leader.
@@ -114,12 +117,12 @@ class ClusterClient:
         if known is None or known.error_code:
             known = self.metadata([name]).topics[name]
         if known.error_code:
-            raise self.failure(known.error_code, f"Metadata of topic {name}")
+            raise self.failure(known.error_code, f"Metadata of topic {name}", topic_partition=wanted)
         return known
 
     def leader(self, topic_partition: TopicPartition) -> int:
         """Return the id of the broker that leads `topic_partition`."""
-        leader = self.topic(topic_partition.topic).leaders.get(topic_partition.partition)
+        leader = self.topic(topic_partition.topic, topic_partition).leaders.get(topic_partition.partition)
         if leader is None:
             self.forget()
             raise self.failure(_UNKNOWN_TOPIC, "Metadata", topic_partition=topic_partition)

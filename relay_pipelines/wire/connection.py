@@ -23,7 +23,8 @@ Buffer = bytes | bytearray | memoryview
 _REQUEST_HEAD = struct.Struct(">hhi")  # api key, version, correlation id
 _SOCKET_BUFFER_BYTES = 4 << 20
 _BUFFER_BYTES = 64 << 10
-_LARGEST_RESPONSE_BYTES = 512 << 20
+# what speaks TLS or HTTP to us appears to announce more
+_LARGEST_RESPONSE_BYTES = 256 << 20
 
 
 class Connection:
