@@ -136,7 +136,7 @@ def _pieces(runs: list[Run], aborted: tuple[tuple[int, int], ...], position: int
         following = run.last.last_offset + 1
         while upcoming and upcoming[-1][1] < following:
             open_aborted.add(upcoming.pop()[0])
-        if header.base_offset > position:
+        if header.base_offset > position and position < end:
             gap_end = min(header.base_offset, end)
             yield Piece(position, gap_end, None, Skipped.COMPACTION_GAP)
             position = gap_end

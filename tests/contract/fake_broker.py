@@ -1,0 +1,185 @@
+"""A broker of a few requests, which says what a real one cannot be made to say."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import socketserver
+import struct
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from kafka.protocol.consumer import ListOffsetsRequest, ListOffsetsResponse
+from kafka.protocol.metadata import MetadataRequest, MetadataResponse
+
+from relay_pipelines.model import Cluster, TopicPartition
+
+FETCH, LIST_OFFSETS, METADATA, API_VERSIONS = 1, 2, 3, 18
+SERVED = {FETCH: (4, 17), LIST_OFFSETS: (1, 10), METADATA: (0, 12), API_VERSIONS: (0, 4)}
+NODE_ID = 7
+_EARLIEST = -2
+_UNKNOWN_TOPIC = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What to answer to one Fetch.
+
+    Args:
+        sent: what goes over the wire in place of the right bytes, size and correlation id included.
+        closes: whether the connection ends there.
+    """
+
+    records: bytes = b""
+    aborted: tuple[tuple[int, int], ...] = ()
+    error_code: int = 0
+    throttle_ms: int = 0
+    last_stable_offset: int = 1000
+    log_start_offset: int = 0
+    sent: Callable[[bytes], bytes] = bytes
+    closes: bool = False
+
+
+def script(*answers: Answer) -> Callable[[int, int], Answer]:
+    """Give one answer after the other, whatever is asked; behind the last one the connection ends."""
+    remaining = iter(answers)
+    return lambda _offset, _max_bytes: next(remaining, Answer(sent=lambda _: b"", closes=True))
+
+
+class FakeBroker:
+    """One broker on 127.0.0.1 that leads every partition of one topic.
+
+    Args:
+        fetch: offset and max bytes -> answer.
+        bounds: the log's first offset and the one behind its last.
+        served: request -> least and newest version.
+    """
+
+    def __init__(
+        self,
+        at: TopicPartition,
+        fetch: Callable[[int, int], Answer],
+        bounds: Callable[[], tuple[int, int]] = lambda: (0, 1000),
+        served: Mapping[int, tuple[int, int]] = SERVED,
+    ) -> None:
+        self.at = at
+        self.asked: Counter[int] = Counter()
+        self.offsets: list[int] = []
+        self._fetch = fetch
+        self._bounds = bounds
+        self._served = served
+        self._open: list[socket.socket] = []
+        self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), self._handle)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        for connection in self._open:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        self._server.server_close()  # waits for the threads
+
+    @property
+    def cluster(self) -> Cluster:
+        """How to reach it."""
+        host, port = self._server.server_address[:2]
+        return Cluster("fake", (f"{host!s}:{port}",))
+
+    def _handle(self, connection: Any, _address: object, _server: object) -> None:
+        self._open.append(connection)
+        with contextlib.suppress(ConnectionError):
+            while size := connection.recv(4, socket.MSG_WAITALL):
+                request = connection.recv(int.from_bytes(size, "big"), socket.MSG_WAITALL)
+                sent, closes = self._answer(size + request)
+                connection.sendall(sent)
+                if closes:
+                    return
+
+    def _answer(self, request: bytes) -> tuple[bytes, bool]:
+        api_key, version, correlation_id = struct.unpack_from(">hhi", request, 4)
+        self.asked[api_key] += 1
+        if api_key == FETCH:
+            body, answer = self._fetched(request)
+            return answer.sent(_framed(correlation_id, body)), answer.closes
+        answering = {API_VERSIONS: self._versions, METADATA: self._metadata, LIST_OFFSETS: self._listed}[api_key]
+        return _framed(correlation_id, answering(request, version)), False
+
+    def _versions(self, _request: bytes, _version: int) -> bytes:
+        triples = b"".join(struct.pack(">hhh", key, *versions) for key, versions in self._served.items())
+        return struct.pack(">hi", 0, len(self._served)) + triples
+
+    def _metadata(self, request: bytes, version: int) -> bytes:
+        asked = MetadataRequest.decode(request, version=version, header=True, framed=True)
+        host, port = self._server.server_address[:2]
+        topic, broker = MetadataResponse.MetadataResponseTopic, MetadataResponse.MetadataResponseBroker
+        partition = topic.MetadataResponsePartition(
+            error_code=0, partition_index=self.at.partition, leader_id=NODE_ID, replica_nodes=[NODE_ID], isr_nodes=[NODE_ID]
+        )
+        topics = [
+            topic(
+                error_code=0 if one.name == self.at.topic else _UNKNOWN_TOPIC,
+                name=one.name,
+                is_internal=False,
+                partitions=[partition] if one.name == self.at.topic else [],
+            )
+            for one in asked.topics or ()
+        ]
+        answer = MetadataResponse(
+            brokers=[broker(node_id=NODE_ID, host=host, port=port, rack=None)],
+            cluster_id="fake",
+            controller_id=NODE_ID,
+            topics=topics,
+        )
+        # a flexible answer has tagged fields behind the correlation id
+        return (b"\0" if MetadataResponse.flexible_version_q(version) else b"") + bytes(answer.encode(version=version))
+
+    def _listed(self, request: bytes, version: int) -> bytes:
+        asked = ListOffsetsRequest.decode(request, version=version, header=True, framed=True)
+        start, end = self._bounds()
+        topic = ListOffsetsResponse.ListOffsetsTopicResponse
+        partition = topic.ListOffsetsPartitionResponse
+        topics = [
+            topic(
+                name=one.name,
+                partitions=[
+                    partition(
+                        partition_index=each.partition_index,
+                        error_code=0,
+                        timestamp=-1,
+                        offset=start if each.timestamp == _EARLIEST else end,
+                        leader_epoch=0,
+                    )
+                    for each in one.partitions
+                ],
+            )
+            for one in asked.topics
+        ]
+        return bytes(ListOffsetsResponse(throttle_time_ms=0, topics=topics).encode(version=version))
+
+    def _fetched(self, request: bytes) -> tuple[bytes, Answer]:
+        at = 4 + 8 + 2 + int.from_bytes(request[12:14], "big")  # behind size, head and client id
+        max_bytes = struct.unpack_from(">i", request, at + 12)[0]
+        at += 29
+        at += 2 + int.from_bytes(request[at : at + 2], "big") + 4  # behind the topic and the number of partitions
+        _partition, _epoch, offset = struct.unpack_from(">iiq", request, at)
+        self.offsets.append(offset)
+        answer = self._fetch(offset, max_bytes)
+        topic = self.at.topic.encode()
+        body = struct.pack(">ihii", answer.throttle_ms, 0, 0, 1) + struct.pack(">h", len(topic)) + topic
+        stable = answer.last_stable_offset
+        body += struct.pack(">iihqqq", 1, self.at.partition, answer.error_code, stable, stable, answer.log_start_offset)
+        body += struct.pack(">i", len(answer.aborted)) + b"".join(struct.pack(">qq", *one) for one in answer.aborted)
+        body += struct.pack(">ii", -1, len(answer.records)) + answer.records
+        return body, answer
+
+
+def _framed(correlation_id: int, body: bytes) -> bytes:
+    return struct.pack(">ii", len(body) + 4, correlation_id) + body

@@ -1,0 +1,103 @@
+"""A topic-partition's log, made by hand: what producers do to it, and what stands there afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from crc32c import crc32c
+
+from relay_pipelines.wire.batch import CONTROL_BIT, CRC_END, HEADER, TRANSACTIONAL_BIT, BatchHeader
+from tests.contract.fake_broker import Answer
+
+PLAIN = "-"
+# who does what: so many records in one batch, or the end of a transaction
+Step = tuple[str, int | Literal["commit", "abort"]]
+# offset -> the record's value, or why there is none
+Account = dict[int, str]
+
+
+def value_of(offset: int) -> str:
+    """The value of the record at an offset, by which the tests tell records apart."""
+    return f"value {offset}"
+
+
+def batch(base_offset: int, values: Sequence[str], producer_id: int = -1, attributes: int = 0) -> bytes:
+    """One batch as a broker keeps it; `attributes` are those beside the codec, which is none."""
+    builder = DefaultRecordBatchBuilder(2, 0, 0, producer_id, min(producer_id, 0), -1, 1 << 30)
+    for number, value in enumerate(values):
+        builder.append(number, 1_700_000_000_000 + base_offset + number, None, value.encode(), [])
+    data = bytes(builder.build())
+    header = BatchHeader._make(HEADER.unpack_from(data))._replace(base_offset=base_offset, leader_epoch=0, attributes=attributes)
+    covered = HEADER.pack(*header)[CRC_END:] + data[HEADER.size :]
+    return HEADER.pack(*header._replace(crc=crc32c(covered))) + data[HEADER.size :]
+
+
+def plain(base_offset: int, count: int) -> bytes:
+    """A batch of records outside transactions."""
+    return batch(base_offset, [value_of(base_offset + number) for number in range(count)])
+
+
+def transactional(base_offset: int, count: int, producer_id: int) -> bytes:
+    """A batch of records inside one."""
+    return batch(base_offset, [value_of(base_offset + number) for number in range(count)], producer_id, TRANSACTIONAL_BIT)
+
+
+def marker(offset: int, producer_id: int) -> bytes:
+    """What ends a transaction; whether by commit or abort, a reader learns from the list of the aborted alone."""
+    return batch(offset, ["marker"], producer_id, TRANSACTIONAL_BIT | CONTROL_BIT)
+
+
+def account_of(steps: Sequence[Step]) -> Account:
+    """What a reader of committed records must make of every offset."""
+    account: Account = {}
+    for number, (producer, what) in enumerate(steps):
+        if isinstance(what, str):
+            account[len(account)] = "control"
+            continue
+        ending = next((end for one, end in steps[number:] if one == producer and isinstance(end, str)), "commit")
+        for _ in range(what):
+            account[len(account)] = value_of(len(account)) if ending == "commit" else "aborted"
+    return account
+
+
+class FakeLog:
+    """The log after some steps, as a broker answers from it."""
+
+    def __init__(self) -> None:
+        self.start = self.end = 0
+        self._batches: list[tuple[int, bytes]] = []  # with the offset behind
+        self._aborted: list[tuple[int, int, int]] = []  # producer, first offset, the marker's
+
+    def perform(self, steps: Sequence[Step]) -> None:
+        """Append what the steps bring."""
+        begun: dict[str, int] = {}
+        for producer, what in steps:
+            first, producer_id = self.end, ord(producer)
+            if what == "abort":
+                self._aborted.append((producer_id, begun[producer], first))
+            if isinstance(what, str):
+                del begun[producer]
+                self._append(marker(first, producer_id), 1)
+            elif producer == PLAIN:
+                self._append(plain(first, what), what)
+            else:
+                begun.setdefault(producer, first)
+                self._append(transactional(first, what, producer_id), what)
+
+    def fetch(self, offset: int, max_bytes: int) -> Answer:
+        """Answer as a broker does: whole batches from the one with `offset` on, one even if it is too large."""
+        if not self.start <= offset <= self.end:
+            return Answer(error_code=1)
+        records, following = b"", offset
+        for end, data in self._batches:
+            if end > offset and (not records or len(records) + len(data) <= max_bytes):
+                records += data
+                following = end
+        aborted = tuple((one, first) for one, first, last in self._aborted if first < following and last >= offset)
+        return Answer(records=records, aborted=aborted, last_stable_offset=self.end, log_start_offset=self.start)
+
+    def _append(self, data: bytes, count: int) -> None:
+        self.end += count
+        self._batches.append((self.end, data))

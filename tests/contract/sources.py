@@ -1,0 +1,142 @@
+"""The two sources that the reader is held against, and what it makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from relay_pipelines.copy.clock import SystemClock
+from relay_pipelines.copy.reader import read
+from relay_pipelines.errors import SourceError
+from relay_pipelines.model import Cluster, OffsetRange, TopicPartition
+from relay_pipelines.wire.cluster import LATEST, READ_UNCOMMITTED, ClusterClient
+from relay_pipelines.wire.records import decode
+from tests import independent
+from tests.contract.fake_broker import FakeBroker
+from tests.contract.log import PLAIN, Account, FakeLog, Step, value_of
+from tests.copying import KEPT
+from tests.independent import Record
+
+
+class PatientClock(SystemClock):
+    """Notes how long it was asked to sleep, and does not."""
+
+    def __init__(self) -> None:
+        self.slept: list[float] = []
+
+    def sleep(self, seconds: float) -> None:
+        """Note it."""
+        self.slept.append(seconds)
+
+
+class Source(Protocol):
+    """One topic-partition that producers write to."""
+
+    at: TopicPartition
+
+    @property
+    def cluster(self) -> Cluster:
+        """Where it is."""
+
+    def perform(self, steps: Sequence[Step]) -> None:
+        """Do once what the steps say, in this order."""
+
+    def delete_before(self, offset: int) -> None:
+        """Move the log's start, as retention does."""
+
+
+@dataclass
+class RealSource:
+    """A topic of a real broker."""
+
+    cluster: Cluster
+    at: TopicPartition
+
+    def __post_init__(self) -> None:
+        independent.create(self.cluster, self.at.topic, 1, KEPT)
+
+    def perform(self, steps: Sequence[Step]) -> None:
+        """Produce, by one client per producer."""
+        offset = 0
+        producers = sorted({producer for producer, _ in steps if producer != PLAIN})
+        senders = {one: independent.transactional(self.cluster, f"{self.at.topic}-{one}") for one in producers}
+        senders[PLAIN] = independent.producer(self.cluster)
+        begun: set[str] = {PLAIN}
+        for producer, what in steps:
+            sender = senders[producer]
+            if producer not in begun:
+                begun.add(producer)
+                sender.begin_transaction()
+            if isinstance(what, str):
+                begun.remove(producer)
+                (sender.commit_transaction if what == "commit" else sender.abort_transaction)(30)
+                offset += 1
+                # the coordinator answers before it has written the marker
+                independent.until(lambda written=offset: self._end() >= written, f"marker of {producer}")
+            else:
+                independent.put(sender, self.at, [Record(None, value_of(offset + number).encode()) for number in range(what)])
+                assert sender.flush(30) == 0
+                offset += what
+
+    def _end(self) -> int:
+        with client_of(self.cluster) as client:
+            return client.list_offsets([self.at], LATEST, READ_UNCOMMITTED)[self.at]
+
+    def delete_before(self, offset: int) -> None:
+        """Delete records."""
+        independent.delete_before(self.cluster, self.at, offset)
+
+
+@dataclass
+class FakeSource:
+    """A log made by hand behind the fake broker."""
+
+    at: TopicPartition
+    log: FakeLog = field(default_factory=FakeLog)
+
+    def __post_init__(self) -> None:
+        self.broker = FakeBroker(self.at, self.log.fetch, lambda: (self.log.start, self.log.end))
+
+    @property
+    def cluster(self) -> Cluster:
+        """The fake's."""
+        return self.broker.cluster
+
+    def perform(self, steps: Sequence[Step]) -> None:
+        """Append."""
+        self.log.perform(steps)
+
+    def delete_before(self, offset: int) -> None:
+        """Move the start."""
+        self.log.start = offset
+
+
+def client_of(cluster: Cluster, timeout_ms: int = 10_000) -> ClusterClient:
+    """A client as a task has it for its source."""
+    return ClusterClient(cluster, SourceError, timeout_ms=timeout_ms)
+
+
+def account_read(
+    client: ClusterClient,
+    wanted: OffsetRange,
+    max_bytes: int = 1 << 20,
+    run_below_bytes: int = 0,
+    clock: SystemClock | None = None,
+) -> Account:
+    """Read a range, and say what became of each of its offsets; the pieces must follow one another without a gap."""
+    account: Account = {}
+    position = wanted.start
+    for pieces in read(client, wanted, max_bytes, clock or PatientClock(), run_below_bytes):
+        assert pieces
+        for piece in pieces:
+            assert position == piece.start < piece.end
+            position = piece.end
+            if piece.run is None:
+                account |= dict.fromkeys(range(piece.start, piece.end), str(piece.skipped))
+            else:
+                account |= {
+                    one.offset: one.value.decode() for one in decode(piece.run.data) if piece.start <= one.offset < piece.end
+                }
+    assert position == wanted.end
+    return account

@@ -1,0 +1,107 @@
+"""What the reader of an offset range promises, at a real broker and at the fake one alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from relay_pipelines.errors import DataLossError, SourceError
+from relay_pipelines.model import OffsetRange, TopicPartition
+from tests.contract.log import Step, account_of
+from tests.contract.sources import FakeSource, RealSource, Source, account_read, client_of
+
+LOGS: dict[str, list[Step]] = {
+    "one batch": [("-", 5)],
+    "two batches": [("-", 5), ("-", 3)],
+    "many small batches": [("-", 1)] * 12,
+    "committed": [("a", 3), ("a", 2), ("a", "commit"), ("-", 1)],
+    "aborted": [("a", 3), ("a", 2), ("a", "abort"), ("-", 1)],
+    "nothing but aborted": [("a", 3), ("a", "abort"), ("a", 2), ("a", "abort")],
+    "the same producer both ways": [("a", 2), ("a", "abort"), ("a", 2), ("a", "commit"), ("a", 2), ("a", "abort"), ("-", 1)],
+    "interleaved": [
+        *(("a", 2), ("b", 3), ("-", 1), ("a", 1), ("b", "abort"), ("b", 2), ("a", "commit")),
+        *(("a", 2), ("-", 2), ("b", 1), ("a", "abort"), ("b", "commit"), ("-", 1)),
+    ],
+}
+
+
+@pytest.fixture(params=["real", "fake"])
+def source(request: pytest.FixtureRequest, topic_name: str) -> Iterator[Source]:
+    """An empty topic of one partition."""
+    at = TopicPartition(topic_name, 0)
+    if request.param == "real":
+        yield RealSource(request.getfixturevalue("source_cluster").cluster(), at)
+    else:
+        fake = FakeSource(at)
+        with fake.broker:
+            yield fake
+
+
+@pytest.mark.parametrize("steps", LOGS.values(), ids=LOGS)
+def test_every_offset_is_accounted_for(source: Source, steps: list[Step]) -> None:
+    """However much a fetch brings, committed records come as they are, and markers and aborted ones are named."""
+    source.perform(steps)
+    account = account_of(steps)
+    wanted = OffsetRange(source.at, 0, len(account))
+    with client_of(source.cluster) as client:
+        for max_bytes in (1, 300, 1 << 20):
+            for run_below_bytes in (0, 1 << 20):
+                assert account_read(client, wanted, max_bytes, run_below_bytes) == account
+
+
+@pytest.mark.parametrize("steps", [LOGS["two batches"], LOGS["interleaved"]], ids=["plain", "interleaved"])
+def test_a_range_may_begin_and_end_anywhere(source: Source, steps: list[Step]) -> None:
+    """Inside a batch, on a marker, between two batches: exactly the offsets of the range come."""
+    source.perform(steps)
+    account = account_of(steps)
+    with client_of(source.cluster) as client:
+        for start in account:
+            for end in range(start, len(account) + 1):
+                expected = {offset: what for offset, what in account.items() if start <= offset < end}
+                assert account_read(client, OffsetRange(source.at, start, end), run_below_bytes=1 << 20) == expected
+
+
+def test_an_empty_range_brings_nothing(source: Source) -> None:
+    """Wherever it stands, even where the topic has no such offset."""
+    source.perform([("-", 3)])
+    with client_of(source.cluster) as client:
+        for start in (0, 2, 3, 100):
+            assert account_read(client, OffsetRange(source.at, start, start)) == {}
+
+
+def test_what_retention_took_is_data_loss(source: Source) -> None:
+    """A range that begins before the log does says from where on the records are left, and what to do."""
+    source.perform([("-", 3), ("-", 3)])
+    source.delete_before(4)
+    with client_of(source.cluster) as client:
+        with pytest.raises(DataLossError) as caught:
+            account_read(client, OffsetRange(source.at, 1, 6))
+        assert account_read(client, OffsetRange(source.at, 4, 6)) == {4: "value 4", 5: "value 5"}
+    assert (caught.value.topic_partition, caught.value.offset) == (source.at, 1)
+    assert str(caught.value) == (
+        f"{source.at} at offset 1: {source.cluster.name} no longer has the record to copy next:"
+        " retention has taken the records before offset 4; lengthen the retention of the source topic"
+    )
+
+
+def test_a_log_that_ends_too_early_is_data_loss(source: Source) -> None:
+    """A range behind the log's end says where the log ends: it was truncated, or the topic is another one."""
+    source.perform([("-", 3)])
+    with client_of(source.cluster) as client, pytest.raises(DataLossError) as caught:
+        account_read(client, OffsetRange(source.at, 7, 9))
+    assert (caught.value.topic_partition, caught.value.offset) == (source.at, 7)
+    assert str(caught.value) == (
+        f"{source.at} at offset 7: {source.cluster.name} no longer has the record to copy next: the log ends at 3;"
+        " the topic was truncated or recreated: find out which before copying on"
+    )
+
+
+@pytest.mark.parametrize("other", [TopicPartition("no-such-topic", 0), None], ids=["topic", "partition"])
+def test_what_is_not_there_may_come(source: Source, other: TopicPartition | None) -> None:
+    """A topic or partition that the broker does not know is a retriable failure that names it, in one line."""
+    missing = other or TopicPartition(source.at.topic, 5)
+    with client_of(source.cluster) as client, pytest.raises(SourceError, match="UNKNOWN_TOPIC_OR_PARTITION") as caught:
+        account_read(client, OffsetRange(missing, 0, 1))
+    assert missing.topic in str(caught.value)
+    assert "\n" not in str(caught.value)

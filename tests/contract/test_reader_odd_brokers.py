@@ -1,0 +1,221 @@
+"""What the reader makes of answers that a sound broker does not give, or gives only when it cannot be made to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from relay_pipelines.copy.reader import read
+from relay_pipelines.errors import CorruptBatchError, PermissionDeniedError, RelayError, SourceError, UnsupportedError
+from relay_pipelines.model import OffsetRange, TopicPartition
+from tests.contract import log
+from tests.contract.fake_broker import FETCH, METADATA, SERVED, Answer, FakeBroker, script
+from tests.contract.sources import PatientClock, account_read, client_of
+
+AT = TopicPartition("orders", 3)
+Start = Callable[..., FakeBroker]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Start a broker that gives these answers."""
+    running: list[FakeBroker] = []
+
+    def begin(*answers: Answer, **more: object) -> FakeBroker:
+        running.append(FakeBroker(AT, script(*answers), **more).__enter__())
+        return running[-1]
+
+    yield begin
+    for broker in running:
+        broker.__exit__()
+
+
+def account(broker: FakeBroker, begin: int, end: int, clock: PatientClock | None = None, **more: int) -> log.Account:
+    """What the reader makes of a range."""
+    with client_of(broker.cluster) as client:
+        return account_read(client, OffsetRange(AT, begin, end), clock=clock, **more)
+
+
+def refusal(broker: FakeBroker, kind: type[RelayError], timeout_ms: int = 10_000) -> str:
+    """The one line of the error that reading a range ends with."""
+    with client_of(broker.cluster, timeout_ms) as client, pytest.raises(kind) as caught:
+        account_read(client, OffsetRange(AT, 0, 9))
+    assert type(caught.value) is kind
+    line = str(caught.value)
+    assert "\n" not in line
+    return line
+
+
+def values(*offsets: int) -> log.Account:
+    """Records, as they stand in the account."""
+    return {offset: log.value_of(offset) for offset in offsets}
+
+
+def test_aborted_transactions_over_several_answers(start: Start) -> None:
+    """A transaction that is aborted in a later answer than it began in is left out in each, its neighbours are not."""
+    one, two = 11, 22
+    broker = start(
+        Answer(records=log.transactional(0, 2, one) + log.transactional(2, 2, two), aborted=((one, 0),)),
+        Answer(records=log.transactional(4, 2, one) + log.transactional(6, 1, two) + log.marker(7, two), aborted=((one, 0),)),
+        # unsorted, and with a transaction that begins behind the range
+        Answer(
+            records=log.marker(8, one) + log.transactional(9, 1, two) + log.transactional(10, 1, one) + log.marker(11, two),
+            aborted=((one, 12), (two, 9), (one, 0)),
+        ),
+    )
+    aborted, control = dict.fromkeys((0, 1, 4, 5, 9), "aborted"), dict.fromkeys((7, 8, 11), "control")
+    assert account(broker, 0, 12) == values(2, 3, 6, 10) | aborted | control
+    assert broker.offsets == [0, 4, 8]
+
+
+@pytest.mark.parametrize("cut", [1, 12, 16, 17, 60, 61, 70, -1])
+def test_a_batch_cut_off_at_the_end_is_asked_for_again(start: Start, cut: int) -> None:
+    """Wherever the broker cut the last batch, it comes whole with the next answer, from its own first offset."""
+    first, second = log.plain(0, 3), log.plain(3, 3)
+    broker = start(Answer(records=first + second[:cut]), Answer(records=second))
+    assert account(broker, 0, 6, run_below_bytes=1 << 20) == values(*range(6))
+    assert broker.offsets == [0, 3]
+
+
+def test_a_batch_that_never_comes_whole_is_no_gap(start: Start) -> None:
+    """Answers with nothing but a part of a batch are a failure: its records must not be taken for compacted away."""
+    broker = start(*[Answer(records=log.plain(0, 9)[:70])] * 5)
+    assert "fake gives only part of a record batch where the range ends at 9" in refusal(broker, SourceError)
+
+
+def test_a_throttled_client_holds_back(start: Start) -> None:
+    """The broker's throttle time is slept, and an answer left empty by it does not count as the end of the log (KIP-219)."""
+    clock = PatientClock()
+    empty = Answer(throttle_ms=250)
+    broker = start(empty, empty, empty, empty, Answer(records=log.plain(0, 3), throttle_ms=1500))
+    assert account(broker, 0, 3, clock) == values(0, 1, 2)
+    assert clock.slept == [0.25] * 4 + [1.5]
+
+
+def test_three_empty_answers_are_a_gap(start: Start) -> None:
+    """Where the broker has nothing up to a last stable offset behind the range, the cleaner took the range's end."""
+    broker = start(Answer(records=log.plain(0, 2)), Answer(), Answer(), Answer())
+    assert account(broker, 0, 5) == values(0, 1) | dict.fromkeys((2, 3, 4), "compaction_gap")
+    assert broker.offsets == [0, 2, 2, 2]
+
+
+def test_empty_answers_are_no_gap_before_the_log_is_stable(start: Start) -> None:
+    """A new leader that does not know its last stable offset yet answers with nothing; the records come later."""
+    broker = start(*[Answer(last_stable_offset=2)] * 5, Answer(), Answer(), Answer(records=log.plain(0, 3)))
+    assert account(broker, 0, 3) == values(0, 1, 2)
+
+
+def test_a_log_that_stays_short_is_given_up(start: Start) -> None:
+    """A last stable offset that never reaches the range's end is a failure once the timeout has passed in empty answers."""
+    broker = start(*[Answer(last_stable_offset=2)] * 5)
+    assert "fake gives only the log up to offset 2 where the range ends at 9" in refusal(broker, SourceError, timeout_ms=1000)
+
+
+def test_gaps_inside_the_range_are_named(start: Start) -> None:
+    """Offsets that no batch holds are a gap, before, between and behind batches."""
+    broker = start(Answer(records=log.plain(2, 2) + log.plain(6, 2) + log.plain(12, 2)))
+    assert account(broker, 0, 10) == values(2, 3, 6, 7) | dict.fromkeys((0, 1, 4, 5, 8, 9), "compaction_gap")
+
+
+@pytest.mark.parametrize(
+    ("code", "name", "kind"),
+    [
+        (-1, "UNKNOWN", SourceError),
+        (3, "UNKNOWN_TOPIC_OR_PARTITION", SourceError),
+        (6, "NOT_LEADER_", SourceError),
+        (9, "REPLICA_NOT_AVAILABLE", SourceError),
+        (56, "KAFKA_STORAGE_ERROR", SourceError),
+        (29, "TOPIC_AUTHORIZATION_FAILED", PermissionDeniedError),
+    ],
+)
+def test_an_error_code_is_named_and_the_leader_asked_for_anew(start: Start, code: int, name: str, kind: type[RelayError]) -> None:
+    """A refused fetch names the broker's error, topic-partition and offset, and the next read looks for the leader again."""
+    broker = start(Answer(error_code=code), Answer(records=log.plain(0, 2)))
+    with client_of(broker.cluster) as client:
+        with pytest.raises(kind, match=name) as caught:
+            account_read(client, OffsetRange(AT, 0, 2))
+        assert str(caught.value).startswith("orders-3 at offset 0: fake (127.0.0.1:")
+        assert broker.asked[METADATA] == 1
+        assert account_read(client, OffsetRange(AT, 0, 2)) == values(0, 1)
+    assert broker.asked[METADATA] == 2
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("behind", [b"", log.plain(0, 4)], ids=["alone", "behind a batch"])
+def test_an_old_message_format_is_refused(start: Start, magic: int, behind: bytes) -> None:
+    """Messages of before Kafka 0.11 are not copied, and the line says where they stand; even one shorter than a batch header."""
+    base = 4 if behind else 0
+    content = bytes([magic]) + bytes(1 + 8 * magic) + b"\xff\xff\xff\xff\0\0\0\1v"
+    message = base.to_bytes(8, "big") + (4 + len(content)).to_bytes(4, "big") + b"\0\0\0\0" + content
+    assert len(message) < 61
+    for messages in (message, message * 5):
+        line = refusal(start(Answer(records=behind + messages)), UnsupportedError)
+        assert line.startswith(f"orders-3 at offset {base}: message format v{magic} (written before Kafka 0.11) is not copied; ")
+
+
+def test_a_batch_smaller_than_its_header_is_corrupt(start: Start) -> None:
+    """A size that cannot be right is reported at its offset."""
+    broken = log.plain(0, 3) + (3).to_bytes(8, "big") + (12).to_bytes(4, "big") + log.plain(3, 3)[12:]
+    assert refusal(start(Answer(records=broken)), CorruptBatchError).startswith("orders-3 at offset 3: the record batch says")
+
+
+@pytest.mark.parametrize("kept", [0, 2, 4, 9, 60, -1])
+def test_a_connection_that_ends_inside_an_answer(start: Start, kept: int) -> None:
+    """Half an answer is no answer: retriable, and nothing of it is used."""
+    broker = start(Answer(records=log.plain(0, 9), sent=lambda whole: whole[:kept], closes=True))
+    assert "the broker closed the connection" in refusal(broker, SourceError)
+
+
+def test_an_answer_to_another_request(start: Start) -> None:
+    """A wrong correlation id ends the connection: what follows on it could not be told apart."""
+    broker = start(Answer(records=log.plain(0, 9), sent=lambda whole: whole[:4] + b"\0\0\0\x63" + whole[8:]))
+    assert "answered request 99 where" in refusal(broker, SourceError)
+
+
+@pytest.mark.parametrize("said", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"SSH-2.0-OpenSSH_9.9\r\n", b"\xff\xff\xff\xff"])
+def test_what_is_not_kafka_is_refused(start: Start, said: bytes) -> None:
+    """Another protocol's greeting is not taken for the size of an answer."""
+    broker = start(Answer(sent=lambda _: said))
+    assert "does not speak Kafka's protocol; check bootstrap_servers and security.protocol" in refusal(broker, UnsupportedError)
+
+
+@pytest.mark.parametrize("versions", [(0, 10), (12, 17), None], ids=["older", "newer", "none"])
+def test_a_broker_without_the_fetch_we_speak(start: Start, versions: tuple[int, int] | None) -> None:
+    """It is told by its versions, before anything is asked of it."""
+    served = {key: value for key, value in (SERVED | {FETCH: versions}).items() if value}
+    broker = start(Answer(records=log.plain(0, 9)), served=served)
+    assert "does not serve request 1 in version 11; Kafka 2.4 or newer is needed" in refusal(broker, UnsupportedError)
+    assert broker.asked[FETCH] == 0
+
+
+@pytest.mark.parametrize("version", range(4, 13))
+def test_every_version_of_metadata(start: Start, version: int) -> None:
+    """Whichever a broker serves at most, the reader finds the leader."""
+    broker = start(Answer(records=log.plain(0, 9)), served=SERVED | {METADATA: (0, version)})
+    assert account(broker, 0, 9) == values(*range(9))
+
+
+def test_a_silent_broker_is_given_up(start: Start) -> None:
+    """An answer that does not come within the timeout is a retriable failure that says so."""
+    broker = start(Answer(sent=lambda _: b""))
+    assert "no answer within 0.2 s" in refusal(broker, SourceError, timeout_ms=200)
+
+
+def test_an_empty_range_asks_for_nothing(start: Start) -> None:
+    """Not one fetch is sent for a range that has no offset."""
+    broker = start()
+    assert account(broker, 5, 5) == {}
+    assert broker.asked[FETCH] == 0
+
+
+def test_the_next_fetch_is_under_way_while_one_is_used(start: Start) -> None:
+    """The reader asks for what follows before it hands out what it has, and never past the range."""
+    broker = start(Answer(records=log.plain(0, 2)), Answer(records=log.plain(2, 2)))
+    with client_of(broker.cluster) as client:
+        lists = read(client, OffsetRange(AT, 0, 4), 1 << 20, PatientClock())
+        next(lists)
+        assert client.connection(client.leader(AT), "fetch").unanswered == 1
+        next(lists)
+        assert client.connection(client.leader(AT), "fetch").unanswered == 0
+    assert broker.offsets == [0, 2]
