@@ -130,7 +130,7 @@ class Assembler:
             self.flush()
         self._pending = self._pending or BatchBuilder(codec, self._limit_bytes)
         before = self.chunk.rewritten + self._pending.records
-        records: Iterator[Any] = chain.from_iterable(_checked(run))
+        records: Iterator[Any] = chain.from_iterable(_checked(run, piece.end))
         if piece.start > run.first.base_offset or piece.end <= run.last.last_offset:
             records = (one for one in records if piece.start <= one.offset < piece.end)
         with corrupt_at(run.first.base_offset):
@@ -156,8 +156,10 @@ class Assembler:
         self._send(batch)
 
 
-def _checked(run: Run) -> Iterator[Iterable[Any]]:
+def _checked(run: Run, end: int) -> Iterator[Iterable[Any]]:
     for batch in batches_of(run.data):
+        if batch.base_offset >= end:
+            return  # a corrupt batch behind the range is none of its business
         if not batch.validate_crc():
             raise crc_mismatch(batch.base_offset)
         yield batch

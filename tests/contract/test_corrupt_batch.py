@@ -1,0 +1,68 @@
+"""A batch that went bad on the source's disk: it is found, named, and nothing of it reaches the destination."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.model import Status, TopicPartition
+from tests.copying import KEPT, Mirror, end_of, numbered
+from tests.independent import create, write
+
+# value sizes: small batches are decoded and merged, large ones go as they are
+SIZES = {"merged": 20, "verbatim": 2000}
+FIRST, COUNT = 10, 5
+
+
+@pytest.fixture(scope="module")
+def damaged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
+    """A broker with two topics of three batches each, the second with one bit flipped in a record's value."""
+    folder = tmp_path_factory.mktemp("damaged")
+    with EmbeddedCluster("damaged", folder=folder) as cluster:
+        for topic, size in SIZES.items():
+            create(cluster.cluster(), topic, 1, KEPT)
+            batches = [numbered(COUNT if number == 1 else FIRST, size, first=number * FIRST) for number in range(3)]
+            write(cluster.cluster(), TopicPartition(topic, 0), *batches)
+        (broker,) = cluster.brokers
+        broker.stop()
+        for topic in SIZES:
+            (segment,) = folder.glob(f"broker-1/data/{topic}-0/*.log")
+            flip(segment, b"%08d" % (FIRST + COUNT - 1))
+        broker.start()
+        yield cluster
+
+
+def flip(segment: Path, value: bytes) -> None:
+    """Change one bit of a record's value."""
+    data = bytearray(segment.read_bytes())
+    data[data.index(value)] ^= 1
+    segment.write_bytes(data)
+
+
+@pytest.mark.parametrize("topic", SIZES)
+def test_a_corrupt_batch_stops_the_range(
+    damaged: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic: str, topic_name: str
+) -> None:
+    """The outcome names the batch in one line, every run fails alike, and what stands before it can be copied still."""
+    mirror = Mirror(damaged.cluster(), destination_cluster.cluster(), topic, to=TopicPartition(topic_name, 0))
+    assert end_of(mirror.source, mirror.at) == 2 * FIRST + COUNT
+    for _ in range(2):
+        outcome = mirror.try_copy()
+        assert (outcome.status, outcome.error_kind, outcome.exit_code) == (Status.FAILED, "CorruptBatchError", 1)
+        assert outcome.error.startswith(f"{topic}-0 at offset {FIRST}: the record batch does not match its CRC")
+        assert outcome.error.endswith("; read from another node or replica, or restore the source's log segment")
+        assert "\n" not in outcome.error
+        assert (outcome.next_offset, outcome.records, outcome.chunks) == (0, 0, 0)
+        assert (mirror.copied(), mirror.entries()) == ([], [])
+    assert mirror.copy(0, FIRST).records == FIRST
+    before = mirror.checkpoint()
+    outcome = mirror.try_copy()
+    assert (outcome.error_kind, outcome.next_offset) == ("CorruptBatchError", FIRST)
+    assert (mirror.checkpoint(), len(mirror.copied())) == (before, FIRST)
+    # an operator may go round it: another mirror that starts behind the batch
+    beyond = Mirror(mirror.source, mirror.destination, topic, to=mirror.to)
+    assert beyond.copy(FIRST + COUNT).records == FIRST
+    assert mirror.copied() == [*numbered(FIRST, SIZES[topic]), *numbered(FIRST, SIZES[topic], first=2 * FIRST)]
