@@ -132,7 +132,7 @@ class _Fields(ProgressColumn):
         """Say them."""
         done, total = task.completed, task.total or 0
         speed = task.finished_speed or task.speed
-        rate = f"{count(speed)}/s" if speed else "waiting" if not done else "-/s"
+        rate = f"{count(speed)}/s" if speed else "" if done else "waiting"
         left = "done" if task.finished else "" if task.time_remaining is None else f"{seconds(task.time_remaining)} left"
         if self._narrow:
             return Text(f"{100 * done // max(1, total):.0f} % {rate}")

@@ -1,0 +1,510 @@
+"""The `relay` command as people run it: a process of its own, against real brokers."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import pytest
+import yaml
+from confluent_kafka import IsolationLevel
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    OffsetSpec,
+    ResourcePatternType,
+    ResourceType,
+)
+from independent import CREATE_TIME, Record, client, create, delete_before, read, until, write
+
+from relay_pipelines.embedded import EmbeddedCluster, Listener
+from relay_pipelines.embedded.ports import free_ports
+from relay_pipelines.model import Cluster, TopicPartition
+
+RELAY = Path(sys.executable).parent / "relay"
+PASSWORD = "relay-secret"
+PLAIN, DAMAGED, MANY = 1500, 50, 240_000
+SOON = 20.0
+COPIED_LINE = re.compile(
+    r"^\w+: [1-9][\d,]* of [\d,]+ records \(\d+ %\), [\d.]+ \w+(, [\d,]+ records/s, .+ left)?$", re.MULTILINE
+)
+
+
+def relay(config: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command to its end."""
+    command = [RELAY, "--config", config, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=environment())
+
+
+def environment() -> dict[str, str]:
+    return {key: value for key, value in os.environ.items() if key not in {"COLUMNS", "LINES", "NO_COLOR", "RELAY_CONFIG"}}
+
+
+def at(cluster: Cluster) -> dict[str, Any]:
+    """How relay.yaml names a cluster."""
+    named: dict[str, Any] = {"bootstrap_servers": list(cluster.bootstrap_servers)}
+    security = cluster.security
+    if security.protocol != "PLAINTEXT":
+        named["security"] = {key: getattr(security, key) for key in ("protocol", "mechanism", "username", "password")}
+    return named
+
+
+def mirror(source: Cluster, destination: Cluster, *topics: str, **more: Any) -> dict[str, Any]:
+    """One mirror of relay.yaml; `one` is its only node."""
+    node = {"name": "one", **at(source)}
+    return {"source": {"nodes": [node]}, "destination": at(destination), "topics": {"allow": list(topics)}, **more}
+
+
+def configured(folder: Path, mirrors: dict[str, Any], **more: Any) -> Path:
+    path = folder / f"relay-{uuid.uuid4().hex[:8]}.yaml"
+    path.write_text(yaml.safe_dump({"mirrors": mirrors, **more}))
+    return path
+
+
+def numbered(count: int, size: int = 20) -> list[Record]:
+    now = (CREATE_TIME, time.time_ns() // 1_000_000)  # older ones would fall to the brokers' retention
+    return [Record(b"%d" % number, b"v" * size, (), now) for number in range(count)]
+
+
+def error_line(done: subprocess.CompletedProcess[str]) -> str:
+    """The only line on stderr that is an error; there is no trace."""
+    assert "Traceback" not in done.stderr
+    lines = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1, done.stderr
+    return lines[0].removeprefix("error: ")
+
+
+class Copied:
+    """Three topics that one run has copied, and what that run said."""
+
+    def __init__(self, folder: Path, source: Cluster, destination: Cluster) -> None:
+        self.source, self.destination = source, destination
+        self.plain, self.trimmed, self.recreated = (f"cli-{name}-{uuid.uuid4().hex[:8]}" for name in ("plain", "cut", "again"))
+        create(source, self.plain, 2)
+        for partition in range(2):
+            write(source, TopicPartition(self.plain, partition), numbered(PLAIN))
+        for topic in (self.trimmed, self.recreated):
+            create(source, topic)
+            write(source, TopicPartition(topic, 0), numbered(DAMAGED))
+        self.address = f"127.0.0.1:{free_ports(1)[0]}"
+        self.textfile = folder / "relay.prom"
+        mirrors = {
+            "plain": mirror(source, destination, self.plain),
+            "damaged": mirror(source, destination, self.trimmed, self.recreated),
+        }
+        self.config = configured(folder, mirrors)
+        measured = configured(folder, mirrors, metrics={"address": self.address, "textfile": str(self.textfile)})
+        process = subprocess.Popen(
+            [RELAY, "run", "-c", measured], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
+        )
+        self.scraped = until(lambda: self._scrape(process), "metrics", 120)
+        self.stdout, self.stderr = process.communicate(timeout=200)
+        self.returncode = process.returncode
+
+    def _scrape(self, process: subprocess.Popen[str]) -> str:
+        assert process.poll() is None
+        try:
+            with urllib.request.urlopen(f"http://{self.address}/metrics", timeout=5) as answer:
+                return str(answer.read().decode())
+        except OSError:
+            return ""
+
+
+@pytest.fixture(scope="module")
+def copied(
+    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, tmp_path_factory: pytest.TempPathFactory
+) -> Copied:
+    """Everything copied once, for all tests that only look."""
+    return Copied(tmp_path_factory.mktemp("copied"), source_cluster.cluster(), destination_cluster.cluster())
+
+
+def test_a_run_copies_everything_and_says_so(copied: Copied) -> None:
+    """Off a terminal a run writes plain progress lines to stderr and a summary to stdout, and ends with 0."""
+    assert copied.returncode == 0, copied.stderr
+    for partition in range(2):
+        here = TopicPartition(copied.plain, partition)
+        assert read(copied.destination, here) == read(copied.source, here)
+    assert f"plain: copying {2 * PLAIN:,} records of 1 topic from one\n" in copied.stderr
+    assert COPIED_LINE.search(copied.stderr), copied.stderr
+    assert re.search(rf"^ ?{copied.plain} +3,000 .* 0 +one", copied.stdout, re.MULTILINE), copied.stdout
+    assert re.search(r"^ ?total +100 ", copied.stdout, re.MULTILINE)
+    assert "\x1b" not in copied.stdout + copied.stderr
+    assert [line for line in copied.stderr.splitlines() if not line.startswith(("plain: ", "damaged: "))] == []
+
+
+def test_metrics_are_served_meanwhile_and_written_at_the_end(copied: Copied) -> None:
+    """What is scraped during the run and what stands in the file after it come from the same counters."""
+    assert "kafka_relay_messages_relayed_total" in copied.scraped
+    written = copied.textfile.read_text()
+    labels = f'source_partition="1",source_topic="{copied.plain}",target_partition="1",target_topic="{copied.plain}"'
+    assert f"kafka_relay_messages_relayed_total{{{labels}}} {PLAIN:.1f}\n" in written
+    assert 'kafka_relay_commit_duration_seconds_count{mirror="plain"} 2.0\n' in written
+    assert 'kafka_relay_last_success_timestamp_seconds{mirror="damaged"}' in written
+
+
+def test_a_second_run_has_nothing_to_do(copied: Copied) -> None:
+    """It says so in words, and ends with 0."""
+    again = relay(copied.config, "run", "--mirror", "plain", "--stop-at-end")
+    assert (again.returncode, again.stdout, again.stderr) == (0, "plain: nothing new in 1 topic\n", "")
+
+
+def test_status(copied: Copied) -> None:
+    """Per topic-partition: the source's end, the checkpoint, the lag, the node, the time; as JSON and as a table."""
+    (found,) = json.loads(relay(copied.config, "status", "-m", "plain", "--json").stdout)["mirrors"]
+    assert (found["mirror"], found["lag_records"]) == ("plain", 0)
+    (topic,) = found["topics"]
+    for partition, one in enumerate(topic["topic_partitions"]):
+        assert one.pop("committed_at") is not None
+        expected = {"source_start": 0, "source_end": PLAIN, "checkpoint": PLAIN, "lag_records": 0, "node": "one"}
+        assert one == {"partition": partition, "problem": None, **expected}
+    table = relay(copied.config, "status", "-m", "plain").stdout
+    assert re.search(r"^ *1 +1,500 +1,500 +0 +one +20\d\d-", table, re.MULTILINE), table
+
+
+def test_ledger(copied: Copied) -> None:
+    """One entry per committed chunk; `--last` keeps the newest of each mirror."""
+    entries = json.loads(relay(copied.config, "ledger", "-m", "plain", "--topic", copied.plain, "--json").stdout)
+    assert sum(entry["records"] for entry in entries) == 2 * PLAIN
+    assert {entry["mirror"] for entry in entries} == {"plain"}
+    last = relay(copied.config, "ledger", "-m", "plain", "--last", "1").stdout
+    assert len(re.findall(r"\[0, 1500\) .*\[0, 1500\) ", last)) == 1, last
+
+
+def test_plan(copied: Copied, tmp_path: Path, topic_name: str) -> None:
+    """A dry run: ranges, sizes, topics to be created, why a topic is in or out. Nothing is made by it."""
+    create(copied.source, topic_name, 2)
+    write(copied.source, TopicPartition(topic_name, 1), numbered(7))
+    config = configured(tmp_path, {"planned": mirror(copied.source, copied.destination, topic_name)})
+    (found,) = json.loads(relay(config, "plan", "--json").stdout)["mirrors"]
+    (window,) = found["windows"]
+    assert (window["topic"], window["records"]) == (topic_name, 7)
+    assert window["ranges"] == [{"partition": 1, "start": 0, "end": 7}]
+    assert window["bytes"] > 7 * 20
+    assert found["to_be_created"] == [topic_name]
+    assert {"topic": copied.plain, "included": False, "why": "no allow pattern matches"} in found["topics"]
+    shown = relay(config, "plan", "--why")
+    assert shown.returncode == 0
+    assert f"{topic_name} (to be created)" in shown.stdout
+    assert re.search(rf"{copied.plain} +no +no allow pattern matches", shown.stdout)
+    assert topic_name not in AdminClient(client(copied.destination)).list_topics(timeout=30).topics
+
+
+def test_check(copied: Copied, tmp_path: Path, topic_name: str) -> None:
+    """One line per finding: what is well, what may be a mistake, what a run would refuse."""
+    create(copied.source, topic_name, 2)
+    create(copied.destination, topic_name, 1, {"compression.type": "gzip"})
+    misspelt = topic_name.upper()
+    config = configured(
+        tmp_path,
+        {
+            "good": mirror(copied.source, copied.destination, copied.plain),
+            "bad": mirror(copied.source, copied.destination, topic_name, topic_name[:-1] + "?x"),
+        },
+    )
+    done = relay(config, "check")
+    assert (done.returncode, done.stderr) == (1, "")
+    lines = done.stdout.splitlines()
+    source, destination = copied.source.bootstrap_servers[0], copied.destination.bootstrap_servers[0]
+    assert f"ok      good: node one ({source}): answers with 1 broker, Kafka 2.4 or newer" in lines
+    assert f"ok      good: to destination ({destination}): answers with 1 broker, Kafka 2.4 or newer" in lines
+    assert f"ok      good: 1 topic selected: {copied.plain}" in lines
+    assert (
+        f"warning bad: topics.allow: '{topic_name[:-1]}?x' matches no topic of the source; did you mean '{topic_name}'?" in lines
+    )
+    assert any(re.match(rf"warning bad: {topic_name}: compression.type=gzip.*;", line) for line in lines), misspelt
+    assert any(re.match(rf"error   bad: {topic_name}: has fewer partitions .*; add partitions", line) for line in lines)
+    assert relay(config, "check", "--mirror", "good").returncode == 0
+
+
+def test_records_that_retention_took(copied: Copied) -> None:
+    """A run refuses to go on past records that were never copied: exit code 3, and nothing is copied."""
+    here = TopicPartition(copied.trimmed, 0)
+    write(copied.source, here, numbered(20))
+    delete_before(copied.source, here, DAMAGED + 10)
+    done = relay(copied.config, "run", "--topic", copied.trimmed, "-m", "damaged")
+    assert done.returncode == 3
+    expected = (
+        f"damaged: {here} at offset {DAMAGED}: retention took the offsets [{DAMAGED}, {DAMAGED + 10}) before they were copied"
+    )
+    assert error_line(done).startswith(expected)
+    assert len(read(copied.destination, here)) == DAMAGED
+    status = relay(copied.config, "status", "-m", "damaged")
+    assert status.returncode == 0
+    assert error_line(status).startswith(expected)
+
+
+def test_a_recreated_topic(copied: Copied) -> None:
+    """A topic of the same name that has grown past the checkpoint is told apart by its id: exit code 3."""
+    here = TopicPartition(copied.recreated, 0)
+    admin = AdminClient(client(copied.source))
+    admin.delete_topics([copied.recreated])[copied.recreated].result(30)
+    until(lambda: copied.recreated not in admin.list_topics(timeout=30).topics, "deletion")
+    create(copied.source, copied.recreated)
+    write(copied.source, here, numbered(2 * DAMAGED))
+    done = relay(copied.config, "run", "--topic", copied.recreated, "-m", "damaged")
+    assert done.returncode == 3
+    assert error_line(done).startswith(f"damaged: {here} at offset {DAMAGED}: the topic was deleted and created again")
+
+
+BAD_FILES = [
+    ("unknown key", "mirrors: {m: {topic: {}}}", "mirrors.m.topic: unknown key; did you mean 'topics'?"),
+    ("wrong type", "mirrors: {m: {source: 3}}", "mirrors.m.source: expected a mapping, got a whole number"),
+    (
+        "bad regex",
+        "mirrors: {m: {topics: {allow: ['a(']}}}",
+        "mirrors.m.topics.allow[0]: expected a regular expression, got 'a('",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), [case[1:] for case in BAD_FILES], ids=[case[0] for case in BAD_FILES])
+def test_a_wrong_file(tmp_path: Path, text: str, expected: str) -> None:
+    """Whatever is wrong in relay.yaml is named by its place, before any cluster is asked: exit code 2."""
+    path = tmp_path / "relay.yaml"
+    path.write_text(text)
+    done = relay(path, "run")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"error: {path}: ")
+    assert expected in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_no_file(tmp_path: Path) -> None:
+    """A missing relay.yaml: exit code 2."""
+    done = relay(tmp_path / "none.yaml", "status")
+    assert done.returncode == 2
+    assert error_line(done) == f"{tmp_path / 'none.yaml'} does not exist; name another file, or start from relay.example.yaml"
+
+
+def test_nobody_answers(copied: Copied, tmp_path: Path) -> None:
+    """An unreachable cluster: exit code 1, after the other mirrors had their turn."""
+    nowhere = Cluster("one", (f"127.0.0.1:{free_ports(1)[0]}",))
+    mirrors = {
+        "away": mirror(nowhere, copied.destination, ".*"),
+        "plain": mirror(copied.source, copied.destination, copied.plain),
+    }
+    done = relay(configured(tmp_path, mirrors), "run")
+    assert (done.returncode, done.stdout) == (1, "plain: nothing new in 1 topic\n")
+    assert re.fullmatch(
+        rf"away: one broker {nowhere.bootstrap_servers[0]} cannot be reached: Connection refused; check that it runs.*",
+        error_line(done),
+    )
+
+
+def test_a_topic_that_does_not_exist(copied: Copied) -> None:
+    """`--topic` with a name that is not mirrored: exit code 2."""
+    done = relay(copied.config, "run", "-m", "plain", "--topic", "none")
+    assert done.returncode == 2
+    assert error_line(done).startswith("plain: topic 'none' is not mirrored: the source has no such topic; ")
+
+
+def test_the_destination_is_the_source(copied: Copied, tmp_path: Path) -> None:
+    """A mirror that would copy topics onto themselves: exit code 2."""
+    done = relay(configured(tmp_path, {"loop": mirror(copied.source, copied.source, copied.plain)}), "run")
+    assert done.returncode == 2
+    assert "is the destination itself" in error_line(done)
+
+
+def test_metrics_at_a_taken_address(copied: Copied, tmp_path: Path) -> None:
+    """An address in use is a matter of configuration, found before anything is copied: exit code 2."""
+    taken = copied.source.bootstrap_servers[0]
+    config = configured(tmp_path, {"plain": mirror(copied.source, copied.destination, copied.plain)}, metrics={"address": taken})
+    done = relay(config, "run")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert error_line(done).startswith(f"metrics cannot be served at {taken}: Address already in use; set metrics.address")
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
+    """A broker with passwords and ACLs; user relay may describe topics, no more."""
+    with EmbeddedCluster(
+        "guarded",
+        listeners=(Listener.SASL_PLAINTEXT,),
+        folder=tmp_path_factory.mktemp("guarded"),
+        users={"relay": PASSWORD},
+        authorizer=True,
+    ) as cluster:
+        facts = (ResourceType.TOPIC, "*", ResourcePatternType.LITERAL, "User:relay", "*", AclOperation.DESCRIBE)
+        acl = AclBinding(*facts, AclPermissionType.ALLOW)
+        admin = AdminClient(client(cluster.cluster(Listener.PLAINTEXT)))
+        admin.create_acls([acl])[acl].result(30)
+        create(cluster.cluster(Listener.PLAINTEXT), "guarded")
+        theirs = AdminClient(client(cluster.cluster()))
+        until(lambda: "guarded" in theirs.list_topics(timeout=30).topics, "the ACL")
+        yield cluster
+
+
+def test_a_wrong_password(copied: Copied, guarded: EmbeddedCluster, tmp_path: Path) -> None:
+    """It is said whose password is wrong and where, never the password: exit code 1."""
+    wrong = mirror(guarded.cluster(), copied.destination, ".*")
+    wrong["source"]["nodes"][0]["security"]["password"] = "not-the-word"
+    done = relay(configured(tmp_path, {"locked": wrong}), "run")
+    assert done.returncode == 1
+    line = error_line(done)
+    assert line.startswith(f"locked: one broker {guarded.bootstrap_servers[0]} refused user 'relay'")
+    assert line.endswith("; check security.username, password and mechanism")
+    assert "not-the-word" not in done.stderr
+
+
+def test_a_missing_acl(copied: Copied, guarded: EmbeddedCluster, tmp_path: Path) -> None:
+    """A permission that lacks at the source or at the destination is named with what it was needed for: exit code 1."""
+    mirrors = {
+        "reading": mirror(guarded.cluster(), copied.destination, ".*"),
+        "writing": mirror(copied.source, guarded.cluster(), copied.plain),
+    }
+    config = configured(tmp_path, mirrors)
+    reading = relay(config, "run", "-m", "reading")
+    assert reading.returncode == 1
+    assert re.search(r"^reading: one \(.*\) answered DescribeConfigs of topic guarded with TOPIC_AUTHOR", error_line(reading))
+    writing = relay(config, "run", "-m", "writing")
+    assert writing.returncode == 1
+    assert re.search(
+        r"^writing: destination \(.*\) answered CreateTopics of .* with \w+_AUTHORIZATION_FAILED", error_line(writing)
+    )
+    checked = relay(config, "check", "-m", "reading")
+    assert checked.returncode == 1
+    assert "error   reading: node one" in checked.stdout
+
+
+@pytest.mark.timeout(600)
+def test_stopped_in_the_middle(copied: Copied, tmp_path: Path, topic_name: str) -> None:
+    """Ctrl-C in a terminal and SIGTERM end a run soon, with 130, leaving no transaction open; the next run completes it.
+
+    That next one has a mirror before it that fails, with a record too large for the destination, which stops nothing.
+    """
+    large = f"{topic_name}-large"
+    create(copied.source, large)
+    create(copied.destination, large, 1, {"max.message.bytes": "2000"})
+    write(copied.source, TopicPartition(large, 0), numbered(1, 5000))
+    create(copied.source, topic_name, 3)
+    partitions = [TopicPartition(topic_name, partition) for partition in range(3)]
+    for here in partitions:
+        write(copied.source, here, *[numbered(500, 60)] * (MANY // 1500))
+    small_steps = {"chunk": "10kB", "coalesce_below": "0"}
+    big = mirror(copied.source, copied.destination, topic_name, copy=small_steps)
+    before = 0
+    for stopped in (stopped_in_a_terminal, stopped_by_sigterm):
+        stopped(configured(tmp_path, {"big": big}))
+        assert open_transactions(copied.destination, topic_name) == []
+        now = sum(len(read(copied.destination, here)) for here in partitions)
+        assert before < now < MANY
+        before = now
+    done = relay(configured(tmp_path, {"a": mirror(copied.source, copied.destination, large), "big": big}), "run")
+    assert done.returncode == 1
+    line = error_line(done)
+    assert line.startswith(f"a: {large}-0 at offset 0: a record of 50")
+    assert "set max.message.bytes of that topic to at least 50" in line
+    for here in partitions:
+        assert [record for _, record in read(copied.destination, here)] == [record for _, record in read(copied.source, here)]
+
+
+def stopped_by_sigterm(config: Path) -> None:
+    """Send SIGTERM to a run once it reports records, and see it end as it should."""
+    command = [RELAY, "-c", config, "run"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()) as process:
+        assert process.stderr
+        said = ""
+        while not COPIED_LINE.search(said):
+            said += (line := process.stderr.readline())
+            assert line, said
+        sent = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        _, rest = process.communicate(timeout=60)
+    assert time.monotonic() - sent < SOON
+    ended_in_words(process.returncode, rest)
+
+
+def stopped_in_a_terminal(config: Path) -> None:
+    """Type Ctrl-C in a run's own terminal once a bar moves, and see it end as it should."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
+    process = subprocess.Popen(
+        [RELAY, "-c", config, "run"],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=environment() | {"TERM": "xterm"},
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509 - makes Ctrl-C reach the whole group
+    )
+    os.close(theirs)
+    drawn = Terminal(ours)
+    drawn.until(rf"[1-9][\d,]*/{MANY:,} ")
+    assert "━" in drawn.text
+    sent = time.monotonic()
+    os.write(ours, b"\x03")
+    drawn.until_closed()
+    assert process.wait(60) == 130, drawn.text[-2000:]
+    assert time.monotonic() - sent < SOON
+    ended_in_words(process.returncode, drawn.text)
+
+
+class Terminal:
+    """What is drawn in a terminal, without escape sequences."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._drawn = bytearray()
+
+    @property
+    def text(self) -> str:
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self._drawn.decode(errors="ignore")).replace("\r", "\n")
+
+    def until(self, pattern: str) -> None:
+        """Read until a pattern is drawn."""
+        while not re.search(pattern, self.text[-4000:]):
+            assert self._read(), self.text[-2000:]
+
+    def until_closed(self) -> None:
+        """Read until nobody writes any more."""
+        while self._read():
+            pass
+        os.close(self._descriptor)
+
+    def _read(self) -> bool:
+        try:
+            piece = os.read(self._descriptor, 65536)
+        except OSError:  # how a pty says that it has no writers left
+            return False
+        self._drawn += piece
+        return bool(piece)
+
+
+def ended_in_words(code: int, said: str) -> None:
+    """It says what is copied, and how to go on."""
+    assert code == 130, said[-2000:]
+    (line,) = re.findall(r"^error: (.*)$", said, re.MULTILINE)
+    assert re.fullmatch(
+        r"big: interrupted, stopped at committed checkpoints: [1-9][\d,]* of [\d,]+ records copied; run again to go on", line
+    )
+    assert "Traceback" not in said
+
+
+def open_transactions(cluster: Cluster, *topics: str) -> list[str]:
+    """Topic-partitions where an open transaction hides records."""
+    admin = AdminClient(client(cluster))
+    wanted = {
+        confluent_kafka.TopicPartition(topic, partition): OffsetSpec.latest()
+        for topic in (*topics, "__relay_checkpoints", "__relay_ledger")
+        for partition in admin.list_topics(topic, timeout=30).topics[topic].partitions
+    }
+    stable = admin.list_offsets(wanted, isolation_level=IsolationLevel.READ_COMMITTED)
+    latest = admin.list_offsets(wanted, isolation_level=IsolationLevel.READ_UNCOMMITTED)
+    return [f"{one.topic}-{one.partition}" for one in wanted if stable[one].result(30).offset != latest[one].result(30).offset]
