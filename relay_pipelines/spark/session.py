@@ -11,7 +11,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 from relay_pipelines.errors import ConfigError, RelayError
-from relay_pipelines.spark import shipping
+from relay_pipelines.spark import reach, shipping
 
 _TASK_ATTEMPTS = 4
 _UNKNOWN_SLOTS = 4
@@ -42,12 +42,13 @@ def connect(
         verbose: let Spark say what it says; else only what the run itself says is shown.
 
     Raises:
-        ConfigError: speculation is on: a second copy of a task would fence the first.
+        ConfigError: speculation is on: a second copy of a task would fence the first; a Connect server refuses a setting.
         RelayError: Spark cannot be reached or does not start.
     """
     # tasks must run this Python, not whichever comes first on an executor's PATH
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     try:
+        reach.check(remote or master or "")
         session = _remote(remote, conf or {}) if remote else _classic(master or "local[*]", conf or {}, verbose=verbose)
     except RelayError:
         raise
@@ -101,9 +102,21 @@ def _remote(remote: str, conf: Mapping[str, str]) -> Any:
         warnings.simplefilter("ignore")  # what the Connect client warns of is not the user's to change
         session = SparkSession.builder.appName("relay").remote(remote).getOrCreate()
         for key, value in conf.items():
-            session.conf.set(key, value)
+            _set(session, key, value)
         session.addArtifacts(str(shipping.archive()), pyfile=True)
     return session
+
+
+def _set(session: Any, key: str, value: str) -> None:
+    try:
+        session.conf.set(key, value)
+    except Exception as error:
+        if "CANNOT_MODIFY_" not in str(error):
+            raise
+        raise ConfigError(
+            f"the Spark Connect server does not let its clients set {key}",
+            remedy="remove it from spark.conf, or set it where the server is started",
+        ) from error
 
 
 @contextmanager

@@ -1,0 +1,41 @@
+"""Whether anybody listens where Spark is said to be. On the driver.
+
+Spark itself tries for a minute before it gives a master up, and for ten before it gives up a Spark Connect server.
+"""
+
+from __future__ import annotations
+
+import socket
+from urllib.parse import urlsplit
+
+from relay_pipelines.errors import RelayError
+
+_SECONDS = 10.0
+_PORTS = {"sc": 15_002, "spark": 7_077}
+
+
+def check(address: str) -> None:
+    """Connect to a `spark://` or `sc://` address, for one of several masters is enough; others are not looked at.
+
+    Raises:
+        RelayError: nobody accepts the connection.
+    """
+    errors = []
+    for host, port in _targets(address):
+        try:
+            socket.create_connection((host, port), timeout=_SECONDS).close()
+        except OSError as error:
+            errors.append(error)
+        else:
+            return
+    if errors:
+        why = errors[0].strerror or str(errors[0]) or type(errors[0]).__name__
+        raise RelayError(f"nobody answers at {address}: {why}", remedy="check that it runs, and spark.master or spark.remote")
+
+
+def _targets(address: str) -> list[tuple[str, int]]:
+    scheme, _, rest = address.partition("://")
+    if scheme not in _PORTS:
+        return []
+    parts = [urlsplit(f"//{one}") for one in rest.partition("/")[0].split(",")]
+    return [(part.hostname or "", part.port or _PORTS[scheme]) for part in parts]
