@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from crc32c import crc32c
 
@@ -162,12 +163,14 @@ class Mirror:
     def assert_ledger_closes(self) -> None:
         """Every source offset is accounted for once, and the digests are those of the destination's batches."""
         entries = self.entries()
-        for before, after in zip(entries, entries[1:], strict=False):
+        for before, after in pairwise(entries):
             assert before.source.end == after.source.start
             assert before.destination.end <= after.destination.start
         for entry in entries:
             assert len(entry.source) == entry.records + sum(entry.skipped.values())
-            found = batches_of(self.destination, entry.destination.topic_partition, entry.destination.start, entry.destination.end)
+            found = batches_of(
+                self.destination, entry.destination.topic_partition, entry.destination.start, entry.destination.end
+            )
             digest = 0
             for _, data in found:
                 digest = crc32c(data[HEADER_BYTES:], digest)

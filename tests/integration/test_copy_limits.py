@@ -1,0 +1,75 @@
+"""The destination's max.message.bytes: batches are split, one record that is too large is said, nothing is half-written."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from confluent_kafka.admin import ResourceType
+
+from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.errors import DestinationError
+from relay_pipelines.model import Status
+from relay_pipelines.wire.cluster import LATEST, READ_COMMITTED, READ_UNCOMMITTED, ClusterClient
+from tests.copying import Mirror, batches_of, numbered, settled_end
+from tests.independent import Record, configure
+
+CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
+
+
+@pytest.fixture
+def mirror(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str) -> Mirror:
+    """A topic of large batches and a destination that takes small ones."""
+    small = {"max.message.bytes": "20000"}
+    return Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name, destination_config=small)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("compressible", [True, False], ids=["text", "noise"])
+def test_a_batch_that_is_too_large_is_split(mirror: Mirror, codec: str, *, compressible: bool) -> None:
+    """Its records arrive in as many batches as are needed, none larger than allowed, even if compressing makes them larger."""
+    chance = random.Random(7)
+    noise = numbered(600, make=lambda _: chance.randbytes(300))
+    records = numbered(600, make=lambda n: b"%d" % n * 100) if compressible else noise
+    mirror.write(records, compression_type=codec)
+    assert mirror.copy().records == 600
+    mirror.assert_equal()
+    found = batches_of(mirror.destination, mirror.at, 0, settled_end(mirror.destination, mirror.at))
+    assert max(len(data) for _, data in found) <= 20_000
+
+
+def test_a_record_that_is_too_large_is_said(mirror: Mirror) -> None:
+    """One line names the record and the setting; what was committed stays, nothing hangs open, and a higher limit heals it."""
+    mirror.write(
+        numbered(10), numbered(10, 100, 10), [*numbered(3, first=20), Record(b"big", b"x" * 30_000), *numbered(3, first=23)]
+    )
+    mirror.copy(0, 10)
+    outcome = mirror.try_copy(10)
+    assert (outcome.status, outcome.error_kind, outcome.next_offset) == (Status.FAILED, "RecordTooLargeError", 10)
+    assert f"{mirror.at} at offset 23: " in outcome.error
+    assert "max.message.bytes=20000" in outcome.error
+    assert "\n" not in outcome.error
+    assert mirror.copied() == numbered(10)
+    _assert_nothing_open(mirror)
+    configure(mirror.destination, ResourceType.TOPIC, mirror.topic, max_message_bytes=40_000)
+    mirror.destination_config["max.message.bytes"] = "40000"
+    assert mirror.copy(10).records == 17
+    mirror.assert_equal()
+
+
+def test_a_limit_that_was_lowered_since_is_said(mirror: Mirror) -> None:
+    """A destination that refuses what the plan thought fits stops the range in one line, with nothing half-written."""
+    mirror.write(numbered(10), numbered(30, 1000, 10))
+    configure(mirror.destination, ResourceType.TOPIC, mirror.topic, max_message_bytes=10_000)
+    mirror.destination_config["max.message.bytes"] = "40000"
+    outcome = mirror.try_copy()
+    assert (outcome.status, outcome.error_kind, outcome.records) == (Status.FAILED, "RecordTooLargeError", 0)
+    assert "\n" not in outcome.error
+    assert not mirror.copied()
+    _assert_nothing_open(mirror)
+
+
+def _assert_nothing_open(mirror: Mirror) -> None:
+    with ClusterClient(mirror.destination, DestinationError) as client:
+        stable, high = (client.list_offsets([mirror.at], LATEST, isolation) for isolation in (READ_COMMITTED, READ_UNCOMMITTED))
+    assert stable == high

@@ -1,0 +1,187 @@
+"""Which offsets are copied: ranges, checkpoints, chunks; every source offset once, and accounted for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from relay_pipelines.copy.checkpoint import read_all
+from relay_pipelines.copy.clock import SystemClock
+from relay_pipelines.copy.task import copy_ranges
+from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.errors import DestinationError
+from relay_pipelines.model import OffsetRange, Status, TopicPartition
+from relay_pipelines.wire.cluster import ClusterClient
+from tests.copying import Mirror, batches_of, numbered, settled_end
+from tests.independent import delete_before, read
+
+
+@pytest.fixture
+def mirror(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str) -> Mirror:
+    """A topic and its copy, with the brokers' defaults."""
+    return Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
+
+
+@pytest.mark.parametrize("size", [20, 2000], ids=["merged", "verbatim"])
+def test_a_range_that_cuts_batches(mirror: Mirror, size: int) -> None:
+    """A range that starts and ends inside batches brings exactly its own records."""
+    mirror.write(*(numbered(10, size, first) for first in range(0, 50, 10)))
+    outcome = mirror.copy(3, 38)
+    assert (outcome.records, outcome.next_offset) == (35, 38)
+    assert mirror.copied() == mirror.original()[3:38]
+
+
+@pytest.mark.parametrize("size", [20, 2000], ids=["merged", "verbatim"])
+def test_consecutive_ranges(mirror: Mirror, size: int) -> None:
+    """One range after the other leaves neither gap nor duplicate, wherever they meet."""
+    mirror.write(*(numbered(10, size, first) for first in range(0, 40, 10)))
+    for start, end in ((0, 13), (13, 14), (14, 30), (30, 40)):
+        assert mirror.copy(start, end).records == end - start
+    mirror.assert_equal()
+
+
+def test_a_log_that_does_not_start_at_zero(mirror: Mirror) -> None:
+    """What retention took is neither copied nor missed, even from the middle of a batch."""
+    mirror.write(numbered(20, 1000), numbered(20, 1000, 20))
+    delete_before(mirror.source, mirror.at, 15)
+    assert mirror.copy(15).records == 25
+    mirror.assert_equal()
+    assert len(mirror.copied()) == 25
+
+
+def test_retention_that_overtakes_the_mirror_is_said(mirror: Mirror) -> None:
+    """Records that went before they were copied are a loss, in one line with offset and remedy; nothing is skipped."""
+    mirror.write(numbered(20))
+    mirror.copy(0, 5)
+    delete_before(mirror.source, mirror.at, 15)
+    outcome = mirror.try_copy(5)
+    assert (outcome.status, outcome.error_kind, outcome.exit_code) == (Status.FAILED, "DataLossError", 3)
+    assert "offset 5" in outcome.error
+    assert "\n" not in outcome.error
+    assert len(mirror.copied()) == 5
+
+
+def test_an_empty_topic(mirror: Mirror) -> None:
+    """A range of no offsets is done, and remembered."""
+    assert mirror.copy(0, 0).records == 0
+    assert mirror.checkpoint().next_offset == 0
+    assert mirror.checkpoint().fingerprint is None
+    assert not mirror.copied()
+
+
+def test_a_mirror_that_starts_at_the_end(mirror: Mirror) -> None:
+    """Starting at the latest offset copies nothing and remembers where that was; what comes later is copied."""
+    mirror.write(numbered(10))
+    assert mirror.copy(10, 10).chunks == 1
+    assert mirror.checkpoint().next_offset == 10
+    mirror.write(numbered(10, first=10))
+    assert mirror.copy(10).records == 10
+    assert mirror.copied() == mirror.original()[10:]
+
+
+def test_a_run_again_copies_nothing(mirror: Mirror) -> None:
+    """A range that is done stays done, and writes nothing."""
+    mirror.write(numbered(10))
+    mirror.copy()
+    again = mirror.copy()
+    assert (again.records, again.chunks, again.next_offset) == (0, 0, 10)
+    mirror.assert_equal()
+
+
+def test_a_checkpoint_ahead_of_the_range_wins(mirror: Mirror) -> None:
+    """A window that was overtaken copies nothing."""
+    mirror.write(numbered(30))
+    mirror.copy(0, 25)
+    assert mirror.copy(5, 20).chunks == 0
+    assert mirror.copy(20, 30).records == 5
+    mirror.assert_equal()
+
+
+def test_a_checkpoint_behind_the_range_wins(mirror: Mirror) -> None:
+    """A window before this one that failed is made up for: the mirror is complete through the range's end."""
+    mirror.write(numbered(30))
+    mirror.copy(0, 5)
+    assert mirror.copy(20, 30).records == 25
+    mirror.assert_equal()
+
+
+def test_what_the_driver_read_is_gone_on_from(mirror: Mirror) -> None:
+    """A task that is told a checkpoint finds those committed since."""
+    mirror.write(numbered(30))
+    mirror.copy(0, 5)
+    with ClusterClient(mirror.destination, DestinationError) as client:
+        found, read_to = read_all(client, mirror.name, SystemClock())
+    assert list(found) == [mirror.at]
+    home = next(at for at in read_to if at == _home(mirror))
+    mirror.known = found[mirror.at], read_to[home]
+    assert mirror.copy(5, 12).records == 7
+    assert mirror.copy(5, 30).records == 18
+    mirror.assert_equal()
+
+
+def _home(mirror: Mirror) -> TopicPartition:
+    from relay_pipelines.copy.checkpoint import TOPIC, home, key_of
+
+    return home(TOPIC, key_of(mirror.name, mirror.at))
+
+
+@pytest.mark.parametrize("size", [20, 9000], ids=["merged", "verbatim"])
+def test_many_chunks(mirror: Mirror, size: int) -> None:
+    """However small the chunks, the ledger closes over them and the records are one whole."""
+    mirror.write(*(numbered(3, size, first) for first in range(0, 90, 3)))
+    outcome = mirror.with_options(chunk_bytes=1, coalesce_to_bytes=300, fetch_max_bytes=500).copy()
+    assert outcome.records == 90
+    assert outcome.chunks == len(mirror.entries()) >= 6
+    mirror.assert_equal()
+    markers = settled_end(mirror.destination, mirror.at) - 90
+    assert markers == outcome.chunks
+
+
+def test_chunks_end_with_time(mirror: Mirror) -> None:
+    """A chunk is committed when its time is over, however little it holds."""
+    mirror.write(*(numbered(1, 9000, n) for n in range(5)))
+    assert mirror.with_options(chunk_ms=0, fetch_max_bytes=1).copy().chunks == 5
+    mirror.assert_equal()
+
+
+def test_two_ranges_in_one_task(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str) -> None:
+    """A task copies several topic-partitions over the same connections, each with its own outcome."""
+    clusters = source_cluster.cluster(), destination_cluster.cluster()
+    one = Mirror(*clusters, f"{topic_name}-1", name="two-ranges")
+    two = Mirror(*clusters, f"{topic_name}-2", name="two-ranges")
+    one.write(numbered(20))
+    two.write(numbered(30, 900))
+    outcomes = list(copy_ranges(one.job, [one.range(), two.range(), one.range()]))
+    assert [(outcome.records, outcome.status) for outcome in outcomes] == [(20, "done"), (30, "done"), (0, "done")]
+    one.assert_equal()
+    two.assert_equal()
+
+
+def test_a_topic_that_is_gone_does_not_stop_the_others(mirror: Mirror) -> None:
+    """A range whose topic does not exist fails in one line that names it; the ranges behind it are copied."""
+    mirror.write(numbered(20))
+    mirror.with_options(max_attempts=2)
+    gone = TopicPartition(f"{mirror.topic}-gone", 0)
+    missing = replace(mirror.range(), source=OffsetRange(gone, 0, 5))
+    first, second = copy_ranges(mirror.job, [missing, mirror.range()])
+    assert (first.status, first.records) == (Status.FAILED, 0)
+    assert gone.topic in first.error
+    assert "\n" not in first.error
+    assert (second.status, second.records) == (Status.DONE, 20)
+    mirror.assert_equal()
+
+
+def test_batches_land_where_the_ledger_says(mirror: Mirror) -> None:
+    """The destination offsets of an entry hold its records, though another producer writes between them."""
+    mirror.write(numbered(10, 2000))
+    mirror.copy(0, 5)
+    other = Mirror(mirror.source, mirror.destination, f"{mirror.topic}-other", to=mirror.at)
+    other.write(numbered(7))
+    other.copy()
+    mirror.copy(5, 10)
+    settled_end(mirror.destination, mirror.at)
+    found = dict(read(mirror.destination, mirror.at))
+    for entry, expected in zip(mirror.entries(), (numbered(5, 2000), numbered(5, 2000, 5)), strict=True):
+        assert [found[offset] for offset in range(entry.destination.start, entry.destination.end)] == expected
+        assert batches_of(mirror.destination, mirror.at, entry.destination.start, entry.destination.end)

@@ -1,0 +1,110 @@
+"""Sources written by transactions: what was committed arrives, what was aborted does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from relay_pipelines.embedded import EmbeddedCluster
+from tests.copying import Mirror, numbered, settled_end
+from tests.independent import put, read, transactional
+
+
+@pytest.fixture
+def mirror(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str) -> Mirror:
+    """A topic and its copy, with the brokers' defaults."""
+    return Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
+
+
+def transaction(mirror: Mirror, *, commit: bool, count: int = 10, size: int = 20, first: int = 0) -> None:
+    """One transaction of one batch."""
+    sender = transactional(mirror.source, f"{mirror.topic}-{first}-{commit}")
+    sender.begin_transaction()
+    put(sender, mirror.at, numbered(count, size, first))
+    assert sender.flush(30) == 0
+    (sender.commit_transaction if commit else sender.abort_transaction)(30)
+    settled_end(mirror.source, mirror.at)
+
+
+@pytest.mark.parametrize("size", [20, 2000], ids=["merged", "verbatim"])
+def test_interleaved_transactions(mirror: Mirror, size: int) -> None:
+    """Of producers that commit, abort and do neither, turn by turn, what is committed arrives in order."""
+    one, two = (transactional(mirror.source, f"{mirror.topic}-{name}") for name in ("one", "two"))
+    first = iter(range(0, 10_000, 10))
+    aborted = 0
+    for ending in ("cc", "ca", "ac", "aa", "cc"):
+        one.begin_transaction()
+        two.begin_transaction()
+        for _ in range(2):
+            for sender in (one, two):
+                put(sender, mirror.at, numbered(10, size, next(first)))
+                sender.flush(30)
+            mirror.write(numbered(10, size, next(first)))
+        for sender, end in zip((one, two), ending, strict=True):
+            (sender.commit_transaction if end == "c" else sender.abort_transaction)(30)
+            aborted += 20 * (end == "a")
+    settled_end(mirror.source, mirror.at)
+    outcome = mirror.with_options(fetch_max_bytes=5000).copy()
+    assert outcome.skipped == {"control": 10, "aborted": aborted}
+    assert outcome.records == 300 - aborted
+    mirror.assert_equal()
+
+
+@pytest.mark.parametrize("size", [20, 2000], ids=["merged", "verbatim"])
+@pytest.mark.parametrize("cut", range(0, 25, 4))
+def test_ranges_that_cut_transactions(mirror: Mirror, size: int, cut: int) -> None:
+    """Wherever two ranges meet, in an aborted batch, a marker or a committed one, nothing is lost or doubled."""
+    transaction(mirror, commit=False, size=size)
+    transaction(mirror, commit=True, size=size, first=10)
+    assert settled_end(mirror.source, mirror.at) == 22
+    mirror.copy(0, min(cut, 22))
+    mirror.copy(min(cut, 22))
+    mirror.assert_equal()
+    assert len(mirror.copied()) == 10
+
+
+def test_nothing_but_aborted_records(mirror: Mirror) -> None:
+    """A range of aborted records and markers copies nothing, and the checkpoint moves past it."""
+    mirror.write(numbered(5))
+    mirror.copy()
+    before = mirror.checkpoint()
+    transaction(mirror, commit=False)
+    transaction(mirror, commit=False, first=10)
+    outcome = mirror.copy(5)
+    assert (outcome.records, outcome.skipped) == (0, {"control": 2, "aborted": 20})
+    after = mirror.checkpoint()
+    assert (after.next_offset, after.fingerprint) == (27, before.fingerprint)
+    assert after.destination_next_offset == before.destination_next_offset
+    transaction(mirror, commit=True, first=20)
+    mirror.copy(27)
+    mirror.assert_equal()
+
+
+def test_nothing_but_aborted_records_from_the_start(mirror: Mirror) -> None:
+    """The first chunk of a mirror may hold no record at all."""
+    transaction(mirror, commit=False)
+    assert mirror.copy().skipped == {"control": 1, "aborted": 10}
+    assert mirror.checkpoint().fingerprint is None
+    assert not mirror.copied()
+
+
+def test_an_open_transaction_ends_the_range(mirror: Mirror) -> None:
+    """What stands behind an open transaction is not there yet, and comes once it has ended."""
+    sender = transactional(mirror.source, mirror.topic)
+    mirror.write(numbered(5))
+    sender.begin_transaction()
+    put(sender, mirror.at, numbered(5, first=5))
+    sender.flush(30)
+    mirror.write(numbered(5, first=10))
+    assert mirror.copy().next_offset == 5
+    sender.commit_transaction(30)
+    settled_end(mirror.source, mirror.at)
+    assert mirror.copy().records == 10
+    mirror.assert_equal()
+
+
+def test_the_copy_is_not_seen_before_its_commit(mirror: Mirror) -> None:
+    """What the destination shows of a finished copy is committed data alone: an uncommitted read shows the same."""
+    mirror.write(numbered(20, 2000))
+    mirror.copy()
+    settled_end(mirror.destination, mirror.at)
+    assert read(mirror.destination, mirror.at, "read_uncommitted") == read(mirror.destination, mirror.at)

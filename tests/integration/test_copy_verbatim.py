@@ -1,0 +1,155 @@
+"""What goes through arrives as it was, seen by an independent client."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.model import Fingerprint, TopicPartition
+from relay_pipelines.wire.batch import HEADER_BYTES
+from relay_pipelines.wire.records import digest_of
+from tests.copying import Mirror, batches_of, numbered, settled_end
+from tests.independent import CREATE_TIME, LOG_APPEND_TIME, Record, read
+
+CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
+LARGE = {"max.message.bytes": str(16 << 20)}
+
+
+@pytest.fixture
+def mirror(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str) -> Mirror:
+    """A topic and its copy, with the brokers' defaults."""
+    return Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
+
+
+def large(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str) -> Mirror:
+    """A topic and its copy, for records of many megabytes."""
+    return Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name, LARGE, LARGE)
+
+
+ODD = [
+    Record(None, b"no key"),
+    Record(b"tombstone", None),
+    Record(None, None),
+    Record(b"", b""),
+    Record(b"empty value", b""),
+    Record(b"headers", b"v", (("a", b"1"), ("a", b"2"), ("", b""), ("null", None), ("ü", b"\x00\xff"))),
+    Record(b"early", b"v", (), (CREATE_TIME, 1)),
+    Record(b"late", b"v", (), (CREATE_TIME, 1_600_000_000_000)),
+    Record(bytes(range(256)), bytes(range(256))),
+]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_batches_go_through_untouched(mirror: Mirror, codec: str) -> None:
+    """Records, batch boundaries and every byte behind the header are the same on both sides, for every codec."""
+    # text that compresses, and still fills more than the least size of a batch that goes as it is
+    text = [random.Random(n).randbytes(150).hex().encode() for n in range(600)]
+    mirror.write(*(numbered(200, first=n * 200, make=text.__getitem__) for n in range(3)), compression_type=codec)
+    outcome = mirror.copy()
+    assert (outcome.records, outcome.batches, outcome.rewritten) == (600, 3, 0)
+    mirror.assert_equal()
+    here, there = batches_of(mirror.source, mirror.at, 0, 600), batches_of(mirror.destination, mirror.at, 0, 600)
+    assert [data[HEADER_BYTES:] for _, data in there] == [data[HEADER_BYTES:] for _, data in here]
+    assert [header.base_offset for header, _ in there] == [header.base_offset for header, _ in here] == [0, 200, 400]
+    assert {header.attributes & 7 for header, _ in there} == {CODECS.index(codec)}
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_odd_records_survive_both_ways(mirror: Mirror, codec: str) -> None:
+    """Null keys, tombstones, empty values and odd headers arrive, whether their batch goes as it is or is merged."""
+    filler = Record(b"f", random.Random(1).randbytes(10_000).hex().encode())
+    mirror.write([*ODD, filler], ODD, ODD[:1], ODD[1:], [filler, *ODD], compression_type=codec)
+    outcome = mirror.copy()
+    assert (outcome.records, outcome.rewritten) == (4 * len(ODD) + 2, 2 * len(ODD))
+    mirror.assert_equal()
+
+
+def test_one_record_batches_are_merged(mirror: Mirror) -> None:
+    """Hundreds of batches of one record arrive as a few, every record as it was."""
+    mirror.write(*([one] for one in numbered(500)), compression_type="lz4")
+    outcome = mirror.copy()
+    assert outcome.records == outcome.rewritten == 500
+    assert outcome.batches == 1
+    mirror.assert_equal()
+    assert len(batches_of(mirror.source, mirror.at, 0, 500)) == 500
+
+
+def test_a_change_of_codec_ends_a_merged_batch(mirror: Mirror) -> None:
+    """Merged records keep the codec they came with."""
+    for codec in CODECS:
+        mirror.write(numbered(20), numbered(20), compression_type=codec)
+    mirror.copy()
+    mirror.assert_equal()
+    found = batches_of(mirror.destination, mirror.at, 0, settled_end(mirror.destination, mirror.at))
+    assert [header.attributes & 7 for header, _ in found] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_records_of_all_sizes(
+    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str, codec: str
+) -> None:
+    """Records from 0 bytes to 10 MB arrive, alone and together."""
+    mirror = large(source_cluster, destination_cluster, topic_name)
+    values = [random.Random(size).randbytes(size) for size in (0, 1, 8 << 10, 100_000, 1 << 20, 10 << 20, 3, 5 << 20)]
+    records = [Record(None, value) for value in values]
+    mirror.write(*([one] for one in records), records[:4], compression_type=codec)
+    assert mirror.copy().records == 12
+    mirror.assert_equal()
+
+
+@pytest.mark.parametrize("size", [20, 10_000], ids=["small", "large"])
+@pytest.mark.parametrize("there", ["CreateTime", "LogAppendTime"])
+@pytest.mark.parametrize("here", ["CreateTime", "LogAppendTime"])
+def test_timestamps(
+    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str, here: str, there: str, size: int
+) -> None:
+    """A record keeps its time, whoever set it, unless the destination topic is told to stamp."""
+    mirror = Mirror(
+        source_cluster.cluster(),
+        destination_cluster.cluster(),
+        topic_name,
+        {"message.timestamp.type": here},
+        {"message.timestamp.type": there},
+    )
+    mirror.write(numbered(3, size), numbered(2, size, 3))
+    mirror.copy()
+    original, copied = mirror.original(), mirror.copied()
+    assert [one[:3] for one in copied] == [one[:3] for one in original]
+    assert {one.timestamp[0] for one in original} == {CREATE_TIME if here == "CreateTime" else LOG_APPEND_TIME}
+    assert {one.timestamp[0] for one in copied} == {CREATE_TIME if there == "CreateTime" else LOG_APPEND_TIME}
+    if there == "CreateTime":
+        assert [one.timestamp[1] for one in copied] == [one.timestamp[1] for one in original]
+
+
+@pytest.mark.parametrize("size", [20, 10_000], ids=["merged", "verbatim"])
+def test_the_fingerprint_is_that_of_the_last_record(mirror: Mirror, size: int) -> None:
+    """The checkpoint names the last record copied by its source offset and the digest of what it says."""
+    mirror.write(numbered(3, size), numbered(3, size, 3))
+    for end in (2, 5, 6):
+        mirror.copy(end=end)
+        offset, last = read(mirror.source, mirror.at)[end - 1]
+        digest = digest_of(last.timestamp[1], last.key, last.value, list(last.headers))
+        assert mirror.checkpoint().fingerprint == Fingerprint(offset, digest) == Fingerprint(end - 1, digest)
+
+
+def test_another_name_and_partition(
+    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+) -> None:
+    """A topic may arrive under another name, in another partition."""
+    to = TopicPartition(f"{topic_name}-copy", 3)
+    mirror = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name, to=to)
+    mirror.write(numbered(10), numbered(10, 2000))
+    assert mirror.copy().destination == to
+    mirror.assert_equal()
+    assert not read(mirror.destination, TopicPartition(to.topic, 0))
+
+
+def test_within_one_cluster(source_cluster: EmbeddedCluster, topic_name: str) -> None:
+    """The destination may be the source cluster itself, under another topic name."""
+    cluster = source_cluster.cluster()
+    mirror = Mirror(cluster, cluster, topic_name, to=TopicPartition(f"{topic_name}-copy", 0))
+    mirror.write(numbered(10), numbered(10, 2000))
+    mirror.copy()
+    mirror.assert_equal()
