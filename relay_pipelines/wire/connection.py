@@ -91,7 +91,9 @@ class Connection:
             self._read_into(self._buffer[:4])
             size = int.from_bytes(self._buffer[:4], "big")
             if size > _LARGEST_RESPONSE_BYTES:
-                raise UnsupportedError(f"{self} does not speak Kafka's protocol", remedy="check bootstrap_servers and security.protocol")
+                raise UnsupportedError(
+                    f"{self} does not speak Kafka's protocol", remedy="check bootstrap_servers and security.protocol"
+                )
             if size > len(self._buffer):
                 self._buffer = memoryview(bytearray(size))
             answer = self._buffer[:size]
@@ -144,6 +146,8 @@ class Connection:
         plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SOCKET_BUFFER_BYTES)
         plain.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BUFFER_BYTES)
         connected = tls.wrap(plain, self.cluster, self.address[0])
+        if isinstance(connected, ssl.SSLSocket):
+            return connected  # Python keeps the time: without its timeout, it reads again whenever the kernel's has passed
         # the kernel keeps the time from here on: Python's own timeout would cost a poll() before every read and write
         connected.settimeout(None)
         seconds, fraction = divmod(self._timeout_seconds, 1)
@@ -183,8 +187,11 @@ class Connection:
     def _lost(self, error: OSError) -> RelayError:
         self.close()
         # EAGAIN is how the kernel reports that SO_RCVTIMEO or SO_SNDTIMEO has passed
-        timed_out = isinstance(error, BlockingIOError | TimeoutError | ssl.SSLWantReadError | ssl.SSLWantWriteError)
-        why = f"no answer within {self._timeout_seconds:g} s" if timed_out else error.strerror or str(error) or type(error).__name__
+        timed_out = isinstance(error, BlockingIOError | TimeoutError)
+        why = (
+            f"no answer within {self._timeout_seconds:g} s" if timed_out else error.strerror or str(error) or type(error).__name__
+        )
         return self._retriable(
-            f"{self} cannot be reached: {why}", remedy="check that it runs, its address, and that security.protocol fits its listener"
+            f"{self} cannot be reached: {why}",
+            remedy="check that it runs, its address, and that security.protocol fits its listener",
         )

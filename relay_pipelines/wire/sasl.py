@@ -27,9 +27,10 @@ def authenticate(connection: Connection, security: Security) -> None:
     answer = connection.call(SaslHandshakeRequest(mechanism=security.mechanism), 1)
     if answer.error_code != _NONE:
         offered = ", ".join(answer.mechanisms)
-        raise PermissionDeniedError(
-            f"{connection} does not offer {security.mechanism}", remedy=f"set security.mechanism to one of {offered}"
+        remedy = (
+            f"set security.mechanism to one of {offered}" if offered else "its listener is without SASL: set security.protocol"
         )
+        raise PermissionDeniedError(f"{connection} does not offer {security.mechanism}", remedy=remedy)
     mechanism = get_sasl_mechanism(security.mechanism)(
         security_protocol="SASL_SSL",  # only keeps the mechanism from logging a warning; the user chose the protocol
         sasl_mechanism=security.mechanism,

@@ -15,6 +15,7 @@ def wrap(plain: socket.socket, cluster: Cluster, host: str) -> socket.socket:
 
     Raises:
         PermissionDeniedError: the certificates do not match.
+        OSError: the connection was lost, as a listener that does not speak TLS ends it, or a broker that is stopping.
         ConfigError: a certificate file cannot be read.
     """
     if not cluster.security.protocol.endswith("SSL"):
@@ -27,11 +28,13 @@ def wrap(plain: socket.socket, cluster: Cluster, host: str) -> socket.socket:
             f"{cluster}: the broker's certificate is not trusted: {error.verify_message}",
             remedy="check security.ca_location and the host names in the certificate",
         ) from error
+    except ssl.SSLEOFError:
+        raise  # says nothing of certificates, and may pass
     except ssl.SSLError as error:
         plain.close()
         raise PermissionDeniedError(
             f"{cluster}: TLS failed: {error.reason or error}",
-            remedy="check that the listener speaks TLS and whether it asks for a client certificate (security.certificate_location)",
+            remedy="see whether the listener speaks TLS, and asks for a client certificate (security.certificate_location)",
         ) from error
 
 
