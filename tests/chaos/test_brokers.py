@@ -64,7 +64,7 @@ def test_source_killed(new_mirror: NewMirror, own_source: EmbeddedCluster, desti
     mirror.assert_all_arrived()
 
 
-@pytest.mark.parametrize("request_timeout_ms", [1_000, 30_000])
+@pytest.mark.parametrize("request_timeout_ms", [2_000, 30_000])
 def test_destination_frozen(
     new_mirror: NewMirror, source: Source, own_destination: EmbeddedCluster, request_timeout_ms: int
 ) -> None:
@@ -75,7 +75,7 @@ def test_destination_frozen(
     (broker,) = own_destination.brokers
     broker.pause()
     task.send(signal.SIGCONT)
-    time.sleep(4)  # longer than the shorter timeout, twice over
+    time.sleep(5)  # longer than the shorter timeout, twice over
     broker.resume()
     assert task.statuses() == ["done", "done"]
     mirror.assert_all_arrived()

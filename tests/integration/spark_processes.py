@@ -42,11 +42,11 @@ def standalone(folder: Path, python: Path) -> Iterator[str]:
     port, worker_port = free_ports(2)
     master = f"spark://127.0.0.1:{port}"
     home = ["--host", "127.0.0.1", "--webui-port", "0"]
-    with _running("org.apache.spark.deploy.master.Master", [*home, "--port", str(port)], folder / "master", python):
-        _wait_for(port, folder / "master.log")
+    with _running("org.apache.spark.deploy.master.Master", [*home, "--port", str(port)], folder / "master", python) as first:
+        _wait_for(port, first, folder / "master.log")
         told = [*home, "--port", str(worker_port), "--cores", "2", "--memory", "2g", "--work-dir", str(folder / "work"), master]
-        with _running("org.apache.spark.deploy.worker.Worker", told, folder / "worker", python):
-            _wait_for(worker_port, folder / "worker.log")
+        with _running("org.apache.spark.deploy.worker.Worker", told, folder / "worker", python) as second:
+            _wait_for(worker_port, second, folder / "worker.log")
             yield master
 
 
@@ -59,15 +59,16 @@ def connect_server(folder: Path, python: Path, conf: Mapping[str, str], environm
         "spark.connect.grpc.binding.port": str(port),
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
-        "spark.driver.memory": "512m",
         "spark.driver.extraJavaOptions": _QUICK,
         "spark.ui.enabled": "false",
         **conf,
     }
     told = ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "--master", "local[2,4]"]
     told += [word for key, value in chosen.items() for word in ("--conf", f"{key}={value}")]
-    with _running("org.apache.spark.deploy.SparkSubmit", [*told, "spark-internal"], folder / "connect", python, environment):
-        _wait_for(port, folder / "connect.log")
+    # spark-class gives this server the memory of a daemon, whatever is said of the driver's
+    own = {"SPARK_DAEMON_MEMORY": "768m", **environment}
+    with _running("org.apache.spark.deploy.SparkSubmit", [*told, "spark-internal"], folder / "connect", python, own) as process:
+        _wait_for(port, process, folder / "connect.log")
         yield f"sc://127.0.0.1:{port}"
 
 
@@ -87,7 +88,7 @@ def _is_executor(process: psutil.Process) -> bool:
 @contextmanager
 def _running(
     name: str, arguments: Sequence[str], home: Path, python: Path, environment: Mapping[str, str] | None = None
-) -> Iterator[None]:
+) -> Iterator[subprocess.Popen[bytes]]:
     """Run a main class of Spark's; it ends with this process, however this process ends."""
     home.mkdir(parents=True)
     own = {
@@ -108,9 +109,9 @@ def _running(
             stderr=log,
         )
     try:
-        yield
+        yield process
     finally:
-        below = psutil.Process(process.pid).children(recursive=True)
+        below = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
         process.terminate()
         process.communicate(timeout=30)
         for one in below:
@@ -118,11 +119,12 @@ def _running(
                 one.kill()
 
 
-def _wait_for(port: int, log: Path) -> None:
+def _wait_for(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
     deadline = time.monotonic() + _START_SECONDS
     while True:
         with socket.socket() as tried:
             if not tried.connect_ex(("127.0.0.1", port)):
                 return
-        assert time.monotonic() < deadline, f"does not serve: {log.read_text()[-2000:]}"
+        running = process.poll() is None and time.monotonic() < deadline
+        assert running, f"does not serve: {log.read_text()[-2000:]}"
         time.sleep(0.1)
