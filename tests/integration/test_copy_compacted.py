@@ -1,0 +1,150 @@
+"""Compacted sources: batches with holes, empty batches and ends that the cleaner took."""
+
+from __future__ import annotations
+
+import time
+import uuid
+
+import pytest
+from confluent_kafka.admin import ResourceType
+
+from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.wire.batch import BatchHeader
+from tests.copying import Mirror, batches_of, end_of
+from tests.independent import CREATE_TIME, Record, configure, put, read, transactional, until
+
+_DELETE_HORIZON_BIT = 0x40
+COMPACTED = {
+    "cleanup.policy": "compact",
+    "segment.ms": "100",
+    "min.cleanable.dirty.ratio": "0.01",
+    "max.compaction.lag.ms": "100",
+    "delete.retention.ms": "3600000",
+}
+
+
+@pytest.fixture(scope="module")
+def eager_cluster(source_cluster: EmbeddedCluster) -> EmbeddedCluster:
+    """The source, cleaning its logs many times a second."""
+    for broker in source_cluster.brokers:
+        configure(source_cluster.cluster(), ResourceType.BROKER, str(broker.node_id), log_cleaner_backoff_ms=100)
+    return source_cluster
+
+
+@pytest.fixture
+def mirror(eager_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str) -> Mirror:
+    """A compacted topic and a copy that is not."""
+    return Mirror(eager_cluster.cluster(), destination_cluster.cluster(), topic_name, COMPACTED)
+
+
+def keyed(count: int, size: int, keys: int = 1000, first: int = 0) -> list[Record]:
+    """Records of which the cleaner keeps the last per key."""
+    return [
+        Record(f"k{n % keys}".encode(), f"{n:06d}".encode().ljust(size, b"."), (), (CREATE_TIME, 1_700_000_000_000 + n))
+        for n in range(first, first + count)
+    ]
+
+
+def roll(mirror: Mirror) -> None:
+    """Write a record that begins a new segment, as its time is later: the cleaner leaves the last segment alone."""
+    mirror.write([Record(uuid.uuid4().bytes, b"", (), (CREATE_TIME, time.time_ns() // 1_000_000))])
+
+
+def clean(mirror: Mirror, below: int, left: int) -> None:
+    """Roll segments until the cleaner has left `left` records below an offset."""
+
+    def cleaned() -> bool:
+        roll(mirror)
+        return sum(offset < below for offset, _ in read(mirror.source, mirror.at)) <= left
+
+    until(cleaned, "compaction")
+
+
+def headers_of(mirror: Mirror, end: int) -> list[BatchHeader]:
+    return [header for header, _ in batches_of(mirror.source, mirror.at, 0, end)]
+
+
+@pytest.mark.parametrize("size", [20, 2000], ids=["merged", "verbatim"])
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_batches_with_holes(mirror: Mirror, size: int, codec: str) -> None:
+    """Records that the cleaner left arrive in order; the holes are counted, batches without any go through as they are."""
+    mirror.write(keyed(20, size), [*keyed(5, size), *keyed(15, size, 1000, 100)], compression_type=codec)
+    clean(mirror, 40, 35)
+    end = end_of(mirror.source, mirror.at)
+    sparse = [header for header in headers_of(mirror, end) if header.records <= header.last_offset_delta]
+    assert sparse
+    outcome = mirror.copy(0, end)
+    expected = [record for offset, record in read(mirror.source, mirror.at) if offset < end]
+    assert mirror.copied() == expected
+    assert outcome.records == len(expected)
+    assert outcome.skipped["compaction_gap"] == end - len(expected)
+
+
+@pytest.mark.parametrize("cut", [1, 10, 19, 20, 25])
+def test_a_range_that_ends_in_a_hole(mirror: Mirror, cut: int) -> None:
+    """Ranges may meet where the cleaner took everything."""
+    mirror.write(keyed(20, 1000), keyed(20, 1000))
+    clean(mirror, 40, 20)
+    end = end_of(mirror.source, mirror.at)
+    first = mirror.copy(0, cut)
+    assert first.next_offset == cut
+    mirror.copy(cut, end)
+    assert mirror.copied() == [record for offset, record in read(mirror.source, mirror.at) if offset < end]
+
+
+def test_batches_that_lost_every_record(mirror: Mirror) -> None:
+    """A batch that the cleaner emptied but kept, for its producer's sake, is skipped."""
+    # the last batch of a producer that is still known stays, without records
+    for size in (2000, 20):
+        mirror.write(keyed(10, size), enable_idempotence=True)
+        mirror.write(keyed(10, size))
+    clean(mirror, 40, 10)
+    end = end_of(mirror.source, mirror.at)
+    assert [header.base_offset for header in headers_of(mirror, end) if not header.records]
+    outcome = mirror.copy(0, end)
+    assert mirror.copied() == [record for offset, record in read(mirror.source, mirror.at) if offset < end]
+    assert outcome.skipped["compaction_gap"] >= 30
+
+
+def test_a_batch_emptied_by_the_cleaner_alone(mirror: Mirror) -> None:
+    """A range that holds nothing but an emptied batch copies nothing and is done."""
+    mirror.write(keyed(10, 2000), enable_idempotence=True)
+    mirror.write(keyed(10, 2000), enable_idempotence=True)
+    clean(mirror, 20, 10)
+    empty = [header for header in headers_of(mirror, 20) if not header.records]
+    assert empty
+    outcome = mirror.copy(0, 10)
+    assert (outcome.records, outcome.skipped) == (0, {"compaction_gap": 10})
+    assert mirror.copy(10, 20).records == 10
+
+
+def test_batches_with_a_delete_horizon(mirror: Mirror) -> None:
+    """Tombstones whose batch says when they may go (KIP-534) arrive as tombstones with their own timestamps."""
+    tombstones = [Record(b"k%d" % n, None, (), (CREATE_TIME, 1_700_000_000_000 + 7 * n)) for n in range(300)]
+    padded = [Record(b"p%d" % n, b"x" * 100, (), (CREATE_TIME, 1_700_000_000_500 + n)) for n in range(300)]
+    mirror.write(keyed(20, 20), [*tombstones, *padded])
+    until(lambda: _marked(mirror), "a delete horizon")
+    end = end_of(mirror.source, mirror.at)
+    outcome = mirror.copy(0, end)
+    assert mirror.copied() == [record for offset, record in read(mirror.source, mirror.at) if offset < end]
+    assert outcome.records - outcome.rewritten >= 600
+
+
+def _marked(mirror: Mirror) -> bool:
+    roll(mirror)
+    end = end_of(mirror.source, mirror.at)
+    return any(header.attributes & _DELETE_HORIZON_BIT and header.records >= 600 for header in headers_of(mirror, end))
+
+
+def test_compacted_transactions(mirror: Mirror) -> None:
+    """Markers and aborted records that the cleaner has thinned out still keep aborted records away."""
+    sender = transactional(mirror.source, mirror.topic)
+    for first, commit in ((0, True), (10, False), (20, True)):
+        sender.begin_transaction()
+        put(sender, mirror.at, keyed(10, 500, 10, first))
+        sender.flush(30)
+        (sender.commit_transaction if commit else sender.abort_transaction)(30)
+    clean(mirror, 33, 10)
+    end = end_of(mirror.source, mirror.at)
+    mirror.copy(0, end)
+    assert mirror.copied() == [record for offset, record in read(mirror.source, mirror.at) if offset < end]
