@@ -76,7 +76,12 @@ def versioned(value: bytes, version: int, topic: str) -> dict[str, Any]:
 
 
 def read_own(
-    client: ClusterClient, mirror: str, source: TopicPartition, known: tuple[Checkpoint | None, int], options: CopyOptions, clock: Clock
+    client: ClusterClient,
+    mirror: str,
+    source: TopicPartition,
+    known: tuple[Checkpoint | None, int],
+    options: CopyOptions,
+    clock: Clock,
 ) -> Checkpoint | None:
     """Return the checkpoint of one source topic-partition. In a task: only after InitProducerId.
 
@@ -115,8 +120,10 @@ def wait_until_stable(client: ClusterClient, at: TopicPartition, end: int, optio
         clock.sleep(_POLL_SECONDS)
 
 
-def read_all(client: ClusterClient, mirror: str, clock: Clock) -> tuple[dict[TopicPartition, Checkpoint], dict[TopicPartition, int]]:
-    """Return a mirror's checkpoints by source topic-partition, and how far each partition of the topic was read. On the driver."""
+def read_all(
+    client: ClusterClient, mirror: str, clock: Clock
+) -> tuple[dict[TopicPartition, Checkpoint], dict[TopicPartition, int]]:
+    """Return a mirror's checkpoints by source topic-partition, and how far each home was read. On the driver."""
     homes = [TopicPartition(TOPIC, partition) for partition in range(PARTITIONS)]
     starts = client.list_offsets(homes, EARLIEST, READ_COMMITTED)
     ends = client.list_offsets(homes, LATEST, READ_COMMITTED)

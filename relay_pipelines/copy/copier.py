@@ -29,7 +29,9 @@ class RangeCopier:
         source, destination: clients that ranges of one task share.
     """
 
-    def __init__(self, job: CopyJob, copy_range: CopyRange, source: ClusterClient, destination: ClusterClient, clock: Clock) -> None:
+    def __init__(
+        self, job: CopyJob, copy_range: CopyRange, source: ClusterClient, destination: ClusterClient, clock: Clock
+    ) -> None:
         self._job = job
         self.copy_range = self._range = copy_range
         self._source = source

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from relay_pipelines.copy.clock import Clock
 from relay_pipelines.errors import DataLossError, RelayError
-from relay_pipelines.model import OffsetRange, Skipped
+from relay_pipelines.model import OffsetRange, Skipped, TopicPartition
 from relay_pipelines.wire import failures, fetch
 from relay_pipelines.wire.batch import Run, split
 from relay_pipelines.wire.cluster import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
@@ -52,7 +52,7 @@ def read(
     topic_partition = wanted.topic_partition
     connection = client.connection(client.leader(topic_partition), _PIPELINED)
     position = wanted.start
-    empty_answers = short_answers = 0
+    patience = _Patience()
 
     def ask(offset: int) -> None:
         body = fetch.encode(topic_partition, offset, max_bytes=max_bytes, max_wait_ms=_MAX_WAIT_MS)
@@ -64,23 +64,12 @@ def read(
         response = _receive(client, connection, wanted, position)
         if response.throttle_ms:  # KIP-219: the client holds back, too
             clock.sleep(response.throttle_ms / 1000)
-        try:
-            # which batches belong to an aborted transaction can only be told batch by batch
-            runs = list(split(response.records, 0 if response.aborted else run_below_bytes))
-        except RelayError as error:
-            error.topic_partition = topic_partition
-            raise
+        runs = _runs(response, topic_partition, run_below_bytes)
         if runs:
             following = runs[-1].last.last_offset + 1
-            empty_answers = short_answers = 0
+            patience = _Patience()
         else:
-            short = response.last_stable_offset < wanted.end
-            if response.records or (short and short_answers * _MAX_WAIT_MS > client.timeout_ms):
-                raise _unfinished(client, response, wanted, position)
-            # nothing between here and the last stable offset: the cleaner took the end of the range
-            empty_answers += not short and not response.throttle_ms
-            short_answers += short
-            following = wanted.end if empty_answers >= _EMPTY_ANSWERS else position
+            following = patience.following(client, response, wanted, position)
         if following < wanted.end:
             ask(following)
         pieces = list(_pieces(runs, response.aborted, position, wanted.end))
@@ -89,6 +78,33 @@ def read(
         position = max(position, following)
         if pieces:
             yield pieces
+
+
+class _Patience:
+    """Counts answers without a batch, to tell a range whose end the cleaner took from a log that is too short."""
+
+    def __init__(self) -> None:
+        self._empty = 0
+        self._short = 0
+
+    def following(self, client: ClusterClient, response: fetch.FetchResponse, wanted: OffsetRange, position: int) -> int:
+        """Return where to go on: at the same place, or behind the range if there is nothing more in it."""
+        short = response.last_stable_offset < wanted.end
+        if response.records or (short and self._short * _MAX_WAIT_MS > client.timeout_ms):
+            raise _unfinished(client, response, wanted, position)
+        # nothing between here and the last stable offset: the cleaner took the end of the range
+        self._empty += not short and not response.throttle_ms
+        self._short += short
+        return wanted.end if self._empty >= _EMPTY_ANSWERS else position
+
+
+def _runs(response: fetch.FetchResponse, topic_partition: TopicPartition, run_below_bytes: int) -> list[Run]:
+    try:
+        # which batches belong to an aborted transaction can only be told batch by batch
+        return list(split(response.records, 0 if response.aborted else run_below_bytes))
+    except RelayError as error:
+        error.topic_partition = topic_partition
+        raise
 
 
 def _receive(client: ClusterClient, connection: Connection, wanted: OffsetRange, position: int) -> fetch.FetchResponse:

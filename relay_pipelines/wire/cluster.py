@@ -59,7 +59,9 @@ class ClusterClient:
         client_id: under which the brokers see us in their logs and quotas.
     """
 
-    def __init__(self, cluster: Cluster, retriable: type[RetriableError], client_id: str = "relay", timeout_ms: int = 30_000) -> None:
+    def __init__(
+        self, cluster: Cluster, retriable: type[RetriableError], client_id: str = "relay", timeout_ms: int = 30_000
+    ) -> None:
         self.cluster = cluster
         self.retriable = retriable
         self.timeout_ms = timeout_ms
@@ -163,7 +165,9 @@ class ClusterClient:
         self._metadata.brokers.setdefault(answer.node_id, (answer.host, answer.port))
         return int(answer.node_id)
 
-    def list_offsets(self, topic_partitions: Iterable[TopicPartition], timestamp: int, isolation: int) -> dict[TopicPartition, int]:
+    def list_offsets(
+        self, topic_partitions: Iterable[TopicPartition], timestamp: int, isolation: int
+    ) -> dict[TopicPartition, int]:
         """Return an offset per topic-partition, one request per leader.
 
         Args:
@@ -189,7 +193,9 @@ class ClusterClient:
                     offsets[topic_partition] = one.offset
         return offsets
 
-    def failure(self, code: int, doing: str, *, topic_partition: TopicPartition | None = None, offset: int | None = None) -> Exception:
+    def failure(
+        self, code: int, doing: str, *, topic_partition: TopicPartition | None = None, offset: int | None = None
+    ) -> Exception:
         """Return the error for a broker's code, naming this cluster."""
         return failures.failure(
             code, doing, at=str(self.cluster), retriable=self.retriable, topic_partition=topic_partition, offset=offset

@@ -26,7 +26,10 @@ TRANSACTION_SETTLING = COORDINATOR_MOVING | {14, 51}
 
 _MEANINGS: dict[type[RelayError], tuple[str, frozenset[int]]] = {
     DataLossError: ("see the topic's retention and whether it was recreated", frozenset({1})),
-    CorruptBatchError: ("the destination refused the batch's checksum: check the network and memory of this host", frozenset({2})),
+    CorruptBatchError: (
+        "the destination refused the batch's checksum: check the network and memory of this host",
+        frozenset({2}),
+    ),
     RecordTooLargeError: ("raise max.message.bytes of the destination topic", frozenset({10, 18})),
     PermissionDeniedError: ("grant the user the missing ACL", frozenset({29, 30, 31, 53, 54, 58, 65})),
     UnsupportedError: ("Kafka 2.4 or newer is needed", frozenset({33, 35, 43, 76})),
