@@ -32,11 +32,11 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
-from independent import CREATE_TIME, Record, client, create, delete_before, read, until, write
 
 from relay_pipelines.embedded import EmbeddedCluster, Listener
 from relay_pipelines.embedded.ports import free_ports
 from relay_pipelines.model import Cluster, TopicPartition
+from tests.independent import CREATE_TIME, Record, client, create, delete_before, read, until, write
 
 RELAY = Path(sys.executable).parent / "relay"
 PASSWORD = "relay-secret"
