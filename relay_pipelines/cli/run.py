@@ -56,9 +56,9 @@ class _Session:
         if self._session is None:
             from relay_pipelines.spark.session import connect
 
-            with self.asked_to_stop.immediate():
+            # cut short, it would leave a JVM behind that never ends
+            with self.asked_to_stop.shielded():
                 self._session = connect(self._spark.master, self._spark.remote, self._spark.conf, verbose=self._verbose)
-                self.asked_to_stop.listen()
         return self._session
 
     def stop(self) -> None:

@@ -11,11 +11,15 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stop:
-    """Whether the run was asked to stop. The first signal during `deferred` only notes it, any other raises KeyboardInterrupt."""
+    """Whether the run was asked to stop, and when a signal may interrupt it.
+
+    The first signal within `deferred`, and every signal within `shielded`, is only noted; any other raises KeyboardInterrupt.
+    """
 
     def __init__(self) -> None:
         self._asked = False
         self._deferring = False
+        self._shielding = False
 
     def __call__(self) -> bool:
         """Whether a signal has come."""
@@ -31,11 +35,6 @@ class Stop:
             for one, handler in before.items():
                 signal.signal(one, handler)
 
-    def listen(self) -> None:
-        """Listen again: a new SparkContext has put its own handler in place."""
-        for one in _SIGNALS:
-            signal.signal(one, self._take)
-
     @contextmanager
     def deferred(self) -> Iterator[None]:
         """Note the first signal instead of raising: whoever works meanwhile asks, and stops where it is safe."""
@@ -46,15 +45,24 @@ class Stop:
             self._deferring = False
 
     @contextmanager
-    def immediate(self) -> Iterator[None]:
-        """Raise at once again, within `deferred`: nothing is under way that would have to end in order."""
-        deferring, self._deferring = self._deferring, False
+    def shielded(self) -> Iterator[None]:
+        """Raise only behind what must not be cut short, for a signal that came before or meanwhile.
+
+        Listens again then: a new SparkContext puts its own handler in place.
+        """
+        if self._asked:
+            raise KeyboardInterrupt
+        self._shielding = True
         try:
             yield
         finally:
-            self._deferring = deferring
+            self._shielding = False
+            for one in _SIGNALS:
+                signal.signal(one, self._take)
+        if self._asked:
+            raise KeyboardInterrupt
 
     def _take(self, _signal: int, _frame: FrameType | None) -> None:
         again, self._asked = self._asked, True
-        if again or not self._deferring:
+        if not self._shielding and (again or not self._deferring):
             raise KeyboardInterrupt

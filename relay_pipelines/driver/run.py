@@ -7,6 +7,8 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
+
 from relay_pipelines.copy.clock import Clock
 from relay_pipelines.copy.copier import transactional_id
 from relay_pipelines.copy.producer import TransactionalProducer
@@ -14,7 +16,7 @@ from relay_pipelines.driver import topics
 from relay_pipelines.driver.follow import LedgerFollower
 from relay_pipelines.driver.planning import RunPlan
 from relay_pipelines.driver.result import RunResult, tally
-from relay_pipelines.errors import DestinationError, RelayError
+from relay_pipelines.errors import DestinationError, RelayError, RetriableError
 from relay_pipelines.model import CopyJob, CopyRange, LedgerEntry, Outcome
 from relay_pipelines.plan.packing import pack
 from relay_pipelines.settings import Mirror
@@ -26,6 +28,7 @@ _POLL_SECONDS = 0.5
 _VISIBLE_SECONDS = 5.0
 _VISIBLE_POLL_SECONDS = 0.01
 _CANCEL_SECONDS = 2.0
+_FENCE_ATTEMPTS = 8
 
 
 class Observer(Protocol):
@@ -38,7 +41,7 @@ class Observer(Protocol):
         """Chunks were committed; called about twice a second, also with none."""
 
     def end(self, result: RunResult) -> None:
-        """The run is over, however it ended."""
+        """The run is over, however it ended; not called when a bug ended it."""
 
 
 def never() -> bool:
@@ -88,11 +91,13 @@ def run(
             result.copying_seconds = clock.monotonic() - copying
     except RelayError as error:
         result.errors.append(error)
+    except KeyboardInterrupt:
+        result.interrupted = True
     finally:
         follower.close()
-        result.seconds = clock.monotonic() - started
-        for observer in observers:
-            observer.end(result)
+    result.seconds = clock.monotonic() - started
+    for observer in observers:
+        observer.end(result)
     return result
 
 
@@ -153,10 +158,18 @@ def _fence(job: CopyJob, ranges: Sequence[CopyRange], clock: Clock) -> None:
     """Take every transactional id over: aborts at once what cancelled tasks left open, which readers would wait for."""
     if not ranges:
         return
+    # the coordinator of a first run may still be settling
+    passing = Retrying(
+        retry=retry_if_exception_type(RetriableError),
+        stop=stop_after_attempt(_FENCE_ATTEMPTS),
+        wait=wait_exponential(0.1, max=1.0),
+        sleep=clock.sleep,
+        reraise=True,
+    )
     with ClusterClient(job.destination, DestinationError, f"relay-{job.mirror}", job.options.request_timeout_ms) as client:
         for one in ranges:
             name = transactional_id(job.mirror, one.source.topic_partition)
-            TransactionalProducer(client, name, job.options, clock, lambda *_: None).start()
+            passing(TransactionalProducer(client, name, job.options, clock, lambda *_: None).start)
 
 
 def _wait_until_visible(job: CopyJob, ranges: Sequence[CopyRange], clock: Clock) -> None:
