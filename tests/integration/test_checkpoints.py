@@ -1,197 +1,160 @@
-"""Reading checkpoints: the last committed one, whatever else is going on in the topic that holds them."""
+"""Reading checkpoints back: the trap of another task's open transaction, and what the driver and the tasks read."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import threading
-import time
-import uuid
 from collections.abc import Iterator
 
-import confluent_kafka
 import pytest
 
 from relay_pipelines.copy import checkpoint, copier
-from relay_pipelines.copy.checkpoint import home, key_of, read_all, read_own
 from relay_pipelines.copy.clock import SystemClock
 from relay_pipelines.copy.faults import Point
-from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import DestinationError, UnsupportedError
-from relay_pipelines.model import Checkpoint, Cluster, CopyOptions, Outcome, TopicPartition
-from relay_pipelines.wire.cluster import ClusterClient
-from tests.copying import OPTIONS, Mirror, ensure_homes, numbered
-from tests.independent import Record, transactional, until, write
-
-
-class WatchedClock(SystemClock):
-    """The machine's clock, telling when somebody waits."""
-
-    def __init__(self) -> None:
-        self.waits = threading.Event()
-
-    def sleep(self, seconds: float) -> None:
-        self.waits.set()
-        time.sleep(seconds)
+from relay_pipelines.model import CopyOptions, Status, TopicPartition
+from relay_pipelines.wire.cluster import LATEST, READ_COMMITTED, READ_UNCOMMITTED, ClusterClient
+from tests.copying import Mirror, numbered
+from tests.independent import Record, put, transactional, until
 
 
 @pytest.fixture
-def cluster(destination_cluster: EmbeddedCluster) -> Cluster:
-    """A destination with its topics."""
-    ensure_homes(destination_cluster.cluster())
-    return destination_cluster.cluster()
+def mirror(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str) -> Mirror:
+    """A topic of ten records, copied once, so that it has a checkpoint."""
+    made = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
+    made.write(numbered(10))
+    return made
+
+
+def home_of(mirror: Mirror) -> TopicPartition:
+    """Where the mirror's checkpoint stands."""
+    return checkpoint.home(checkpoint.TOPIC, checkpoint.key_of(mirror.name, mirror.at))
+
+
+class OpenTransaction:
+    """Another task's transaction that has written into a partition of the checkpoint topic and is not ended yet."""
+
+    def __init__(self, mirror: Mirror) -> None:
+        self._sender = transactional(mirror.destination, f"other-{mirror.name}")
+        self._open = True
+        self._sender.begin_transaction()
+        put(self._sender, home_of(mirror), [Record(b"other/topic/0", None)])
+        assert self._sender.flush(30) == 0
+
+    def abort(self) -> None:
+        """End it, if it is open."""
+        if self._open:
+            self._sender.abort_transaction(30)
+        self._open = False
 
 
 @pytest.fixture
-def client(cluster: Cluster) -> Iterator[ClusterClient]:
-    """A client of the destination."""
-    with ClusterClient(cluster, DestinationError) as client:
-        yield client
+def held(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenTransaction]:
+    """Copy all, while another task's transaction begins just before our checkpoint is produced, and stays open behind it."""
+    begun: list[OpenTransaction] = []
 
-
-@pytest.fixture
-def mirror(source_cluster: EmbeddedCluster, cluster: Cluster, topic_name: str) -> Mirror:
-    """A mirror that has copied 10 of 20 records."""
-    mirror = Mirror(source_cluster.cluster(), cluster, topic_name)
-    mirror.write(numbered(20))
-    mirror.copy(0, 10)
-    return mirror
-
-
-def read_checkpoint(
-    client: ClusterClient, mirror: Mirror, clock: SystemClock, options: CopyOptions = OPTIONS
-) -> Checkpoint | None:
-    return read_own(client, mirror.name, mirror.at, (None, 0), options, clock)
-
-
-@pytest.fixture
-def neighbour(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> Iterator[confluent_kafka.Producer]:
-    """Another task's transaction, open beside the mirror's checkpoints since shortly before its last commit."""
-    at = home(checkpoint.TOPIC, key_of(mirror.name, mirror.at))
-    sender = transactional(mirror.destination, f"neighbour-{mirror.name}")
-    sender.begin_transaction()
-
-    def come_between(point: Point) -> None:
+    def reach(point: Point) -> None:
         if point is Point.BEFORE_CHECKPOINT:
-            sender.produce(at.topic, b"{}", b"neighbour/topic/0", at.partition)
-            assert sender.flush(30) == 0
+            begun.append(OpenTransaction(mirror))
 
     with monkeypatch.context() as patched:
-        patched.setattr(copier, "reach", come_between)
-        # committed, and yet behind the neighbour's record: whoever reads committed records does not see it
-        assert mirror.try_copy(10, 20).next_offset == 20
-    yield sender
-    with contextlib.suppress(confluent_kafka.KafkaException):
-        sender.abort_transaction(30)
+        patched.setattr(copier, "reach", reach)
+        assert mirror.try_copy(0, 10).status is Status.DONE
+    assert len(begun) == 1
+    with ClusterClient(mirror.destination, DestinationError) as client:
+        home = home_of(mirror)
+        stable = client.list_offsets([home], LATEST, READ_COMMITTED)[home]
+        assert stable < client.list_offsets([home], LATEST, READ_UNCOMMITTED)[home], "nothing is held back"
+    yield begun[0]
+    begun[0].abort()
 
 
-def test_the_danger(client: ClusterClient, mirror: Mirror, neighbour: object) -> None:
-    """Up to the last stable offset one finds the checkpoint before our last: going on from there would double records."""
-    assert neighbour
-    found, _ = read_all(client, mirror.name, SystemClock())
-    assert found[mirror.at].next_offset == 10
+def test_the_own_checkpoint_is_read_although_another_transaction_holds_it_back(mirror: Mirror, held: OpenTransaction) -> None:
+    """Our checkpoint is committed but lies above the last stable offset: the reader waits, and then finds it."""
+    found: list[int | None] = []
+
+    def read_own() -> None:
+        with ClusterClient(mirror.destination, DestinationError) as client:
+            own = checkpoint.read_own(client, mirror.name, mirror.at, (None, 0), mirror.options, SystemClock())
+            found.append(own and own.next_offset)
+
+    reading = threading.Thread(target=read_own)
+    reading.start()
+    reading.join(0.5)
+    assert reading.is_alive(), "it did not wait"
+    held.abort()
+    reading.join(30)
+    assert found == [10]
 
 
-def test_a_neighbours_open_transaction_is_waited_for(
-    cluster: Cluster, mirror: Mirror, neighbour: confluent_kafka.Producer
+def test_a_second_run_copies_nothing_although_its_checkpoint_is_held_back(mirror: Mirror, held: OpenTransaction) -> None:
+    """A task that starts while its own last checkpoint is held back must not copy the chunk again."""
+    second = threading.Thread(target=mirror.try_copy, args=(0, 10))
+    second.start()
+    second.join(0.5)
+    held.abort()
+    second.join(30)
+    mirror.assert_equal()
+    assert len(mirror.entries()) == 1
+
+
+def test_without_the_wait_the_chunk_would_be_copied_twice(
+    mirror: Mirror, held: OpenTransaction, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The checkpoint is read once nothing hides it any more, and is the last one committed."""
-    found: list[Checkpoint | None] = []
-    clock = WatchedClock()
-
-    def read() -> None:
-        with ClusterClient(cluster, DestinationError) as client:
-            found.append(read_checkpoint(client, mirror, clock))
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    waited = clock.waits.wait(5)
-    neighbour.commit_transaction(30)
-    reader.join(30)
-    assert waited
-    assert found[0] is not None
-    assert found[0].next_offset == 20
-
-
-def test_a_transaction_that_hangs_is_said(client: ClusterClient, mirror: Mirror, neighbour: object) -> None:
-    """Waiting is bounded: longer than any transaction may last, and then one line with the remedy."""
-    assert neighbour
-    options = CopyOptions(transaction_timeout_ms=100)
-    with pytest.raises(DestinationError, match="find-hanging") as failure:
-        read_checkpoint(client, mirror, SystemClock(), options)
-    assert "\n" not in str(failure.value)
-    assert checkpoint.TOPIC in str(failure.value)
+    """The trap is real: with the wait taken out, the same sequence of events doubles the records."""
+    monkeypatch.setattr(checkpoint, "wait_until_stable", lambda *_: None)
+    # a reader that does not wait can only read up to the last stable offset
+    original = ClusterClient.list_offsets
+    monkeypatch.setattr(
+        ClusterClient, "list_offsets", lambda self, those, timestamp, _isolation: original(self, those, timestamp, READ_COMMITTED)
+    )
+    # a task that takes no part in the wait reads its checkpoint, and copies, while the other transaction is open
+    with ClusterClient(mirror.destination, DestinationError) as client:
+        own = checkpoint.read_own(client, mirror.name, mirror.at, (None, 0), mirror.options, SystemClock())
+    assert own is None
+    mirror.try_copy(0, 10)
+    monkeypatch.undo()
+    held.abort()
+    assert len(mirror.copied()) == 20
 
 
-def test_a_copy_beside_an_open_transaction_doubles_nothing(mirror: Mirror, neighbour: confluent_kafka.Producer) -> None:
-    """A run that starts while our last checkpoint is hidden waits, and then has nothing left to do."""
-    outcomes: list[Outcome] = []
-    clock = WatchedClock()
-    thread = threading.Thread(target=lambda: outcomes.extend(copy_ranges(mirror.job, [mirror.range(10, 20)], clock)))
-    thread.start()
-    clock.waits.wait(5)
-    neighbour.commit_transaction(30)
-    thread.join(60)
-    assert [outcome.records for outcome in outcomes] == [0]
+def test_a_transaction_that_never_ends_is_named(mirror: Mirror) -> None:
+    """When the last stable offset stays held back for longer than a transaction may last, one line says where and what to do."""
+    held = OpenTransaction(mirror)
+    home = home_of(mirror)
+    with ClusterClient(mirror.destination, DestinationError) as client:
+        end = client.list_offsets([home], LATEST, READ_UNCOMMITTED)[home]
+        with pytest.raises(DestinationError, match="find-hanging") as caught:
+            checkpoint.wait_until_stable(client, home, end, CopyOptions(transaction_timeout_ms=100), SystemClock())
+    held.abort()
+    assert str(home) in str(caught.value)
+
+
+def test_the_driver_reads_what_the_task_reads(mirror: Mirror) -> None:
+    """The checkpoints of a mirror, read at once, hold the one that a task reads; behind where the driver got to is no other."""
+    mirror.copy()
+    with ClusterClient(mirror.destination, DestinationError) as client:
+
+        def read_all() -> bool:
+            mirror.known = (None, 0)
+            found, ends = checkpoint.read_all(client, mirror.name, SystemClock())
+            mirror.known = (found.get(mirror.at), ends[home_of(mirror)])
+            return mirror.known[0] is not None
+
+        until(read_all, "the checkpoint")  # the markers of the last transaction may be a moment late
+        task = checkpoint.read_own(client, mirror.name, mirror.at, (None, 0), mirror.options, SystemClock())
+        known = checkpoint.read_own(client, mirror.name, mirror.at, mirror.known, mirror.options, SystemClock())
+        assert mirror.known[0] == task == known == mirror.checkpoint()
+        assert checkpoint.read_all(client, "another-mirror", SystemClock())[0] == {}
+    mirror.write(numbered(5, first=10))
+    assert mirror.copy().records == 5
     mirror.assert_equal()
 
 
-def test_all_checkpoints_of_a_mirror(
-    source_cluster: EmbeddedCluster, cluster: Cluster, client: ClusterClient, topic_name: str
-) -> None:
-    """Reading all brings the last checkpoint of each topic-partition of this mirror, and of no other, as reading one does."""
-    mirrors = [Mirror(source_cluster.cluster(), cluster, f"{topic_name}-{n}", name=f"all-{topic_name[-8:]}") for n in range(3)]
-    for number, mirror in enumerate(mirrors):
-        mirror.write(numbered(10))
-        for end in range(1, number + 2):
-            mirror.try_copy(0, end)
-    longer = Mirror(source_cluster.cluster(), cluster, f"{topic_name}-0", name=f"all-{topic_name[-8:]}-longer")
-    longer.try_copy(0, 7)
-    found, _ = until(lambda: _when_complete(client, mirrors[0].name, 3), "all checkpoints")
-    assert {at: one.next_offset for at, one in found.items()} == {mirror.at: n + 1 for n, mirror in enumerate(mirrors)}
-    for mirror in mirrors:
-        assert read_checkpoint(client, mirror, SystemClock()) == found[mirror.at] == mirror.checkpoint()
-
-
-def _when_complete(client: ClusterClient, mirror: str, last: int) -> tuple[dict[TopicPartition, Checkpoint], object] | None:
-    # markers follow the answer to a commit
-    found, ends = read_all(client, mirror, SystemClock())
-    return (found, ends) if max((one.next_offset for one in found.values()), default=0) == last else None
-
-
-def test_no_checkpoint(client: ClusterClient, cluster: Cluster, topic_name: str) -> None:
-    """A mirror that never ran has none."""
-    assert cluster
-    assert read_own(client, topic_name, TopicPartition(topic_name, 0), (None, 0), OPTIONS, SystemClock()) is None
-    assert read_all(client, topic_name, SystemClock())[0] == {}
-
-
-def test_records_of_others_are_passed_over(client: ClusterClient, mirror: Mirror) -> None:
-    """Tombstones and records without a key in the topic are not taken for checkpoints."""
-    at = home(checkpoint.TOPIC, key_of(mirror.name, mirror.at))
-    write(mirror.destination, at, [Record(b"some/one/0", b"else")], [Record(b"some/one/0", None)])
-    found = read_checkpoint(client, mirror, SystemClock())
-    assert found is not None
-    assert found.next_offset == 10
-    assert mirror.at in read_all(client, mirror.name, SystemClock())[0]
-
-
-@pytest.mark.parametrize("own", [True, False], ids=["own", "all"])
-def test_a_checkpoint_of_a_later_version(client: ClusterClient, mirror: Mirror, *, own: bool) -> None:
-    """A checkpoint that a later release wrote is refused in one line that names both versions: guessing would lose records."""
-    mirror.name = f"later-{uuid.uuid4().hex[:8]}"
-    key = key_of(mirror.name, mirror.at)
-    write(mirror.destination, home(checkpoint.TOPIC, key), [Record(key, json.dumps({"version": 99}).encode())])
-    with pytest.raises(UnsupportedError, match=r"version 99.*version 1") as failure:
-        read_checkpoint(client, mirror, SystemClock()) if own else read_all(client, mirror.name, SystemClock())
-    assert "\n" not in str(failure.value)
-
-
-def test_a_copy_refuses_a_checkpoint_of_a_later_version(mirror: Mirror) -> None:
-    """The range fails at once with that line, and nothing is copied."""
-    mirror.name = f"later-{uuid.uuid4().hex[:8]}"
-    key = key_of(mirror.name, mirror.at)
-    write(mirror.destination, home(checkpoint.TOPIC, key), [Record(key, json.dumps({"version": 99}).encode())])
-    outcome = mirror.try_copy(10, 20)
-    assert (outcome.error_kind, outcome.records) == ("UnsupportedError", 0)
+def test_a_checkpoint_of_a_newer_version_is_refused(mirror: Mirror) -> None:
+    """A value that a later relay wrote is not guessed at."""
+    mirror.copy()
+    fields = json.loads(mirror._own(checkpoint.TOPIC)[-1].value or b"")
+    with pytest.raises(UnsupportedError, match="upgrade"):
+        checkpoint.from_record(json.dumps(fields | {"version": 2}).encode())

@@ -1,0 +1,122 @@
+"""Brokers that go away and leaders that move while a range is copied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from relay_pipelines.copy import copier
+from relay_pipelines.copy.faults import Point
+from relay_pipelines.copy.task import copy_ranges
+from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.model import CopyOptions, Status, TopicPartition
+from tests.copying import OPTIONS, Mirror, numbered
+from tests.independent import client, until
+
+PATIENT = replace(OPTIONS, max_attempts=100, request_timeout_ms=5000)
+
+
+@pytest.fixture
+def mirror(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str) -> Mirror:
+    """A topic of 30 batches and its copy."""
+    mirror = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
+    mirror.write(*(numbered(10, 1000, first) for first in range(0, 300, 10)))
+    return mirror
+
+
+@pytest.fixture
+def at_point(monkeypatch: pytest.MonkeyPatch) -> Callable[[Point, int, Callable[[], object]], None]:
+    """Have something done when the copy passes a point for the n-th time."""
+
+    def arrange(point: Point, number: int, happen: Callable[[], object]) -> None:
+        passes = 0
+
+        def reach(reached: Point) -> None:
+            nonlocal passes
+            passes += reached is point
+            if reached is point and passes == number:
+                happen()
+
+        monkeypatch.setattr(copier, "reach", reach)
+
+    return arrange
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
+    """Three brokers, source and destination at once."""
+    folder = tmp_path_factory.mktemp("three")
+    options = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+    # who is back leads again, soon
+    config = {"leader.imbalance.check.interval.seconds": 1, "leader.imbalance.per.broker.percentage": 0}
+    with EmbeddedCluster("three", brokers=3, folder=folder, jvm_options=options, config=config) as cluster:
+        yield cluster
+
+
+def leader_of(cluster: EmbeddedCluster, at: TopicPartition) -> int:
+    """The broker that leads a topic-partition now."""
+    admin = AdminClient(client(cluster.cluster()))
+    return int(admin.list_topics(at.topic, timeout=30).topics[at.topic].partitions[at.partition].leader)
+
+
+def in_three(three: EmbeddedCluster, topic: str, options: CopyOptions = PATIENT) -> Mirror:
+    cluster = three.cluster()
+    mirror = Mirror(cluster, cluster, topic, to=TopicPartition(f"{topic}-copy", 0), options=options)
+    mirror.write(*(numbered(10, 1000, first) for first in range(0, 600, 10)))
+    return mirror.with_options(chunk_bytes=30_000, fetch_max_bytes=30_000)
+
+
+def test_leaders_that_move(three: EmbeddedCluster, topic_name: str, at_point: Callable[..., None]) -> None:
+    """Leaders of source and destination are killed while copying, and come back to lead while copying on: equal."""
+    mirror = in_three(three, topic_name)
+    assert mirror.to is not None
+    brokers = {broker.node_id: broker for broker in three.brokers}
+    ends = iter(range(150, 601, 150))
+    for at in (mirror.at, mirror.to):
+        leader = leader_of(three, at)
+        at_point(Point.MID_CHUNK, 5, brokers[leader].kill)
+        end = next(ends)
+        assert mirror.copy(0, end).next_offset == end
+        assert leader_of(three, at) != leader
+
+        def move_back(at: TopicPartition = at, leader: int = leader) -> None:
+            brokers[leader].start()
+            until(lambda: leader_of(three, at) == leader, "the preferred leader")
+
+        at_point(Point.MID_CHUNK, 5, move_back)
+        end = next(ends)
+        assert mirror.copy(0, end).next_offset == end
+    mirror.assert_equal()
+
+
+def test_a_cluster_that_comes_back(three: EmbeddedCluster, topic_name: str, at_point: Callable[..., None]) -> None:
+    """All brokers of source and destination killed in the middle and started again: the same task goes on, equal."""
+    mirror = in_three(three, topic_name)
+
+    def restart() -> None:
+        for broker in three.brokers:
+            broker.kill()
+        for broker in three.brokers:
+            broker.launch()
+        for broker in three.brokers:
+            broker.wait_until_serving()
+
+    at_point(Point.BEFORE_END_TXN, 3, restart)
+    outcome = mirror.copy()
+    assert outcome.next_offset == 600
+    mirror.assert_equal()
+
+
+def test_a_cluster_that_stays_away(mirror: Mirror) -> None:
+    """A source that cannot be reached is said once in one line, after the attempts, without costing the other ranges theirs."""
+    away = replace(mirror.source, bootstrap_servers=("127.0.0.1:1",))
+    wanted = mirror.range()
+    mirror.source = away
+    outcomes = list(copy_ranges(mirror.with_options(max_attempts=2).job, [wanted, wanted]))
+    assert [(outcome.status, outcome.error_kind) for outcome in outcomes] == [(Status.FAILED, "SourceError")] * 2
+    assert "127.0.0.1:1" in outcomes[0].error
+    assert "\n" not in outcomes[0].error
+    assert not mirror.copied()
