@@ -8,8 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
+from relay_pipelines.copy import checkpoint
 from relay_pipelines.copy.faults import Point
 from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.model import TopicPartition
 from tests.chaos.harness import Mirror, Process, Source
 
 
@@ -71,6 +73,28 @@ def test_sleeps_longer_than_its_transaction_may_last(mirror: Mirror) -> None:
     assert second == "done"
     mirror.copy()
     mirror.assert_all_arrived()
+
+
+def test_a_neighbour_hides_the_checkpoint(
+    new_mirror: Callable[[Source, EmbeddedCluster], Mirror], mirror: Mirror, source: Source, destination_cluster: EmbeddedCluster
+) -> None:
+    """A committed checkpoint that lies behind a neighbour's open transaction is waited for, or all would be copied twice."""
+    first = stopped_task(mirror, f"{Point.MID_CHUNK}=SIGSTOP@1")
+    neighbour = new_mirror(source, destination_cluster)
+    neighbour.options = dataclasses.replace(neighbour.options, transaction_timeout_ms=10_000)
+    neighbour.name = next(
+        name for name in map("neighbour{}".format, range(1_000)) if home(name, source) == home(mirror.name, source)
+    )
+    neighbour.prepare()
+    stopped_task(neighbour, f"{Point.BEFORE_END_TXN}=SIGSTOP@1")
+    first.send(signal.SIGCONT)
+    assert first.statuses() == ["done", "done"]
+    mirror.copy()
+    mirror.assert_all_arrived()
+
+
+def home(mirror: str, source: Source) -> TopicPartition:
+    return checkpoint.home(checkpoint.TOPIC, checkpoint.key_of(mirror, TopicPartition(source.topic, 0)))
 
 
 def test_wakes_to_a_broken_connection(
