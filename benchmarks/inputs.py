@@ -37,9 +37,9 @@ _KIB = 1 << 10
 INPUTS = (
     Input("1k-128k", "1 M x 1 KiB, 128 KB batches", 1_000_000, 1024, 128 * _KIB),
     Input("100b-128k", "4 M x 100 B, 128 KB batches", 4_000_000, 100, 128 * _KIB),
-    Input("1k-16k", "1 M x 1 KiB, 16 KB batches", 1_000_000, 1024, 16 * _KIB),
-    Input("100b-16k", "4 M x 100 B, 16 KB batches", 4_000_000, 100, 16 * _KIB),
-    Input("1k-lz4", "1 M x 1 KiB, lz4", 1_000_000, 1024, 128 * _KIB, codec=LZ4),
     Input("one-record", "200 k x 100 B, one-record batches", 200_000, 100, 0),
     Input("compacted", "4 M x 100 B, compacted to 2 M", 4_000_000, 100, 128 * _KIB, compacted=True),
+    Input("1k-lz4", "1 M x 1 KiB, lz4", 1_000_000, 1024, 128 * _KIB, codec=LZ4),
+    Input("1k-16k", "1 M x 1 KiB, 16 KB batches", 1_000_000, 1024, 16 * _KIB),
+    Input("100b-16k", "4 M x 100 B, 16 KB batches", 4_000_000, 100, 16 * _KIB),
 )
