@@ -1,0 +1,115 @@
+"""An attempt that fails leaves nothing behind: the next one goes on from the checkpoint as if it had never been."""
+
+from __future__ import annotations
+
+import pytest
+
+from relay_pipelines.copy import checkpoint, copier
+from relay_pipelines.copy.clock import SystemClock
+from relay_pipelines.copy.faults import Point
+from relay_pipelines.copy.task import copy_ranges
+from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.errors import AbortableError, DestinationError, RelayError, SourceError
+from relay_pipelines.model import Status
+from tests.copying import Mirror, numbered, settled_end
+from tests.independent import put, transactional
+
+
+@pytest.fixture
+def mirror(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str) -> Mirror:
+    """A topic and its copy, with the brokers' defaults."""
+    return Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
+
+
+def fail_at(
+    monkeypatch: pytest.MonkeyPatch, point: Point, number: int, kind: type[RelayError], clock: HurriedClock | None = None
+) -> None:
+    """Have the copy fail when it passes a point for the n-th time, and the clock hurry from then on."""
+    passes = 0
+
+    def reach(reached: Point) -> None:
+        nonlocal passes
+        passes += reached is point
+        if reached is point and passes == number:
+            if clock is not None:
+                clock.hurried = True
+            raise kind("made to fail")
+
+    monkeypatch.setattr(copier, "reach", reach)
+
+
+class HurriedClock(SystemClock):
+    """The machine's clock until it is hurried; then a second goes by with every look at it."""
+
+    def __init__(self) -> None:
+        self.hurried = False
+        self._ahead = 0
+
+    def monotonic(self) -> float:
+        self._ahead += self.hurried
+        return super().monotonic() + self._ahead
+
+
+@pytest.mark.parametrize("kind", [DestinationError, SourceError, AbortableError])
+@pytest.mark.parametrize("point", [one for one in Point if one is not Point.BEFORE_OUTCOME])
+@pytest.mark.parametrize("number", [1, 2])
+def test_an_attempt_that_fails_is_made_up_for(
+    mirror: Mirror, point: Point, number: int, kind: type[RelayError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever it fails, the same task goes on, and every record arrives once, in order, with a ledger that closes."""
+    mirror.write(*(numbered(10, size, first) for first, size in ((0, 1000), (10, 20), (20, 20), (30, 1000), (40, 20))))
+    fail_at(monkeypatch, point, number, kind)
+    assert mirror.with_options(chunk_bytes=10_000, fetch_max_bytes=1000).try_copy().status is Status.DONE
+    mirror.assert_equal()
+    mirror.assert_ledger_closes()
+
+
+def test_a_fingerprint_is_never_that_of_a_record_not_committed(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an aborted attempt had read does not show in the checkpoint of a later chunk without records."""
+    sender = transactional(mirror.source, mirror.topic)
+    sender.begin_transaction()
+    put(sender, mirror.at, numbered(10))
+    assert sender.flush(30) == 0
+    sender.abort_transaction(30)
+    settled_end(mirror.source, mirror.at)
+    mirror.write(numbered(10, 1000, 10))
+    clock = HurriedClock()
+    fail_at(monkeypatch, Point.BEFORE_END_TXN, 1, DestinationError, clock)
+    mirror.with_options(chunk_ms=500, fetch_max_bytes=1)
+    (outcome,) = copy_ranges(mirror.job, [mirror.range()], clock)
+    assert (outcome.error, outcome.records) == ("", 10)
+    first, *_, last = [checkpoint.from_record(record.value or b"") for record in mirror._own(checkpoint.TOPIC)]
+    assert first.next_offset < 20
+    assert first.fingerprint is None
+    assert last.fingerprint is not None
+    assert last.fingerprint.offset == 20
+    mirror.assert_equal()
+
+
+def test_attempts_are_counted_from_the_last_progress(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A range that fails again and again, but gets on between, is not given up; one that does not is, after its attempts."""
+    mirror.write(*(numbered(10, 1000, first) for first in range(0, 60, 10)))
+    mirror.with_options(chunk_bytes=1, max_attempts=2, backoff_min_ms=1)
+    passes = 0
+
+    def every_other(point: Point) -> None:
+        nonlocal passes
+        passes += point is Point.BEFORE_END_TXN
+        if point is Point.BEFORE_END_TXN and passes % 2:
+            raise DestinationError("made to fail")
+
+    monkeypatch.setattr(copier, "reach", every_other)
+    assert mirror.try_copy(0, 50).status is Status.DONE
+    passes = 0
+
+    def always(point: Point) -> None:
+        nonlocal passes
+        if point is Point.BEFORE_END_TXN:
+            passes += 1
+            raise DestinationError("made to fail")
+
+    monkeypatch.setattr(copier, "reach", always)
+    outcome = mirror.try_copy(0, 60)
+    assert (outcome.status, outcome.error, outcome.next_offset) == (Status.FAILED, "made to fail", 50)
+    assert passes == 2
+    assert len(mirror.copied()) == 50
