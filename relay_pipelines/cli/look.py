@@ -46,11 +46,11 @@ def _show_plan(planned: RunPlan, *, why: bool) -> None:
     name, console = planned.survey.mirror, stdout()
     new = [one.name for one in topics.missing(planned.survey)]
     if planned.windows:
-        console.print(tables.plan(planned, new))
+        tables.show(console, tables.plan(planned, new))
     elif not planned.data_losses:
         console.print(f"{name}: nothing new in {plural(len(planned.survey.destinations), 'topic')}")
     if why:
-        console.print(tables.why(planned.survey.decisions, planned.survey.destinations))
+        tables.show(console, tables.why(planned.survey.decisions, planned.survey.destinations))
     for conflict in topics.conflicts(planned.survey):
         say.warning(f"{name}: {conflict}")
     for short in topics.too_few_partitions(planned.survey):
@@ -66,7 +66,7 @@ def status(invocation: Invocation, names: Sequence[str], *, as_json: bool) -> in
             document = documents.status(survey.take(name, mirror, clock), mirror.start)
             found.append(document)
             if not as_json:
-                stdout().print(tables.status(document))
+                tables.show(stdout(), tables.status(document))
                 for problem in documents.problems(document):
                     say.error(f"{name}: {problem}")
     if as_json:
@@ -88,7 +88,14 @@ def ledger(invocation: Invocation, names: Sequence[str], topic: str | None, last
             entries = [one for one in entries if topic in {None, one.source.topic_partition.topic}][-last:]
             found += entries
             if not as_json:
-                stdout().print(tables.ledger(name, entries) if entries else f"{name}: the ledger holds nothing of it")
+                _show_ledger(name, entries)
     if as_json:
         say.document([documents.entry(one) for one in found])
     return invocation.exit_code
+
+
+def _show_ledger(name: str, entries: Sequence[LedgerEntry]) -> None:
+    if entries:
+        tables.show(stdout(), tables.ledger(name, entries))
+    else:
+        stdout().print(f"{name}: the ledger holds nothing of it")

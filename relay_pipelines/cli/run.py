@@ -107,7 +107,7 @@ def _say(invocation: Invocation, planned: RunPlan, result: RunResult) -> None:
     for failure in result.failures:
         say.error(f"{name}: {failure}")
     if result.topics:
-        stdout().print(tables.summary(result))
+        tables.show(stdout(), tables.summary(result))
     if result.interrupted:
         say.error(f"{name}: {_stopped(planned, result)}")
     elif not planned.windows and not result.failures:

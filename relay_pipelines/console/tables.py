@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -17,23 +18,36 @@ from relay_pipelines.model import LedgerEntry, OffsetRange
 from relay_pipelines.plan.topics import TopicDecision
 
 _UNKNOWN = "?"
+_NAME_WIDTH = 12
+_WORD_WIDTH = 6
+_BETWEEN = 3  # blank, rule, blank
 _STYLES = {Level.OK: "green", Level.WARNING: "yellow", Level.ERROR: "bold red"}
+
+
+def show(console: Console, table: Table) -> None:
+    """Print a table. Names fold where there is little room, numbers never; what is wider still, the terminal wraps."""
+    for column in table.columns:
+        if column.no_wrap:
+            column.min_width = max(len(str(cell)) for cell in (column.header, *column.cells))
+    least = sum(column.min_width or 1 for column in table.columns) + _BETWEEN * len(table.columns)
+    console.width = max(console.width, least)
+    console.print(table)
 
 
 def plan(planned: RunPlan, new_topics: Sequence[str]) -> Table:
     """One line per topic with something to copy."""
     table = _table(f"{planned.survey.mirror}: from {planned.survey.node} to {planned.survey.destination}")
-    _columns(table, ("topic", "destination"), ("topic-partitions", "records", "bytes", "time"))
+    _columns(table, ("topic",), ("partitions", "records", "bytes", "time"), ("destination",))
     for window in planned.windows:
         destination = planned.survey.destinations[window.topic]
         size_bytes = planned.size_bytes(window)
         table.add_row(
             window.topic,
-            f"{destination} (to be created)" if destination in new_topics else destination,
             count(len(window.ranges)),
             count(planned.offsets(window)),
             _UNKNOWN if size_bytes is None else size(size_bytes),
             seconds(planned.seconds(window)),
+            f"{destination} (to be created)" if destination in new_topics else destination,
         )
     return table
 
@@ -50,7 +64,7 @@ def why(decisions: Sequence[TopicDecision], destinations: Mapping[str, str]) -> 
 def summary(result: RunResult) -> Table:
     """One line per topic that was copied, and their sum."""
     table = _table(f"{result.mirror}: run of {seconds(result.seconds)}, {seconds(result.copying_seconds)} of them copying")
-    _columns(table, ("topic",), ("records", "bytes", "records/s", "rewritten", "skipped"), ("node",))
+    _columns(table, ("topic",), ("records", "bytes", "records/s", "rewritten"), ("skipped", "node"))
     together = TopicTotals()
     for topic, totals in sorted(result.topics.items()):
         table.add_row(topic, *_totals(totals, result.copying_seconds))
@@ -87,15 +101,13 @@ def status(document: Mapping[str, Any]) -> Table:
     """One line per topic-partition, below one per topic for its sum."""
     lag, node = count(document["lag_records"]), document["node"]
     table = _table(f"{document['mirror']}: lag of {lag} records behind {node}")
-    _columns(table, ("topic", "destination"), ("source end", "checkpoint", "lag"), ("node", "last commit"))
+    _columns(table, ("topic",), ("source end", "checkpoint", "lag"), ("node", "last commit"))
     for topic in document["topics"]:
-        table.add_row(topic["topic"], topic["destination"], "", "", count(topic["lag_records"]), "", "", style="bold")
+        table.add_row(_renamed(topic["topic"], topic["destination"]), "", "", count(topic["lag_records"]), "", "", style="bold")
         for one in topic["topic_partitions"]:
             checkpoint = "-" if one["checkpoint"] is None else count(one["checkpoint"])
             committed = (one["node"] or "-", one["committed_at"] or "never")
-            table.add_row(
-                f"  {one['partition']}", "", count(one["source_end"]), checkpoint, count(one["lag_records"]), *committed
-            )
+            table.add_row(f"  {one['partition']}", count(one["source_end"]), checkpoint, count(one["lag_records"]), *committed)
     return table
 
 
@@ -112,11 +124,11 @@ def _table(title: str) -> Table:
 
 def _columns(table: Table, left: Sequence[str], right: Sequence[str], last: Sequence[str] = ()) -> None:
     for name in left:
-        table.add_column(name, overflow="fold")
+        table.add_column(name, overflow="fold", min_width=_NAME_WIDTH)
     for name in right:
-        table.add_column(name, justify="right", overflow="fold")
+        table.add_column(name, justify="right", no_wrap=True)
     for name in last:
-        table.add_column(name, overflow="fold")
+        table.add_column(name, overflow="fold", min_width=max(len(name), _WORD_WIDTH))
 
 
 def _totals(totals: TopicTotals, elapsed: float) -> list[str]:
@@ -131,6 +143,10 @@ def _add(together: TopicTotals, totals: TopicTotals) -> None:
     together.rewritten += totals.rewritten
     together.skipped.update(totals.skipped)
     together.nodes |= totals.nodes
+
+
+def _renamed(source: str, destination: str) -> str:
+    return source if source == destination else f"{source} -> {destination}"
 
 
 def _reasons(skipped: Mapping[str, int]) -> str:
