@@ -1,7 +1,7 @@
 """The command line: parse, call, exit code. What people see is made in `relay_pipelines.console`.
 
     app        the commands and their options
-    main       the entry point: errors become one line and an exit code
+    entry      the entry point: errors become one line and an exit code
     context    what every command starts from: relay.yaml and the mirrors asked for
     signals    Ctrl-C and SIGTERM while records are copied
     run        the command `run`
