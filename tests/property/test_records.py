@@ -58,7 +58,7 @@ def built(wanted: list[Record], codec: int, limit: int = 1 << 20) -> list[memory
 @given(st.lists(records, min_size=1, max_size=20), codecs)
 def test_records_are_decoded_as_they_were_encoded(wanted: list[Record], codec: int) -> None:
     """Null keys, tombstones, empty values, odd headers and timestamps survive every codec, in order and dense."""
-    found = []
+    found: list[Record] = []
     for data in built(wanted, codec):
         header = BatchHeader._make(HEADER.unpack_from(data))
         assert codec_of(header) == codec
