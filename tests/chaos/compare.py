@@ -1,51 +1,34 @@
-"""Source against destination with a client that shares no code with the copy, record by record and in order."""
+"""Source against destination, record by record and in order, by a client that shares no code with the copy; and the ledger."""
 
 from __future__ import annotations
 
 import itertools
 import json
-import time
-from typing import Any, NamedTuple
+from typing import Any
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
+import confluent_kafka
+from confluent_kafka import IsolationLevel
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.model import TopicPartition
+from tests.independent import Record, client, records_of
 
 _SECONDS = 60.0
 
 
-class Record(NamedTuple):
-    """All that must arrive as it was."""
-
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[tuple[str, bytes], ...]
-    timestamp: tuple[int, int]
-
-
-def records(cluster: EmbeddedCluster, topic: str, partition: int) -> list[Record]:
-    """All committed records of a topic-partition."""
-    return [
-        Record(message.key(), message.value(), tuple(message.headers() or ()), message.timestamp())
-        for message in _messages(cluster, [(topic, partition)])
-    ]
-
-
 def ledger(cluster: EmbeddedCluster, mirror: str) -> list[dict[str, Any]]:
     """All committed ledger entries of a mirror, by source topic-partition and offset."""
-    entries = [
-        json.loads(message.value())
-        for message in _messages(cluster, _partitions(cluster, "__relay_ledger"))
-        if message.key().startswith(f"{mirror}/".encode())
-    ]
+    homes = [TopicPartition(*at) for at in _partitions(cluster, "__relay_ledger")]
+    found = [record for home in homes for record in records_of(cluster.cluster(), home)]
+    entries = [json.loads(one.value or b"") for one in found if (one.key or b"").startswith(f"{mirror}/".encode())]
     return sorted(entries, key=lambda entry: (_source(entry), entry["source"]["start"]))
 
 
 def ends(cluster: EmbeddedCluster, wanted: list[tuple[str, int]], *, stable: bool = True) -> dict[tuple[str, int], int]:
     """The last stable offset of every topic-partition, or its high watermark."""
     level = IsolationLevel.READ_COMMITTED if stable else IsolationLevel.READ_UNCOMMITTED
-    asked = {TopicPartition(*one): OffsetSpec.latest() for one in wanted}
+    asked = {confluent_kafka.TopicPartition(*one): OffsetSpec.latest() for one in wanted}
     admin = _admin(cluster)
     answers = admin.list_offsets(asked, isolation_level=level)
     return {(at.topic, at.partition): answer.result(_SECONDS).offset for at, answer in answers.items()}
@@ -97,38 +80,4 @@ def _partitions(cluster: EmbeddedCluster, topic: str) -> list[tuple[str, int]]:
 
 
 def _admin(cluster: EmbeddedCluster) -> AdminClient:
-    return AdminClient({"bootstrap.servers": ",".join(cluster.bootstrap_servers), "log_level": 0})
-
-
-def _messages(cluster: EmbeddedCluster, wanted: list[tuple[str, int]]) -> list[Any]:
-    consumer = Consumer(
-        {
-            "bootstrap.servers": ",".join(cluster.bootstrap_servers),
-            "group.id": "compare",
-            "enable.auto.commit": False,
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
-            "check.crcs": True,
-            "log_level": 0,
-        }
-    )
-    found = []
-    try:
-        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for topic, partition in wanted])
-        unfinished, deadline = set(wanted), time.monotonic() + _SECONDS
-        while unfinished:
-            batch = consumer.consume(1_000, 0.1)
-            if batch:
-                deadline = time.monotonic() + _SECONDS
-            assert time.monotonic() < deadline, f"{sorted(unfinished)} cannot be read to the end"
-            for message in batch:
-                error = message.error()
-                if error is None:
-                    found.append(message)
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    unfinished.discard((message.topic(), message.partition()))
-                else:
-                    raise KafkaException(error)
-    finally:
-        consumer.close()
-    return found
+    return AdminClient(client(cluster.cluster()))

@@ -17,12 +17,12 @@ from typing import Any
 
 import psutil
 import yaml
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from relay_pipelines.copy import checkpoint, ledger
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.model import Cluster, CopyJob, CopyOptions, CopyRange, OffsetRange, TopicPartition
 from tests.chaos import compare, source_data
+from tests.independent import Record, create, records_of
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_SECONDS = 120.0
@@ -36,18 +36,19 @@ class Source:
 
     cluster: EmbeddedCluster
     topic: str
-    records: dict[int, list[compare.Record]]
+    records: dict[int, list[Record]]
 
     @classmethod
     def of(cls, cluster: EmbeddedCluster, topic: str) -> Source:
         """Read the topic as it stands now."""
-        return cls(cluster, topic, {one: compare.records(cluster, topic, one) for one in range(source_data.PARTITIONS)})
+        partitions = range(source_data.PARTITIONS)
+        return cls(cluster, topic, {one: records_of(cluster.cluster(), TopicPartition(topic, one)) for one in partitions})
 
     @classmethod
     def filled(cls, cluster: EmbeddedCluster) -> Source:
         """Make a topic and fill it."""
         topic = f"chaos-{uuid.uuid4().hex[:8]}"
-        create_topic(cluster, topic, source_data.PARTITIONS)
+        create(cluster.cluster(), topic, source_data.PARTITIONS, KEPT)
         source_data.fill(cluster, topic)
         return cls.of(cluster, topic)
 
@@ -122,9 +123,10 @@ class Mirror:
 
     def prepare(self) -> None:
         """Create the topics, as a run does before its first task."""
-        create_topic(self.destination, self.topic, source_data.PARTITIONS)
-        create_topic(self.destination, checkpoint.TOPIC, checkpoint.PARTITIONS, checkpoint.CONFIGS)
-        create_topic(self.destination, ledger.TOPIC, checkpoint.PARTITIONS, ledger.CONFIGS)
+        to = self.destination.cluster()
+        create(to, self.topic, source_data.PARTITIONS, KEPT)
+        create(to, checkpoint.TOPIC, checkpoint.PARTITIONS, checkpoint.CONFIGS)
+        create(to, ledger.TOPIC, checkpoint.PARTITIONS, ledger.CONFIGS)
 
     def job(self, run_id: str = "run") -> tuple[CopyJob, list[CopyRange]]:
         """All that a task is told: both partitions, from the beginning to where they end now."""
@@ -157,10 +159,14 @@ class Mirror:
     def assert_all_arrived(self) -> None:
         """Nothing lost, doubled, reordered or altered; the ledger accounts for every offset; no transaction is open."""
         for partition, expected in self.source.records.items():
-            compare.assert_equal(expected, compare.records(self.destination, self.topic, partition))
+            compare.assert_equal(expected, self.arrived(partition))
         counts = {(self.source.topic, partition): len(expected) for partition, expected in self.source.records.items()}
         compare.assert_ledger_covers(self.destination, self.name, self.source.ends, counts)
         assert self.held_back() == []
+
+    def arrived(self, partition: int) -> list[Record]:
+        """All committed records of a partition at the destination."""
+        return records_of(self.destination.cluster(), TopicPartition(self.topic, partition))
 
     def held_back(self) -> list[str]:
         """Topic-partitions of the destination whose readers an open transaction holds back."""
@@ -195,13 +201,6 @@ class Mirror:
             "topics": {"allow": [self.source.topic], "rename": f"{self.name}.{{topic}}"},
             "copy": {"chunk": options.chunk_bytes, "fetch_max": options.fetch_max_bytes},
         }
-
-
-def create_topic(cluster: EmbeddedCluster, topic: str, partitions: int, configs: dict[str, str] | None = None) -> None:
-    """Create a topic unless it exists."""
-    admin = AdminClient({"bootstrap.servers": ",".join(cluster.bootstrap_servers), "log_level": 0})
-    if topic not in admin.list_topics(timeout=30).topics:
-        admin.create_topics([NewTopic(topic, partitions, config=configs or KEPT)])[topic].result(30)
 
 
 def family(pid: int) -> list[psutil.Process]:

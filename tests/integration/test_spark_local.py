@@ -18,7 +18,8 @@ from relay_pipelines.plan.packing import pack
 from relay_pipelines.spark.job import cancel, submit
 from relay_pipelines.spark.session import slots
 from tests.chaos import compare, source_data
-from tests.chaos.harness import Mirror, Source, create_topic
+from tests.chaos.harness import KEPT, Mirror, Source
+from tests.independent import create
 from tests.integration.conftest import Trap
 from tests.integration.spark_client import cancelled
 
@@ -28,7 +29,7 @@ def small_sources(source_cluster: EmbeddedCluster) -> list[Source]:
     """Topics with next to nothing in them."""
     topics = [f"small-{uuid.uuid4().hex[:8]}" for _ in range(3)]
     for topic in topics:
-        create_topic(source_cluster, topic, source_data.PARTITIONS)
+        create(source_cluster.cluster(), topic, source_data.PARTITIONS, KEPT)
         source_data.append(source_cluster, topic, 20, source_data.ONE_RECORD_BATCHES)
     return [Source.of(source_cluster, topic) for topic in topics]
 
@@ -53,7 +54,7 @@ def test_several_topics_in_one_job(local_session: Any, mirror: Mirror, small_sou
         ends |= one.source.ends
         for partition, records in one.source.records.items():
             expected[one.source.topic, partition] = len(records)
-            compare.assert_equal(records, compare.records(one.destination, one.topic, partition))
+            compare.assert_equal(records, one.arrived(partition))
     compare.assert_ledger_covers(mirror.destination, mirror.name, ends, expected)
     _assert_same(outcomes, compare.ledger(mirror.destination, mirror.name))
 
