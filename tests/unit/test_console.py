@@ -10,11 +10,11 @@ from rich.console import Console
 
 from relay_pipelines.console import tables, words
 from relay_pipelines.console.progress import Bars, Lines
-from relay_pipelines.driver.planning import RunPlan, plan
+from relay_pipelines.driver.planning import RunPlan
 from relay_pipelines.driver.result import RunResult, TopicTotals
-from relay_pipelines.driver.survey import Survey
-from relay_pipelines.model import Cluster, LedgerEntry, OffsetRange, TopicPartition
-from relay_pipelines.plan.windows import Position, StartPolicy
+from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
+from relay_pipelines.plan.windows import Position
+from tests.surveys import plan_of
 
 
 @pytest.mark.parametrize(
@@ -42,22 +42,8 @@ def test_words(said: str, expected: str) -> None:
 
 def planned(topics: int, records: int = 1000) -> RunPlan:
     names = [f"topic-{number}" for number in range(topics)]
-    survey = Survey(
-        mirror="m",
-        node=Cluster("node1", ("a:1",)),
-        destination=Cluster("destination", ("b:1",)),
-        decisions=(),
-        destinations={name: name for name in names},
-        positions=[Position(TopicPartition(name, 0), 0, records) for name in names],
-        checkpoints={},
-        checkpoint_ends={},
-        source_topics={},
-        destination_topics={},
-        source_configs={},
-        destination_configs={},
-        sizes_bytes={},
-    )
-    return plan(survey, StartPolicy.EARLIEST)
+    positions = [Position(TopicPartition(name, 0), 0, records) for name in names]
+    return plan_of("m", "node1", {name: name for name in names}, positions)
 
 
 def entry(topic: str, start: int, end: int) -> LedgerEntry:

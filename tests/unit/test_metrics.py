@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from relay_pipelines.driver.planning import RunPlan, plan
+from relay_pipelines.driver.planning import RunPlan
 from relay_pipelines.driver.result import RunResult, TopicTotals
-from relay_pipelines.driver.survey import Survey
 from relay_pipelines.errors import ConfigError, DataLossError, RelayError
 from relay_pipelines.metrics import METRICS, PREFIX, MetricsObserver, published
-from relay_pipelines.model import Cluster, LedgerEntry, OffsetRange, Outcome, Status, TopicPartition
-from relay_pipelines.plan.windows import Position, StartPolicy
+from relay_pipelines.model import LedgerEntry, OffsetRange, Outcome, Status, TopicPartition
+from relay_pipelines.plan.windows import Position
 from relay_pipelines.settings import Metrics
+from tests.surveys import plan_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 HERE, THERE = TopicPartition("orders", 0), TopicPartition("copy.orders", 0)
@@ -41,22 +41,8 @@ def observer() -> MetricsObserver:
 
 
 def planned(end_offset: int = 100, node: str = "node1", mirror: str = "m") -> RunPlan:
-    survey = Survey(
-        mirror=mirror,
-        node=Cluster(node, ("a:1",)),
-        destination=Cluster("destination", ("b:1",)),
-        decisions=(),
-        destinations={"orders": "copy.orders"},
-        positions=(Position(HERE, 0, end_offset), Position(TopicPartition("orders", 1), 0, 7, 7)),
-        checkpoints={},
-        checkpoint_ends={},
-        source_topics={},
-        destination_topics={},
-        source_configs={},
-        destination_configs={},
-        sizes_bytes={},
-    )
-    return plan(survey, StartPolicy.EARLIEST)
+    positions = (Position(HERE, 0, end_offset), Position(TopicPartition("orders", 1), 0, 7, 7))
+    return plan_of(mirror, node, {"orders": "copy.orders"}, positions)
 
 
 def entry(start: int, end: int, records: int, **more: int) -> LedgerEntry:

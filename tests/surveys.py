@@ -1,0 +1,30 @@
+"""Plans made without clusters, for those who only watch or show a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from relay_pipelines.driver.planning import RunPlan, plan
+from relay_pipelines.driver.survey import Survey
+from relay_pipelines.model import Cluster
+from relay_pipelines.plan.windows import Position, StartPolicy
+
+
+def plan_of(mirror: str, node: str, destinations: Mapping[str, str], positions: Sequence[Position]) -> RunPlan:
+    """Plan what a survey of these positions says."""
+    survey = Survey(
+        mirror=mirror,
+        node=Cluster(node, ("a:1",)),
+        destination=Cluster("destination", ("b:1",)),
+        decisions=(),
+        destinations=destinations,
+        positions=positions,
+        checkpoints={},
+        checkpoint_ends={},
+        source_topics={},
+        destination_topics={},
+        source_configs={},
+        destination_configs={},
+        sizes_bytes={},
+    )
+    return plan(survey, StartPolicy.EARLIEST)
