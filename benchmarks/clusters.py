@@ -51,7 +51,7 @@ def create_topic(cluster: Cluster, topic: str, configs: Mapping[str, str] | None
     with ClusterClient(cluster, SourceError) as client:
         create_topics(client, [NewTopic(topic, partitions, configs or {})], None)
         deadline = time.monotonic() + _TIMEOUT_SECONDS
-        while not _has_leaders(client, topic):
+        while not _serves(client, topic):
             if time.monotonic() > deadline:
                 raise TimeoutError(f"topic {topic} has no leaders after {_TIMEOUT_SECONDS:g} s")
             time.sleep(0.05)
@@ -119,6 +119,13 @@ def _extent(client: ClusterClient, wanted: OffsetRange) -> Extent:
     return Extent(wanted, records, size_bytes, batches)
 
 
-def _has_leaders(client: ClusterClient, topic: str) -> bool:
+def _serves(client: ClusterClient, topic: str) -> bool:
+    """Whether the leaders answer: metadata names a leader before it knows that it leads."""
     found = client.metadata([topic]).topics[topic]
-    return not found.error_code and all(leader >= 0 for leader in found.leaders.values())
+    if found.error_code or any(leader < 0 for leader in found.leaders.values()):
+        return False
+    try:
+        client.list_offsets(found.topic_partitions, LATEST, READ_UNCOMMITTED)
+    except SourceError:
+        return False
+    return True

@@ -95,6 +95,6 @@ def _send(client: ClusterClient, to: TopicPartition, batches: Iterator[Batch]) -
     for batch in batches:
         while connection.unanswered >= produce.MAX_IN_FLIGHT:
             take_answer()
-        connection.send(produce.API_KEY, produce.VERSION, prefix, produce.partition_head(to, len(batch.data)), batch.data)
+        connection.send(produce.API_KEY, produce.VERSION, produce.head(prefix, to, len(batch.data)), batch.data)
     while connection.unanswered:
         take_answer()

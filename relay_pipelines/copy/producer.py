@@ -5,7 +5,7 @@ Runs in a task. The transaction protocol is that of Kafka 2.4 to 4.x with one pr
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -26,11 +26,14 @@ _PIPELINED = "data"
 _NOTHING_OPEN = frozenset({48, 49})  # INVALID_TXN_STATE; INVALID_PRODUCER_ID_MAPPING: the coordinator has forgotten the id
 
 
-@dataclass(frozen=True, slots=True)
-class _InFlight:
-    connection: Connection
+@dataclass(slots=True)
+class _Target:
+    """What stays the same from one batch of a topic-partition to the next, until the producer starts again."""
+
     topic_partition: TopicPartition
-    records: int
+    connection: Connection
+    prefix: bytes
+    sequence: int = 0
 
 
 class TransactionalProducer:
@@ -58,10 +61,9 @@ class TransactionalProducer:
         self._coordinator = -1
         self._state = ProducerState(-1, -1)
         self._owned = False  # whether the last InitProducerId was answered
-        self._sequences: Counter[TopicPartition] = Counter()
+        self._targets: dict[TopicPartition, _Target] = {}
         self._added: set[TopicPartition] = set()
-        self._in_flight: deque[_InFlight] = deque()
-        self._prefixes: dict[str, bytes] = {}
+        self._in_flight: deque[tuple[_Target, int]] = deque()  # with the number of records
 
     def start(self) -> None:
         """Take the transactional id over: fences every other holder and completes or aborts what it left open.
@@ -72,7 +74,7 @@ class TransactionalProducer:
             FencedError: another holder took the id over since the first call.
         """
         self._in_flight.clear()
-        self._sequences.clear()
+        self._targets.clear()
         self._coordinator = self._client.coordinator(self._id)
         if self._owned:
             self._make_sure_of_ownership()
@@ -105,22 +107,16 @@ class TransactionalProducer:
 
     def send(self, topic_partition: TopicPartition, batch: Batch) -> None:
         """Send a batch without waiting for its answer; waits only while five are in flight."""
-        connection = self._client.connection(self._client.leader(topic_partition), _PIPELINED)
-        while connection.unanswered >= produce.MAX_IN_FLIGHT:
+        target = self._targets.get(topic_partition) or self._target(topic_partition)
+        while target.connection.unanswered >= produce.MAX_IN_FLIGHT:
             self._take_answer()
-        sequence = self._sequences[topic_partition]
         body = body_of(batch)
-        header = rehome(batch.header, body, self._state, sequence)
-        connection.send(
-            produce.API_KEY,
-            produce.VERSION,
-            self._prefix(topic_partition.topic),
-            produce.partition_head(topic_partition, len(header) + len(body)),
-            header,
-            body,
-        )
-        self._sequences[topic_partition] = (sequence + batch.header.records) % _SEQUENCES
-        self._in_flight.append(_InFlight(connection, topic_partition, batch.header.records))
+        header = rehome(batch.header, body, self._state, target.sequence)
+        size = len(header) + len(body)
+        target.connection.send(produce.API_KEY, produce.VERSION, produce.head(target.prefix, topic_partition, size), header, body)
+        records = batch.header.records
+        target.sequence = (target.sequence + records) % _SEQUENCES
+        self._in_flight.append((target, records))
 
     def drain(self) -> None:
         """Wait until the destination has acknowledged everything sent."""
@@ -212,8 +208,8 @@ class TransactionalProducer:
             raise self._client.failure(code, f"{doing} of {self._id}")
 
     def _take_answer(self) -> None:
-        sent = self._in_flight.popleft()
-        answer = produce.decode(sent.connection.receive())
+        target, records = self._in_flight.popleft()
+        answer = produce.decode(target.connection.receive())
         if answer.error_code != failures.NONE:
             self._client.forget()
             raise failures.failure(
@@ -221,14 +217,15 @@ class TransactionalProducer:
                 "Produce",
                 at=str(self._client.cluster),
                 retriable=self._client.retriable,
-                topic_partition=sent.topic_partition,
+                topic_partition=target.topic_partition,
                 detail=answer.message,
             )
-        self._acknowledged(sent.topic_partition, answer.base_offset, sent.records)
+        self._acknowledged(target.topic_partition, answer.base_offset, records)
         if answer.throttle_ms:  # KIP-219: the client holds back, too
             self._clock.sleep(answer.throttle_ms / 1000)
 
-    def _prefix(self, topic: str) -> bytes:
-        if topic not in self._prefixes:
-            self._prefixes[topic] = produce.prefix(self._id, topic, self._client.timeout_ms)
-        return self._prefixes[topic]
+    def _target(self, topic_partition: TopicPartition) -> _Target:
+        connection = self._client.connection(self._client.leader(topic_partition), _PIPELINED)
+        prefix = produce.prefix(self._id, topic_partition.topic, self._client.timeout_ms)
+        target = self._targets[topic_partition] = _Target(topic_partition, connection, prefix)
+        return target

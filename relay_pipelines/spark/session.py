@@ -24,6 +24,7 @@ _LOCAL_DEFAULTS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "512m",
+    "spark.python.daemon.module": "relay_pipelines.spark.daemon",
     # the first compiler alone: this JVM hands out tasks, the copy is Python; it starts with little more than half the CPU time
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }

@@ -81,7 +81,7 @@ class Connection:
         self._require(api_key, version)
         self._correlation_id += 1
         head = _REQUEST_HEAD.pack(api_key, version, self._correlation_id) + self._client_id
-        size = len(head) + sum(len(part) for part in body)
+        size = len(head) + sum(map(len, body))
         self._write([struct.pack(">i", size) + head, *body], size + 4)
         self._awaited.append(self._correlation_id)
 

@@ -6,7 +6,7 @@ Produce v8 (Kafka 2.4). The broker allows one batch per topic-partition and requ
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.wire.fetch import encode_string
@@ -17,6 +17,7 @@ MAX_IN_FLIGHT = 5
 _ACKS_ALL = -1
 _HEAD = struct.Struct(">hii")  # acks, timeout, topics
 _PARTITION = struct.Struct(">iii")  # partitions, partition, size of the batch
+_NO_STRING = b"\xff\xff"
 _ANSWER = struct.Struct(">iihqqqi")  # partitions, partition, error, base offset, append time, log start, record errors
 
 
@@ -25,13 +26,12 @@ def prefix(transactional_id: str, topic: str, timeout_ms: int) -> bytes:
     return encode_string(transactional_id) + _HEAD.pack(_ACKS_ALL, timeout_ms, 1) + encode_string(topic)
 
 
-def partition_head(topic_partition: TopicPartition, size_bytes: int) -> bytes:
-    """What stands between the prefix and the batch."""
-    return _PARTITION.pack(1, topic_partition.partition, size_bytes)
+def head(of_topic: bytes, topic_partition: TopicPartition, size_bytes: int) -> bytes:
+    """The request up to the batch: the topic's `prefix`, the partition and the batch's size."""
+    return of_topic + _PARTITION.pack(1, topic_partition.partition, size_bytes)
 
 
-@dataclass(frozen=True, slots=True)
-class ProduceResponse:
+class ProduceResponse(NamedTuple):
     """What the broker said of one batch; `base_offset` is where its first record landed."""
 
     error_code: int
@@ -46,6 +46,8 @@ def decode(body: memoryview) -> ProduceResponse:
     at += 2 + int.from_bytes(body[at : at + 2], "big")
     _count, _partition, error_code, base_offset, _append_time, _log_start, record_errors = _ANSWER.unpack_from(body, at)
     at += _ANSWER.size
+    if not record_errors and body[at : at + 2] == _NO_STRING:  # what every good answer looks like
+        return ProduceResponse(error_code, base_offset, "", int.from_bytes(body[at + 2 : at + 6], "big"))
     message = ""
     for _ in range(max(record_errors, 0)):
         record_message, at = _nullable_string(body, at + 4)
