@@ -25,7 +25,7 @@ from relay_pipelines.driver.result import INTERRUPTED
 from relay_pipelines.embedded.jars import KAFKA_VERSION
 from relay_pipelines.errors import RelayError
 
-EVENTS = 180_000
+EVENTS = 360_000
 _DIFFERENCE = 4
 _OPENING = """\
 Two identical upstream Kafka clusters are mirrored to a third, while events keep
