@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from relay_pipelines.cli.context import Invocation, chosen
-from relay_pipelines.cli.signals import Stop
 from relay_pipelines.console import say, tables
 from relay_pipelines.console.progress import progress
 from relay_pipelines.console.words import count, plural, stderr, stdout
@@ -16,6 +15,7 @@ from relay_pipelines.driver import planning, survey, topics
 from relay_pipelines.driver.planning import RunPlan
 from relay_pipelines.driver.result import INTERRUPTED, RunResult
 from relay_pipelines.driver.run import run as copy
+from relay_pipelines.driver.signals import Stop
 from relay_pipelines.errors import RelayError
 from relay_pipelines.settings import Metrics, Mirror, Spark
 

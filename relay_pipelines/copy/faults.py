@@ -23,6 +23,7 @@ class Point(StrEnum):
     BEFORE_END_TXN = "before_end_txn"
     AFTER_END_TXN = "after_end_txn"
     BEFORE_OUTCOME = "before_outcome"
+    BEFORE_RECOUNT = "before_recount"  # on the driver
 
 
 _WANTED = re.fullmatch(r"(?P<point>\w+)=(?P<signal>\w+)@(?P<pass>\d+):(?P<token>.+)", os.environ.get("RELAY_FAULT", ""))

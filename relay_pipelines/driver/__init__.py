@@ -6,4 +6,6 @@ planning      from survey to ranges and tasks
 follow        the ledger as it grows: progress
 run           one mirror from survey to result
 result        what a run did
+recount       the count check: the destination against the ledger
+signals       Ctrl-C and SIGTERM, between two commits
 """

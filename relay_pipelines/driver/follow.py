@@ -58,17 +58,21 @@ class LedgerFollower:
             wait_until_stable(self._client, home, end, self._options, self._clock)
         return self.poll()
 
-    def history(self) -> list[LedgerEntry]:
+    def history(self, since_ms: int | None = None) -> list[LedgerEntry]:
         """Return every entry that is kept, oldest first.
+
+        Args:
+            since_ms: only what was committed then or later.
 
         Raises:
             RelayError: the destination is away; unlike `poll`, which has another chance.
         """
         if self._client.metadata([ledger.TOPIC]).topics[ledger.TOPIC].error_code:
             return []  # nothing was ever mirrored to this destination
-        self.rewind()
         ends = self._client.list_offsets(_HOMES, LATEST, READ_COMMITTED)
-        found = [entry for home in _HOMES for entry in self._read(OffsetRange(home, self._positions[home], ends[home]))]
+        starts = self._client.list_offsets(_HOMES, EARLIEST if since_ms is None else since_ms, READ_COMMITTED)
+        ranges = [OffsetRange(home, starts[home] if starts[home] >= 0 else ends[home], ends[home]) for home in _HOMES]
+        found = [entry for one in ranges for entry in self._read(one)]
         return sorted(found, key=lambda entry: (entry.committed_at_ms, entry.source))
 
     def close(self) -> None:

@@ -10,8 +10,9 @@ from relay_pipelines.driver.survey import Survey
 from relay_pipelines.driver.topics import limits
 from relay_pipelines.errors import DataLossError
 from relay_pipelines.model import CopyRange, OffsetRange, TopicPartition, Window
+from relay_pipelines.plan.frozen import FrozenWindow
 from relay_pipelines.plan.packing import copy_seconds
-from relay_pipelines.plan.windows import StartPolicy, plan_windows
+from relay_pipelines.plan.windows import Position, StartPolicy, data_loss, plan_windows
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +65,49 @@ class RunPlan:
 def plan(survey: Survey, start: StartPolicy) -> RunPlan:
     """Plan everything up to where the source ended when it was surveyed."""
     planned = plan_windows(survey.positions, start)
-    held = {one.topic_partition: one.end_offset - one.low_watermark for one in survey.positions}
-    sizes = {
-        one.topic_partition: survey.sizes_bytes[one.topic_partition] * len(one) // max(1, held[one.topic_partition])
-        for window in planned.windows
-        for one in window.ranges
+    return RunPlan(survey, planned.windows, planned.data_losses, _sizes(survey, planned.windows))
+
+
+def plan_frozen(survey: Survey, frozen: FrozenWindow, start: StartPolicy) -> RunPlan:
+    """Plan what is still to be copied of a frozen window: from each checkpoint through the window's end.
+
+    Topics that the survey does not have are left out.
+    """
+    positions = {one.topic_partition: one for one in survey.positions}
+    losses = [loss for one in frozen.ranges if (held := positions.get(one.topic_partition)) and (loss := data_loss(held))]
+    guarded = {loss.topic_partition for loss in losses}
+    windows = []
+    for window in frozen.windows(survey.destinations):
+        known = [(one, positions[one.topic_partition]) for one in window.ranges if one.topic_partition in positions]
+        ranges = [
+            OffsetRange(one.topic_partition, begin, max(begin, one.end))
+            for one, position in known
+            if one.topic_partition not in guarded
+            for begin in [_begin(one, position, frozen)]
+            # an empty range writes the first checkpoint of a mirror that starts at the end
+            if one.end > begin or (position.next_offset is None and start is StartPolicy.LATEST)
+        ]
+        if ranges:
+            windows.append(Window(window.topic, tuple(ranges)))
+    return RunPlan(survey, windows, losses, _sizes(survey, windows))
+
+
+def bytes_per_offset(survey: Survey) -> dict[TopicPartition, float]:
+    """The average size of a source offset on disk, where the source tells."""
+    return {
+        one.topic_partition: survey.sizes_bytes[one.topic_partition] / max(1, one.end_offset - one.low_watermark)
+        for one in survey.positions
         if one.topic_partition in survey.sizes_bytes
     }
-    return RunPlan(survey, planned.windows, planned.data_losses, sizes)
+
+
+def _begin(planned: OffsetRange, position: Position, frozen: FrozenWindow) -> int:
+    if position.next_offset is not None:
+        return position.next_offset
+    return frozen.origins.get(planned.topic_partition, planned.start)
+
+
+def _sizes(survey: Survey, windows: Sequence[Window]) -> dict[TopicPartition, int]:
+    average = bytes_per_offset(survey)
+    ranges = [one for window in windows for one in window.ranges if one.topic_partition in average]
+    return {one.topic_partition: int(average[one.topic_partition] * len(one)) for one in ranges}

@@ -57,6 +57,8 @@ def run(
     clock: Clock,
     *,
     stop: Callable[[], bool] = never,
+    window: str = "",
+    run_id: str | None = None,
 ) -> RunResult:
     """Copy what is planned. Ctrl-C stops at the last committed checkpoints; the next run goes on from there.
 
@@ -64,11 +66,13 @@ def run(
         session: gives the Spark session; called only if there is something to copy. A run that is stopped ends it.
         stop: asked about twice a second whether to stop as Ctrl-C does. For those who hear signals themselves: a
             KeyboardInterrupt in the middle of counting leaves the counts of the result too low.
+        window: the frozen window that is copied; stands in the ledger.
+        run_id: the orchestrator's, so that ledger and checkpoints lead to its logs; one of our own when None.
 
     Raises:
         RelayError: the destination cannot be prepared, or Spark does not start. Nothing was copied then.
     """
-    result = RunResult(plan.survey.mirror, run_id=uuid.uuid4().hex[:12], topics={}, errors=list(plan.data_losses))
+    result = RunResult(plan.survey.mirror, run_id=run_id or uuid.uuid4().hex[:12], topics={}, errors=list(plan.data_losses))
     started = clock.monotonic()
     options = mirror.copy_options
     ranges = plan.ranges
@@ -79,7 +83,7 @@ def run(
         if ranges:
             topics.create(plan.survey, mirror.destination.replication_factor, options.request_timeout_ms, clock)
             follower.start()
-            job = CopyJob(plan.survey.mirror, result.run_id, plan.survey.node, plan.survey.destination, options)
+            job = CopyJob(plan.survey.mirror, result.run_id, plan.survey.node, plan.survey.destination, options, window)
             spark = session()
             copying = clock.monotonic()
             submission = _Submission(spark, job, ranges, plan)
@@ -156,8 +160,6 @@ def _count(entries: Sequence[LedgerEntry], result: RunResult, observers: Sequenc
 
 def _fence(job: CopyJob, ranges: Sequence[CopyRange], clock: Clock) -> None:
     """Take every transactional id over: aborts at once what cancelled tasks left open, which readers would wait for."""
-    if not ranges:
-        return
     # the coordinator of a first run may still be settling
     passing = Retrying(
         retry=retry_if_exception_type(RetriableError),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
@@ -29,6 +29,7 @@ KEPT_CONFIGS = (
 )
 _ATTEMPTS = 3
 
+Belongs = Callable[[str], bool]
 Configs = Mapping[str, Mapping[str, ConfigValue]]
 
 
@@ -62,11 +63,26 @@ class Survey:
     sizes_bytes: Mapping[TopicPartition, int]
 
 
-def take(name: str, mirror: Mirror, clock: Clock, only_topic: str | None = None) -> Survey:
+def everything(_topic: str) -> bool:
+    """Answer a survey of all topics."""
+    return True
+
+
+def take(
+    name: str,
+    mirror: Mirror,
+    clock: Clock,
+    only_topic: str | None = None,
+    *,
+    belongs: Belongs = everything,
+    first_node: int = 0,
+) -> Survey:
     """Ask the first source node that answers, and the destination.
 
     Args:
         only_topic: leave all other topics alone.
+        belongs: leave all topics alone for which it says no.
+        first_node: which one to ask first, counted around the source's nodes; the others follow in order.
 
     Raises:
         ConfigError: source and destination are the same topic of the same cluster, or `only_topic` is not mirrored.
@@ -80,20 +96,32 @@ def take(name: str, mirror: Mirror, clock: Clock, only_topic: str | None = None)
         reraise=True,
     ):
         with attempt:
-            return _take(name, mirror, clock, only_topic)
+            return _take(name, mirror, clock, only_topic, belongs, first_node)
     raise AssertionError("Retrying returns or raises")
 
 
-def _take(name: str, mirror: Mirror, clock: Clock, only_topic: str | None) -> Survey:
+def checkpoints_of(name: str, mirror: Mirror, clock: Clock) -> dict[TopicPartition, Checkpoint]:
+    """Read a mirror's checkpoints alone.
+
+    Raises:
+        RelayError: the destination does not answer.
+    """
+    timeout_ms = mirror.copy_options.request_timeout_ms
+    with ClusterClient(mirror.destination_cluster, DestinationError, f"relay-{name}", timeout_ms) as destination:
+        exist = not destination.metadata([checkpoints.TOPIC]).topics[checkpoints.TOPIC].error_code
+        return _checkpoints(destination, name, clock, exist=exist)[0]
+
+
+def _take(name: str, mirror: Mirror, clock: Clock, only_topic: str | None, belongs: Belongs, first_node: int) -> Survey:
     with (
-        _first_that_answers(mirror, name) as source,
+        _first_that_answers(mirror, name, first_node) as source,
         ClusterClient(
             mirror.destination_cluster, DestinationError, f"relay-{name}", mirror.copy_options.request_timeout_ms
         ) as destination,
     ):
         at_source, at_destination = source.metadata(), destination.metadata()
         decisions = select(at_source.topics, mirror.topics.allow, mirror.topics.deny)
-        included = [one.topic for one in decisions if one.included and only_topic in {None, one.topic}]
+        included = [one.topic for one in decisions if one.included and only_topic in {None, one.topic} and belongs(one.topic)]
         if only_topic is not None and not included:
             raise _not_mirrored(only_topic, decisions)
         renamed = destinations(included, mirror.topics.rename)
@@ -118,9 +146,10 @@ def _take(name: str, mirror: Mirror, clock: Clock, only_topic: str | None) -> Su
         )
 
 
-def _first_that_answers(mirror: Mirror, name: str) -> ClusterClient:
+def _first_that_answers(mirror: Mirror, name: str, first_node: int) -> ClusterClient:
     errors: list[RelayError] = []
-    for node in mirror.nodes:
+    turn = first_node % len(mirror.nodes)
+    for node in mirror.nodes[turn:] + mirror.nodes[:turn]:
         client = ClusterClient(node, SourceError, f"relay-{name}", mirror.copy_options.request_timeout_ms)
         try:
             client.metadata([])

@@ -26,6 +26,12 @@ def is_topic_name(name: str) -> bool:
     return _LEGAL_NAME.fullmatch(name) is not None and name not in {".", ".."}
 
 
+def literal_names(patterns: Iterable[str]) -> list[str]:
+    """The topic names among patterns that match one name only: `orders`, and `orders.events` with its dot escaped."""
+    names = ((pattern, pattern.replace("\\.", ".")) for pattern in patterns)
+    return [name for pattern, name in names if pattern == name.replace(".", "\\.") and is_topic_name(name)]
+
+
 def select(all_topics: Iterable[str], allow: Sequence[str], deny: Sequence[str]) -> list[TopicDecision]:
     """Decide on every topic, sorted by name.
 

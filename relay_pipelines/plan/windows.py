@@ -99,20 +99,25 @@ def plan_windows(positions: Iterable[Position], start: StartPolicy) -> WindowPla
     return WindowPlan(tuple(windows), losses)
 
 
-def lag_records(positions: Iterable[Position], start: StartPolicy) -> dict[TopicPartition, int]:
-    """Offsets still to be copied per topic-partition; 0 where a data-loss guard would hold it back from above.
+def uncopied(positions: Iterable[Position], start: StartPolicy) -> dict[TopicPartition, OffsetRange]:
+    """What is still to be copied of every topic-partition, guards or not; empty (and falsy) where nothing is.
 
     Args:
         positions: all topic-partitions of every topic that is to be copied.
         start: the mirror's start policy.
     """
     ordered = sorted(positions, key=lambda position: position.topic_partition)
-    lags: dict[TopicPartition, int] = {}
+    ranges: dict[TopicPartition, OffsetRange] = {}
     for _, group in groupby(ordered, key=lambda position: position.topic_partition.topic):
         siblings = list(group)
         policy = _policy_for(siblings, start)
-        lags |= {position.topic_partition: len(_range(position, policy)) for position in siblings}
-    return lags
+        ranges |= {position.topic_partition: _range(position, policy) for position in siblings}
+    return ranges
+
+
+def lag_records(positions: Iterable[Position], start: StartPolicy) -> dict[TopicPartition, int]:
+    """Offsets still to be copied per topic-partition; 0 where a data-loss guard would hold it back from above."""
+    return {topic_partition: len(one) for topic_partition, one in uncopied(positions, start).items()}
 
 
 def data_loss(position: Position) -> DataLossError | None:

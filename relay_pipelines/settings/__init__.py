@@ -7,11 +7,13 @@ from relay_pipelines.settings.copying import Backoff, Copying
 from relay_pipelines.settings.load import load
 from relay_pipelines.settings.models import Metrics, Mirror, Settings, Topics
 from relay_pipelines.settings.spark import Spark
+from relay_pipelines.settings.windows import Lane, WindowSettings
 
 __all__ = [
     "Backoff",
     "Copying",
     "Destination",
+    "Lane",
     "Metrics",
     "Mirror",
     "Node",
@@ -20,5 +22,6 @@ __all__ = [
     "Source",
     "Spark",
     "Topics",
+    "WindowSettings",
     "load",
 ]

@@ -19,7 +19,8 @@ from relay_pipelines.settings.problems import nearest
 from relay_pipelines.settings.rename import rename_rule
 from relay_pipelines.settings.section import Section
 from relay_pipelines.settings.spark import Spark
-from relay_pipelines.settings.values import FileInExistingFolder, HostPort, MirrorName, Pattern
+from relay_pipelines.settings.values import FileInExistingFolder, HostPort, LaneName, MirrorName, Owner, Pattern
+from relay_pipelines.settings.windows import Lane, WindowSettings
 
 
 class Topics(Section):
@@ -46,6 +47,12 @@ class Mirror(Section):
     """Where a topic is taken up that this mirror has never copied: earliest or latest."""
     copying: Copying = Field(default=Copying(), alias="copy")
     """How records are copied."""
+    owners: tuple[Owner, ...] = ()
+    """Whom Dagster names as owners of the mirrored topics: e-mail addresses or `team:name`."""
+    window: WindowSettings = WindowSettings()
+    """How Dagster cuts windows; `relay run` copies all there is."""
+    lanes: dict[LaneName, Lane] = Field(default={})
+    """Topics with windows of their own, by the lane's name; a topic goes to the first that matches, else to the lane main."""
 
     @property
     def nodes(self) -> tuple[model.Cluster, ...]:

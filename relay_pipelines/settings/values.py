@@ -163,6 +163,19 @@ def _mirror_name(value: str) -> str:
     return value
 
 
+def _lane_name(value: str) -> str:
+    """Lane names end up in asset keys; `main` is the lane of all other topics."""
+    if not re.fullmatch(r"[a-z0-9_]+", value) or value == "main":
+        raise expected("a lane name of a-z, 0-9 and '_', and not main")
+    return value
+
+
+def _owner(value: str) -> str:
+    if not re.fullmatch(r"team:[A-Za-z0-9_-]+|[^@\s]+@[^@\s]+\.[^@\s]+", value):
+        raise expected("an e-mail address or team:name")
+    return value
+
+
 def _spark_value(value: object) -> str:
     """Spark's configuration is text; YAML's true and 4 are written as Spark spells them."""
     if isinstance(value, bool):
@@ -186,4 +199,6 @@ ExistingFile = Annotated[str, AfterValidator(_existing_file)]
 FileInExistingFolder = Annotated[str, AfterValidator(_in_existing_folder)]
 Name = Annotated[str, AfterValidator(_name)]
 MirrorName = Annotated[str, AfterValidator(_mirror_name)]
+Owner = Annotated[str, AfterValidator(_owner)]
+LaneName = Annotated[str, AfterValidator(_lane_name)]
 SparkValue = Annotated[str, BeforeValidator(_spark_value)]

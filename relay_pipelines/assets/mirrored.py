@@ -1,0 +1,156 @@
+"""The mirrored topics of a lane, and the op that copies a window of them in one Spark job."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, nullcontext
+from typing import Any
+
+import dagster as dg
+
+from relay_pipelines.checks import message_counts
+from relay_pipelines.driver.signals import Stop
+from relay_pipelines.driver.survey import Survey
+from relay_pipelines.errors import RelayError
+from relay_pipelines.lanes import keys, metadata, windows
+from relay_pipelines.lanes.copying import WindowReport, copy_window
+from relay_pipelines.lanes.lane import Lane
+from relay_pipelines.lanes.progress import RunLog
+from relay_pipelines.plan.frozen import FrozenWindow
+from relay_pipelines.plan.topics import destinations
+from relay_pipelines.resources import KafkaResource, SparkResource
+from relay_pipelines.settings import Mirror
+
+_RETRY_NUMBER = "dagster/retry_number"
+_MAX_RETRIES = "dagster/max_retries"
+_USELESS_TO_RETRY = frozenset({2, 3})  # exit codes of what a person must decide
+
+Event = dg.MaterializeResult[Any] | dg.AssetCheckResult
+
+
+def build(lane: Lane, mirror: Mirror) -> dg.AssetsDefinition:
+    """The assets of a lane that has topics."""
+    partitions = windows.definition(lane)
+    return dg.multi_asset(
+        name=f"mirror_{lane.identifier}",
+        specs=_specs(lane, mirror),
+        check_specs=[message_counts.spec(lane.mirror, topic, partitions) for topic in lane.topics],
+        partitions_def=partitions,
+        can_subset=True,
+        pool=f"relay_{lane.identifier}",
+    )(_op(lane))
+
+
+def _specs(lane: Lane, mirror: Mirror) -> list[dg.AssetSpec]:
+    renamed = destinations(lane.topics, mirror.topics.rename)
+    servers = ",".join(mirror.destination.bootstrap_servers)
+    return [
+        dg.AssetSpec(
+            keys.mirrored(lane.mirror, topic),
+            deps=[keys.source(lane.mirror, topic), keys.windows(lane.mirror, lane.name)],
+            description=f"Topic {renamed[topic]} at the destination: a verbatim copy of {topic}, exactly once.",
+            group_name=keys.group(lane.mirror),
+            kinds={"kafka", "pyspark"},
+            owners=list(mirror.owners),
+            metadata={"dagster/uri": f"kafka://{servers}/{renamed[topic]}", "lane": lane.name},
+            skippable=True,
+        )
+        for topic in lane.topics
+    ]
+
+
+def _op(lane: Lane) -> Callable[..., Iterator[Event]]:
+    def copy(context: dg.AssetExecutionContext, kafka: KafkaResource, pyspark: SparkResource) -> Iterator[Event]:
+        frozen = _frozen(context.instance, lane, context.partition_key)
+        selected = [topic for topic in lane.topics if keys.mirrored(lane.mirror, topic) in context.selected_asset_keys]
+        # topics that came since the definitions were loaded have no asset yet, and are copied all the same
+        unlisted = [topic for topic in frozen.topics if topic not in lane.topics and lane.belongs(topic)]
+        report = _copy(context, lane, frozen, [*selected, *unlisted], kafka, pyspark)
+        yield from _events(context, lane, report)
+        _raise_for(context, report)
+
+    return copy
+
+
+def _frozen(instance: dg.DagsterInstance, lane: Lane, key: str) -> FrozenWindow:
+    frozen = windows.find(instance, lane, key)
+    if frozen is None:
+        raise dg.Failure(
+            f"window {key} has no plan: it was never planned, or its plan was wiped; run the job replan, which removes windows"
+            " without a plan and cuts new ones from the checkpoints: nothing is lost or copied twice",
+            allow_retries=False,
+        )
+    return frozen
+
+
+def _copy(
+    context: dg.AssetExecutionContext,
+    lane: Lane,
+    frozen: FrozenWindow,
+    topics: Sequence[str],
+    kafka: KafkaResource,
+    pyspark: SparkResource,
+) -> WindowReport:
+    attempt = int(context.run.tags.get(_RETRY_NUMBER, 0)) + int(context.run.tags.get(keys.TAG_ATTEMPT, 1)) - 1
+
+    def tag(taken: Survey) -> None:
+        context.instance.add_run_tags(context.run_id, keys.tags(lane.mirror, lane.name, taken.node.name, attempt + 1))
+
+    stop = Stop()
+    on_main_thread = threading.current_thread() is threading.main_thread()
+
+    def session() -> Any:
+        with stop.shielded() if on_main_thread else nullcontext():
+            return pyspark.spark_session
+
+    with ExitStack() as listening:
+        if on_main_thread:  # nobody else may listen to signals
+            listening.enter_context(stop.heard())
+            listening.enter_context(stop.deferred())
+        try:
+            report = copy_window(
+                kafka,
+                session,
+                lane.mirror,
+                frozen,
+                topics,
+                [RunLog(context.log)],
+                stop=stop,
+                surveyed=tag,
+                run_id=context.run_id,
+                attempt=attempt,
+            )
+        except RelayError as error:
+            _no_retries_if_useless(context, [error.exit_code])
+            raise dg.Failure(f"window {frozen.key}: {error}") from None
+    if report.result.interrupted:
+        raise dg.DagsterExecutionInterruptedError
+    return report
+
+
+def _events(context: dg.AssetExecutionContext, lane: Lane, report: WindowReport) -> Iterator[Event]:
+    for topic in report.topics:
+        if topic.failure:
+            continue
+        told = metadata.of_topic(lane, report, topic, context.run_id)
+        if topic.topic in lane.topics:
+            yield dg.MaterializeResult(asset_key=keys.mirrored(lane.mirror, topic.topic), metadata=told)
+            yield message_counts.result(lane.mirror, topic)
+        else:
+            key = keys.mirrored(lane.mirror, topic.topic)
+            context.log_event(dg.AssetMaterialization(key, partition=report.frozen.key, metadata=told))
+
+
+def _raise_for(context: dg.AssetExecutionContext, report: WindowReport) -> None:
+    """Fail the run for topics that are not complete; a count that differs fails it as well, by its blocking check."""
+    if report.failures:
+        _no_retries_if_useless(context, [report.result.exit_code])
+        more = f" (and {len(report.failures) - 1} topics more)" if len(report.failures) > 1 else ""
+        raise dg.Failure(
+            f"window {report.frozen.key}: {report.failures[0]}{more}",
+            metadata={"failures": dg.MetadataValue.md("\n".join(f"- {line}" for line in report.failures))},
+        )
+
+
+def _no_retries_if_useless(context: dg.AssetExecutionContext, exit_codes: Sequence[int]) -> None:
+    if _USELESS_TO_RETRY.intersection(exit_codes):
+        context.instance.add_run_tags(context.run_id, {_MAX_RETRIES: "0"})

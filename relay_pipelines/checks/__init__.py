@@ -1,0 +1,5 @@
+"""Asset checks: what is proved of a window, and how far a lane is behind.
+
+message_counts  every source offset accounted for, every record there, no other: the destination counted anew
+lag             the oldest record that is not copied yet is younger than the target
+"""

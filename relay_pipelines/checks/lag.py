@@ -1,0 +1,89 @@
+"""How far a lane is behind its source: judged by the age of the oldest record that is not copied yet."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import dagster as dg
+
+from relay_pipelines.console.words import count, plural, seconds
+from relay_pipelines.driver import lag
+from relay_pipelines.driver.survey import Survey
+from relay_pipelines.errors import DataLossError
+from relay_pipelines.lanes import keys
+from relay_pipelines.lanes.lane import Lane
+from relay_pipelines.plan.windows import StartPolicy, data_loss, lag_records
+from relay_pipelines.resources import KafkaResource
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far a lane is behind.
+
+    Args:
+        records: source offsets not copied.
+        oldest_seconds: age of the oldest record among them, as far as was looked; 0 if there are none.
+        held_back: topic-partitions that a guard holds back.
+    """
+
+    records: int
+    oldest_seconds: float
+    held_back: Sequence[DataLossError]
+
+    def __str__(self) -> str:
+        if not self.records:
+            return "nothing is waiting"
+        return f"{plural(self.records, 'record')} waiting, the oldest for {seconds(self.oldest_seconds)}"
+
+
+def measure(kafka: KafkaResource, taken: Survey, start: StartPolicy) -> Lag:
+    """Measure by a survey; looks at the first waiting record of the topic-partitions that are furthest behind."""
+    waiting = lag_records(taken.positions, start)
+    oldest_ms = lag.oldest_uncopied_ms(taken, start, kafka.mirror(taken.mirror).copy_options, kafka.clock)
+    age = 0.0 if oldest_ms is None else max(0.0, (kafka.clock.now_ms() - oldest_ms) / 1000)
+    return Lag(sum(waiting.values()), age, [loss for one in taken.positions if (loss := data_loss(one))])
+
+
+def passes(lane: Lane, lag: Lag) -> bool:
+    """Whether the target is kept and no guard holds anything back."""
+    return lag.oldest_seconds * 1000 <= lane.window.lag_target and not lag.held_back
+
+
+def evaluation(lane: Lane, lag: Lag) -> dg.AssetCheckEvaluation:
+    """What the planner reports on its ticks."""
+    return dg.AssetCheckEvaluation(
+        asset_key=keys.windows(lane.mirror, lane.name),
+        check_name=keys.LAG,
+        passed=passes(lane, lag),
+        description=_words(lag),
+        metadata=_metadata(lane, lag),
+    )
+
+
+def build(lane: Lane) -> dg.AssetChecksDefinition:
+    """The check as people run it themselves."""
+
+    @dg.asset_check(
+        asset=keys.windows(lane.mirror, lane.name),
+        name=keys.LAG,
+        description=f"The oldest record that is not copied yet is younger than {seconds(lane.window.lag_target / 1000)}.",
+    )
+    def lag_check(kafka: KafkaResource) -> dg.AssetCheckResult:
+        taken = kafka.survey(lane.mirror, lane.belongs)
+        found = measure(kafka, taken, kafka.mirror(lane.mirror).start)
+        return dg.AssetCheckResult(passed=passes(lane, found), description=_words(found), metadata=_metadata(lane, found))
+
+    return lag_check
+
+
+def _words(lag: Lag) -> str:
+    return "; ".join([str(lag), *(str(loss) for loss in lag.held_back)])
+
+
+def _metadata(lane: Lane, lag: Lag) -> dict[str, float | int | str]:
+    return {
+        "lag (records)": lag.records,
+        "lag (seconds)": round(lag.oldest_seconds, 1),
+        "target (seconds)": lane.window.lag_target / 1000,
+        "topic-partitions held back": len(lag.held_back),
+        "waiting": count(lag.records),
+    }

@@ -1,0 +1,61 @@
+"""Every source offset of the window accounted for, every record at the destination, and no other."""
+
+from typing import Any
+
+import dagster as dg
+
+from relay_pipelines.console.words import plural
+from relay_pipelines.lanes import keys, metadata
+from relay_pipelines.lanes.copying import TopicReport
+
+_DESCRIPTION = (
+    "The ledger accounts for every source offset of the window, and the destination, read anew, holds those records and no other."
+)
+
+
+def spec(mirror: str, topic: str, partitions: dg.DynamicPartitionsDefinition) -> dg.AssetCheckSpec:
+    """The check of one topic: part of the run that copies, and blocking."""
+    return dg.AssetCheckSpec(
+        keys.MESSAGE_COUNTS,
+        asset=keys.mirrored(mirror, topic),
+        description=_DESCRIPTION,
+        blocking=True,
+        partitions_def=partitions,
+    )
+
+
+def result(mirror: str, topic: TopicReport) -> dg.AssetCheckResult:
+    """What the recount says, from within the run that copied."""
+    return dg.AssetCheckResult(
+        asset_key=keys.mirrored(mirror, topic.topic),
+        check_name=keys.MESSAGE_COUNTS,
+        passed=not topic.problems,
+        description=_words(topic),
+        metadata=_metadata(topic),
+    )
+
+
+def evaluation(mirror: str, topic: TopicReport, window: str) -> dg.AssetCheckEvaluation:
+    """The same, as an event of another run."""
+    return dg.AssetCheckEvaluation(
+        asset_key=keys.mirrored(mirror, topic.topic),
+        check_name=keys.MESSAGE_COUNTS,
+        passed=not topic.problems,
+        description=_words(topic),
+        metadata=_metadata(topic),
+        partition=window,
+    )
+
+
+def _words(topic: TopicReport) -> str:
+    counted = sum(one.counted for one in topic.recounts.values())
+    return "; ".join(topic.problems) or f"{plural(counted, 'record')}, all accounted for"
+
+
+def _metadata(topic: TopicReport) -> dict[str, Any]:
+    return {
+        "committed": sum(one.recorded for one in topic.recounts.values()),
+        "counted": sum(one.counted for one in topic.recounts.values()),
+        "written by others": sum(one.foreign for one in topic.recounts.values()),
+        "topic-partitions": metadata.table(topic),
+    }

@@ -1,0 +1,222 @@
+"""The count check: does the destination hold what the ledger says, and does the ledger account for every source offset?
+
+The destination is read anew, by batch headers, as a read_committed consumer sees it: what a copy says of itself proves nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from crc32c import crc32c
+
+from relay_pipelines.copy.clock import Clock
+from relay_pipelines.copy.reader import read
+from relay_pipelines.driver.follow import LedgerFollower
+from relay_pipelines.errors import DestinationError
+from relay_pipelines.model import Cluster, CopyOptions, LedgerEntry, OffsetRange, Skipped, TopicPartition
+from relay_pipelines.wire.admin import topic_configs
+from relay_pipelines.wire.batch import Batch
+from relay_pipelines.wire.cluster import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
+from relay_pipelines.wire.records import body_of
+
+_CLOCKS_APART_MS = 600_000  # the ledger's times are those of whichever machine committed
+_CLEANUP = "cleanup.policy"
+_CODEC = "compression.type"
+
+
+@dataclass(slots=True)
+class Recount:
+    """What was found for one source range.
+
+    Args:
+        range: the source offsets asked about.
+        scanned: the destination offsets that were read for it; None if the ledger has nothing.
+        recorded: records that the ledger has for the chunks which cover the range; those may reach beyond it.
+        counted: records found where these chunks stand.
+        foreign: records found between and behind them, which this mirror did not write.
+        skipped: source offsets without a record, by reason, as the ledger says.
+        nodes: the source nodes that the chunks were read from.
+        unaccounted: source offsets that no chunk covers.
+        doubled: source offsets that more than one chunk covers.
+        differing: chunks whose bytes differ from what was produced.
+        thinned: why fewer records may lawfully be there, in words; empty if all must be.
+        recompressed: whether the destination stores other bytes than were produced.
+    """
+
+    range: OffsetRange
+    scanned: OffsetRange | None = None
+    recorded: int = 0
+    counted: int = 0
+    foreign: int = 0
+    skipped: Counter[str] = field(default_factory=Counter)
+    rewritten: int = 0
+    nodes: set[str] = field(default_factory=set)
+    unaccounted: int = 0
+    doubled: int = 0
+    differing: int = 0
+    thinned: str = ""
+    recompressed: bool = False
+
+    @property
+    def problems(self) -> list[str]:
+        """What is wrong, in words; empty if nothing is."""
+        lost, found = self.recorded - self.counted, []
+        if self.unaccounted:
+            found.append(f"{self.unaccounted:,} source offsets stand in no ledger entry")
+        if self.doubled:
+            found.append(f"{self.doubled:,} source offsets were committed twice")
+        if self.foreign:
+            found.append(f"{self.foreign:,} records at the destination were not written by this mirror")
+        if lost < 0 or (lost > 0 and not self.thinned):
+            found.append(f"{self.recorded:,} records were committed, {self.counted:,} are there")
+        elif self.differing and not (self.thinned or self.recompressed):
+            found.append(f"{self.differing} chunks differ in their bytes from what was committed")
+        return found
+
+
+def recount(
+    mirror: str,
+    ranges: Sequence[OffsetRange],
+    destination: Cluster,
+    options: CopyOptions,
+    clock: Clock,
+    committed_since_ms: int,
+) -> dict[TopicPartition, Recount]:
+    """Count every non-empty range anew.
+
+    Args:
+        committed_since_ms: nothing of these ranges was committed before; if the ledger then does not cover them, all of it
+            is searched.
+
+    Raises:
+        RelayError: the destination does not answer, or refuses.
+    """
+    wanted = [one for one in ranges if len(one)]
+    entries = _entries(mirror, wanted, destination, options, clock, committed_since_ms) if wanted else {}
+    found = {}
+    with ClusterClient(destination, DestinationError, f"relay-{mirror}-recount", options.request_timeout_ms) as client:
+        topics = sorted({entry.destination.topic_partition.topic for some in entries.values() for entry in some})
+        configs = topic_configs(client, topics, (_CLEANUP, _CODEC)) if topics else {}
+        for one in wanted:
+            at = one.topic_partition
+            found[at] = _Counting(client, one, entries.get(at, []), configs, options, clock).count()
+    return found
+
+
+def _entries(
+    mirror: str, wanted: Sequence[OffsetRange], destination: Cluster, options: CopyOptions, clock: Clock, since_ms: int
+) -> dict[TopicPartition, list[LedgerEntry]]:
+    follower = LedgerFollower(destination, mirror, None, options, clock)
+    try:
+        entries = _by_source(follower.history(max(0, since_ms - _CLOCKS_APART_MS)))
+        if any(_uncovered(one, entries.get(one.topic_partition, [])) for one in wanted):
+            entries = _by_source(follower.history())
+    finally:
+        follower.close()
+    return entries
+
+
+def _by_source(entries: Iterable[LedgerEntry]) -> dict[TopicPartition, list[LedgerEntry]]:
+    grouped: dict[TopicPartition, list[LedgerEntry]] = defaultdict(list)
+    for entry in sorted(entries, key=lambda one: one.source):
+        grouped[entry.source.topic_partition].append(entry)
+    return grouped
+
+
+def _uncovered(wanted: OffsetRange, entries: Sequence[LedgerEntry]) -> int:
+    """How many offsets no entry covers; the entries sorted by source offset."""
+    position, missing = wanted.start, 0
+    for entry in entries:
+        start, end = max(entry.source.start, position), min(entry.source.end, wanted.end)
+        if end > start:
+            missing += start - position
+            position = end
+    return missing + wanted.end - position
+
+
+class _Counting:
+    """The scan of one range's destination."""
+
+    def __init__(
+        self,
+        client: ClusterClient,
+        wanted: OffsetRange,
+        entries: Sequence[LedgerEntry],
+        configs: Mapping[str, Mapping[str, object]],
+        options: CopyOptions,
+        clock: Clock,
+    ) -> None:
+        self._client = client
+        self._entries = entries
+        self._ours = [one for one in entries if one.source.start < wanted.end and one.source.end > wanted.start]
+        self._configs = configs
+        self._options = options
+        self._clock = clock
+        self._found = Recount(wanted)
+
+    def count(self) -> Recount:
+        found, ours = self._found, self._ours
+        found.unaccounted = _uncovered(found.range, ours)
+        found.doubled = sum(len(one.source) for one in ours) - _union(one.source for one in ours)
+        if ours:
+            found.recorded = sum(one.records for one in ours)
+            found.rewritten = sum(one.rewritten for one in ours)
+            for one in ours:
+                found.skipped.update(one.skipped)
+                found.nodes.add(one.node)
+            self._scan()
+        return found
+
+    def _scan(self) -> None:
+        found, at = self._found, self._ours[0].destination.topic_partition
+        low = self._client.list_offsets([at], EARLIEST, READ_COMMITTED)[at]
+        begin = min(one.destination.start for one in self._ours)
+        end = self._end(at)
+        if "compact" in self._value(at.topic, _CLEANUP):
+            found.thinned = "the destination is compacted"
+        elif low > begin:
+            found.thinned = "retention at the destination has begun to take them"
+        found.recompressed = self._value(at.topic, _CODEC) not in {"", "producer"}
+        found.scanned = OffsetRange(at, max(low, begin), max(low, begin, end))
+        counted: Counter[int] = Counter()
+        digests: Counter[int] = Counter()
+        for batch in _batches(self._client, found.scanned, self._options, self._clock):
+            index = self._chunk_of(batch.header.base_offset)
+            if index is None:
+                found.foreign += batch.header.records
+            else:
+                counted[index] += batch.header.records
+                digests[index] = crc32c(body_of(batch), digests[index])
+        found.counted = sum(counted.values())
+        found.differing = sum(f"{digests[index]:08x}" != one.digest for index, one in enumerate(self._ours) if one.records)
+
+    def _end(self, at: TopicPartition) -> int:
+        """Where the next chunk of the mirror begins; after the last one nobody may have written anything."""
+        last = max(one.destination.end for one in self._ours)
+        following = [one.destination.start for one in self._entries if one.destination.start >= last and one.records]
+        return min(following) if following else self._client.list_offsets([at], LATEST, READ_COMMITTED)[at]
+
+    def _chunk_of(self, offset: int) -> int | None:
+        return next(
+            (index for index, one in enumerate(self._ours) if one.destination.start <= offset < one.destination.end), None
+        )
+
+    def _value(self, topic: str, key: str) -> str:
+        return str(getattr(self._configs.get(topic, {}).get(key), "value", ""))
+
+
+def _union(ranges: Iterable[OffsetRange]) -> int:
+    total, position = 0, -1
+    for one in sorted(ranges):
+        total += max(0, one.end - max(one.start, position))
+        position = max(position, one.end)
+    return total
+
+
+def _batches(client: ClusterClient, wanted: OffsetRange, options: CopyOptions, clock: Clock) -> Iterator[Batch]:
+    for pieces in read(client, wanted, options.fetch_max_bytes, clock):
+        for piece in pieces:
+            if piece.run is not None and piece.skipped is not Skipped.CONTROL:
+                yield Batch(piece.run.first, piece.run.data)

@@ -1,0 +1,86 @@
+"""`backfill_by_date`: the windows of a time span are frozen once, then backfilled, run by run in order.
+
+Not by time-window partitions, whose offsets would be looked up when they run: late records would be lost.
+"""
+
+import datetime as dt
+import time
+import uuid
+
+import dagster as dg
+from dagster._core.execution.backfill import PartitionBackfill  # the one way to start a backfill from code
+
+from relay_pipelines.console.words import plural
+from relay_pipelines.driver.dates import ranges_between
+from relay_pipelines.lanes import keys, windows
+from relay_pipelines.lanes.catalog import Catalog
+from relay_pipelines.lanes.cutter import Cutter
+from relay_pipelines.lanes.lane import Lane, lanes_of
+from relay_pipelines.plan.cutting import Limits
+from relay_pipelines.resources import KafkaResource
+from relay_pipelines.settings import Settings
+
+_CONFIG = {
+    "mirror": dg.Field(str, description="Which mirror."),
+    "from": dg.Field(str, description="The first moment, ISO 8601: 2026-01-31 or 2026-01-31T12:00:00Z. UTC if it does not say."),
+    "to": dg.Field(str, is_required=False, description="The first moment behind the span; everything since, if left out."),
+}
+
+
+def build(settings: Settings, catalog: Catalog) -> dg.JobDefinition:
+    """The job over any mirror of these settings."""
+
+    @dg.op(config_schema=_CONFIG)
+    def freeze_and_backfill(context: dg.OpExecutionContext, kafka: KafkaResource) -> None:
+        name, since = context.op_config["mirror"], _moment_ms(context.op_config["from"])
+        until = _moment_ms(context.op_config["to"]) if "to" in context.op_config else None
+        if name not in settings.mirrors:
+            raise dg.Failure(f"no mirror is called {name!r}; there are: {', '.join(settings.mirrors)}")
+        if until is not None and until <= since:
+            raise dg.Failure("the span ends before it begins; give a `to` that is later than `from`")
+        for lane in lanes_of(name, settings.mirror(name), catalog.known(name, settings.mirror(name))):
+            _backfill(context, lane, kafka, since, until)
+
+    @dg.job(name="backfill_by_date", description="Freezes the windows of a time span, then starts a backfill of them.")
+    def backfill_by_date() -> None:
+        freeze_and_backfill()
+
+    return backfill_by_date
+
+
+def _backfill(context: dg.OpExecutionContext, lane: Lane, kafka: KafkaResource, since_ms: int, until_ms: int | None) -> None:
+    if not lane.topics:
+        return
+    taken = kafka.survey(lane.mirror, lane.belongs)
+    ranges = ranges_between(taken, since_ms, until_ms, kafka.mirror(lane.mirror).copy_options.request_timeout_ms)
+    limits = Limits(lane.window.max_records, lane.window.max_bytes)
+    history = windows.history(context.instance, lane, lane.window.ahead + 1)
+    cut = list(Cutter(lane, taken, history, limits, kafka.clock.now_ms()).between(ranges))
+    if not cut:
+        context.log.info("%s/%s holds no record of that time", lane.mirror, lane.name)
+        return
+    windows.freeze(context.instance, lane, cut)
+    backfill = PartitionBackfill.from_asset_partitions(
+        backfill_id=uuid.uuid4().hex[:8],
+        asset_graph=context.repository_def.asset_graph,
+        partition_names=[one.key for one in cut],
+        asset_selection=[keys.mirrored(lane.mirror, topic) for topic in lane.topics],
+        backfill_timestamp=time.time(),
+        tags={keys.TAG_MIRROR: lane.mirror, keys.TAG_LANE: lane.name},
+        dynamic_partitions_store=context.instance,
+        all_partitions=False,
+        title=f"{lane.mirror}/{lane.name} by date",
+        description=None,
+        run_config=None,
+    )
+    context.instance.add_backfill(backfill)
+    records = sum(one.records for one in cut)
+    context.log.info("backfill %s: %s in %s", backfill.backfill_id, plural(records, "record"), plural(len(cut), "window"))
+
+
+def _moment_ms(text: str) -> int:
+    try:
+        moment = dt.datetime.fromisoformat(text)
+    except ValueError:
+        raise dg.Failure(f"{text!r} is no moment; write 2026-01-31 or 2026-01-31T12:00:00Z") from None
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)).timestamp() * 1000)

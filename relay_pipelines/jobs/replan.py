@@ -1,0 +1,50 @@
+"""`replan`: cut windows now, without waiting for a planner, and clear away window keys whose plan is gone."""
+
+import dagster as dg
+
+from relay_pipelines.lanes import keys, windows
+from relay_pipelines.lanes.catalog import Catalog
+from relay_pipelines.lanes.cutter import Cutter
+from relay_pipelines.lanes.lane import Lane, lanes_of
+from relay_pipelines.plan.cutting import Limits
+from relay_pipelines.resources import KafkaResource
+from relay_pipelines.settings import Settings
+
+
+def build(settings: Settings, catalog: Catalog) -> dg.JobDefinition:
+    """The job over all mirrors of these settings."""
+
+    @dg.op
+    def plan_anew(context: dg.OpExecutionContext, kafka: KafkaResource) -> None:
+        for name, mirror in settings.mirrors.items():
+            for lane in lanes_of(name, mirror, catalog.known(name, mirror)):
+                _clear(context, lane)
+                _cut(context, lane, kafka, catalog)
+
+    @dg.job(
+        name="replan",
+        description="Cuts what no window covers yet, and removes windows without a plan. Copies nothing; loses nothing.",
+    )
+    def replan() -> None:
+        plan_anew()
+
+    return replan
+
+
+def _clear(context: dg.OpExecutionContext, lane: Lane) -> None:
+    planned = context.instance.get_materialized_partitions(keys.windows(lane.mirror, lane.name))
+    for key in context.instance.get_dynamic_partitions(lane.partitions_name):
+        if key not in planned:
+            context.instance.delete_dynamic_partition(lane.partitions_name, key)
+            context.log.info("removed window %s, which had no plan: the checkpoints know what it copied", key)
+
+
+def _cut(context: dg.OpExecutionContext, lane: Lane, kafka: KafkaResource, catalog: Catalog) -> None:
+    taken = kafka.survey(lane.mirror, lane.belongs)
+    catalog.learn(lane.mirror, taken.destinations)
+    history = windows.history(context.instance, lane, lane.window.ahead + 1)
+    limits = Limits(lane.window.max_records, lane.window.max_bytes)
+    coming = Cutter(lane, taken, history, limits, kafka.clock.now_ms()).new(kafka.mirror(lane.mirror).start)
+    cut = [one for one, _ in zip(coming, range(lane.window.ahead), strict=False)]
+    windows.freeze(context.instance, lane, cut)
+    context.log.info("%s/%s: cut %d windows", lane.mirror, lane.name, len(cut))

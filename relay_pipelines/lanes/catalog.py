@@ -1,0 +1,61 @@
+"""The topics seen at the sources, in a file: definitions are loaded from it, so that loading asks no cluster."""
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from relay_pipelines.plan.topics import literal_names
+from relay_pipelines.settings import Mirror
+
+_ENVIRONMENT = "RELAY_CATALOG"
+_DEFAULT = Path("var", "relay", "topics.json")
+
+
+class Catalog:
+    """Topics by mirror, in the order in which they were first seen: a topic stays in its lane when others come.
+
+    Losing the file loses nothing but that order; the next tick of a planner writes it again.
+
+    Args:
+        path: of the file, which need not exist.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @staticmethod
+    def beside(config: Path) -> "Catalog":
+        """The catalog of a relay.yaml: what RELAY_CATALOG names, or var/relay/topics.json in its folder."""
+        named = os.environ.get(_ENVIRONMENT)
+        return Catalog(Path(named) if named else config.absolute().parent / _DEFAULT)
+
+    def topics(self, mirror: str) -> list[str]:
+        """What is known of a mirror; nothing if the file is missing or unreadable."""
+        return list(self._read().get(mirror, []))
+
+    def known(self, name: str, mirror: Mirror) -> list[str]:
+        """The topics of a mirror that can be known without asking: those seen before, and those that relay.yaml spells out."""
+        return list(dict.fromkeys([*self.topics(name), *literal_names(mirror.topics.allow)]))
+
+    def learn(self, mirror: str, topics: Iterable[str]) -> list[str]:
+        """Add topics and return those that are new."""
+        known = self._read()
+        seen = list(known.get(mirror, []))
+        new = sorted(set(topics) - set(seen))
+        if new:
+            self._write({**known, mirror: [*seen, *new]})
+        return new
+
+    def _read(self) -> Mapping[str, list[str]]:
+        try:
+            found: dict[str, list[str]] = json.loads(self.path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return found
+
+    def _write(self, known: Mapping[str, list[str]]) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        draft = self.path.with_suffix(f".{os.getpid()}")
+        draft.write_text(json.dumps(known, indent=1), encoding="utf-8")
+        draft.replace(self.path)

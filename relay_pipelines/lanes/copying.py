@@ -1,0 +1,137 @@
+"""One frozen window, copied and then counted anew."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from relay_pipelines.copy.faults import Point, reach
+from relay_pipelines.driver import planning, recount, survey
+from relay_pipelines.driver.recount import Recount
+from relay_pipelines.driver.result import RunResult, TopicTotals
+from relay_pipelines.driver.run import Observer, run
+from relay_pipelines.driver.survey import Survey
+from relay_pipelines.model import OffsetRange, Status, TopicPartition
+from relay_pipelines.plan.frozen import FrozenWindow
+from relay_pipelines.plan.windows import lag_records
+from relay_pipelines.resources.kafka import KafkaResource
+
+
+@dataclass(slots=True)
+class TopicReport:
+    """What became of one topic of the window.
+
+    Args:
+        failure: why it is not complete, in one line; empty if every offset of the window is copied.
+        totals: what this run copied of it.
+        recounts: what was found for each of its non-empty ranges; none if it is not complete.
+        lag_before, lag_after: source offsets not copied, when the run began and when it had ended, by the same end offsets.
+    """
+
+    topic: str
+    destination: TopicPartition | None = None
+    ranges: Sequence[OffsetRange] = ()
+    failure: str = ""
+    totals: TopicTotals = field(default_factory=TopicTotals)
+    recounts: Mapping[TopicPartition, Recount] = field(default_factory=dict)
+    lag_before: int = 0
+    lag_after: int = 0
+
+    @property
+    def problems(self) -> list[str]:
+        """What the count check found, with the topic-partition."""
+        return [f"{at}: {problem}" for at, one in self.recounts.items() for problem in one.problems]
+
+
+@dataclass(slots=True)
+class WindowReport:
+    """What became of the window."""
+
+    frozen: FrozenWindow
+    node: str
+    topics: list[TopicReport]
+    result: RunResult
+
+    @property
+    def failures(self) -> list[str]:
+        """One line per topic that is not complete, each text once."""
+        return list(dict.fromkeys(f"{one.topic}: {one.failure}" for one in self.topics if one.failure))
+
+
+def copy_window(
+    kafka: KafkaResource,
+    session: Callable[[], Any],
+    mirror_name: str,
+    frozen: FrozenWindow,
+    topics: Collection[str],
+    observers: Sequence[Observer],
+    *,
+    stop: Callable[[], bool],
+    surveyed: Callable[[Survey], None],
+    run_id: str,
+    attempt: int = 0,
+) -> WindowReport:
+    """Copy what is still to be copied of some topics of a window, and count them anew.
+
+    Args:
+        session: gives the Spark session; called only if there is something to copy.
+        surveyed: told which node is read, and all else that is known, before the copy.
+        attempt: each begins with another node of the source.
+
+    Raises:
+        RelayError: nothing could be copied at all: no node, no destination.
+    """
+    mirror = kafka.mirror(mirror_name)
+    taken = kafka.survey(mirror_name, topics.__contains__, attempt)
+    surveyed(taken)
+    plan = planning.plan_frozen(taken, frozen, mirror.start)
+    result = run(plan, mirror, session, observers, kafka.clock, stop=stop, window=frozen.key, run_id=run_id)
+    after = survey.checkpoints_of(mirror_name, mirror, kafka.clock)
+    reached = {at: checkpoint.next_offset for at, checkpoint in after.items()}
+    known = {one.topic_partition for one in taken.positions}
+    before, ends = lag_records(taken.positions, mirror.start), {one.topic_partition: one.end_offset for one in taken.positions}
+    reports = []
+    for topic in sorted(topics):
+        ranges = [one for one in frozen.ranges if one.topic_partition.topic == topic]
+        mine = [at for at in known if at.topic == topic]
+        reports.append(
+            TopicReport(
+                topic=topic,
+                ranges=ranges,
+                failure=_failure(topic, ranges, reached, taken, result),
+                totals=result.topics.get(topic, TopicTotals()),
+                lag_before=sum(before[at] for at in mine),
+                lag_after=sum(max(0, ends[at] - reached[at]) if at in reached else before[at] for at in mine),
+            )
+        )
+    complete = [one for one in reports if not one.failure]
+    if complete and not result.interrupted:
+        reach(Point.BEFORE_RECOUNT)
+        found = recount.recount(
+            mirror_name,
+            [each for one in complete for each in one.ranges],
+            mirror.destination_cluster,
+            mirror.copy_options,
+            kafka.clock,
+            frozen.planned_at_ms,
+        )
+        for one in complete:
+            one.recounts = {at: found[at] for at in found if at.topic == one.topic}
+    return WindowReport(frozen, taken.node.name, reports, result)
+
+
+def _failure(
+    topic: str, ranges: Sequence[OffsetRange], reached: Mapping[TopicPartition, int], taken: Survey, result: RunResult
+) -> str:
+    """Why the topic is not complete, judged by the checkpoints: they are the truth, whoever copied."""
+    missing = [one for one in ranges if len(one) and reached.get(one.topic_partition, -1) < one.end]
+    if not missing:
+        return ""
+    if topic not in taken.destinations:
+        why = next((one.why for one in taken.decisions if one.topic == topic), "the source has no such topic")
+        return f"it is not mirrored any more: {why}; what the window holds of it was not copied"
+    if result.interrupted:
+        return "stopped at a committed checkpoint; run the window again to go on"
+    own = [one.error for one in result.outcomes if one.range.topic_partition.topic == topic and one.status is not Status.DONE]
+    guarded = [str(one) for one in result.errors if one.topic_partition and one.topic_partition.topic == topic]
+    general = [str(one) for one in result.errors if one.topic_partition is None]
+    return next(iter([*guarded, *own, *general]), f"{missing[0]} was not copied to its end; run the window again")

@@ -1,0 +1,107 @@
+"""Lanes: the topics of a mirror whose windows are cut together. One run copies one window of one lane, in one Spark job."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from relay_pipelines.lanes import keys
+from relay_pipelines.plan.topics import select
+from relay_pipelines.settings import Mirror, WindowSettings
+
+MAIN = "main"
+MOST_TOPICS = 250
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """Some topics of a mirror.
+
+    Args:
+        name: a-z, 0-9, "_"; unique in the mirror.
+        topics: those known when the definitions were loaded, sorted.
+        others: known topics of the mirror that other lanes have.
+        patterns: of this lane; none for the main one, which takes what no other lane takes.
+        takes_new: whether topics that nobody knew at loading are copied here.
+    """
+
+    mirror: str
+    name: str
+    window: WindowSettings
+    topics: tuple[str, ...]
+    others: frozenset[str] = field(default=frozenset(), repr=False)
+    patterns: tuple[str, ...] = ()
+    foreign_patterns: tuple[str, ...] = field(default=(), repr=False)
+    takes_new: bool = True
+
+    @property
+    def identifier(self) -> str:
+        """For ops, sensors and pools."""
+        return keys.identifier(self.mirror, self.name)
+
+    @property
+    def partitions_name(self) -> str:
+        """Of the partitions definition."""
+        return keys.partitions(self.mirror, self.name)
+
+    def belongs(self, topic: str) -> bool:
+        """Whether the lane copies the topic."""
+        if topic in self.topics:
+            return True
+        if not self.takes_new or topic in self.others:
+            return False
+        if self.patterns:
+            return _matches(topic, self.patterns)
+        return not _matches(topic, self.foreign_patterns)
+
+
+def lanes_of(name: str, mirror: Mirror, known: Sequence[str]) -> list[Lane]:
+    """The lanes of a mirror, that of the main topics first.
+
+    A lane of more than `MOST_TOPICS` is split, and so is one with topics that Dagster cannot tell apart, `a.b` and `a-b`:
+    it replaces what is neither letter nor digit.
+
+    Args:
+        known: topics in the order in which they were first seen.
+    """
+    chosen = {one.topic for one in select(known, mirror.topics.allow, mirror.topics.deny) if one.included}
+    waiting = [topic for topic in known if topic in chosen]
+    groups: list[tuple[str, WindowSettings, tuple[str, ...], list[str]]] = []
+    for lane, settings in mirror.lanes.items():
+        mine = [topic for topic in waiting if _matches(topic, settings.topics)]
+        waiting = [topic for topic in waiting if topic not in mine]
+        groups.append((lane, settings.window or mirror.window, settings.topics, mine))
+    groups.insert(0, (MAIN, mirror.window, (), waiting))
+    foreign = tuple(pattern for settings in mirror.lanes.values() for pattern in settings.topics)
+    lanes = []
+    for lane, window, patterns, topics in groups:
+        parts = _split(topics)
+        for index, part in enumerate(parts):
+            lanes.append(
+                Lane(
+                    mirror=name,
+                    name=lane if index == 0 else f"{lane}_{index + 1}",
+                    window=window,
+                    topics=tuple(sorted(part)),
+                    others=frozenset(chosen.difference(part)),
+                    patterns=patterns,
+                    foreign_patterns=foreign,
+                    takes_new=index == len(parts) - 1,
+                )
+            )
+    return lanes
+
+
+def _split(topics: Iterable[str]) -> list[list[str]]:
+    parts: list[dict[str, str]] = [{}]
+    for topic in topics:
+        name = re.sub(r"[^A-Za-z0-9]", "_", topic)
+        home = next((part for part in parts if len(part) < MOST_TOPICS and name not in part), None)
+        if home is None:
+            home = {}
+            parts.append(home)
+        home[name] = topic
+    return [list(part.values()) for part in parts]
+
+
+def _matches(topic: str, patterns: Iterable[str]) -> bool:
+    return any(re.fullmatch(pattern, topic) for pattern in patterns)

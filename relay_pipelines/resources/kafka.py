@@ -1,0 +1,49 @@
+"""The clusters of relay.yaml. Dagster only ever sees the file's path: addresses and secrets stay out of its configuration."""
+
+from functools import cached_property
+from pathlib import Path
+
+import dagster as dg
+
+from relay_pipelines import settings
+from relay_pipelines.copy.clock import Clock, SystemClock
+from relay_pipelines.driver import survey
+from relay_pipelines.driver.survey import Survey
+from relay_pipelines.settings import Mirror, Settings
+
+
+class KafkaResource(dg.ConfigurableResource):  # type: ignore[type-arg]  # Dagster's own examples leave the argument out
+    """Source nodes and destinations."""
+
+    config_path: str
+    """Where relay.yaml is."""
+
+    @cached_property
+    def settings(self) -> Settings:
+        """What relay.yaml says now.
+
+        Raises:
+            ConfigError: it is wrong.
+        """
+        return settings.load(Path(self.config_path))
+
+    @property
+    def clock(self) -> Clock:
+        """The clock."""
+        return SystemClock()
+
+    def mirror(self, name: str) -> Mirror:
+        """The mirror of that name."""
+        return self.settings.mirror(name)
+
+    def survey(self, name: str, belongs: survey.Belongs, attempt: int = 0) -> Survey:
+        """Ask the source and the destination.
+
+        Args:
+            belongs: which topics.
+            attempt: each begins with another node of the source.
+
+        Raises:
+            RelayError: no node answers, or the destination does not.
+        """
+        return survey.take(name, self.mirror(name), self.clock, belongs=belongs, first_node=attempt)

@@ -1,0 +1,83 @@
+"""What became of a window so far, by the runs that copied it: the planner's, those from the UI, and backfills."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import dagster as dg
+from dagster import DagsterEventType, DagsterRunStatus, RunRecord, RunsFilter
+
+from relay_pipelines.lanes import keys
+from relay_pipelines.lanes.lane import Lane
+from relay_pipelines.plan.frozen import FrozenWindow
+
+_PARTITION = "dagster/partition"
+_WILL_RETRY = "dagster/will_retry"
+_RETRIED_BY = "dagster/auto_retry_run_id"
+_PARENT = "dagster/parent_run_id"
+_RETRY_SECONDS = 120.0  # a retry that has not begun by then never will
+MOST_ATTEMPTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Attempts:
+    """One window.
+
+    Args:
+        missing: topics of the lane that no run has brought to the window's end.
+        active: whether a run is under way, or about to be started again.
+        requested: how often the planner asked for it.
+        failed_at: when the last run ended, in seconds since the epoch; 0 if none has.
+    """
+
+    window: FrozenWindow
+    missing: Collection[str]
+    active: bool = False
+    requested: int = 0
+    failed_at: float = 0.0
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the planner has no more to do for it; what failed for good is copied with the next window."""
+        return not self.active and (not self.missing or self.requested >= MOST_ATTEMPTS)
+
+
+def of_window(instance: dg.DagsterInstance, lane: Lane, window: FrozenWindow, now: float) -> Attempts:
+    """Look up the window's runs."""
+    records = instance.get_run_records(RunsFilter(tags={_PARTITION: window.key}))
+    missing = set(window.topics).intersection(lane.topics)
+    for record in records:
+        missing -= _done(instance, lane, record)
+    ended = [record.end_time or record.update_timestamp.timestamp() for record in records if record.dagster_run.is_finished]
+    roots = [record for record in records if keys.TAG_ATTEMPT in record.dagster_run.tags and not _is_retry(record)]
+    return Attempts(
+        window=window,
+        missing=missing,
+        active=any(_is_active(record, now) for record in records),
+        requested=len(roots),
+        failed_at=max(ended, default=0.0),
+    )
+
+
+def _is_retry(record: RunRecord) -> bool:
+    return _PARENT in record.dagster_run.tags
+
+
+def _is_active(record: RunRecord, now: float) -> bool:
+    run = record.dagster_run
+    if not run.is_finished:
+        return True
+    waits = run.tags.get(_WILL_RETRY) == "true" and _RETRIED_BY not in run.tags
+    return waits and now - (record.end_time or now) < _RETRY_SECONDS
+
+
+def _done(instance: dg.DagsterInstance, lane: Lane, record: RunRecord) -> set[str]:
+    run = record.dagster_run
+    if run.status is DagsterRunStatus.SUCCESS and run.asset_selection is None:
+        return set(lane.topics)
+    by_key = {keys.mirrored(lane.mirror, topic): topic for topic in lane.topics}
+    if run.status is DagsterRunStatus.SUCCESS:
+        found = run.asset_selection or set()
+    else:
+        events = instance.get_records_for_run(run.run_id, of_type=DagsterEventType.ASSET_MATERIALIZATION).records
+        found = {event.asset_key for event in events if event.asset_key is not None}
+    return {by_key[key] for key in found if key in by_key}

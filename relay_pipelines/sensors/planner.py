@@ -1,0 +1,170 @@
+"""The planner of a lane: cuts what is new into windows, and asks for one run after the other.
+
+One window at a time and in order, because that is what people expect; correctness rests on the checkpoints alone.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import dagster as dg
+
+from relay_pipelines.checks import lag
+from relay_pipelines.console.words import plural, seconds
+from relay_pipelines.driver.survey import Survey
+from relay_pipelines.errors import RelayError
+from relay_pipelines.lanes import keys, windows
+from relay_pipelines.lanes.catalog import Catalog
+from relay_pipelines.lanes.cutter import Cutter
+from relay_pipelines.lanes.lane import Lane
+from relay_pipelines.lanes.windows import History
+from relay_pipelines.plan.cutting import Limits
+from relay_pipelines.plan.frozen import FrozenWindow
+from relay_pipelines.resources import KafkaResource
+from relay_pipelines.sensors.attempts import Attempts, of_window
+
+_TICK_SECONDS = 10
+_LAG_SECONDS = 300.0
+_PRUNED_PER_TICK = 20
+_BACKOFF_SECONDS = 30.0
+
+
+def build(lane: Lane, assets: dg.AssetsDefinition | None, catalog: Catalog) -> dg.SensorDefinition:
+    """The sensor; without topics, and so without assets, it only learns them."""
+
+    @dg.sensor(
+        name=f"plan_{lane.identifier}",
+        description=f"Cuts new records of {lane.mirror}/{lane.name} into windows and copies them one after the other.",
+        minimum_interval_seconds=max(1, min(_TICK_SECONDS, lane.window.every // 1000)),
+        target=None if assets is None else dg.AssetSelection.assets(assets),
+        tags={keys.TAG_MIRROR: lane.mirror, keys.TAG_LANE: lane.name},
+    )
+    def plan(context: dg.SensorEvaluationContext, kafka: KafkaResource) -> dg.SensorResult | dg.SkipReason:
+        try:
+            taken = kafka.survey(lane.mirror, lane.belongs)
+            return _Tick(context, lane, kafka, taken, catalog).result()
+        except RelayError as error:
+            raise dg.Failure(f"{lane.mirror}: {error}") from None
+
+    return plan
+
+
+@dataclass(slots=True)
+class _Cursor:
+    """What the last tick said of the lag: said again when it changes, or after a while."""
+
+    lag_passed: bool | None = None
+    lag_at: float = 0.0
+
+    @staticmethod
+    def load(text: str | None) -> "_Cursor":
+        return _Cursor(**json.loads(text)) if text else _Cursor()
+
+    def dump(self) -> str:
+        return json.dumps({"lag_passed": self.lag_passed, "lag_at": self.lag_at})
+
+
+@dataclass(slots=True)
+class _Tick:
+    """One evaluation."""
+
+    context: dg.SensorEvaluationContext
+    lane: Lane
+    kafka: KafkaResource
+    survey: Survey
+    catalog: Catalog
+    remarks: list[str] = field(default_factory=list)
+
+    def result(self) -> dg.SensorResult | dg.SkipReason:
+        lane, instance, now = self.lane, self.context.instance, self.kafka.clock.now_ms() / 1000
+        self._learn()
+        history = windows.history(instance, lane, lane.window.ahead + 1)
+        looked_up = (of_window(instance, lane, window, now) for window in history.windows)
+        waiting = [one for one in looked_up if not one.is_settled]
+        cut = self._cut(history, len(waiting), now)
+        events: list[dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation] = []
+        events += [windows.event(lane, one) for one in cut]
+        cursor = _Cursor.load(self.context.cursor)
+        found = lag.measure(self.kafka, self.survey, self.kafka.mirror(lane.mirror).start)
+        passed = lag.passes(lane, found)
+        if passed != cursor.lag_passed or now - cursor.lag_at > _LAG_SECONDS or cut:
+            events.append(lag.evaluation(lane, found))
+            cursor = _Cursor(passed, now)
+        waiting = [*[Attempts(window=one, missing=self._listed(one)) for one in reversed(cut)], *waiting]
+        requests = self._requests(list(reversed(waiting)), now)
+        self.remarks.insert(0, str(found))
+        return dg.SensorResult(
+            run_requests=requests,
+            skip_reason=None if requests else "; ".join(self.remarks),
+            cursor=cursor.dump(),
+            dynamic_partitions_requests=self._partitions(cut, history),
+            asset_events=events,
+        )
+
+    def _learn(self) -> None:
+        new = self.catalog.learn(self.lane.mirror, self.survey.destinations)
+        unlisted = [topic for topic in self.survey.destinations if topic not in self.lane.topics]
+        if new:
+            self.context.log.info("new topics: %s", ", ".join(new))
+        if unlisted:
+            self.remarks.append(
+                f"{plural(len(unlisted), 'topic')} without an asset yet ({', '.join(unlisted[:3])}): reload the code location"
+            )
+
+    def _listed(self, window: FrozenWindow) -> set[str]:
+        return set(window.topics).intersection(self.lane.topics)
+
+    def _cut(self, history: History, outstanding: int, now: float) -> list[FrozenWindow]:
+        """Cut new windows: a backlog at once, what has just come in only every so often."""
+        lane = self.lane
+        if not lane.topics:
+            return []
+        limits = Limits(lane.window.max_records, lane.window.max_bytes)
+        coming = Cutter(lane, self.survey, history, limits, int(now * 1000)).new(self.kafka.mirror(lane.mirror).start)
+        cut = [one for one, _ in zip(coming, range(max(0, lane.window.ahead - outstanding)), strict=False)]
+        age = now * 1000 - max((one.planned_at_ms for one in history.windows), default=0)
+        if len(cut) == 1 and age < lane.window.every and next(coming, None) is None:
+            self.remarks.append(f"the next window is cut in {seconds((lane.window.every - age) / 1000)}")
+            return []
+        return cut
+
+    def _requests(self, outstanding: Sequence[Attempts], now: float) -> list[dg.RunRequest]:
+        """Ask for the oldest window that nobody is copying, unless some window is being copied."""
+        active = next((one for one in outstanding if one.active), None)
+        if active is not None:
+            self.remarks.append(f"window {active.window.key} is being copied")
+            return []
+        oldest = next((one for one in outstanding if one.missing), None)
+        if oldest is None:
+            return []
+        rest = oldest.failed_at + _BACKOFF_SECONDS * 2 ** (oldest.requested - 1) - now
+        if oldest.requested and rest > 0:
+            self.remarks.append(
+                f"window {oldest.window.key} failed {plural(oldest.requested, 'time')}, next attempt in {seconds(rest)}"
+            )
+            return []
+        attempt = oldest.requested + 1
+        return [
+            dg.RunRequest(
+                run_key=f"{oldest.window.key}#{attempt}",
+                partition_key=oldest.window.key,
+                asset_selection=[keys.mirrored(self.lane.mirror, topic) for topic in sorted(oldest.missing)],
+                tags=keys.tags(self.lane.mirror, self.lane.name, self.survey.node.name, attempt),
+            )
+        ]
+
+    def _partitions(
+        self, cut: Sequence[FrozenWindow], history: History
+    ) -> list[dg.AddDynamicPartitionsRequest | dg.DeleteDynamicPartitionsRequest]:
+        """Add the new keys, and any of a tick that was killed after its events; drop the oldest beyond what is kept."""
+        partitions, lane = windows.definition(self.lane), self.lane
+        present = self.context.instance.get_dynamic_partitions(lane.partitions_name)
+        known = set(present)
+        added = [one.key for one in [*reversed(history.windows), *cut] if one.key not in known]
+        requests: list[dg.AddDynamicPartitionsRequest | dg.DeleteDynamicPartitionsRequest] = []
+        if added:
+            requests.append(partitions.build_add_request(added))
+        excess = len(present) + len(added) - lane.window.keep
+        if excess > 0:
+            requests.append(partitions.build_delete_request(sorted(present)[: min(excess, _PRUNED_PER_TICK)]))
+        return requests

@@ -1,0 +1,34 @@
+"""How the orchestrator cuts topics into windows."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from relay_pipelines.settings.section import Section
+from relay_pipelines.settings.values import Count, Duration, Pattern, PositiveSize
+
+
+class WindowSettings(Section):
+    """When a window is cut, and how large it may be."""
+
+    every: Duration = 30_000
+    """At most this often, and only if there is something new. A backlog is cut at once."""
+    max_records: Count = 10_000_000
+    """More than this becomes several windows."""
+    max_bytes: PositiveSize = 10 << 30
+    """The same in bytes on the source's disk."""
+    ahead: Count = 3
+    """How many windows of a backlog are cut before they are copied."""
+    keep: Count = 1_000
+    """How many windows are kept in view; the ledger keeps its own time."""
+    lag_target: Duration = 600_000
+    """The lag check fails when the oldest record that is not copied yet is older."""
+
+
+class Lane(Section):
+    """Topics whose windows are cut together and apart from those of others."""
+
+    topics: tuple[Pattern, ...] = Field(min_length=1)
+    """Regular expressions for the whole source topic name."""
+    window: WindowSettings | None = None
+    """In place of the mirror's."""
