@@ -29,13 +29,18 @@ def build(config: Path) -> dg.Definitions:
     catalog = Catalog.beside(config)
     parts = [_mirror(name, mirror, catalog) for name, mirror in loaded.mirrors.items()]
     kafka = KafkaResource(config_path=str(config.absolute()))
-    everything = dg.Definitions(
-        jobs=[once.build(loaded, catalog), replan.build(loaded, catalog), backfill.build(loaded, catalog)],
+    shared = dg.Definitions(
+        jobs=[
+            once.build(loaded, catalog),
+            replan.build(loaded, catalog),
+            backfill.build(loaded, catalog, lambda: everything.get_repository_def().asset_graph),
+        ],
         resources={"kafka": kafka, "pyspark": SparkResource(kafka=kafka)},
         # a run is one op: a process of its own for it would cost two seconds and prove nothing
         executor=dg.in_process_executor,
     )
-    return dg.Definitions.merge(everything, *parts)
+    everything = dg.Definitions.merge(shared, *parts)
+    return everything
 
 
 def _mirror(name: str, mirror: Mirror, catalog: Catalog) -> dg.Definitions:
@@ -53,4 +58,7 @@ def _mirror(name: str, mirror: Mirror, catalog: Catalog) -> dg.Definitions:
     )
 
 
-defs = build(Path(os.environ.get("RELAY_CONFIG", "relay.yaml")))
+@dg.definitions
+def defs() -> dg.Definitions:
+    """What Dagster finds in this module."""
+    return build(Path(os.environ.get("RELAY_CONFIG", "relay.yaml")))

@@ -151,3 +151,10 @@ def _record(message: Any) -> Record:
 def records_of(cluster: Cluster, at: TopicPartition) -> list[Record]:
     """All committed records of a topic-partition, in order."""
     return [record for _, record in read(cluster, at)]
+
+
+def delete(cluster: Cluster, topic: str) -> None:
+    """Delete a topic and wait until it is gone."""
+    admin = AdminClient(client(cluster))
+    admin.delete_topics([topic])[topic].result(30)
+    until(lambda: topic not in admin.list_topics(timeout=30).topics, f"the end of {topic}")

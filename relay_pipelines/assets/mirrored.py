@@ -16,7 +16,7 @@ from relay_pipelines.lanes.copying import WindowReport, copy_window
 from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.lanes.progress import RunLog
 from relay_pipelines.plan.frozen import FrozenWindow
-from relay_pipelines.plan.topics import destinations
+from relay_pipelines.plan.topics import destinations, select
 from relay_pipelines.resources import KafkaResource, SparkResource
 from relay_pipelines.settings import Mirror
 
@@ -37,7 +37,7 @@ def build(lane: Lane, mirror: Mirror) -> dg.AssetsDefinition:
         partitions_def=partitions,
         can_subset=True,
         pool=f"relay_{lane.identifier}",
-    )(_op(lane))
+    )(_op(lane, mirror))
 
 
 def _specs(lane: Lane, mirror: Mirror) -> list[dg.AssetSpec]:
@@ -58,12 +58,13 @@ def _specs(lane: Lane, mirror: Mirror) -> list[dg.AssetSpec]:
     ]
 
 
-def _op(lane: Lane) -> Callable[..., Iterator[Event]]:
+def _op(lane: Lane, mirror: Mirror) -> Callable[..., Iterator[Event]]:
     def copy(context: dg.AssetExecutionContext, kafka: KafkaResource, pyspark: SparkResource) -> Iterator[Event]:
         frozen = _frozen(context.instance, lane, context.partition_key)
         selected = [topic for topic in lane.topics if keys.mirrored(lane.mirror, topic) in context.selected_asset_keys]
         # topics that came since the definitions were loaded have no asset yet, and are copied all the same
-        unlisted = [topic for topic in frozen.topics if topic not in lane.topics and lane.belongs(topic)]
+        mirrored = [one.topic for one in select(frozen.topics, mirror.topics.allow, mirror.topics.deny) if one.included]
+        unlisted = [topic for topic in mirrored if topic not in lane.topics and lane.belongs(topic)]
         report = _copy(context, lane, frozen, [*selected, *unlisted], kafka, pyspark)
         yield from _events(context, lane, report)
         _raise_for(context, report)
@@ -93,7 +94,7 @@ def _copy(
     attempt = int(context.run.tags.get(_RETRY_NUMBER, 0)) + int(context.run.tags.get(keys.TAG_ATTEMPT, 1)) - 1
 
     def tag(taken: Survey) -> None:
-        context.instance.add_run_tags(context.run_id, keys.tags(lane.mirror, lane.name, taken.node.name, attempt + 1))
+        context.instance.add_run_tags(context.run.run_id, keys.tags(lane.mirror, lane.name, taken.node.name, attempt + 1))
 
     stop = Stop()
     on_main_thread = threading.current_thread() is threading.main_thread()
@@ -116,7 +117,7 @@ def _copy(
                 [RunLog(context.log)],
                 stop=stop,
                 surveyed=tag,
-                run_id=context.run_id,
+                run_id=context.run.run_id,
                 attempt=attempt,
             )
         except RelayError as error:
@@ -131,7 +132,7 @@ def _events(context: dg.AssetExecutionContext, lane: Lane, report: WindowReport)
     for topic in report.topics:
         if topic.failure:
             continue
-        told = metadata.of_topic(lane, report, topic, context.run_id)
+        told = metadata.of_topic(lane, report, topic, context.run.run_id)
         if topic.topic in lane.topics:
             yield dg.MaterializeResult(asset_key=keys.mirrored(lane.mirror, topic.topic), metadata=told)
             yield message_counts.result(lane.mirror, topic)
@@ -153,4 +154,4 @@ def _raise_for(context: dg.AssetExecutionContext, report: WindowReport) -> None:
 
 def _no_retries_if_useless(context: dg.AssetExecutionContext, exit_codes: Sequence[int]) -> None:
     if _USELESS_TO_RETRY.intersection(exit_codes):
-        context.instance.add_run_tags(context.run_id, {_MAX_RETRIES: "0"})
+        context.instance.add_run_tags(context.run.run_id, {_MAX_RETRIES: "0"})

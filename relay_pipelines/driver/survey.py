@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential, wait_random
 
 from relay_pipelines.copy import checkpoint as checkpoints
 from relay_pipelines.copy.clock import Clock
@@ -91,7 +91,7 @@ def take(
     for attempt in Retrying(
         retry=retry_if_exception_type(RetriableError),
         stop=stop_after_attempt(_ATTEMPTS),
-        wait=wait_exponential_jitter(0.1, 1.0, jitter=0.1),
+        wait=wait_exponential(0.1, max=1.0) + wait_random(0, 0.1),
         sleep=clock.sleep,
         reraise=True,
     ):

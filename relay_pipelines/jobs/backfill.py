@@ -6,8 +6,13 @@ Not by time-window partitions, whose offsets would be looked up when they run: l
 import datetime as dt
 import time
 import uuid
+from collections.abc import Callable
+from typing import Any
 
 import dagster as dg
+from dagster._core.definitions.assets.graph.asset_graph_subset import AssetGraphSubset
+from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph
+from dagster._core.definitions.events import AssetKeyPartitionKey
 from dagster._core.execution.backfill import PartitionBackfill  # the one way to start a backfill from code
 
 from relay_pipelines.console.words import plural
@@ -27,8 +32,12 @@ _CONFIG = {
 }
 
 
-def build(settings: Settings, catalog: Catalog) -> dg.JobDefinition:
-    """The job over any mirror of these settings."""
+def build(settings: Settings, catalog: Catalog, graph: Callable[[], BaseAssetGraph[Any]]) -> dg.JobDefinition:
+    """The job over any mirror of these settings.
+
+    Args:
+        graph: gives all assets; known only once everything is built, this job included.
+    """
 
     @dg.op(config_schema=_CONFIG)
     def freeze_and_backfill(context: dg.OpExecutionContext, kafka: KafkaResource) -> None:
@@ -39,7 +48,7 @@ def build(settings: Settings, catalog: Catalog) -> dg.JobDefinition:
         if until is not None and until <= since:
             raise dg.Failure("the span ends before it begins; give a `to` that is later than `from`")
         for lane in lanes_of(name, settings.mirror(name), catalog.known(name, settings.mirror(name))):
-            _backfill(context, lane, kafka, since, until)
+            _backfill(context, lane, kafka, (since, until), graph)
 
     @dg.job(name="backfill_by_date", description="Freezes the windows of a time span, then starts a backfill of them.")
     def backfill_by_date() -> None:
@@ -48,11 +57,17 @@ def build(settings: Settings, catalog: Catalog) -> dg.JobDefinition:
     return backfill_by_date
 
 
-def _backfill(context: dg.OpExecutionContext, lane: Lane, kafka: KafkaResource, since_ms: int, until_ms: int | None) -> None:
+def _backfill(
+    context: dg.OpExecutionContext,
+    lane: Lane,
+    kafka: KafkaResource,
+    span_ms: tuple[int, int | None],
+    graph: Callable[[], BaseAssetGraph[Any]],
+) -> None:
     if not lane.topics:
         return
     taken = kafka.survey(lane.mirror, lane.belongs)
-    ranges = ranges_between(taken, since_ms, until_ms, kafka.mirror(lane.mirror).copy_options.request_timeout_ms)
+    ranges = ranges_between(taken, *span_ms, kafka.mirror(lane.mirror).copy_options.request_timeout_ms)
     limits = Limits(lane.window.max_records, lane.window.max_bytes)
     history = windows.history(context.instance, lane, lane.window.ahead + 1)
     cut = list(Cutter(lane, taken, history, limits, kafka.clock.now_ms()).between(ranges))
@@ -60,15 +75,14 @@ def _backfill(context: dg.OpExecutionContext, lane: Lane, kafka: KafkaResource, 
         context.log.info("%s/%s holds no record of that time", lane.mirror, lane.name)
         return
     windows.freeze(context.instance, lane, cut)
-    backfill = PartitionBackfill.from_asset_partitions(
+    everything = graph()
+    wanted = {AssetKeyPartitionKey(keys.mirrored(lane.mirror, topic), one.key) for one in cut for topic in lane.topics}
+    backfill = PartitionBackfill.from_asset_graph_subset(
         backfill_id=uuid.uuid4().hex[:8],
-        asset_graph=context.repository_def.asset_graph,
-        partition_names=[one.key for one in cut],
-        asset_selection=[keys.mirrored(lane.mirror, topic) for topic in lane.topics],
         backfill_timestamp=time.time(),
         tags={keys.TAG_MIRROR: lane.mirror, keys.TAG_LANE: lane.name},
         dynamic_partitions_store=context.instance,
-        all_partitions=False,
+        asset_graph_subset=AssetGraphSubset.from_asset_partition_set(wanted, everything),
         title=f"{lane.mirror}/{lane.name} by date",
         description=None,
         run_config=None,

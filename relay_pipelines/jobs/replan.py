@@ -18,8 +18,8 @@ def build(settings: Settings, catalog: Catalog) -> dg.JobDefinition:
     def plan_anew(context: dg.OpExecutionContext, kafka: KafkaResource) -> None:
         for name, mirror in settings.mirrors.items():
             for lane in lanes_of(name, mirror, catalog.known(name, mirror)):
-                _clear(context, lane)
                 _cut(context, lane, kafka, catalog)
+                _clear(context, lane)
 
     @dg.job(
         name="replan",

@@ -102,7 +102,9 @@ def history(instance: dg.DagsterInstance, lane: Lane, limit: int) -> History:
     """The windows cut last; looks behind those of a backfill by date, within reason."""
     records = dg.AssetRecordsFilter(asset_key=keys.windows(lane.mirror, lane.name))
     found: dict[str, FrozenWindow] = {}
-    last_number, cursor = 0, None
+    present = instance.get_dynamic_partitions(lane.partitions_name)
+    # a key without a plan is not used again: runs that failed for it would count as attempts of the new one
+    last_number, cursor = max((keys.number(key) for key in present), default=0), None
     for _ in range(_PAGES):
         result = instance.fetch_materializations(records, limit=limit, cursor=cursor)
         page = _windows(result)

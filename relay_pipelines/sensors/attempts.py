@@ -47,6 +47,8 @@ def of_window(instance: dg.DagsterInstance, lane: Lane, window: FrozenWindow, no
     missing = set(window.topics).intersection(lane.topics)
     for record in records:
         missing -= _done(instance, lane, record)
+    if not records:
+        missing = {topic for topic in missing if not _is_materialized(instance, lane, topic, window.key)}
     ended = [record.end_time or record.update_timestamp.timestamp() for record in records if record.dagster_run.is_finished]
     roots = [record for record in records if keys.TAG_ATTEMPT in record.dagster_run.tags and not _is_retry(record)]
     return Attempts(
@@ -56,6 +58,12 @@ def of_window(instance: dg.DagsterInstance, lane: Lane, window: FrozenWindow, no
         requested=len(roots),
         failed_at=max(ended, default=0.0),
     )
+
+
+def _is_materialized(instance: dg.DagsterInstance, lane: Lane, topic: str, key: str) -> bool:
+    """Whether a run of no single window, `mirror_once`, has copied the topic."""
+    records = dg.AssetRecordsFilter(asset_key=keys.mirrored(lane.mirror, topic), asset_partitions=[key])
+    return bool(instance.fetch_materializations(records, limit=1).records)
 
 
 def _is_retry(record: RunRecord) -> bool:
@@ -72,12 +80,10 @@ def _is_active(record: RunRecord, now: float) -> bool:
 
 def _done(instance: dg.DagsterInstance, lane: Lane, record: RunRecord) -> set[str]:
     run = record.dagster_run
-    if run.status is DagsterRunStatus.SUCCESS and run.asset_selection is None:
-        return set(lane.topics)
     by_key = {keys.mirrored(lane.mirror, topic): topic for topic in lane.topics}
-    if run.status is DagsterRunStatus.SUCCESS:
-        found = run.asset_selection or set()
+    if run.status is DagsterRunStatus.SUCCESS and run.asset_selection:
+        found = run.asset_selection
     else:
         events = instance.get_records_for_run(run.run_id, of_type=DagsterEventType.ASSET_MATERIALIZATION).records
-        found = {event.asset_key for event in events if event.asset_key is not None}
+        found = frozenset(event.asset_key for event in events if event.asset_key is not None)
     return {by_key[key] for key in found if key in by_key}

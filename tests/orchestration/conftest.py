@@ -1,0 +1,27 @@
+"""A stage per test: a mirror of its own between the clusters of the test run."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dagster import DagsterInstance
+
+from relay_pipelines.embedded import EmbeddedCluster
+from tests.integration.conftest import local_session, local_trap
+from tests.orchestration.stage import Stage, shared
+
+__all__ = ["local_session", "local_trap"]
+
+
+@pytest.fixture
+def stage(
+    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, tmp_path: Path, local_session: Any
+) -> Iterator[Stage]:
+    """A mirror without topics, and an empty Dagster instance."""
+    (tmp_path / "dagster").mkdir()
+    with DagsterInstance.local_temp(str(tmp_path / "dagster")) as instance, shared(local_session):
+        yield Stage(tmp_path, f"m{uuid.uuid4().hex[:8]}", source_cluster, destination_cluster, instance)

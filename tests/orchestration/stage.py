@@ -1,0 +1,178 @@
+"""A relay.yaml, a Dagster instance and the definitions, driven in this process: ticks, runs, and what came of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import yaml
+from dagster import DagsterEventType, DagsterInstance, SensorResult
+
+from relay_pipelines.definitions import build
+from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.lanes import keys
+from relay_pipelines.lanes.catalog import Catalog
+from relay_pipelines.lanes.lane import Lane, lanes_of
+from relay_pipelines.model import TopicPartition
+from relay_pipelines.resources import SparkResource
+from relay_pipelines.settings import load
+from tests import independent
+from tests.independent import Record
+
+
+class SharedSpark(SparkResource):
+    """The session of the test run, which outlives the Dagster run."""
+
+    @property
+    def spark_session(self) -> Any:
+        """The session."""
+        return _shared["session"]
+
+    def teardown_after_execution(self, context: Any) -> None:
+        """Leave it to the others."""
+
+
+_shared: dict[str, Any] = {}
+
+
+@dataclass
+class Stage:
+    """One mirror between the two clusters of the test run.
+
+    Args:
+        folder: of relay.yaml.
+        name: of the mirror.
+    """
+
+    folder: Path
+    name: str
+    source: EmbeddedCluster
+    destination: EmbeddedCluster
+    instance: DagsterInstance
+
+    @property
+    def config(self) -> Path:
+        """Where relay.yaml is."""
+        return self.folder / "relay.yaml"
+
+    def write(self, allow: Sequence[str], **mirror: Any) -> None:
+        """Write relay.yaml; keys of the mirror may be given."""
+        window = {"every": "10ms"} | mirror.pop("window", {})
+        self.config.write_text(
+            yaml.safe_dump(
+                {
+                    "mirrors": {
+                        self.name: {
+                            "source": {"nodes": [{"name": "a", "bootstrap_servers": self.source.cluster().bootstrap_servers[0]}]},
+                            "destination": {"bootstrap_servers": self.destination.cluster().bootstrap_servers[0]},
+                            "topics": {"allow": list(allow), "rename": f"{self.name}.{{topic}}"},
+                            "window": window,
+                            **mirror,
+                        }
+                    }
+                }
+            )
+        )
+
+    @property
+    def lanes(self) -> list[Lane]:
+        """The lanes of the mirror as they would be loaded now."""
+        settings = load(self.config)
+        return lanes_of(
+            self.name, settings.mirror(self.name), Catalog.beside(self.config).known(self.name, settings.mirror(self.name))
+        )
+
+    @property
+    def definitions(self) -> dg.Definitions:
+        """As they would be loaded now."""
+        return build(self.config)
+
+    @property
+    def resources(self) -> dict[str, Any]:
+        """Of the definitions, with the session of the test run."""
+        kafka = self.definitions.resources["kafka"]
+        return {"kafka": kafka, "pyspark": SharedSpark(kafka=kafka)}
+
+    def fill(self, topic: str, values: Sequence[str], partition: int = 0) -> None:
+        """Write records to the source."""
+        independent.write(self.source.cluster(), TopicPartition(topic, partition), [Record(None, one.encode()) for one in values])
+
+    def read(self, topic: str, partition: int = 0) -> list[str]:
+        """Read the copy as an independent read_committed consumer."""
+        found = independent.records_of(self.destination.cluster(), TopicPartition(f"{self.name}.{topic}", partition))
+        return [(one.value or b"").decode() for one in found]
+
+    def tick(self, lane: int = 0, cursor: str | None = None) -> SensorResult:
+        """Evaluate a planner and do what a daemon does with the result, except for launching the runs."""
+        name = f"plan_{self.lanes[lane].identifier}"
+        sensor = self.definitions.get_repository_def().get_sensor_def(name)
+        context = dg.build_sensor_context(instance=self.instance, cursor=cursor, resources={"kafka": self.resources["kafka"]})
+        result = sensor(context)
+        assert isinstance(result, SensorResult)
+        self.take_events(result)
+        self.take_partitions(result)
+        return result
+
+    def take_events(self, result: SensorResult) -> None:
+        """What a daemon does first."""
+        for event in result.asset_events:
+            self.instance.report_runless_asset_event(event)
+
+    def take_partitions(self, result: SensorResult) -> None:
+        """What a daemon does next."""
+        for request in result.dynamic_partitions_requests or []:
+            if isinstance(request, dg.AddDynamicPartitionsRequest):
+                self.instance.add_dynamic_partitions(request.partitions_def_name, list(request.partition_keys))
+            else:
+                for key in request.partition_keys:
+                    self.instance.delete_dynamic_partition(request.partitions_def_name, key)
+
+    def run(
+        self, request: dg.RunRequest | None = None, *, key: str = "", topics: Sequence[str] = ()
+    ) -> dg.ExecuteInProcessResult:
+        """Copy a window: as a planner asked for it, or as a person would."""
+        partition = request.partition_key if request else key
+        wanted = list(request.asset_selection or []) if request else [keys.mirrored(self.name, topic) for topic in topics]
+        assets = list(self.definitions.assets or [])
+        return dg.materialize(
+            assets,
+            selection=dg.AssetSelection.assets(*wanted),
+            partition_key=partition,
+            instance=self.instance,
+            resources=self.resources,
+            tags=dict(request.tags) if request else {},
+            raise_on_error=False,
+        )
+
+    def job(self, name: str, config: dict[str, Any] | None = None) -> dg.ExecuteInProcessResult:
+        """Run one of the jobs in this process."""
+        job = self.definitions.get_repository_def().get_job(name)
+        op = next(iter(job.graph.node_dict))
+        run_config = {"ops": {op: {"config": config}}} if config else {}
+        return job.execute_in_process(
+            run_config=run_config, instance=self.instance, resources=self.resources, raise_on_error=False
+        )
+
+
+def failure(result: dg.ExecuteInProcessResult) -> str:
+    """The one line of the failure of a run."""
+    events = [one for one in result.all_events if one.event_type is DagsterEventType.STEP_FAILURE]
+    data = events[0].step_failure_data
+    return str(data.user_failure_data.description if data.user_failure_data else data.error)
+
+
+def checks(result: dg.ExecuteInProcessResult) -> dict[str, dg.AssetCheckEvaluation]:
+    """The count checks of a run by topic."""
+    return {one.asset_key.path[-1]: one for one in result.get_asset_check_evaluations()}
+
+
+@contextmanager
+def shared(session: Any) -> Iterator[None]:
+    """Let the runs use this Spark session."""
+    _shared["session"] = session
+    yield
+    _shared.clear()

@@ -1,0 +1,240 @@
+"""Windows: cut by the planner, copied by runs, counted; on real brokers, with Dagster in this process."""
+
+from __future__ import annotations
+
+import dagster as dg
+import pytest
+
+from relay_pipelines.lanes import keys
+from relay_pipelines.model import TopicPartition
+from tests.independent import Record, create, delete, write
+from tests.orchestration.stage import Stage, checks, failure
+
+
+@pytest.fixture
+def topics(stage: Stage, topic_name: str) -> list[str]:
+    """Two topics with records, and one without; with dots and dashes in their names."""
+    names = [f"{topic_name}.a", f"{topic_name}-b", f"{topic_name}.empty"]
+    for name in names:
+        create(stage.source.cluster(), name, 2, {"retention.ms": "-1"})
+    stage.fill(names[0], [f"a{number}" for number in range(100)])
+    stage.fill(names[1], [f"b{number}" for number in range(50)], partition=1)
+    stage.write([name.replace(".", r"\.") for name in names])
+    return names
+
+
+def test_from_new_records_to_a_checked_copy(stage: Stage, topics: list[str]) -> None:
+    """One tick freezes one window of all topics and asks for one run; the run copies it, tells what it did, and counts."""
+    result = stage.tick()
+
+    (request,) = result.run_requests or []
+    assert request.partition_key == keys.window(stage.name, "main", 1)
+    assert {key.path[-1] for key in request.asset_selection or []} == set(topics)
+    assert request.tags[keys.TAG_MIRROR] == stage.name
+    run = stage.run(request)
+    assert run.success
+    assert stage.read(topics[0]) == [f"a{number}" for number in range(100)]
+    assert stage.read(topics[1], 1) == [f"b{number}" for number in range(50)]
+    events = [one.materialization for one in run.get_asset_materialization_events()]
+    told = {one.asset_key.path[-1]: one.metadata for one in events}
+    assert [told[topic]["records"].value for topic in topics] == [100, 50, 0]
+    assert [told[topic]["lag before"].value for topic in topics] == [100, 50, 0]
+    assert [told[topic]["lag after"].value for topic in topics] == [0, 0, 0]
+    assert {topic: check.passed for topic, check in checks(run).items()} == dict.fromkeys(topics, True)
+    assert not stage.tick().run_requests, "nothing is new"
+
+
+def test_a_done_window_copies_nothing_again(stage: Stage, topics: list[str]) -> None:
+    """Materialised again, a window copies nothing and passes its check again."""
+    (request,) = stage.tick().run_requests or []
+    assert stage.run(request).success
+
+    again = stage.run(key=str(request.partition_key), topics=topics)
+
+    assert again.success
+    assert len(stage.read(topics[0])) == 100
+    assert all(check.passed for check in checks(again).values())
+    events = [one.materialization for one in again.get_asset_materialization_events()]
+    assert [one.metadata["copied by this run"].value for one in events] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(("tampering", "complaint"), [("doubled", "not written by this mirror"), ("lost", "are there")])
+def test_tampering_is_caught(stage: Stage, topics: list[str], tampering: str, complaint: str) -> None:
+    """A record that somebody adds to the destination, and records that somebody deletes there, fail the window's check."""
+    (request,) = stage.tick().run_requests or []
+    assert stage.run(request).success
+    at = TopicPartition(f"{stage.name}.{topics[0]}", 0)
+    if tampering == "doubled":
+        write(stage.destination.cluster(), at, [Record(None, b"a0")])
+    else:
+        # a topic of the same name with the first ten records only
+        delete(stage.destination.cluster(), at.topic)
+        create(stage.destination.cluster(), at.topic, 2)
+        write(stage.destination.cluster(), at, [Record(None, f"a{number}".encode()) for number in range(10)])
+
+    again = stage.run(key=str(request.partition_key), topics=topics)
+
+    found = checks(again)
+    assert not found[topics[0]].passed
+    assert complaint in str(found[topics[0]].description)
+    assert found[topics[1]].passed
+
+
+def test_a_backlog_becomes_several_windows(stage: Stage, topics: list[str]) -> None:
+    """More than a window holds is cut into several, so many ahead, each topic-partition getting its share."""
+    stage.write([name.replace(".", r"\.") for name in topics], window={"max_records": 60, "ahead": 2})
+
+    first = stage.tick()
+
+    present = stage.instance.get_dynamic_partitions(keys.partitions(stage.name, "main"))
+    assert present == [keys.window(stage.name, "main", 1), keys.window(stage.name, "main", 2)]
+    (request,) = first.run_requests or []
+    assert stage.run(request).success
+    assert [len(stage.read(topics[0])), len(stage.read(topics[1], 1))] == [30, 30]
+    second = stage.tick()
+    assert second.skip_reason is None, second.skip_reason
+    (request,) = second.run_requests or []
+    assert request.partition_key == keys.window(stage.name, "main", 2)
+    assert len(stage.instance.get_dynamic_partitions(keys.partitions(stage.name, "main"))) == 3
+    assert stage.run(request).success
+    (request,) = stage.tick().run_requests or []
+    assert stage.run(request).success
+    assert not stage.tick().run_requests
+    assert stage.read(topics[0]) == [f"a{number}" for number in range(100)]
+    assert stage.read(topics[1], 1) == [f"b{number}" for number in range(50)]
+
+
+def test_windows_in_the_wrong_order_lose_nothing(stage: Stage, topics: list[str]) -> None:
+    """The second window, copied first by a mirror that never copied anything, copies the first one's records as well."""
+    stage.write([name.replace(".", r"\.") for name in topics], window={"max_records": 60, "ahead": 3})
+    stage.tick()
+
+    second = stage.run(key=keys.window(stage.name, "main", 2), topics=topics)
+    first = stage.run(key=keys.window(stage.name, "main", 1), topics=topics)
+
+    assert second.success
+    assert first.success
+    assert stage.read(topics[0]) == [f"a{number}" for number in range(70)]
+    assert all(check.passed for run in (first, second) for check in checks(run).values())
+
+
+def test_the_database_is_wiped(stage: Stage, topics: list[str]) -> None:
+    """With Dagster's memory lost in the middle of a backlog, planning goes on from the checkpoints."""
+    stage.write([name.replace(".", r"\.") for name in topics], window={"max_records": 60, "ahead": 2})
+    (request,) = stage.tick().run_requests or []
+    assert stage.run(request).success
+
+    with dg.DagsterInstance.ephemeral() as fresh:
+        stage.instance = fresh
+        for _ in range(3):
+            for request in stage.tick().run_requests or []:
+                assert stage.run(request).success
+
+        assert stage.read(topics[0]) == [f"a{number}" for number in range(100)]
+        assert stage.read(topics[1], 1) == [f"b{number}" for number in range(50)]
+
+
+class TestKilledInTheMiddleOfATick:
+    """A daemon does three things with a tick; killed between them, the next tick goes on."""
+
+    def test_after_the_events(self, stage: Stage, topics: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        """The plan is there, its key is not: the key is added, and the same window is asked for."""
+        monkeypatch.setattr(stage, "take_partitions", lambda _: None)
+        before = stage.tick()
+        monkeypatch.undo()
+
+        (request,) = stage.tick().run_requests or []
+
+        assert request.run_key == (before.run_requests or [])[0].run_key
+        assert stage.run(request).success
+        assert len(stage.read(topics[0])) == 100
+
+    def test_after_the_partition_was_added(self, stage: Stage, topics: list[str]) -> None:
+        """Key and plan are there, the run is not: it is asked for."""
+        before = stage.tick()
+
+        (request,) = stage.tick().run_requests or []
+
+        assert request.run_key == (before.run_requests or [])[0].run_key
+        assert stage.run(request).success
+        assert len(stage.read(topics[0])) == 100
+
+
+class TestBadInput:
+    """One line that says what to do, and nothing lost."""
+
+    def test_a_window_that_was_never_planned(self, stage: Stage, topics: list[str]) -> None:
+        """Somebody adds a partition by hand and materialises it."""
+        key = keys.window(stage.name, "main", 77)
+        stage.instance.add_dynamic_partitions(keys.partitions(stage.name, "main"), [key])
+
+        run = stage.run(key=key, topics=topics)
+
+        assert not run.success
+        assert failure(run).startswith(f"window {key} has no plan")
+        assert "run the job replan" in failure(run)
+        assert stage.job("replan").success
+        assert key not in stage.instance.get_dynamic_partitions(keys.partitions(stage.name, "main"))
+
+    def test_a_plan_that_was_wiped(self, stage: Stage, topics: list[str]) -> None:
+        """Somebody wipes the plan asset with a window outstanding: replan, and all is copied."""
+        (request,) = stage.tick().run_requests or []
+        stage.instance.wipe_assets([keys.windows(stage.name, "main")])
+
+        run = stage.run(request)
+
+        assert "has no plan" in failure(run)
+        assert stage.job("replan").success
+        result = stage.tick()
+        assert result.skip_reason is None, result.skip_reason
+        (request,) = result.run_requests or []
+        assert stage.run(request).success
+        assert stage.read(topics[0]) == [f"a{number}" for number in range(100)]
+
+    def test_a_topic_that_was_removed_with_windows_outstanding(self, stage: Stage, topics: list[str]) -> None:
+        """The window goes on without it; asked for it by name, a run says that it is not mirrored any more."""
+        (request,) = stage.tick().run_requests or []
+        stage.write([topics[1]])
+
+        run = stage.run(key=str(request.partition_key), topics=[topics[1]])
+
+        assert run.success
+        assert stage.read(topics[1], 1) == [f"b{number}" for number in range(50)]
+        assert not stage.tick().run_requests
+
+    @pytest.mark.usefixtures("topics")
+    def test_no_node_answers(self, stage: Stage) -> None:
+        """The run fails with the line that `relay run` would say."""
+        (request,) = stage.tick().run_requests or []
+        text = stage.config.read_text().replace(stage.source.cluster().bootstrap_servers[0], "127.0.0.1:1")
+        stage.config.write_text(text)
+
+        run = stage.run(request)
+
+        assert not run.success
+        assert "cannot be reached" in failure(run)
+
+
+def test_everything_at_once(stage: Stage, topics: list[str]) -> None:
+    """`mirror_once` copies all there is in one run, and leaves a window with its materialisations and checks."""
+    run = stage.job("mirror_once")
+
+    assert run.success
+    assert stage.read(topics[0]) == [f"a{number}" for number in range(100)]
+    key = keys.window(stage.name, "main", 1)
+    assert stage.instance.get_materialized_partitions(keys.mirrored(stage.name, topics[0])) == {key}
+    assert not stage.tick().run_requests
+    assert stage.job("mirror_once").success
+
+
+def test_by_date(stage: Stage, topics: list[str]) -> None:
+    """`backfill_by_date` freezes the windows of a span and starts a backfill of exactly those."""
+    run = stage.job("backfill_by_date", {"mirror": stage.name, "from": "2023-01-01", "to": "2030-01-01"})
+
+    assert run.success
+    (backfill,) = stage.instance.get_backfills()
+    present = stage.instance.get_dynamic_partitions(keys.partitions(stage.name, "main"))
+    assert len(present) == 1
+    assert stage.run(key=present[0], topics=topics).success
+    assert stage.read(topics[0]) == [f"a{number}" for number in range(100)]
+    assert backfill.title == f"{stage.name}/main by date"
