@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup test check demo bench chaos lock clean prerequisites
+.PHONY: setup test check demo ui bench chaos lock clean prerequisites
 .DEFAULT_GOAL := setup
 
 setup: $(STAMP)  ## Install everything into .venv; the command is .venv/bin/relay.
@@ -37,6 +37,9 @@ check: setup  ## Linters, types and the rules on who may import whom.
 
 demo: setup  ## Two upstream clusters and a destination on this machine, mirrored while a process is killed.
 	$(BIN)/relay demo
+
+ui: setup  ## The same clusters, mirrored by Dagster: http://127.0.0.1:3000
+	$(BIN)/relay ui
 
 bench: setup  ## Speed and memory against other mirrors; writes docs/benchmarks.md.
 	$(BIN)/python -m benchmarks

@@ -127,3 +127,15 @@ def demo(
     from relay_pipelines.demo import main
 
     return int(main(keep=keep))
+
+
+@app.command()
+def ui(
+    port: Annotated[int, typer.Option("--port", "-p", min=1, max=65_535, help="Where to serve, on 127.0.0.1.")] = 3000,
+    *,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the folder with relay.yaml, logs and data.")] = False,
+) -> int:
+    """Mirror between Kafka clusters on this machine, with Dagster, in the browser."""
+    from relay_pipelines.demo.ui import main
+
+    return int(main(port, keep=keep))

@@ -9,6 +9,8 @@ reading     reads a cluster from end to end, with a client that is not ours
 proof       compares two sides, record by record
 telling     what people see
 story       all of it in order
+dagster     Dagster as a process, and its GraphQL
+ui          `relay ui`: the same clusters, mirrored in the browser
 """
 
 from __future__ import annotations
