@@ -1,0 +1,145 @@
+"""What holds however a backlog is cut into windows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relay_pipelines.model import OffsetRange, TopicPartition
+from relay_pipelines.plan.cutting import Limits, backlog, cut
+from relay_pipelines.plan.frozen import FrozenWindow
+from relay_pipelines.plan.topics import is_topic_name, literal_names
+from relay_pipelines.plan.windows import Position, StartPolicy, data_loss, uncopied
+
+topic_partitions = st.builds(TopicPartition, st.sampled_from(["a", "a.b", "c"]), st.integers(0, 20))
+offsets = st.integers(0, 2**40)
+starts = st.sampled_from(StartPolicy)
+
+
+@st.composite
+def waiting_ranges(draw: st.DrawFn) -> list[OffsetRange]:
+    """Ranges of distinct topic-partitions, small enough to be cut record by record, in order."""
+    found = draw(st.lists(topic_partitions, unique=True, max_size=8))
+    begins = {at: draw(offsets) for at in found}
+    return [OffsetRange(at, begins[at], begins[at] + draw(st.integers(0, 60))) for at in sorted(found)]
+
+
+@st.composite
+def position_lists(draw: st.DrawFn) -> list[Position]:
+    """Positions of distinct topic-partitions, guards among them."""
+    positions = []
+    for at in draw(st.lists(topic_partitions, unique=True, max_size=8)):
+        low, end = sorted((draw(offsets), draw(offsets)))
+        positions.append(Position(at, low, end, draw(st.none() | offsets | st.just(end)), draw(st.integers(0, 9)) == 0))
+    return positions
+
+
+sizes = st.dictionaries(topic_partitions, st.floats(0, 1000))
+limits = st.builds(Limits, st.integers(1, 200), st.integers(1, 20_000))
+planned_ends = st.dictionaries(topic_partitions, offsets)
+
+
+@given(waiting_ranges(), sizes, limits)
+def test_every_offset_is_in_exactly_one_window(waiting, sizes, limits):
+    """Windows cut one after the other join without a gap and without an overlap, and they come to an end."""
+    left = waiting
+    reached = [one.start for one in waiting]
+    while any(map(len, left)):
+        window = cut(left, sizes, limits)
+        assert [one.topic_partition for one in window] == [one.topic_partition for one in waiting]
+        assert [one.start for one in window] == reached
+        assert all(len(taken) > 0 for taken, had in zip(window, left, strict=True) if len(had))
+        reached = [one.end for one in window]
+        left = [replace(had, start=taken.end) for had, taken in zip(left, window, strict=True)]
+    assert reached == [one.end for one in waiting]
+
+
+@given(waiting_ranges(), sizes, limits)
+def test_no_window_exceeds_its_limits(waiting, sizes, limits):
+    """Only where no range has more than one offset: less than that is no window."""
+    window = cut(waiting, sizes, limits)
+    records = sum(map(len, window))
+    size = sum(len(one) * sizes.get(one.topic_partition, 0.0) for one in window)
+    least = all(len(one) <= 1 for one in window)
+    assert least or (records <= limits.max_records and size <= limits.max_bytes)
+
+
+@given(waiting_ranges(), sizes, limits)
+def test_no_window_is_smaller_than_it_must_be(waiting, sizes, limits):
+    """One offset more of each topic-partition that has more would break a limit: a run costs its start."""
+    window = cut(waiting, sizes, limits)
+    share = max(map(len, window), default=0) + 1
+    larger = [min(len(one), share) for one in waiting]
+    size = sum(count * sizes.get(one.topic_partition, 0.0) for count, one in zip(larger, waiting, strict=True))
+    assert window == waiting or sum(larger) > limits.max_records or size > limits.max_bytes
+
+
+@given(position_lists(), planned_ends, starts)
+def test_the_backlog_begins_where_plans_and_checkpoints_end(positions, planned, start):
+    """Planned ends win over a smaller checkpoint and the other way round; ranges never run backwards, and end with the source."""
+    found = {one.topic_partition: one for one in backlog(positions, planned, start)}
+    assert set(found) == {one.topic_partition for one in positions}
+    for one in positions:
+        known = [end for end in (planned.get(one.topic_partition), one.next_offset) if end is not None]
+        cut_here = found[one.topic_partition]
+        assert not known or cut_here.start == max(known)
+        assert cut_here.start <= cut_here.end
+        assert len(cut_here) == 0 or cut_here.end == one.end_offset
+
+
+@given(position_lists(), planned_ends, starts)
+def test_a_guarded_topic_partition_is_not_cut(positions, planned, start):
+    """What a guard holds back has an empty range; what none does has all that is left."""
+    for one, cut_here in zip(
+        sorted(positions, key=lambda one: one.topic_partition), backlog(positions, planned, start), strict=True
+    ):
+        if data_loss(one) is not None:
+            assert len(cut_here) == 0
+        else:
+            assert cut_here.end >= one.end_offset
+
+
+@given(position_lists(), starts)
+def test_without_plans_the_backlog_is_what_is_uncopied(positions, start):
+    """The planner and the lag it reports tell the same story, but for what guards hold back."""
+    expected = uncopied(positions, start)
+    guarded = {one.topic_partition for one in positions if data_loss(one) is not None}
+    for one in backlog(positions, {}, start):
+        assert one.start == expected[one.topic_partition].start
+        assert one.topic_partition in guarded or one == expected[one.topic_partition]
+
+
+@given(position_lists(), planned_ends, starts)
+def test_a_backlog_that_was_planned_leaves_nothing(positions, planned, start):
+    """The next tick cuts nothing twice."""
+    ends = {one.topic_partition: one.end for one in backlog(positions, planned, start)}
+    assert not any(map(len, backlog(positions, ends, start)))
+
+
+@given(
+    waiting_ranges(),
+    st.data(),
+    st.text("node-1_é", max_size=5),
+    offsets,
+    offsets,
+    st.booleans(),
+)
+def test_a_frozen_window_comes_back_as_it_was_written(ranges, data, node, planned_at_ms, size_bytes, by_date):
+    """JSON round trip, with origins of some of its topic-partitions."""
+    begun = data.draw(st.sets(st.sampled_from(ranges))) if ranges else set()
+    origins = {one.topic_partition: data.draw(offsets) for one in begun}
+    frozen = FrozenWindow("m-main-00000001", tuple(ranges), origins, node, planned_at_ms, size_bytes, by_date)
+    back = FrozenWindow.from_json(frozen.key, frozen.to_json())
+    assert back == frozen
+    assert [one for window in back.windows(back.topics) for one in window.ranges] == ranges
+    assert [window.topic for window in back.windows(back.topics)] == back.topics
+
+
+@given(st.lists(st.text(r"ab.\-_*|", max_size=5)))
+def test_a_literal_name_is_what_its_pattern_matches(patterns):
+    """Every name told is a topic name that one of the patterns matches when its dots are taken for what they are."""
+    for name in literal_names(patterns):
+        assert is_topic_name(name)
+        assert name.replace(".", r"\.") in patterns

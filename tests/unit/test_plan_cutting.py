@@ -1,0 +1,197 @@
+"""From a backlog to windows that are written down, as tables."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from relay_pipelines.errors import UnsupportedError
+from relay_pipelines.model import OffsetRange, TopicPartition, Window
+from relay_pipelines.plan.cutting import Limits, backlog, cut
+from relay_pipelines.plan.frozen import FrozenWindow
+from relay_pipelines.plan.topics import literal_names
+from relay_pipelines.plan.windows import Position, StartPolicy, uncopied
+
+EARLIEST, LATEST = StartPolicy.EARLIEST, StartPolicy.LATEST
+UNLIMITED = 2**63
+
+
+def at(partition: int, topic: str = "t") -> TopicPartition:
+    return TopicPartition(topic, partition)
+
+
+def ranges_of(*bounds: tuple[int, int]) -> list[OffsetRange]:
+    return [OffsetRange(at(partition), *each) for partition, each in enumerate(bounds)]
+
+
+BACKLOGS = [
+    # title, start, (low, end, checkpoint) per partition, {partition: planned end}, (start, end) per partition
+    ("nothing was planned or copied", EARLIEST, [(3, 9, None)], {}, [(3, 9)]),
+    ("a plan is not cut twice while it waits to be copied", EARLIEST, [(0, 9, None)], {0: 5}, [(5, 9)]),
+    ("a plan beyond the checkpoint wins", EARLIEST, [(0, 9, 2)], {0: 5}, [(5, 9)]),
+    ("a checkpoint beyond the plan wins: `relay run` copies, too", EARLIEST, [(0, 9, 7)], {0: 5}, [(7, 9)]),
+    ("all is planned", EARLIEST, [(0, 9, 2)], {0: 9}, [(9, 9)]),
+    ("an idle topic-partition keeps its place in the window", EARLIEST, [(0, 9, 9), (0, 9, 1)], {}, [(9, 9), (1, 9)]),
+    ("latest begins at the end", LATEST, [(0, 9, None)], {}, [(9, 9)]),
+    ("latest, planned before: what came since is cut, not skipped", LATEST, [(0, 12, None)], {0: 9}, [(9, 12)]),
+    (
+        "a partition added after the plan: latest would lose its first records",
+        LATEST,
+        [(0, 9, None), (0, 3, None)],
+        {0: 9},
+        [(9, 9), (0, 3)],
+    ),
+    ("retention took records: a guard holds it back", EARLIEST, [(5, 9, 2)], {}, [(2, 2)]),
+    ("a guard holds back what was planned as well", EARLIEST, [(5, 9, 2)], {0: 7}, [(7, 7)]),
+    ("truncated below the checkpoint", EARLIEST, [(0, 5, 7)], {}, [(7, 7)]),
+    ("truncated below the plan: no range runs backwards", EARLIEST, [(0, 5, 2)], {0: 8}, [(8, 8)]),
+    ("a guard stops no sibling", EARLIEST, [(5, 9, 2), (0, 9, 2)], {}, [(2, 2), (2, 9)]),
+]
+
+
+@pytest.mark.parametrize(
+    ("start", "held", "planned", "expected"), [one[1:] for one in BACKLOGS], ids=[one[0] for one in BACKLOGS]
+)
+def test_backlog(start, held, planned, expected):
+    """Every topic-partition has a range, that begins where plans and checkpoints end."""
+    positions = [Position(at(partition), *values) for partition, values in enumerate(held)]
+    assert backlog(positions, {at(partition): end for partition, end in planned.items()}, start) == ranges_of(*expected)
+
+
+def test_a_recreated_topic_is_not_cut():
+    """Its offsets are those of other records than the ones that were copied."""
+    assert backlog([Position(at(0), 0, 9, 2, recreated=True)], {}, EARLIEST) == ranges_of((2, 2))
+
+
+def test_a_backlog_is_sorted():
+    """Brokers answer in any order; a frozen window groups its ranges by topic."""
+    positions = [Position(at(partition, topic), 0, 1) for topic, partition in (("b", 0), ("a", 1), ("b", 1), ("a", 0))]
+    assert [str(one) for one in backlog(positions, {}, EARLIEST)] == ["a-0[0, 1)", "a-1[0, 1)", "b-0[0, 1)", "b-1[0, 1)"]
+
+
+CUTS = [
+    # title, (start, end) per partition, bytes per offset by partition, limits, ends
+    ("all of it fits", [(0, 9), (5, 8)], {}, (12, UNLIMITED), [9, 8]),
+    ("one record too many: the large one waits", [(0, 9), (5, 8)], {}, (11, UNLIMITED), [8, 8]),
+    ("what is small is taken whole, so nothing starves", [(0, 1000), (0, 2), (0, 1000)], {}, (102, UNLIMITED), [50, 2, 50]),
+    ("equal shares, even if some of the limit is left", [(0, 9), (0, 9)], {}, (9, UNLIMITED), [4, 4]),
+    ("bytes limit as well", [(0, 100), (0, 100)], {0: 10.0, 1: 1.0}, (UNLIMITED, 110), [10, 10]),
+    ("one byte too many", [(0, 100), (0, 100)], {0: 10.0, 1: 1.0}, (UNLIMITED, 109), [9, 9]),
+    ("a size that is not known counts for nothing", [(0, 100), (0, 100)], {0: 10.0}, (UNLIMITED, 50), [5, 5]),
+    ("below a record a window would never end: one of each", [(0, 9), (0, 9), (4, 4)], {}, (1, UNLIMITED), [1, 1, 4]),
+    ("one record is larger than the limit", [(7, 9)], {0: 1e12}, (UNLIMITED, 1), [8]),
+    ("nothing waits", [(4, 4)], {}, (1, 1), [4]),
+    ("no topic-partitions", [], {}, (1, 1), []),
+]
+
+
+@pytest.mark.parametrize(("waiting", "sizes", "limits", "ends"), [one[1:] for one in CUTS], ids=[one[0] for one in CUTS])
+def test_cut(waiting, sizes, limits, ends):
+    """A window is the beginning of every range, as much of it as the limits allow."""
+    sizes_by_partition = {at(partition): size for partition, size in sizes.items()}
+    expected = ranges_of(*((start, end) for (start, _), end in zip(waiting, ends, strict=True)))
+    assert cut(ranges_of(*waiting), sizes_by_partition, Limits(*limits)) == expected
+
+
+UNCOPIED = [
+    ("never copied, from earliest", EARLIEST, (3, 9, None), (3, 9)),
+    ("never copied, from latest", LATEST, (3, 9, None), (9, 9)),
+    ("from the checkpoint", LATEST, (3, 9, 5), (5, 9)),
+    ("retention took records: they are still to be copied", EARLIEST, (3, 9, 1), (1, 9)),
+]
+
+
+@pytest.mark.parametrize(("start", "held", "expected"), [one[1:] for one in UNCOPIED], ids=[one[0] for one in UNCOPIED])
+def test_uncopied(start, held, expected):
+    """What is to be copied does not depend on whether a guard would let it."""
+    assert uncopied([Position(at(0), *held)], start) == {at(0): OffsetRange(at(0), *expected)}
+
+
+def test_nothing_is_uncopied_above_a_truncated_source():
+    """A checkpoint above the end is a range of no offsets, not of negative ones."""
+    (found,) = uncopied([Position(at(0), 0, 5, 9)], EARLIEST).values()
+    assert not found
+
+
+FROZEN = FrozenWindow(
+    "m-main-00000007",
+    (
+        OffsetRange(at(0, "a.b"), 3, 9),
+        OffsetRange(at(1, "a.b"), 0, 0),
+        OffsetRange(at(0, "idle"), 5, 5),
+        OffsetRange(at(0, "z"), 2**40, 2**40 + 1),
+    ),
+    {at(1, "a.b"): 0, at(0, "z"): 7},
+    "node1",
+    1_700_000_000_000,
+    12_345,
+    by_date=True,
+)
+
+
+class TestFrozenWindow:
+    """What is written down before anything is copied."""
+
+    def test_comes_back_as_it_was_written(self):
+        """A run reads exactly what the planner froze, an origin of 0 included."""
+        assert FrozenWindow.from_json(FROZEN.key, FROZEN.to_json()) == FROZEN
+
+    def test_is_written_as_before(self):
+        """Windows that an earlier version has frozen must be readable: a change here needs another version number."""
+        assert FROZEN.to_json() == (
+            '{"version":1,"node":"node1","planned_at_ms":1700000000000,"size_bytes":12345,"by_date":true,"topics":'
+            '{"a.b":[[0,3,9,null],[1,0,0,0]],"idle":[[0,5,5,null]],"z":[[0,1099511627776,1099511627777,7]]}}'
+        )
+
+    def test_of_a_newer_version_is_refused(self):
+        """What the numbers mean is not guessed."""
+        text = json.dumps(json.loads(FROZEN.to_json()) | {"version": 2})
+        with pytest.raises(UnsupportedError) as caught:
+            FrozenWindow.from_json("m-main-00000007", text)
+        assert str(caught.value) == (
+            "the plan of window m-main-00000007 has version 2, this relay reads version 1; upgrade relay_pipelines"
+        )
+
+    def test_has_a_window_for_each_topic_asked_for(self):
+        """Idle topics have theirs, so that the grid of topics and windows has no unexplained holes."""
+        assert FROZEN.windows({"a.b", "idle", "unknown"}) == [
+            Window("a.b", FROZEN.ranges[:2]),
+            Window("idle", FROZEN.ranges[2:3]),
+        ]
+
+    def test_tells_topics_records_and_ends(self):
+        """The next window begins where this one ends, also where nothing was new."""
+        assert FROZEN.topics == ["a.b", "idle", "z"]
+        assert FROZEN.records == 7
+        assert FROZEN.ends == {at(0, "a.b"): 9, at(1, "a.b"): 0, at(0, "idle"): 5, at(0, "z"): 2**40 + 1}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("orders", ["orders"]),
+        (r"orders\.events", ["orders.events"]),
+        (r"a\.b\.c-d_e", ["a.b.c-d_e"]),
+        ("orders.events", []),  # the dot stands for any character
+        (r"orders.a\.b", []),
+        ("orders.*", []),
+        ("orders|payments", []),
+        ("orders?", []),
+        (r"orders\\.events", []),
+        (r"\d", []),
+        ("(orders)", []),
+        ("", []),
+        (r"\.", []),
+        (r"\.\.", []),
+        ("x" * 250, []),
+    ],
+)
+def test_a_pattern_of_one_name_is_known_without_asking(pattern, names):
+    """An asset for a topic that a pattern does not name would be an asset for a topic that is not there."""
+    assert literal_names([pattern]) == names
+
+
+def test_literal_names_keep_their_order():
+    """The order in which topics were first seen decides on their lanes."""
+    assert literal_names(["z", ".*", r"a\.b"]) == ["z", "a.b"]
