@@ -1,8 +1,10 @@
 """The topics seen at the sources, in a file: definitions are loaded from it, so that loading asks no cluster."""
 
+import fcntl
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from relay_pipelines.plan.topics import literal_names
@@ -15,7 +17,8 @@ _DEFAULT = Path("var", "relay", "topics.json")
 class Catalog:
     """Topics by mirror, in the order in which they were first seen: a topic stays in its lane when others come.
 
-    Losing the file loses nothing but that order; the next tick of a planner writes it again.
+    Losing the file loses nothing but that order; the next tick of a planner writes it again. Planners learn at the same time,
+    in threads and in processes.
 
     Args:
         path: of the file, which need not exist.
@@ -35,27 +38,41 @@ class Catalog:
         return list(self._read().get(mirror, []))
 
     def known(self, name: str, mirror: Mirror) -> list[str]:
-        """The topics of a mirror that can be known without asking: those seen before, and those that relay.yaml spells out."""
-        return list(dict.fromkeys([*self.topics(name), *literal_names(mirror.topics.allow)]))
+        """The topics of a mirror that can be known without asking: those that relay.yaml spells out, and those seen before.
+
+        In this order: planners learn the first ones in any order, which must not move them to another lane.
+        """
+        return list(dict.fromkeys([*literal_names(mirror.topics.allow), *self.topics(name)]))
 
     def learn(self, mirror: str, topics: Iterable[str]) -> list[str]:
         """Add topics and return those that are new."""
-        known = self._read()
-        seen = list(known.get(mirror, []))
-        new = sorted(set(topics) - set(seen))
-        if new:
-            self._write({**known, mirror: [*seen, *new]})
+        wanted = set(topics)
+        if wanted.issubset(self.topics(mirror)):
+            return []
+        with self._locked():
+            known = self._read()
+            seen = known.get(mirror, [])
+            new = sorted(wanted.difference(seen))
+            if new:
+                self._write({**known, mirror: [*seen, *new]})
         return new
 
     def _read(self) -> Mapping[str, list[str]]:
         try:
-            found: dict[str, list[str]] = json.loads(self.path.read_text(encoding="utf-8"))
+            found = json.loads(self.path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {}
-        return found
+        mirrors = found if isinstance(found, dict) else {}
+        return {mirror: topics for mirror, topics in mirrors.items() if isinstance(topics, list)}
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.with_suffix(".lock").open("w") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            yield
 
     def _write(self, known: Mapping[str, list[str]]) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        draft = self.path.with_suffix(f".{os.getpid()}")
+        draft = self.path.with_suffix(".draft")
         draft.write_text(json.dumps(known, indent=1), encoding="utf-8")
         draft.replace(self.path)

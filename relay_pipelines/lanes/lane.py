@@ -75,17 +75,18 @@ def lanes_of(name: str, mirror: Mirror, known: Sequence[str]) -> list[Lane]:
     lanes = []
     for lane, window, patterns, topics in groups:
         parts = _split(topics)
+        roomy = next((index for index, part in enumerate(parts) if len(part) < MOST_TOPICS), len(parts) - 1)
         for index, part in enumerate(parts):
             lanes.append(
                 Lane(
                     mirror=name,
-                    name=lane if index == 0 else f"{lane}_{index + 1}",
+                    name=lane if index == 0 else f"{lane}_{index + 1}",  # settings keep these names free
                     window=window,
                     topics=tuple(sorted(part)),
                     others=frozenset(chosen.difference(part)),
                     patterns=patterns,
                     foreign_patterns=foreign,
-                    takes_new=index == len(parts) - 1,
+                    takes_new=index == roomy,  # where they will be listed from the next loading on
                 )
             )
     return lanes

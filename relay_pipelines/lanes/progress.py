@@ -10,6 +10,7 @@ from relay_pipelines.driver.result import RunResult
 from relay_pipelines.model import LedgerEntry
 
 _EVERY_SECONDS = 5.0
+_POLL_SECONDS = 0.5
 
 
 class RunLog:
@@ -18,7 +19,8 @@ class RunLog:
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
         self._clock = SystemClock()
-        self._began = self._said = self._clock.monotonic()
+        self._said = self._clock.monotonic()
+        self._began: float | None = None  # with the first commit: before, Spark starts
         self._total = self._done = 0
 
     def begin(self, plan: RunPlan) -> None:
@@ -34,9 +36,11 @@ class RunLog:
 
     def committed(self, entries: Sequence[LedgerEntry]) -> None:
         """Say how far the copy is."""
-        self._done += sum(len(entry.source) for entry in entries)
         now = self._clock.monotonic()
-        if now - self._said < _EVERY_SECONDS or not self._done:
+        if entries and self._began is None:
+            self._began = now - _POLL_SECONDS
+        self._done += sum(len(entry.source) for entry in entries)
+        if now - self._said < _EVERY_SECONDS or self._began is None:
             return
         self._said = now
         rate = self._done / (now - self._began)

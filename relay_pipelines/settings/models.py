@@ -6,9 +6,10 @@ Sizes are held in bytes, durations in milliseconds. A key without a value (null)
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
-from pydantic import Field, PlainValidator
+from pydantic import Field, PlainValidator, model_validator
 
 from relay_pipelines import model
 from relay_pipelines.errors import ConfigError
@@ -19,8 +20,19 @@ from relay_pipelines.settings.problems import nearest
 from relay_pipelines.settings.rename import rename_rule
 from relay_pipelines.settings.section import Section
 from relay_pipelines.settings.spark import Spark
-from relay_pipelines.settings.values import FileInExistingFolder, HostPort, LaneName, MirrorName, Owner, Pattern
+from relay_pipelines.settings.values import (
+    FileInExistingFolder,
+    HostPort,
+    LaneName,
+    Location,
+    MirrorName,
+    Owner,
+    Pattern,
+    complaints,
+)
 from relay_pipelines.settings.windows import Lane, WindowSettings
+
+_PART = re.compile(r"(?P<lane>.+)_\d+")
 
 
 class Topics(Section):
@@ -53,6 +65,19 @@ class Mirror(Section):
     """How Dagster cuts windows; `relay run` copies all there is."""
     lanes: dict[LaneName, Lane] = Field(default={})
     """Topics with windows of their own, by the lane's name; a topic goes to the first that matches, else to the lane main."""
+
+    @model_validator(mode="after")
+    def _lanes_are_no_parts_of_others(self) -> Mirror:
+        """A lane of very many topics is split; its second part is called after it, with `_2`."""
+        parts = {name: match["lane"] for name in self.lanes if (match := _PART.fullmatch(name))}
+        found: list[tuple[Location, str]] = [
+            (("lanes", name), f"a part of the lane {whole} may be called so; choose another name")
+            for name, whole in parts.items()
+            if whole in {"main", *self.lanes}
+        ]
+        if found:
+            raise complaints(*found)
+        return self
 
     @property
     def nodes(self) -> tuple[model.Cluster, ...]:
@@ -89,6 +114,19 @@ class Settings(Section):
     """Where metrics can be read."""
     mirrors: dict[MirrorName, Mirror] = Field(min_length=1)
     """The mirrors by name. The name is part of every checkpoint: a renamed mirror starts anew."""
+
+    @model_validator(mode="after")
+    def _mirror_names_differ_in_dagster(self) -> Settings:
+        """Its names of groups, ops and sensors have no dashes."""
+        first: dict[str, str] = {}
+        found: list[tuple[Location, str]] = []
+        for name in self.mirrors:
+            other = first.setdefault(name.replace("-", "_"), name)
+            if other != name:
+                found.append((("mirrors", name), f"Dagster cannot tell it from {other}; let more differ than '-' and '_'"))
+        if found:
+            raise complaints(*found)
+        return self
 
     def mirror(self, name: str) -> Mirror:
         """The mirror of that name.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
+from types import UnionType
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -145,5 +146,7 @@ def _valid_keys(root: type[BaseModel], location: Location) -> list[str]:
         else:
             arguments = get_args(annotation)  # tuple[Node, ...] or dict[str, Mirror]
             annotation = arguments[0] if arguments[-1] is Ellipsis else arguments[1]
+        if isinstance(annotation, UnionType):  # Window | None
+            annotation = get_args(annotation)[0]
     fields: Mapping[str, Any] = annotation.model_fields
     return [field.alias or name for name, field in fields.items()]

@@ -171,7 +171,8 @@ def _lane_name(value: str) -> str:
 
 
 def _owner(value: str) -> str:
-    if not re.fullmatch(r"team:[A-Za-z0-9_-]+|[^@\s]+@[^@\s]+\.[^@\s]+", value):
+    """As Dagster would take it."""
+    if not re.fullmatch(r"team:[A-Za-z0-9_-]+|\w[A-Za-z0-9._%+-]*@[A-Za-z0-9.-]+\.[A-Za-z]{2,7}", value, re.ASCII):
         raise expected("an e-mail address or team:name")
     return value
 

@@ -40,7 +40,7 @@ from tests.independent import CREATE_TIME, Record, client, create, delete_before
 
 RELAY = Path(sys.executable).parent / "relay"
 PASSWORD = "relay-secret"
-PLAIN, DAMAGED, MANY = 1500, 50, 240_000
+PLAIN, DAMAGED, MANY = 1500, 50, 247_500
 SOON = 20.0
 COPIED_LINE = re.compile(
     r"^\w+: [1-9][\d,]* of [\d,]+ records \(\d+ %\), [\d.]+ \w+(, [\d,]+ records/s, .+ left)?$", re.MULTILINE
@@ -396,7 +396,7 @@ def test_stopped_in_the_middle(copied: Copied, tmp_path: Path, topic_name: str) 
     create(copied.source, topic_name, 3)
     partitions = [TopicPartition(topic_name, partition) for partition in range(3)]
     for here in partitions:
-        write(copied.source, here, *[numbered(500, 60)] * (MANY // 1500))
+        write(copied.source, here, *[numbered(150, 60)] * (MANY // 450))
     small_steps = {"chunk": "10kB", "coalesce_below": "0"}
     big = mirror(copied.source, copied.destination, topic_name, copy=small_steps)
     before = 0

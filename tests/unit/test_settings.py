@@ -12,6 +12,8 @@ from typing import Any, get_args
 
 import pytest
 import yaml
+from dagster import AssetKey
+from dagster._core.definitions.utils import validate_asset_owner
 from pydantic import BaseModel
 
 from relay_pipelines import model
@@ -165,6 +167,27 @@ class TestAccepted:
             "spark.executor.memory": "2g",
             "spark.speculation": "false",
         }
+
+    def test_windows_come_in_records_bytes_and_milliseconds(self, write):
+        """A lane has its own window whole, or the mirror's."""
+        window = {
+            "every": "1m", "max_records": 5, "max_bytes": "1MiB", "ahead": 2, "keep": 7, "lag_target": "2s",
+        }  # fmt: skip
+        lanes = {"big_2024": {"topics": ["a"], "window": {"every": "1s"}}, "two": {"topics": ["b", "c.*"], "window": None}}
+        mirror = load(write(changed({"mirrors/orders/window": window, "mirrors/orders/lanes": lanes}))).mirror("orders")
+        assert mirror.window.model_dump() == {
+            "every": 60_000, "max_records": 5, "max_bytes": 1 << 20, "ahead": 2, "keep": 7, "lag_target": 2_000,
+        }  # fmt: skip
+        assert mirror.lanes["big_2024"].window is not None
+        assert (mirror.lanes["big_2024"].window.every, mirror.lanes["big_2024"].window.ahead) == (1_000, 3)
+        assert (mirror.lanes["two"].topics, mirror.lanes["two"].window) == (("b", "c.*"), None)
+
+    def test_owners_are_addresses_and_teams(self, write):
+        """What is accepted here is what Dagster takes: its own test is asked as well."""
+        owners = ["team:data-eng_1", "some.one+x@mail.example.com", "a_b@example.io"]
+        assert load(write(changed({"mirrors/orders/owners": owners}))).mirror("orders").owners == tuple(owners)
+        for owner in owners:
+            validate_asset_owner(owner, AssetKey("a"))
 
     def test_a_remote_spark_has_no_master(self, write):
         spark = load(write(changed({"spark": {"remote": "sc://spark:15002", "master": None}}))).spark
@@ -407,6 +430,63 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         {"@/topics/rename": {"a": "c", "b": "c"}},
         "@.topics.rename.b: another topic is renamed to the same; every source topic needs a destination of its own",
     ),
+    # windows and lanes
+    ("no time between windows", {"@/window/every": "0s"}, "@.window.every: expected more than zero, got '0s'"),
+    ("windows without a unit", {"@/window/every": 30}, f"@.window.every: {DURATION}, got 30"),
+    ("windows of no record", {"@/window/max_records": 0}, "@.window.max_records: expected more than zero, got 0"),
+    ("a count in words", {"@/window/max_records": "10M"}, "@.window.max_records: expected a whole number, got '10M'"),
+    ("windows of no byte", {"@/window/max_bytes": 0}, "@.window.max_bytes: expected more than zero, got 0"),
+    ("a time for a size", {"@/window/max_bytes": "1s"}, f"@.window.max_bytes: {SIZE}, got '1s'"),
+    ("no window cut ahead", {"@/window/ahead": 0}, "@.window.ahead: expected more than zero, got 0"),
+    ("no window kept", {"@/window/keep": 0}, "@.window.keep: expected more than zero, got 0"),
+    ("a target without a unit", {"@/window/lag_target": 600}, f"@.window.lag_target: {DURATION}, got 600"),
+    ("a misspelt window key", {"@/window/max_record": 1}, "@.window.max_record: unknown key; did you mean 'max_records'?"),
+    ("a lane of no topics", {"@/lanes/big": {"topics": []}}, "@.lanes.big.topics: expected at least one entry, got a list"),
+    ("a lane left empty", {"@/lanes/big": None}, "@.lanes.big: expected a mapping, got nothing"),
+    ("a lane without topics", {"@/lanes/big": {"window": {}}}, "@.lanes.big.topics: is missing"),
+    (
+        "a pattern of a lane that is none",
+        {"@/lanes/big": {"topics": ["("]}},
+        "@.lanes.big.topics[0]: expected a regular expression, got '(': missing ), unterminated subpattern at position 0",
+    ),
+    (
+        "a misspelt lane key",
+        {"@/lanes/big": {"topics": ["a"], "windows": {}}},
+        "@.lanes.big.windows: unknown key; did you mean 'window'?",
+    ),
+    (
+        "a misspelt key in the window of a lane",
+        {"@/lanes/big": {"topics": ["a"], "window": {"evry": "1s"}}},
+        "@.lanes.big.window.evry: unknown key; did you mean 'every'?",
+    ),
+    (
+        "a lane that is there anyway",
+        {"@/lanes/main": {"topics": ["a"]}},
+        "@.lanes.main: expected a lane name of a-z, 0-9 and '_', and not main",
+    ),
+    (
+        "a lane name that Dagster would not take",
+        {"@/lanes/big-ones": {"topics": ["a"]}},
+        "@.lanes.big-ones: expected a lane name of a-z, 0-9 and '_', and not main",
+    ),
+    (
+        "a lane called as a part of main would be",
+        {"@/lanes/main_2": {"topics": ["a"]}},
+        "@.lanes.main_2: a part of the lane main may be called so; choose another name",
+    ),
+    (
+        "a lane called as a part of another would be",
+        {"@/lanes/big": {"topics": ["a"]}, "@/lanes/big_3": {"topics": ["b"]}},
+        "@.lanes.big_3: a part of the lane big may be called so; choose another name",
+    ),
+    ("an owner without a kind", {"@/owners": ["data"]}, "@.owners[0]: expected an e-mail address or team:name, got 'data'"),
+    ("a team without a name", {"@/owners": ["team:"]}, "@.owners[0]: expected an e-mail address or team:name, got 'team:'"),
+    (
+        "an address that Dagster refuses",
+        {"@/owners": ["team:a", "someone@example.engineering"]},
+        "@.owners[1]: expected an e-mail address or team:name, got 'someone@example.engineering'",
+    ),
+    ("one owner that is no list", {"@/owners": "team:a"}, "@.owners: expected a list, got a string"),
     ("a start that is not built", {"@/start": "timestamp"}, "@.start: expected 'earliest' or 'latest', got 'timestamp'"),
     ("a start as a mapping", {"@/start": {"offsets": {}}}, "@.start: expected 'earliest' or 'latest', got a mapping"),
     # names and addresses
@@ -414,6 +494,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         "a mirror name that would split a checkpoint key",
         {"mirrors/a~b": yaml.safe_load(MINIMAL)["mirrors"]["orders"]},
         "mirrors.a~b: expected a mirror name of a-z, 0-9, '_' and '-'",
+    ),
+    (
+        "mirror names that Dagster cannot tell apart",
+        {f"mirrors/{name}": yaml.safe_load(MINIMAL)["mirrors"]["orders"] for name in ("a_b-c", "a-b_c", "a-b-d")},
+        "mirrors.a-b_c: Dagster cannot tell it from a_b-c; let more differ than '-' and '_'",
     ),
     (
         "a node twice",
