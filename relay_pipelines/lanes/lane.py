@@ -21,6 +21,7 @@ class Lane:
         topics: those known when the definitions were loaded, sorted.
         others: known topics of the mirror that other lanes have.
         patterns: of this lane; none for the main one, which takes what no other lane takes.
+        foreign_patterns: of the lanes that come before this one, and take what they match.
         takes_new: whether topics that nobody knew at loading are copied here.
     """
 
@@ -49,8 +50,8 @@ class Lane:
             return True
         if not self.takes_new or topic in self.others:
             return False
-        if self.patterns:
-            return _matches(topic, self.patterns)
+        if self.patterns and not _matches(topic, self.patterns):
+            return False
         return not _matches(topic, self.foreign_patterns)
 
 
@@ -65,15 +66,16 @@ def lanes_of(name: str, mirror: Mirror, known: Sequence[str]) -> list[Lane]:
     """
     chosen = {one.topic for one in select(known, mirror.topics.allow, mirror.topics.deny) if one.included}
     waiting = [topic for topic in known if topic in chosen]
-    groups: list[tuple[str, WindowSettings, tuple[str, ...], list[str]]] = []
+    groups: list[tuple[str, WindowSettings, tuple[str, ...], tuple[str, ...], list[str]]] = []
+    foreign: tuple[str, ...] = ()
     for lane, settings in mirror.lanes.items():
         mine = [topic for topic in waiting if _matches(topic, settings.topics)]
         waiting = [topic for topic in waiting if topic not in mine]
-        groups.append((lane, settings.window or mirror.window, settings.topics, mine))
-    groups.insert(0, (MAIN, mirror.window, (), waiting))
-    foreign = tuple(pattern for settings in mirror.lanes.values() for pattern in settings.topics)
+        groups.append((lane, settings.window or mirror.window, settings.topics, foreign, mine))
+        foreign += settings.topics
+    groups.insert(0, (MAIN, mirror.window, (), foreign, waiting))
     lanes = []
-    for lane, window, patterns, topics in groups:
+    for lane, window, patterns, before, topics in groups:
         parts = _split(topics)
         roomy = next((index for index, part in enumerate(parts) if len(part) < MOST_TOPICS), len(parts) - 1)
         for index, part in enumerate(parts):
@@ -85,7 +87,7 @@ def lanes_of(name: str, mirror: Mirror, known: Sequence[str]) -> list[Lane]:
                     topics=tuple(sorted(part)),
                     others=frozenset(chosen.difference(part)),
                     patterns=patterns,
-                    foreign_patterns=foreign,
+                    foreign_patterns=before,
                     takes_new=index == roomy,  # where they will be listed from the next loading on
                 )
             )

@@ -1,0 +1,235 @@
+"""Lanes: which topics are copied together, and that they stay together; and the file in which topics are remembered."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relay_pipelines.lanes import keys
+from relay_pipelines.lanes.catalog import Catalog
+from relay_pipelines.lanes.lane import MAIN, MOST_TOPICS, Lane, lanes_of
+from relay_pipelines.settings import Mirror
+
+
+def mirror(**changes: Any) -> Mirror:
+    clusters = {"source": {"nodes": [{"name": "a", "bootstrap_servers": ["a:1"]}]}, "destination": {"bootstrap_servers": ["b:1"]}}
+    return Mirror.model_validate(clusters | changes)
+
+
+def by_name(lanes: list[Lane]) -> dict[str, tuple[str, ...]]:
+    return {lane.name: lane.topics for lane in lanes}
+
+
+def homes(lanes: list[Lane]) -> dict[str, str]:
+    found = [(topic, lane.name) for lane in lanes for topic in lane.topics]
+    assert len(dict(found)) == len(found), "a topic of two lanes would be copied twice"
+    return dict(found)
+
+
+def numbered(count: int, first: int = 0) -> list[str]:
+    return [f"t{number:04d}" for number in range(first, first + count)]
+
+
+BIG = {"big": {"topics": ["big.*"], "window": {"max_records": 5}}, "rest": {"topics": ["x", ".*rest"]}}
+
+
+class TestLanes:
+    """The topics of a mirror, by lane."""
+
+    def test_all_are_in_one_unless_said_otherwise(self):
+        """One run for a window of all topics: each run costs the start of Spark."""
+        (lane,) = lanes_of("m", mirror(), ["b", "a"])
+        assert (lane.name, lane.topics, lane.takes_new) == (MAIN, ("a", "b"), True)
+
+    def test_a_mirror_without_topics_has_a_lane_that_learns_them(self):
+        """Nothing is known on the first day."""
+        (lane,) = lanes_of("m", mirror(), [])
+        assert (lane.topics, lane.belongs("new")) == ((), True)
+
+    def test_topics_go_to_the_first_lane_that_matches_their_whole_name(self):
+        """Else to main, which comes first; a lane without topics yet is there to learn them."""
+        lanes = lanes_of("m", mirror(lanes=BIG), ["x", "xx", "big1", "bigrest", "my.big"])
+        assert by_name(lanes) == {MAIN: ("my.big", "xx"), "big": ("big1", "bigrest"), "rest": ("x",)}
+        assert by_name(lanes_of("m", mirror(lanes=BIG), [])) == {MAIN: (), "big": (), "rest": ()}
+
+    def test_a_lane_has_its_own_window_or_that_of_the_mirror(self):
+        """Large topics want small windows."""
+        lanes = lanes_of("m", mirror(lanes=BIG, window={"max_records": 7}), [])
+        assert [lane.window.max_records for lane in lanes] == [7, 5, 7]
+
+    def test_topics_that_are_not_mirrored_are_in_none(self):
+        """A topic that was seen before relay.yaml denied it has no asset any more."""
+        topics = {"allow": ["a.*"], "deny": ["ab"]}
+        assert homes(lanes_of("m", mirror(topics=topics), ["a", "ab", "b", "__a"])) == {"a": MAIN}
+
+    def test_more_topics_than_a_lane_may_have_are_split(self):
+        """Dagster grows slow with assets of one op; every topic is still in one lane."""
+        known = numbered(2 * MOST_TOPICS + 1)
+        lanes = lanes_of("m", mirror(), known)
+        assert [(lane.name, len(lane.topics)) for lane in lanes] == [(MAIN, MOST_TOPICS), ("main_2", MOST_TOPICS), ("main_3", 1)]
+        assert sorted(homes(lanes)) == known
+
+    def test_a_lane_of_its_own_is_split_as_well(self):
+        """Its parts are called after it."""
+        lanes = lanes_of("m", mirror(lanes={"t": {"topics": ["t.*"]}}), numbered(MOST_TOPICS + 1))
+        assert {name: len(topics) for name, topics in by_name(lanes).items()} == {MAIN: 0, "t": MOST_TOPICS, "t_2": 1}
+
+    @pytest.mark.parametrize("names", list(itertools.permutations(["a.b", "a-b", "a_b"])), ids="|".join)
+    def test_topics_that_dagster_cannot_tell_apart_are_parted(self, names):
+        """It replaces dots and dashes: two outputs of one op would have one name."""
+        lanes = lanes_of("m", mirror(), ["first", *names, "last"])
+        assert homes(lanes) == {"first": MAIN, names[0]: MAIN, names[1]: "main_2", names[2]: "main_3", "last": MAIN}
+
+    @pytest.mark.parametrize("before", [1, MOST_TOPICS - 1, MOST_TOPICS, MOST_TOPICS + 1])
+    def test_topics_stay_in_their_lane_when_others_come(self, before):
+        """Windows are numbered by lane: a topic that moves begins a new history."""
+        known = [*numbered(before, first=5000), "a.b"]
+        came = [*numbered(2 * MOST_TOPICS), "a-b", "A"]
+        earlier, later = (homes(lanes_of("m", mirror(), topics)) for topics in (known, known + came))
+        assert {topic: later[topic] for topic in known} == earlier
+
+
+NEW = ["new", "bignew", "new.rest", "x"]
+
+
+class TestBelongs:
+    """Whether a lane copies a topic that may have come since the definitions were loaded."""
+
+    @pytest.mark.parametrize(
+        "known", [[], ["a", "big1"], numbered(MOST_TOPICS), numbered(3 * MOST_TOPICS), ["a.b", "a-b"]], ids=len
+    )
+    @pytest.mark.parametrize("topic", NEW)
+    def test_exactly_one_lane_takes_a_new_topic(self, known, topic):
+        """None would lose it until the next loading, two would copy it twice."""
+        lanes = lanes_of("m", mirror(lanes=BIG), known)
+        expected = {"new": MAIN, "bignew": "big", "new.rest": "rest", "x": "rest"}[topic]
+        (taker,) = [lane.name for lane in lanes if lane.belongs(topic)]
+        assert taker.partition("_")[0] == expected
+
+    def test_known_topics_belong_where_they_are_listed(self):
+        """Parts of a lane share its patterns, and not its topics."""
+        known = [*numbered(MOST_TOPICS + 5), "big.a", "big-a"]
+        lanes = lanes_of("m", mirror(lanes=BIG), known)
+        for topic, home in homes(lanes).items():
+            assert [lane.name for lane in lanes if lane.belongs(topic)] == [home]
+
+    def test_a_topic_of_two_patterns_belongs_to_the_first(self):
+        """Also when it is not known yet."""
+        lanes = lanes_of("m", mirror(lanes=BIG), [])
+        assert [lane.name for lane in lanes if lane.belongs("bigrest")] == ["big"]
+
+    @pytest.mark.parametrize("known", [[], ["a.b", "a-b"], numbered(MOST_TOPICS + 1)], ids=len)
+    def test_a_new_topic_is_taken_where_it_will_be_listed(self, known):
+        """Else it would change lanes at the next loading."""
+        (taker,) = [lane.name for lane in lanes_of("m", mirror(), known) if lane.belongs("new")]
+        assert homes(lanes_of("m", mirror(), [*known, "new"]))["new"] == taker
+
+
+class TestKeys:
+    """The names of everything in Dagster."""
+
+    def test_names_in_dagster_have_no_dashes(self):
+        """Ops, sensors and pools must not; asset keys and window keys may, and keep the mirror's name as it is written."""
+        (lane,) = lanes_of("to-eu", mirror(), [])
+        assert (lane.identifier, lane.partitions_name) == ("to_eu__main", "to-eu/main/windows")
+        assert keys.group("to-eu") == "to_eu"
+        assert keys.windows("to-eu", MAIN).path == ["to-eu", "main", "windows"]
+        assert keys.mirrored("to-eu", "a.b-c").path == ["to-eu", "a.b-c"]
+
+    def test_window_keys_sort_as_they_were_cut(self):
+        """Dagster shows and backfills them in this order."""
+        numbers = [1, 9, 10, 99_999, 99_999_999]
+        made = [keys.window("m", "main", number) for number in numbers]
+        assert made[0] == "m-main-00000001"
+        assert sorted(made) == made
+        assert [keys.number(key) for key in made] == numbers
+
+    @pytest.mark.parametrize("key", ["", "m-main", "2026-01-31", "m-main-0000x001"])
+    def test_a_key_of_others_has_no_number(self, key):
+        """People may add partitions by hand."""
+        assert keys.number(key) == 0
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Catalog:
+    return Catalog(tmp_path / "var" / "relay" / "topics.json")
+
+
+class TestCatalog:
+    """Topics seen at the sources."""
+
+    def test_is_empty_without_a_file(self, catalog):
+        """And makes none by being asked."""
+        assert catalog.topics("m") == []
+        assert not catalog.path.parent.exists()
+
+    def test_learns_in_the_order_of_what_was_seen_first(self, catalog):
+        """New ones are told, sorted; others keep their place, and so their lane."""
+        assert catalog.learn("m", ["z", "b"]) == ["b", "z"]
+        assert catalog.learn("m", ["a", "z", "a"]) == ["a"]
+        assert catalog.learn("m", ["a", "b"]) == []
+        assert catalog.learn("other", ["b"]) == ["b"]
+        assert Catalog(catalog.path).topics("m") == ["b", "z", "a"]
+        assert catalog.topics("other") == ["b"]
+
+    @pytest.mark.parametrize(
+        "text", ["", "{", "\x00\xff", "[]", "null", "5", '"m"', '{"m": null}', '{"m": "abc"}', '{"m": {"a": 1}}']
+    )
+    def test_a_corrupt_file_is_as_good_as_none(self, catalog, text):
+        """The next tick writes it anew; the code location must load until then."""
+        catalog.path.parent.mkdir(parents=True)
+        catalog.path.write_bytes(text.encode("latin-1"))
+        assert catalog.topics("m") == []
+        assert catalog.learn("m", ["a"]) == ["a"]
+        assert catalog.topics("m") == ["a"]
+
+    def test_a_corrupt_mirror_costs_no_other(self, catalog):
+        """What can be read is kept."""
+        catalog.path.parent.mkdir(parents=True)
+        catalog.path.write_text('{"m": null, "other": ["b"]}')
+        assert catalog.learn("m", ["a"]) == ["a"]
+        assert json.loads(catalog.path.read_text()) == {"other": ["b"], "m": ["a"]}
+
+    def test_planners_that_learn_at_the_same_time_lose_nothing(self, catalog):
+        """Sensors run in threads of one process, and runs beside it."""
+        threads, each = 8, 10
+        together = threading.Barrier(threads)
+
+        def learn(number: int) -> None:
+            one = Catalog(catalog.path)
+            together.wait()
+            for topic in range(each):
+                one.learn(f"m{number % 3}", [f"t{number}.{topic}"])
+
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(learn, range(threads)))
+        learned = {topic for mirror in range(3) for topic in catalog.topics(f"m{mirror}")}
+        assert learned == {f"t{number}.{topic}" for number in range(threads) for topic in range(each)}
+
+    def test_literal_topics_are_known_before_they_are_seen(self, catalog):
+        """relay.yaml spells them out; what a pattern matches must be seen first."""
+        catalog.learn("m", ["seen", "a.b"])
+        allow = [r"z", r"a\.b", ".*"]
+        assert catalog.known("m", mirror(topics={"allow": allow})) == ["z", "a.b", "seen"]
+
+    def test_literal_topics_stay_in_their_lane_when_planners_learn_them(self, catalog):
+        """The planners of two lanes tick in any order, and each learns the topics of its own."""
+        configured = mirror(topics={"allow": ["b-c", r"b\.c", "a"]})
+        before = lanes_of("m", configured, catalog.known("m", configured))
+        for lane in reversed(before):
+            catalog.learn("m", lane.topics)
+        assert homes(lanes_of("m", configured, catalog.known("m", configured))) == homes(before)
+
+    def test_lies_beside_the_configuration(self, tmp_path, monkeypatch):
+        """Unless RELAY_CATALOG says where; a relative path of the configuration is one of this folder."""
+        monkeypatch.delenv("RELAY_CATALOG", raising=False)
+        monkeypatch.chdir(tmp_path)
+        assert Catalog.beside(Path("relay.yaml")).path == tmp_path / "var" / "relay" / "topics.json"
+        monkeypatch.setenv("RELAY_CATALOG", "/elsewhere/topics.json")
+        assert Catalog.beside(Path("relay.yaml")).path == Path("/elsewhere/topics.json")
