@@ -14,6 +14,7 @@ from relay_pipelines.checks import lag
 from relay_pipelines.jobs import backfill, once, replan
 from relay_pipelines.lanes.catalog import Catalog
 from relay_pipelines.lanes.lane import lanes_of
+from relay_pipelines.plan.topics import destinations
 from relay_pipelines.resources import KafkaResource, SparkResource
 from relay_pipelines.sensors import health, planner
 from relay_pipelines.settings import Mirror
@@ -45,6 +46,7 @@ def build(config: Path) -> dg.Definitions:
 
 def _mirror(name: str, mirror: Mirror, catalog: Catalog) -> dg.Definitions:
     lanes = lanes_of(name, mirror, catalog.known(name, mirror))
+    destinations([topic for lane in lanes for topic in lane.topics], mirror.topics.rename)  # raises if two lanes have one
     copied = {lane.name: mirrored.build(lane, mirror) for lane in lanes if lane.topics}
     return dg.Definitions(
         assets=[

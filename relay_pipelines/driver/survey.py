@@ -124,7 +124,9 @@ def _take(name: str, mirror: Mirror, clock: Clock, only_topic: str | None, belon
         included = [one.topic for one in decisions if one.included and only_topic in {None, one.topic} and belongs(one.topic)]
         if only_topic is not None and not included:
             raise _not_mirrored(only_topic, decisions)
-        renamed = destinations(included, mirror.topics.rename)
+        # of all topics, as those of other lanes and runs must not land on the same ones
+        everywhere = destinations([one.topic for one in decisions if one.included], mirror.topics.rename)
+        renamed = {topic: everywhere[topic] for topic in included}
         if at_source.cluster_id == at_destination.cluster_id:
             _refuse_onto_itself(source.cluster, renamed)
         found, ends = _checkpoints(destination, name, clock, exist=checkpoints.TOPIC in at_destination.topics)

@@ -59,7 +59,7 @@ def lanes_of(name: str, mirror: Mirror, known: Sequence[str]) -> list[Lane]:
     """The lanes of a mirror, that of the main topics first.
 
     A lane of more than `MOST_TOPICS` is split, and so is one with topics that Dagster cannot tell apart, `a.b` and `a-b`:
-    it replaces what is neither letter nor digit.
+    it replaces what is neither letter nor digit, and names the check of `a` as it would the topic `a_message_counts`.
 
     Args:
         known: topics in the order in which they were first seen.
@@ -95,15 +95,19 @@ def lanes_of(name: str, mirror: Mirror, known: Sequence[str]) -> list[Lane]:
 
 
 def _split(topics: Iterable[str]) -> list[list[str]]:
-    parts: list[dict[str, str]] = [{}]
+    parts: list[list[str]] = [[]]
+    taken: list[set[str]] = [set()]
     for topic in topics:
-        name = re.sub(r"[^A-Za-z0-9]", "_", topic)
-        home = next((part for part in parts if len(part) < MOST_TOPICS and name not in part), None)
-        if home is None:
-            home = {}
-            parts.append(home)
-        home[name] = topic
-    return [list(part.values()) for part in parts]
+        output = re.sub(r"[^A-Za-z0-9]", "_", topic)
+        names = {output, f"{output}_{keys.MESSAGE_COUNTS}"}
+        fitting = (at for at, part in enumerate(parts) if len(part) < MOST_TOPICS and taken[at].isdisjoint(names))
+        home = next(fitting, len(parts))
+        if home == len(parts):
+            parts.append([])
+            taken.append(set())
+        parts[home].append(topic)
+        taken[home] |= names
+    return parts
 
 
 def _matches(topic: str, patterns: Iterable[str]) -> bool:

@@ -86,6 +86,14 @@ class TestLanes:
         lanes = lanes_of("m", mirror(), ["first", *names, "last"])
         assert homes(lanes) == {"first": MAIN, names[0]: MAIN, names[1]: "main_2", names[2]: "main_3", "last": MAIN}
 
+    def test_a_topic_named_like_the_check_of_another_is_parted(self):
+        """Dagster names outputs of one op after both, and would refuse to load anything."""
+        lanes = lanes_of("m", mirror(), ["a.message_counts", "a", "b", "b-message-counts", "b_message_counts_2"])
+        assert by_name(lanes) == {
+            MAIN: ("a.message_counts", "b", "b_message_counts_2"),
+            "main_2": ("a", "b-message-counts"),
+        }
+
     @pytest.mark.parametrize("before", [1, MOST_TOPICS - 1, MOST_TOPICS, MOST_TOPICS + 1])
     def test_topics_stay_in_their_lane_when_others_come(self, before):
         """Windows are numbered by lane: a topic that moves begins a new history."""

@@ -1,0 +1,230 @@
+"""What Dagster loads from a relay.yaml: every name, without asking any cluster."""
+
+from __future__ import annotations
+
+import socket
+import time
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from relay_pipelines.cli import main
+from relay_pipelines.definitions import build
+from relay_pipelines.errors import ConfigError
+
+# RFC 5737: these addresses lead nowhere, and asking them takes until the timeout
+SAMPLE = r"""
+mirrors:
+  to-eu:
+    source:
+      nodes:
+        - {name: a, bootstrap_servers: ["192.0.2.1:9092"]}
+        - {name: b-2, bootstrap_servers: ["192.0.2.2:9092"]}
+    destination: {bootstrap_servers: ["192.0.2.3:9092"]}
+    topics:
+      allow: ['shop\.orders', shop-orders, 'big\..*', payments]
+      rename: "eu.{topic}"
+    owners: [team:data-eng, someone@example.com]
+    lanes:
+      big: {topics: ['big\..*'], window: {every: 1m}}
+      idle: {topics: ['idle.*']}
+  logs:
+    source: {nodes: [{name: only, bootstrap_servers: ["192.0.2.4:9092"]}]}
+    destination: {bootstrap_servers: ["192.0.2.3:9092"]}
+    topics: {allow: ["logs_.*"]}
+"""
+CATALOG = '{"to-eu": ["big.one", "big-two", "gone"], "logs": ["logs_b", "logs_a"]}'
+
+
+@pytest.fixture
+def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A relay.yaml of two mirrors with a catalog beside it."""
+    monkeypatch.delenv("RELAY_CATALOG", raising=False)
+    (tmp_path / "var" / "relay").mkdir(parents=True)
+    (tmp_path / "var" / "relay" / "topics.json").write_text(CATALOG)
+    path = tmp_path / "relay.yaml"
+    path.write_text(SAMPLE)
+    return path
+
+
+@pytest.fixture
+def repository(sample: Path) -> dg.RepositoryDefinition:
+    """The sample as Dagster holds it."""
+    return build(sample).get_repository_def()
+
+
+def copying(path: Path) -> list[dg.AssetsDefinition]:
+    return [one for one in build(path).assets or [] if isinstance(one, dg.AssetsDefinition)]
+
+
+class TestNames:
+    """Names are kept: histories, schedules and people refer to them."""
+
+    def test_asset_keys_and_their_partitions(self, repository):
+        """A change of any name here parts users from the history of their assets."""
+        graph = repository.asset_graph
+        partitions = {
+            key.to_user_string(): getattr(graph.get(key).partitions_def, "name", None) for key in graph.get_all_asset_keys()
+        }
+        assert partitions == {
+            "to-eu/main/windows": "to-eu/main/windows",
+            "to-eu/shop.orders": "to-eu/main/windows",
+            "to-eu/payments": "to-eu/main/windows",
+            "to-eu/main_2/windows": "to-eu/main_2/windows",
+            "to-eu/shop-orders": "to-eu/main_2/windows",
+            "to-eu/big/windows": "to-eu/big/windows",
+            "to-eu/big.one": "to-eu/big/windows",
+            "to-eu/idle/windows": "to-eu/idle/windows",
+            "logs/main/windows": "logs/main/windows",
+            "logs/logs_a": "logs/main/windows",
+            "logs/logs_b": "logs/main/windows",
+            "source/to-eu/shop.orders": None,
+            "source/to-eu/shop-orders": None,
+            "source/to-eu/payments": None,
+            "source/to-eu/big.one": None,
+            "source/logs/logs_a": None,
+            "source/logs/logs_b": None,
+            "nodes/to-eu/a": None,
+            "nodes/to-eu/b-2": None,
+            "nodes/logs/only": None,
+        }
+
+    def test_groups_owners_and_destinations(self, repository):
+        """Groups are mirrors; a mirrored topic says whose it is and where it lies."""
+        graph = repository.asset_graph
+        groups = {key.path[0]: set() for key in graph.get_all_asset_keys()}
+        for key in graph.get_all_asset_keys():
+            groups[key.path[0]].add(graph.get(key).group_name)
+        assert groups == {"to-eu": {"to_eu"}, "logs": {"logs"}, "source": {"to_eu", "logs"}, "nodes": {"to_eu", "logs"}}
+        mirrored = graph.get(dg.AssetKey(["to-eu", "shop.orders"]))
+        assert mirrored.owners == ["team:data-eng", "someone@example.com"]
+        assert mirrored.metadata["dagster/uri"] == "kafka://192.0.2.3:9092/eu.shop.orders"
+        assert mirrored.parent_keys == {
+            dg.AssetKey(["source", "to-eu", "shop.orders"]),
+            dg.AssetKey(["to-eu", "main", "windows"]),
+        }
+
+    def test_checks(self, repository):
+        """A count of every topic, that blocks; the lag of every lane."""
+        graph = repository.asset_graph
+        assert sorted(f"{key.asset_key.to_user_string()}:{key.name}" for key in graph.asset_check_keys) == [
+            "logs/logs_a:message_counts",
+            "logs/logs_b:message_counts",
+            "logs/main/windows:lag",
+            "to-eu/big.one:message_counts",
+            "to-eu/big/windows:lag",
+            "to-eu/idle/windows:lag",
+            "to-eu/main/windows:lag",
+            "to-eu/main_2/windows:lag",
+            "to-eu/payments:message_counts",
+            "to-eu/shop-orders:message_counts",
+            "to-eu/shop.orders:message_counts",
+        ]
+        blocking = {key.name: graph.get_check_spec(key).blocking for key in graph.asset_check_keys}
+        assert blocking == {"message_counts": True, "lag": False}
+
+    def test_sensors(self, repository):
+        """A planner per lane and a health sensor per mirror; planners tick every ten seconds or more often."""
+        assert {one.name: one.minimum_interval_seconds for one in repository.sensor_defs} == {
+            "health_logs": 30,
+            "health_to_eu": 30,
+            "plan_logs__main": 10,
+            "plan_to_eu__big": 10,
+            "plan_to_eu__idle": 10,
+            "plan_to_eu__main": 10,
+            "plan_to_eu__main_2": 10,
+        }
+
+    def test_jobs(self, repository):
+        """Those that people start by name."""
+        assert {name for name in repository.job_names if not name.startswith("__")} == {
+            "backfill_by_date",
+            "mirror_once",
+            "replan",
+        }
+
+    def test_ops_and_pools(self, sample):
+        """A pool per lane keeps its windows one after the other, whoever starts them; limits are set by these names."""
+        assert {one.op.name: one.op.pool for one in copying(sample)} == {
+            "mirror_to_eu__main": "relay_to_eu__main",
+            "mirror_to_eu__main_2": "relay_to_eu__main_2",
+            "mirror_to_eu__big": "relay_to_eu__big",
+            "mirror_logs__main": "relay_logs__main",
+        }
+
+
+def test_everything_can_be_loaded(sample):
+    """Dagster resolves every job and sensor only when asked to."""
+    dg.Definitions.validate_loadable(build(sample))
+
+
+def test_loading_asks_no_cluster(sample, monkeypatch):
+    """A code location must load, and quickly, while a broker is away."""
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("loading opened a connection")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    began = time.monotonic()
+    dg.Definitions.validate_loadable(build(sample))
+    assert time.monotonic() - began < 5, "these addresses lead nowhere: somebody asked them"
+
+
+def test_loading_writes_nothing(sample):
+    """Run processes load the definitions, too, and the folder may be read-only."""
+    before = {path: path.stat().st_mtime_ns for path in sample.parent.rglob("*")}
+    build(sample).get_repository_def()
+    assert {path: path.stat().st_mtime_ns for path in sample.parent.rglob("*")} == before
+
+
+@pytest.mark.parametrize("catalog", [None, "{", "[]", '{"to-eu": null}'], ids=["missing", "cut off", "a list", "null"])
+def test_loads_without_a_catalog(sample, catalog):
+    """On the first day, and after an accident, there are the topics that relay.yaml spells out."""
+    file = sample.parent / "var" / "relay" / "topics.json"
+    file.unlink() if catalog is None else file.write_text(catalog)
+    assert sorted(key.path[-1] for one in copying(sample) for key in one.keys) == ["payments", "shop-orders", "shop.orders"]
+
+
+BROKEN = [
+    ("a misspelt key", ("owners:", "owner:")),
+    ("an owner that Dagster refuses", ("team:data-eng", "someone@example.engineering")),
+    ("mirrors that Dagster cannot tell apart", ("  logs:", "  to_eu:")),
+    ("a lane called as a part of main is", ("idle:", "main_2:")),
+    ("a pattern that is none", ("idle.*", "idle(")),
+]
+
+
+@pytest.mark.parametrize("change", [case[1] for case in BROKEN], ids=[case[0] for case in BROKEN])
+def test_a_broken_configuration_is_one_line(sample, change, capsys):
+    """The same line as `relay check` says, and no trace of Dagster's."""
+    assert change[0] in SAMPLE
+    sample.write_text(SAMPLE.replace(*change))
+    with pytest.raises(ConfigError) as caught:
+        build(sample)
+    line = str(caught.value)
+    assert line.startswith(f"{sample}: mirrors.")
+    assert "\n" not in line
+    assert main(["--config", str(sample), "check"]) == 2
+    assert capsys.readouterr().err == f"error: {line}\n"
+
+
+def test_two_topics_of_different_lanes_that_would_land_on_one_are_refused(sample):
+    """Their records would mix; each lane by itself sees only its own."""
+    sample.write_text(SAMPLE.replace('"eu.{topic}"', "{payments: big.one}"))
+    with pytest.raises(ConfigError, match=r"topics 'big\.one' and 'payments' would both land on 'big\.one'"):
+        build(sample)
+
+
+def test_a_topic_named_like_the_check_of_another_can_be_loaded(sample):
+    """Dagster names outputs of an op after both."""
+    (sample.parent / "var" / "relay" / "topics.json").write_text('{"logs": ["logs_a", "logs_a.message_counts"]}')
+    dg.Definitions.validate_loadable(build(sample))
+
+
+def test_a_missing_file_is_one_line(tmp_path):
+    """It says what to do."""
+    with pytest.raises(ConfigError) as caught:
+        build(tmp_path / "relay.yaml")
+    assert str(caught.value) == f"{tmp_path}/relay.yaml does not exist; name another file, or start from relay.example.yaml"
