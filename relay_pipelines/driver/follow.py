@@ -54,21 +54,23 @@ class LedgerFollower:
 
     def finish(self) -> list[LedgerEntry]:
         """Return the entries committed since, once all transactions open by now have ended."""
-        for home, end in self._client.list_offsets(_HOMES, LATEST, READ_UNCOMMITTED).items():
-            wait_until_stable(self._client, home, end, self._options, self._clock)
+        self._settle()
         return self.poll()
 
-    def history(self, since_ms: int | None = None) -> list[LedgerEntry]:
+    def history(self, since_ms: int | None = None, *, settled: bool = False) -> list[LedgerEntry]:
         """Return every entry that is kept, oldest first.
 
         Args:
             since_ms: only what was committed then or later.
+            settled: wait until all transactions open by now have ended; those of other mirrors hide entries, too.
 
         Raises:
             RelayError: the destination is away; unlike `poll`, which has another chance.
         """
         if self._client.metadata([ledger.TOPIC]).topics[ledger.TOPIC].error_code:
             return []  # nothing was ever mirrored to this destination
+        if settled:
+            self._settle()
         ends = self._client.list_offsets(_HOMES, LATEST, READ_COMMITTED)
         starts = self._client.list_offsets(_HOMES, EARLIEST if since_ms is None else since_ms, READ_COMMITTED)
         ranges = [OffsetRange(home, starts[home] if starts[home] >= 0 else ends[home], ends[home]) for home in _HOMES]
@@ -78,6 +80,10 @@ class LedgerFollower:
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
+
+    def _settle(self) -> None:
+        for home, end in self._client.list_offsets(_HOMES, LATEST, READ_UNCOMMITTED).items():
+            wait_until_stable(self._client, home, end, self._options, self._clock)
 
     def _read(self, wanted: OffsetRange) -> list[LedgerEntry]:
         prefix = f"{self._mirror}/".encode()

@@ -34,7 +34,8 @@ def _first_timestamp_ms(client: ClusterClient, waiting: OffsetRange, clock: Cloc
             for piece in pieces:
                 if piece.run is not None:
                     client.close()  # the next fetch is under way: nobody wants its answer
-                    return piece.run.first.base_timestamp_ms
+                    first = piece.run.first
+                    return first.max_timestamp_ms if first.is_log_append_time else first.base_timestamp_ms
     except RelayError:
         client.close()  # a guard will say what is wrong there
     return None

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from crc32c import crc32c
 
+from relay_pipelines.copy.checkpoint import wait_until_stable
 from relay_pipelines.copy.clock import Clock
 from relay_pipelines.copy.reader import read
 from relay_pipelines.driver.follow import LedgerFollower
@@ -18,7 +19,7 @@ from relay_pipelines.errors import DestinationError
 from relay_pipelines.model import Cluster, CopyOptions, LedgerEntry, OffsetRange, Skipped, TopicPartition
 from relay_pipelines.wire.admin import topic_configs
 from relay_pipelines.wire.batch import Batch
-from relay_pipelines.wire.cluster import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
+from relay_pipelines.wire.cluster import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, ClusterClient
 from relay_pipelines.wire.records import body_of
 
 _CLOCKS_APART_MS = 600_000  # the ledger's times are those of whichever machine committed
@@ -42,6 +43,7 @@ class Recount:
         doubled: source offsets that more than one chunk covers.
         differing: chunks whose bytes differ from what was produced.
         thinned: why fewer records may lawfully be there, in words; empty if all must be.
+        expired: whether retention at the destination has begun to take these records.
         recompressed: whether the destination stores other bytes than were produced.
     """
 
@@ -58,6 +60,7 @@ class Recount:
     differing: int = 0
     thinned: str = ""
     recompressed: bool = False
+    expired: bool = False
 
     @property
     def problems(self) -> list[str]:
@@ -112,7 +115,7 @@ def _entries(
     try:
         entries = _by_source(follower.history(max(0, since_ms - _CLOCKS_APART_MS)))
         if any(_uncovered(one, entries.get(one.topic_partition, [])) for one in wanted):
-            entries = _by_source(follower.history())
+            entries = _by_source(follower.history(settled=True))
     finally:
         follower.close()
     return entries
@@ -170,13 +173,19 @@ class _Counting:
         return found
 
     def _scan(self) -> None:
-        found, at = self._found, self._ours[0].destination.topic_partition
+        # the first chunks of a mirror have no place at the destination while they have no record
+        found, placed = self._found, [one.destination for one in self._ours if one.destination.start >= 0]
+        if not placed:
+            return
+        at = placed[0].topic_partition
+        begin, last = min(one.start for one in placed), max(one.end for one in placed)
+        self._wait_until_readable(at, last)
         low = self._client.list_offsets([at], EARLIEST, READ_COMMITTED)[at]
-        begin = min(one.destination.start for one in self._ours)
-        end = self._end(at)
+        end = self._end(at, last)
         if "compact" in self._value(at.topic, _CLEANUP):
             found.thinned = "the destination is compacted"
         elif low > begin:
+            found.expired = True
             found.thinned = "retention at the destination has begun to take them"
         found.recompressed = self._value(at.topic, _CODEC) not in {"", "producer"}
         found.scanned = OffsetRange(at, max(low, begin), max(low, begin, end))
@@ -192,11 +201,15 @@ class _Counting:
         found.counted = sum(counted.values())
         found.differing = sum(f"{digests[index]:08x}" != one.digest for index, one in enumerate(self._ours) if one.records)
 
-    def _end(self, at: TopicPartition) -> int:
+    def _wait_until_readable(self, at: TopicPartition, last: int) -> None:
+        """The markers of a commit follow its answer, and those of others before it as well."""
+        high = self._client.list_offsets([at], LATEST, READ_UNCOMMITTED)[at]
+        wait_until_stable(self._client, at, min(last, high), self._options, self._clock)
+
+    def _end(self, at: TopicPartition, last: int) -> int:
         """Where the next chunk of the mirror begins; after the last one nobody may have written anything."""
-        last = max(one.destination.end for one in self._ours)
         following = [one.destination.start for one in self._entries if one.destination.start >= last and one.records]
-        return min(following) if following else self._client.list_offsets([at], LATEST, READ_COMMITTED)[at]
+        return min([*following, self._client.list_offsets([at], LATEST, READ_COMMITTED)[at]])
 
     def _chunk_of(self, offset: int) -> int | None:
         return next(

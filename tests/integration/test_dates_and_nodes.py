@@ -1,0 +1,255 @@
+"""Questions to a source: the offsets of a time span, which nodes serve, how old the oldest record is that waits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from relay_pipelines.copy.clock import SystemClock
+from relay_pipelines.driver import dates, lag, nodes, survey
+from relay_pipelines.driver.nodes import NodeState
+from relay_pipelines.driver.survey import Survey
+from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.errors import ConfigError
+from relay_pipelines.model import Cluster, TopicPartition
+from relay_pipelines.plan.windows import Position, StartPolicy
+from relay_pipelines.settings import Mirror
+from tests.copying import KEPT, settled_end
+from tests.independent import CREATE_TIME, Record, create, delete_before, put, transactional, write
+
+DAY_MS = 86_400_000
+T0 = 1_700_000_000_000
+DOWN = "127.0.0.1:1"
+CLOCK = SystemClock()
+
+
+class Question:
+    """A topic of two partitions at the source, and the mirror that would copy it."""
+
+    def __init__(self, source: EmbeddedCluster, destination: EmbeddedCluster, topic: str, **config: str) -> None:
+        self.source = source.cluster()
+        self.destination = destination.cluster()
+        self.topic = topic
+        self.first, self.second = TopicPartition(topic, 0), TopicPartition(topic, 1)
+        create(self.source, topic, 2, KEPT | config)
+
+    def mirror(self, *nodes: str, **topics: Any) -> Mirror:
+        """The mirror, with the source as its only node unless said otherwise."""
+        named = [{"name": f"n{index}", "bootstrap_servers": server} for index, server in enumerate(nodes or [self.serving])]
+        return Mirror.model_validate(
+            {
+                "source": {"nodes": named},
+                "destination": {"bootstrap_servers": ",".join(self.destination.bootstrap_servers)},
+                "topics": {"allow": [self.topic], **topics},
+                "copy": {"request_timeout": "5s"},
+            }
+        )
+
+    @property
+    def serving(self) -> str:
+        """Where the source is."""
+        return ",".join(self.source.bootstrap_servers)
+
+    def survey(self) -> Survey:
+        """What both clusters say now."""
+        return survey.take(f"q-{self.topic[-8:]}", self.mirror(), CLOCK)
+
+    def write(self, at: TopicPartition, *times_ms: int) -> None:
+        """Write a batch per time, of one record."""
+        write(self.source, at, *([Record(None, b"%d" % ms, (), (CREATE_TIME, ms))] for ms in times_ms))
+
+    def between(self, since: int, until: int | None) -> list[tuple[int, int]]:
+        """The offsets of a time span, by partition."""
+        ranges = dates.ranges_between(self.survey(), since, until, 5_000)
+        assert [one.topic_partition for one in ranges] == [self.first, self.second]
+        return [(one.start, one.end) for one in ranges]
+
+    def oldest_ms(self, taken: Survey | None = None) -> int | None:
+        """When the oldest record that waits was written."""
+        return lag.oldest_uncopied_ms(taken or self.survey(), StartPolicy.EARLIEST, self.mirror().copy_options, CLOCK)
+
+
+@pytest.fixture
+def question(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str) -> Question:
+    """A topic without records."""
+    return Question(source_cluster, destination_cluster, topic_name)
+
+
+class TestDates:
+    """The offsets of a time span."""
+
+    @pytest.mark.parametrize(
+        ("since", "until", "first", "second"),
+        [
+            (0, None, (0, 5), (0, 1)),
+            (T0, T0 + 5 * DAY_MS, (0, 5), (0, 1)),
+            (T0 + DAY_MS, T0 + 3 * DAY_MS, (1, 3), (0, 1)),
+            (T0 + DAY_MS + 1, T0 + 3 * DAY_MS + 1, (2, 4), (0, 1)),
+            (T0 + 2 * DAY_MS, None, (2, 5), (0, 1)),
+            (T0 + 3 * DAY_MS, None, (3, 5), (1, 1)),
+            (T0 + DAY_MS + 1, T0 + 2 * DAY_MS, (2, 2), (0, 0)),
+            (T0 - 2 * DAY_MS, T0 - DAY_MS, (0, 0), (0, 0)),
+            (T0 + 9 * DAY_MS, None, (5, 5), (1, 1)),
+            (T0 + 9 * DAY_MS, T0 + 10 * DAY_MS, (5, 5), (1, 1)),
+        ],
+        ids=[
+            "all there is",
+            "the last moment is not in it",
+            "in the middle",
+            "between two records",
+            "since",
+            "one topic-partition has nothing",
+            "a gap in the middle",
+            "before the first record",
+            "behind the last record",
+            "a span behind the last record",
+        ],
+    )
+    def test_a_span(
+        self, question: Question, since: int, until: int | None, first: tuple[int, int], second: tuple[int, int]
+    ) -> None:
+        """The start belongs to it, the end does not; where it has no record the range is empty, and lies where records would."""
+        question.write(question.first, *(T0 + day * DAY_MS for day in range(5)))
+        question.write(question.second, T0 + 2 * DAY_MS)
+        assert question.between(since, until) == [first, second]
+
+    def test_a_topic_without_records(self, question: Question) -> None:
+        """There is nothing to copy, and nothing fails."""
+        assert question.between(T0, T0 + DAY_MS) == [(0, 0), (0, 0)]
+        assert question.between(T0, None) == [(0, 0), (0, 0)]
+
+    def test_records_that_retention_took_are_not_in_it(self, question: Question) -> None:
+        """Nobody can copy them any more."""
+        question.write(question.first, *(T0 + day * DAY_MS for day in range(5)))
+        delete_before(question.source, question.first, 2)
+        assert question.between(T0, T0 + 3 * DAY_MS)[0] == (2, 3)
+        assert question.between(T0, T0 + DAY_MS)[0] == (2, 2)
+
+    def test_an_older_record_behind_newer_ones_stays_in_order(self, question: Question) -> None:
+        """Offsets decide: a late record of the span lies in it only if its offset does."""
+        question.write(question.first, T0, T0 + 2 * DAY_MS, T0 + DAY_MS, T0 + 3 * DAY_MS)
+        assert question.between(T0 + DAY_MS, T0 + 2 * DAY_MS)[0] == (1, 1)
+        assert question.between(T0 + DAY_MS, T0 + 3 * DAY_MS)[0] == (1, 3)
+
+    def test_an_open_transaction_is_not_in_it(self, question: Question) -> None:
+        """A window ends at the last stable offset, or it could not be copied to its end."""
+        question.write(question.first, T0)
+        sender = transactional(question.source, question.topic)
+        sender.begin_transaction()
+        put(sender, question.first, [Record(None, b"open", (), (CREATE_TIME, T0 + DAY_MS))])
+        assert sender.flush(30) == 0
+        assert question.between(T0, None)[0] == (0, 1)
+        assert question.between(T0 + DAY_MS, None)[0] == (1, 1)
+        sender.abort_transaction(30)
+
+
+class TestNodes:
+    """All nodes of a source, asked at once."""
+
+    def test_a_node_that_is_down_beside_one_that_serves(self, question: Question) -> None:
+        """Each has its own verdict, in the order of the configuration; the one that is down says so in one line."""
+        question.write(question.first, T0, T0, T0)
+        question.write(question.second, T0)
+        down, serving = nodes.probe("q", question.mirror(DOWN, question.serving), CLOCK)
+        assert (down.node, serving.node) == (Cluster("n0", (DOWN,)), Cluster("n1", question.source.bootstrap_servers))
+        assert DOWN in down.error
+        assert "\n" not in down.error
+        assert (serving.error, serving.end_offsets) == ("", 4)
+        assert serving.latency_ms > 0
+        assert nodes.behind([down, serving]) == {"n1": 0}
+
+    def test_all_nodes_down(self, question: Question) -> None:
+        """Nothing is raised: the verdict is what was asked for."""
+        states = nodes.probe("q", question.mirror(DOWN, DOWN), CLOCK)
+        assert [bool(one.error) for one in states] == [True, True]
+        assert nodes.behind(states) == {}
+
+    def test_only_mirrored_topics_count(self, question: Question) -> None:
+        """A node is not behind because of a topic that nobody copies."""
+        question.write(question.first, T0)
+        (state,) = nodes.probe("q", question.mirror(deny=[question.topic]), CLOCK)
+        assert (state.error, state.end_offsets) == ("", 0)
+
+    def test_a_node_is_behind_the_one_that_has_most(self) -> None:
+        """Those that do not answer are not judged."""
+        cluster = {name: Cluster(name, ("a:1",)) for name in "abc"}
+        states = [NodeState(cluster["a"], 90), NodeState(cluster["b"], 100), NodeState(cluster["c"], 0, error="down")]
+        assert nodes.behind(states) == {"a": 10, "b": 0}
+
+
+class TestLag:
+    """The age of the oldest record that is not copied."""
+
+    def test_nothing_waits(self, question: Question) -> None:
+        """An idle topic is not behind."""
+        assert question.oldest_ms() is None
+
+    def test_the_oldest_of_the_first_waiting_records(self, question: Question) -> None:
+        """Of all topic-partitions, not only of the one that is furthest behind."""
+        question.write(question.first, T0 + 2 * DAY_MS, T0 + 3 * DAY_MS)
+        assert question.oldest_ms() == T0 + 2 * DAY_MS
+        question.write(question.second, T0 + DAY_MS)
+        assert question.oldest_ms() == T0 + DAY_MS
+
+    def test_what_is_copied_waits_no_more(self, question: Question) -> None:
+        """The first record behind the checkpoint counts."""
+        question.write(question.first, T0, T0 + DAY_MS)
+        taken = question.survey()
+        at_the_second = [replace_next(one, 1) for one in taken.positions]
+        assert question.oldest_ms(with_positions(taken, at_the_second)) == T0 + DAY_MS
+
+    def test_aborted_records_do_not_wait(self, question: Question) -> None:
+        """Nobody will ever copy them."""
+        sender = transactional(question.source, question.topic)
+        sender.begin_transaction()
+        put(sender, question.first, [Record(None, b"aborted", (), (CREATE_TIME, T0))])
+        assert sender.flush(30) == 0
+        sender.abort_transaction(30)
+        settled_end(question.source, question.first)
+        assert question.oldest_ms() is None
+        question.write(question.first, T0 + DAY_MS)
+        assert question.oldest_ms() == T0 + DAY_MS
+
+    def test_a_topic_partition_that_a_guard_holds_back_tells_nothing(self, question: Question) -> None:
+        """Its records are gone; the others are still told of, and nothing fails."""
+        question.write(question.first, *[T0] * 9)
+        question.write(question.second, T0 + DAY_MS)
+        delete_before(question.source, question.first, 5)
+        taken = question.survey()
+        behind = [replace_next(one, 0) for one in taken.positions]
+        assert question.oldest_ms(with_positions(taken, behind)) == T0 + DAY_MS
+
+    def test_the_time_of_the_broker_counts_where_the_broker_sets_it(
+        self, source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+    ) -> None:
+        """With LogAppendTime, what the producer said is nobody's age."""
+        stamped = Question(source_cluster, destination_cluster, topic_name, **{"message.timestamp.type": "LogAppendTime"})
+        before = CLOCK.now_ms()
+        stamped.write(stamped.first, T0)
+        found = stamped.oldest_ms()
+        assert found is not None
+        assert before - 1_000 <= found <= CLOCK.now_ms() + 1_000
+
+
+class TestSurvey:
+    """What a lane's survey must know of other lanes."""
+
+    def test_topics_of_two_lanes_must_not_land_on_one(self, question: Question) -> None:
+        """Their records would mix, even if each lane sees only its own topic."""
+        other = f"{question.topic}-other"
+        create(question.source, other, 1, KEPT)
+        mirror = question.mirror(allow=[question.topic, other], rename={other: question.topic})
+        with pytest.raises(ConfigError, match="would both land on"):
+            survey.take("q", mirror, CLOCK, belongs=question.topic.__eq__)
+
+
+def replace_next(position: Position, next_offset: int) -> Position:
+    """The position with a checkpoint there, or at its end."""
+    return replace(position, next_offset=min(next_offset, position.end_offset))
+
+
+def with_positions(taken: Survey, positions: list[Position]) -> Survey:
+    """The survey as it would be with these checkpoints."""
+    return replace(taken, positions=positions)

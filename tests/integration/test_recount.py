@@ -1,0 +1,334 @@
+"""The count check: it passes what is complete, and names what is not, whatever the ledger says."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from confluent_kafka.admin import ResourceType
+
+from relay_pipelines.copy import checkpoint, ledger
+from relay_pipelines.copy.clock import SystemClock
+from relay_pipelines.driver.recount import Recount, recount
+from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.model import Cluster, OffsetRange, Status
+from tests.copying import KEPT, OPTIONS, Mirror, end_of, numbered, settled_end
+from tests.independent import (
+    CREATE_TIME,
+    Record,
+    configure,
+    create,
+    delete,
+    delete_before,
+    put,
+    read,
+    transactional,
+    until,
+    write,
+)
+
+FOREIGN = "{} records at the destination were not written by this mirror"
+COUNTS = "{} records were committed, {} are there"
+
+
+@pytest.fixture
+def mirror(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str) -> Mirror:
+    """A topic of 100 records, none of them copied yet."""
+    made = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
+    made.write(numbered(100))
+    return made
+
+
+class Releasing(SystemClock):
+    """A clock that does something once, when somebody begins to wait."""
+
+    def __init__(self, release: Callable[[], object]) -> None:
+        self._release = release
+        self.waited = False
+
+    def sleep(self, seconds: float) -> None:
+        """Do it, then wait."""
+        if not self.waited:
+            self.waited = True
+            self._release()
+        super().sleep(seconds)
+
+
+def count(mirror: Mirror, start: int, end: int, *, since_ms: int = 0, clock: SystemClock | None = None) -> Recount:
+    """Recount one range of source offsets."""
+    wanted = OffsetRange(mirror.at, start, end)
+    found = recount(mirror.name, [wanted], mirror.destination, mirror.options, clock or SystemClock(), since_ms)
+    assert list(found) == [mirror.at]
+    assert found[mirror.at].range == wanted
+    return found[mirror.at]
+
+
+def replace_copy(mirror: Mirror, *batches: list[Record]) -> None:
+    """Put another topic of the same name in place of the copy."""
+    delete(mirror.destination, mirror.topic)
+    create(mirror.destination, mirror.topic, 1, KEPT | mirror.destination_config)
+    write(mirror.destination, mirror.at, *batches)
+
+
+def transaction(mirror: Mirror, *, commit: bool, first: int = 0) -> None:
+    """Ten records and a marker at the source."""
+    sender = transactional(mirror.source, f"{mirror.topic}-{first}-{commit}")
+    sender.begin_transaction()
+    put(sender, mirror.at, numbered(10, first=first))
+    assert sender.flush(30) == 0
+    (sender.commit_transaction if commit else sender.abort_transaction)(30)
+    settled_end(mirror.source, mirror.at)
+
+
+class TestComplete:
+    """What passes."""
+
+    def test_two_chunks(self, mirror: Mirror) -> None:
+        """Everything that was committed is there, and nothing else; it is told what was found, and from where."""
+        mirror.copy(0, 50)
+        mirror.copy(50)
+        found = count(mirror, 0, 100)
+        assert found.problems == []
+        assert (found.recorded, found.counted, found.foreign, found.unaccounted, found.doubled) == (100, 100, 0, 0, 0)
+        assert found.scanned == OffsetRange(mirror.at, 0, settled_end(mirror.destination, mirror.at))
+        assert (found.nodes, found.thinned, found.recompressed) == ({mirror.source.name}, "", False)
+
+    @pytest.mark.parametrize("cut", [1, 40, 99])
+    def test_a_window_whose_chunk_reaches_beyond_its_borders(self, mirror: Mirror, cut: int) -> None:
+        """Two windows copied in one go are proved by the chunk that covers them both."""
+        mirror.copy()
+        for start, end in ((0, cut), (cut, 100)):
+            found = count(mirror, start, end)
+            assert (found.problems, found.recorded, found.counted) == ([], 100, 100)
+
+    def test_a_window_between_others(self, mirror: Mirror) -> None:
+        """Its neighbours' records are neither its own nor foreign."""
+        for start, end in ((0, 30), (30, 70), (70, 100)):
+            mirror.copy(start, end)
+        found = count(mirror, 30, 70)
+        assert (found.problems, found.recorded, found.counted) == ([], 40, 40)
+
+    def test_aborted_and_control_batches_of_the_source(self, mirror: Mirror) -> None:
+        """Offsets without a record are accounted for by reason."""
+        transaction(mirror, commit=True, first=100)
+        transaction(mirror, commit=False, first=200)
+        mirror.write(numbered(5, first=300))
+        mirror.copy()
+        found = count(mirror, 0, 127)
+        assert (found.problems, found.recorded, found.counted) == ([], 115, 115)
+        assert found.skipped == {"control": 2, "aborted": 10}
+
+    def test_a_range_of_aborted_records_alone(self, mirror: Mirror) -> None:
+        """No record was copied, and none must be there."""
+        mirror.copy()
+        transaction(mirror, commit=False)
+        mirror.copy(100)
+        found = count(mirror, 100, 111)
+        assert (found.problems, found.recorded, found.counted, found.thinned) == ([], 0, 0, "")
+        assert found.skipped == {"control": 1, "aborted": 10}
+
+    def test_records_from_before_the_mirror(self, mirror: Mirror) -> None:
+        """What the destination held before is not the mirror's business, even if its first chunk has no record to begin at."""
+        write(mirror.destination, mirror.at, numbered(5))
+        delete_before(mirror.source, mirror.at, 100)
+        transaction(mirror, commit=False)
+        mirror.copy(100, 111)
+        assert count(mirror, 100, 111).problems == []
+        mirror.write(numbered(7))
+        mirror.copy(111)
+        found = count(mirror, 100, 118)
+        assert (found.problems, found.recorded, found.counted, found.thinned) == ([], 7, 7, "")
+
+    def test_an_empty_range(self, mirror: Mirror) -> None:
+        """There is nothing to count, and nobody is asked."""
+        nowhere = Cluster("nowhere", ("127.0.0.1:1",))
+        assert recount(mirror.name, [OffsetRange(mirror.at, 5, 5)], nowhere, OPTIONS, SystemClock(), 0) == {}
+
+    def test_a_ledger_entry_from_before_the_plan(self, mirror: Mirror) -> None:
+        """A window planned after others had copied it: all of the ledger is searched."""
+        mirror.copy()
+        assert count(mirror, 0, 100, since_ms=time.time_ns() // 1_000_000 + 3_600_000).problems == []
+
+    def test_a_destination_that_recompresses(self, mirror: Mirror) -> None:
+        """The broker stores other bytes than were produced; the records are counted all the same."""
+        configure(mirror.destination, ResourceType.TOPIC, mirror.topic, compression_type="gzip")
+        assert mirror.try_copy().status is Status.DONE
+        found = count(mirror, 0, 100)
+        assert (found.problems, found.counted, found.recompressed, found.differing) == ([], 100, True, 1)
+
+    def test_markers_that_are_still_on_their_way(self, mirror: Mirror) -> None:
+        """A transaction that hides committed records from readers is waited for: they are not lost."""
+        other = transactional(mirror.destination, f"{mirror.topic}-other")
+        other.begin_transaction()
+        put(other, mirror.at, numbered(1))
+        assert other.flush(30) == 0
+        assert mirror.try_copy().status is Status.DONE
+        assert end_of(mirror.destination, mirror.at) == 0
+        clock = Releasing(lambda: other.abort_transaction(30))
+        assert (count(mirror, 0, 100, clock=clock).problems, clock.waited) == ([], True)
+
+    def test_a_ledger_entry_whose_marker_is_still_on_its_way(self, mirror: Mirror) -> None:
+        """Another mirror's transaction in the same ledger partition is waited for: the entry is not missing."""
+        home = checkpoint.home(ledger.TOPIC, checkpoint.key_of(mirror.name, mirror.at))
+        other = transactional(mirror.destination, f"{mirror.topic}-other")
+        other.begin_transaction()
+        put(other, home, [Record(b"other/t/0", b"{}")])
+        assert other.flush(30) == 0
+        assert mirror.try_copy().status is Status.DONE
+        clock = Releasing(lambda: other.abort_transaction(30))
+        assert (count(mirror, 0, 100, clock=clock).problems, clock.waited) == ([], True)
+
+
+class TestThinned:
+    """Fewer records may lawfully be there; more never."""
+
+    def test_retention_has_taken_the_beginning(self, mirror: Mirror) -> None:
+        """It is no loss, is said, and excuses no window behind it."""
+        mirror.copy(0, 50)
+        mirror.copy(50)
+        for offset in (20, 50):
+            delete_before(mirror.destination, mirror.at, offset)
+            found = count(mirror, 0, 50)
+            assert (found.problems, found.recorded) == ([], 50)
+            assert found.thinned == "retention at the destination has begun to take them"
+        behind = count(mirror, 50, 100)
+        assert (behind.problems, behind.counted, behind.thinned) == ([], 50, "")
+
+    def test_retention_has_taken_all(self, mirror: Mirror) -> None:
+        """Also what comes behind the last record is no foreign one."""
+        mirror.copy()
+        delete_before(mirror.destination, mirror.at, settled_end(mirror.destination, mirror.at))
+        found = count(mirror, 0, 100)
+        assert (found.problems, found.counted) == ([], 0)
+        assert found.thinned
+
+    def test_a_compacted_destination(
+        self, source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+    ) -> None:
+        """The cleaner may leave fewer."""
+        for broker in destination_cluster.brokers:
+            configure(destination_cluster.cluster(), ResourceType.BROKER, str(broker.node_id), log_cleaner_backoff_ms=100)
+        eager = {
+            "cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01", "max.compaction.lag.ms": "100",
+        }  # fmt: skip
+        mirror = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name, destination_config=eager)
+        mirror.write(numbered(100))
+        assert mirror.try_copy().status is Status.DONE
+        assert count(mirror, 0, 100).counted == 100
+
+        def cleaned() -> bool:
+            # a later record begins a new segment: the cleaner leaves the last one alone
+            mirror.write([Record(b"later", b"", (), (CREATE_TIME, time.time_ns() // 1_000_000))])
+            assert mirror.try_copy().status is Status.DONE
+            return sum(offset < 100 for offset, _ in read(mirror.destination, mirror.at)) == 7
+
+        until(cleaned, "compaction")
+        found = count(mirror, 0, 100)
+        assert (found.problems, found.recorded, found.counted) == ([], 100, 7)
+        assert found.thinned == "the destination is compacted"
+
+    @pytest.mark.parametrize("policy", ["compact", "compact,delete"])
+    def test_more_than_was_committed_is_no_compaction(self, mirror: Mirror, policy: str) -> None:
+        """A cleaner takes records and adds none."""
+        mirror.copy()
+        configure(mirror.destination, ResourceType.TOPIC, mirror.topic, cleanup_policy=policy)
+        replace_copy(mirror, numbered(120))
+        configure(mirror.destination, ResourceType.TOPIC, mirror.topic, cleanup_policy=policy)
+        found = count(mirror, 0, 100)
+        assert (found.problems, found.thinned) == ([COUNTS.format(100, 120)], "the destination is compacted")
+
+
+class TestTampered:
+    """What is found."""
+
+    def test_records_lost(self, mirror: Mirror) -> None:
+        """The topic was recreated, shorter."""
+        mirror.copy()
+        replace_copy(mirror, numbered(99))
+        assert count(mirror, 0, 100).problems == [COUNTS.format(100, 99)]
+
+    def test_records_lost_before_another_window(self, mirror: Mirror) -> None:
+        """A log that ends before the next chunk, or before this one, is a loss and no failure to read."""
+        mirror.copy(0, 50)
+        mirror.copy(50)
+        replace_copy(mirror, numbered(10))
+        assert count(mirror, 0, 50).problems == [COUNTS.format(50, 10)]
+        assert count(mirror, 50, 100).problems == [COUNTS.format(50, 0)]
+
+    def test_losses_behind_a_first_chunk_without_records(self, mirror: Mirror) -> None:
+        """A chunk that has no place at the destination is no sign that retention took anything."""
+        delete_before(mirror.source, mirror.at, 100)
+        transaction(mirror, commit=False)
+        mirror.copy(100, 111)
+        mirror.write(numbered(7))
+        mirror.copy(111)
+        replace_copy(mirror, numbered(3))
+        found = count(mirror, 100, 118)
+        assert (found.problems, found.thinned) == ([COUNTS.format(7, 3)], "")
+
+    def test_records_added_behind(self, mirror: Mirror) -> None:
+        """Nobody else writes to a mirrored topic."""
+        mirror.copy()
+        write(mirror.destination, mirror.at, numbered(3))
+        found = count(mirror, 0, 100)
+        assert (found.problems, found.counted, found.foreign) == ([FOREIGN.format(3)], 100, 3)
+
+    def test_records_added_between_two_chunks(self, mirror: Mirror) -> None:
+        """They are found by the window of the first chunk, and by one of both, and only once each."""
+        mirror.copy(0, 50)
+        write(mirror.destination, mirror.at, numbered(2))
+        mirror.copy(50)
+        assert count(mirror, 0, 100).problems == [FOREIGN.format(2)]
+        assert count(mirror, 0, 50).problems == [FOREIGN.format(2)]
+        assert count(mirror, 50, 100).problems == []
+
+    def test_records_added_before_a_range_without_records(self, mirror: Mirror) -> None:
+        """Also a window of aborted records alone sees what was added where it stands."""
+        mirror.copy()
+        write(mirror.destination, mirror.at, numbered(2))
+        transaction(mirror, commit=False)
+        mirror.copy(100)
+        assert count(mirror, 100, 111).problems == [FOREIGN.format(2)]
+
+    def test_other_records_of_the_same_number(self, mirror: Mirror) -> None:
+        """Counting alone would pass them; the digest does not."""
+        mirror.copy()
+        replace_copy(mirror, numbered(100, first=1))
+        found = count(mirror, 0, 100)
+        assert (found.problems, found.counted) == (["1 chunks differ in their bytes from what was committed"], 100)
+
+    def test_offsets_in_no_ledger_entry(self, mirror: Mirror) -> None:
+        """Before, between and behind what the ledger has."""
+        for start, end in ((10, 30), (30, 50)):
+            mirror.copy(start, end)
+        assert count(mirror, 0, 50).problems == ["10 source offsets stand in no ledger entry"]
+        assert count(mirror, 20, 80).problems == ["30 source offsets stand in no ledger entry"]
+        assert count(mirror, 0, 100).unaccounted == 60
+        found = count(mirror, 60, 100)
+        assert (found.problems, found.scanned) == (["40 source offsets stand in no ledger entry"], None)
+
+    def test_a_mirror_that_never_copied(self, mirror: Mirror) -> None:
+        """The ledger of others is not its own."""
+        found = count(mirror, 0, 100)
+        assert (found.problems, found.scanned, found.nodes) == (["100 source offsets stand in no ledger entry"], None, set())
+
+
+def test_a_destination_without_a_ledger(mirror: Mirror) -> None:
+    """Nothing was ever mirrored there: it is said, and does not fail."""
+    bare = replace(mirror.destination, bootstrap_servers=mirror.source.bootstrap_servers)
+    (found,) = recount(mirror.name, [OffsetRange(mirror.at, 0, 100)], bare, OPTIONS, SystemClock(), 0).values()
+    assert found.problems == ["100 source offsets stand in no ledger entry"]
+
+
+def test_each_range_is_counted_by_itself(mirror: Mirror, source_cluster: EmbeddedCluster, topic_name: str) -> None:
+    """A problem of one topic-partition is none of another."""
+    other = Mirror(source_cluster.cluster(), mirror.destination, f"{topic_name}-other", name=mirror.name)
+    other.write(numbered(10))
+    mirror.copy()
+    other.copy()
+    write(mirror.destination, mirror.at, numbered(1))
+    ranges = [OffsetRange(mirror.at, 0, 100), OffsetRange(other.at, 0, 10)]
+    found = recount(mirror.name, ranges, mirror.destination, mirror.options, SystemClock(), 0)
+    assert {at: one.problems for at, one in found.items()} == {mirror.at: [FOREIGN.format(1)], other.at: []}
