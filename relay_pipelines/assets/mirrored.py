@@ -143,6 +143,8 @@ def _events(context: dg.AssetExecutionContext, lane: Lane, report: WindowReport)
 
 def _raise_for(context: dg.AssetExecutionContext, report: WindowReport) -> None:
     """Fail the run for topics that are not complete; a count that differs fails it as well, by its blocking check."""
+    if any(topic.problems for topic in report.topics):
+        context.instance.add_run_tags(context.run.run_id, {_MAX_RETRIES: "0"})
     if report.failures:
         _no_retries_if_useless(context, [report.result.exit_code])
         more = f" (and {len(report.failures) - 1} topics more)" if len(report.failures) > 1 else ""

@@ -32,7 +32,8 @@ def result(mirror: str, topic: TopicReport) -> dg.AssetCheckResult:
     return dg.AssetCheckResult(
         asset_key=keys.mirrored(mirror, topic.topic),
         check_name=keys.MESSAGE_COUNTS,
-        passed=not topic.problems,
+        passed=not topic.problems and not topic.warnings,
+        severity=_severity(topic),
         description=_words(topic),
         metadata=_metadata(topic),
     )
@@ -43,16 +44,22 @@ def evaluation(mirror: str, topic: TopicReport, window: str) -> dg.AssetCheckEva
     return dg.AssetCheckEvaluation(
         asset_key=keys.mirrored(mirror, topic.topic),
         check_name=keys.MESSAGE_COUNTS,
-        passed=not topic.problems,
+        passed=not topic.problems and not topic.warnings,
+        severity=_severity(topic),
         description=_words(topic),
         metadata=_metadata(topic),
         partition=window,
     )
 
 
+def _severity(topic: TopicReport) -> dg.AssetCheckSeverity:
+    """What retention took is told, and stops nothing."""
+    return dg.AssetCheckSeverity.WARN if topic.warnings and not topic.problems else dg.AssetCheckSeverity.ERROR
+
+
 def _words(topic: TopicReport) -> str:
     counted = sum(one.counted for one in topic.recounts.values())
-    return "; ".join(topic.problems) or f"{plural(counted, 'record')}, all accounted for"
+    return "; ".join(topic.problems + topic.warnings) or f"{plural(counted, 'record')}, all accounted for"
 
 
 def _metadata(topic: TopicReport) -> dict[str, Any]:

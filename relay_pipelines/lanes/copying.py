@@ -41,6 +41,12 @@ class TopicReport:
         """What the count check found, with the topic-partition."""
         return [f"{at}: {problem}" for at, one in self.recounts.items() for problem in one.problems]
 
+    @property
+    def warnings(self) -> list[str]:
+        """What is lawful and still not what people expect of a copy."""
+        expired = [(at, one) for at, one in self.recounts.items() if one.expired and one.recorded > one.counted]
+        return [f"{at}: {one.thinned}: {one.recorded - one.counted:,} records are gone" for at, one in expired]
+
 
 @dataclass(slots=True)
 class WindowReport:

@@ -1,0 +1,117 @@
+"""What a browser does with Dagster: runs, backfills, checks, by GraphQL alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from relay_pipelines.demo.dagster import Dagster
+from tests.independent import until
+
+_REPOSITORY = {"repositoryName": "__repository__", "repositoryLocationName": "relay_pipelines"}
+_RUNS = """{ runsOrError(limit: 100) { ... on Runs { results { runId status jobName tags { key value } } } } }"""
+_LOGS = """query($id: ID!) { logsForRun(runId: $id, limit: 1000) { ... on EventConnection { events {
+  __typename ... on MessageEvent { message } } } } }"""
+_LAUNCH = """mutation($params: ExecutionParams!) { launchPipelineExecution(executionParams: $params) { __typename
+  ... on LaunchRunSuccess { run { runId } } ... on PythonError { message }
+  ... on RunConfigValidationInvalid { errors { message } } } }"""
+_BACKFILL = """mutation($params: LaunchBackfillParams!) { launchPartitionBackfill(backfillParams: $params) { __typename
+  ... on LaunchBackfillSuccess { backfillId } ... on PythonError { message } } }"""
+_BACKFILL_STATUS = """query($id: String!) { partitionBackfillOrError(backfillId: $id) {
+  ... on PartitionBackfill { status title partitionNames } } }"""
+_BACKFILLS = "{ partitionBackfillsOrError { ... on PartitionBackfills { results { id status } } } }"
+_ASSET = """query($key: AssetKeyInput!) { assetNodeOrError(assetKey: $key) { ... on AssetNode {
+  assetPartitionStatuses { ... on DefaultPartitionStatuses {
+    materializedPartitions failedPartitions unmaterializedPartitions } }
+  assetMaterializations(limit: 5) { partition metadataEntries { label ... on IntMetadataEntry { intValue } } } } } }"""
+_CHECKS = """query($key: AssetKeyInput!, $name: String!) { assetCheckExecutions(assetKey: $key, checkName: $name, limit: 20) {
+  status evaluation { success description partition } } }"""
+_BACKFILL_ENDED = {"COMPLETED_SUCCESS", "COMPLETED_FAILED", "FAILED", "CANCELED"}
+_ENDED = {"SUCCESS", "FAILURE", "CANCELED"}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run as the run list shows it."""
+
+    id: str
+    status: str
+    job: str
+    tags: Mapping[str, str]
+
+    @property
+    def window(self) -> str:
+        """The asset partition."""
+        return self.tags.get("dagster/partition", "")
+
+
+def runs(dagster: Dagster) -> list[Run]:
+    """All runs, the newest first."""
+    found = dagster.ask(_RUNS)["runsOrError"]["results"]
+    return [Run(one["runId"], one["status"], one["jobName"], {tag["key"]: tag["value"] for tag in one["tags"]}) for one in found]
+
+
+def messages(dagster: Dagster, run_id: str) -> list[str]:
+    """What a run's log says."""
+    return [one.get("message") or "" for one in dagster.ask(_LOGS, {"id": run_id})["logsForRun"]["events"]]
+
+
+def launch(dagster: Dagster, job: str, config: Mapping[str, Any] | None = None) -> str:
+    """Start a job and return the run's id."""
+    selector = {**_REPOSITORY, "pipelineName": job}
+    answer = dagster.ask(_LAUNCH, {"params": {"selector": selector, "runConfigData": config or {}, "mode": "default"}})
+    return str(answer["launchPipelineExecution"]["run"]["runId"])
+
+
+def materialize(dagster: Dagster, keys: Sequence[Sequence[str]], window: str) -> str:
+    """What the button "Materialize" does for one asset partition; the run's id."""
+    selector = {**_REPOSITORY, "pipelineName": "__ASSET_JOB", "assetSelection": [{"path": list(key)} for key in keys]}
+    tags = {"tags": [{"key": "dagster/partition", "value": window}]}
+    answer = dagster.ask(_LAUNCH, {"params": {"selector": selector, "executionMetadata": tags, "mode": "default"}})
+    return str(answer["launchPipelineExecution"]["run"]["runId"])
+
+
+def backfill(dagster: Dagster, keys: Sequence[Sequence[str]], windows: Sequence[str]) -> str:
+    """What the backfill dialogue does; the backfill's id."""
+    params = {"assetSelection": [{"path": list(key)} for key in keys], "partitionNames": list(windows)}
+    answer = dagster.ask(_BACKFILL, {"params": params})["launchPartitionBackfill"]
+    assert "backfillId" in answer, answer
+    return str(answer["backfillId"])
+
+
+def backfills(dagster: Dagster) -> list[str]:
+    """The ids of all backfills."""
+    return [one["id"] for one in dagster.ask(_BACKFILLS)["partitionBackfillsOrError"]["results"]]
+
+
+def backfill_ended(dagster: Dagster, backfill_id: str, seconds: float = 120.0) -> str:
+    """Wait for a backfill's end and return its status."""
+
+    def status() -> str | None:
+        now = dagster.ask(_BACKFILL_STATUS, {"id": backfill_id})["partitionBackfillOrError"]["status"]
+        return str(now) if now in _BACKFILL_ENDED else None
+
+    return str(until(status, "the end of the backfill", seconds))
+
+
+def ended(dagster: Dagster, run_id: str, seconds: float = 120.0) -> Run:
+    """Wait for a run's end."""
+
+    def found() -> Run | None:
+        return next((one for one in runs(dagster) if one.id == run_id and one.status in _ENDED), None)
+
+    result: Run = until(found, f"the end of run {run_id}", seconds)
+    return result
+
+
+def partitions(dagster: Dagster, key: Sequence[str]) -> dict[str, list[str]]:
+    """The windows of an asset by their status."""
+    found = dagster.ask(_ASSET, {"key": {"path": list(key)}})["assetNodeOrError"]["assetPartitionStatuses"]
+    return {name.removesuffix("Partitions"): windows for name, windows in found.items()}
+
+
+def checks(dagster: Dagster, key: Sequence[str], name: str) -> list[dict[str, Any]]:
+    """The evaluations of a check, the newest first."""
+    found = dagster.ask(_CHECKS, {"key": {"path": list(key)}, "name": name})["assetCheckExecutions"]
+    return [one["evaluation"] for one in found if one["evaluation"]]

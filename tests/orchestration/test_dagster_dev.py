@@ -1,0 +1,211 @@
+"""A real `dagster dev`, driven by GraphQL alone, between real brokers; killed, wiped, and compared record by record."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from relay_pipelines.demo.dagster import ROOT, Dagster, running
+from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.lanes import keys
+from relay_pipelines.model import TopicPartition
+from tests.independent import Record, create, delete, read, records_of, until, write
+from tests.orchestration import graphql
+
+pytestmark = pytest.mark.timeout(600)
+KILLING = Path(__file__).parent / "killing"
+
+
+class Play:
+    """One mirror of one topic with two topic-partitions, and the folder that Dagster runs in."""
+
+    def __init__(self, folder: Path, source: EmbeddedCluster, destination: EmbeddedCluster, topic: str) -> None:
+        self.folder = folder
+        self.source = source.cluster()
+        self.destination = destination.cluster()
+        self.topic = topic
+        self.name = f"m{uuid.uuid4().hex[:8]}"
+        self.number = 0
+        create(self.source, topic, 2, {"retention.ms": "-1"})
+        self.configure()
+        # dead runs are found sooner than people need it
+        instance = (ROOT / "dagster.yaml").read_text().replace("poll_interval_seconds: 20", "poll_interval_seconds: 2")
+        (folder / "dagster.yaml").write_text(instance)
+
+    def configure(self, **more: Any) -> None:
+        """Write relay.yaml."""
+        mirror = {
+            "source": {"nodes": [{"name": "a", "bootstrap_servers": self.source.bootstrap_servers[0]}]},
+            "destination": {"bootstrap_servers": self.destination.bootstrap_servers[0]},
+            "topics": {"allow": [self.topic], "rename": f"{self.name}.{{topic}}"},
+            "window": {"every": "1s"},
+        }
+        spark = {"master": "local[2]", "conf": {"spark.driver.memory": "512m"}}
+        (self.folder / "relay.yaml").write_text(yaml.safe_dump({"spark": spark, "mirrors": {self.name: mirror | more}}))
+
+    @contextmanager
+    def dagster(self, **environment: str) -> Iterator[Dagster]:
+        """Run Dagster until the end of the context."""
+        with running(self.folder, environment=environment) as dagster:
+            yield dagster
+
+    @property
+    def planner(self) -> str:
+        """The sensor."""
+        return f"plan_{keys.identifier(self.name, 'main')}"
+
+    @property
+    def asset(self) -> list[str]:
+        """The mirrored topic."""
+        return [self.name, self.topic]
+
+    @property
+    def copies(self) -> list[TopicPartition]:
+        """Where the records go."""
+        return [TopicPartition(f"{self.name}.{self.topic}", partition) for partition in range(2)]
+
+    def produce(self, batches: int, records: int = 20) -> None:
+        """Write numbered records to both topic-partitions."""
+        for partition in range(2):
+            made = [
+                [Record(b"k", f"{partition}/{self.number + batch * records + number}".encode()) for number in range(records)]
+                for batch in range(batches)
+            ]
+            write(self.source, TopicPartition(self.topic, partition), *made)
+        self.number += batches * records
+
+    def copied(self) -> int:
+        """How many records have arrived."""
+        try:
+            return sum(len(read(self.destination, one)) for one in self.copies)
+        except Exception:  # noqa: BLE001 - the topic is not there yet
+            return 0
+
+    def assert_equal(self) -> None:
+        """Every record there once, in order."""
+        for partition, copy in enumerate(self.copies):
+            assert records_of(self.destination, copy) == records_of(self.source, TopicPartition(self.topic, partition))
+
+    def all_arrived(self, seconds: float = 120.0) -> None:
+        """Wait until as many records have arrived as were produced, then compare."""
+        until(lambda: self.copied() >= 2 * self.number, "the last record", seconds)
+        self.assert_equal()
+
+
+@pytest.fixture
+def play(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, tmp_path: Path, topic_name: str) -> Play:
+    """A mirror that has copied nothing, and a Dagster that was never started."""
+    return Play(tmp_path, source_cluster, destination_cluster, topic_name)
+
+
+def test_from_end_to_end(play: Play) -> None:
+    """Start the sensor, produce, see windows succeed; kill -9 a run in its middle, see its retry finish; backfill; all is equal.
+
+    Then Dagster's database is wiped while records wait, and it goes on from the checkpoints.
+    """
+    play.configure(copy={"chunk": "1kB", "coalesce_below": "0"})
+    with play.dagster() as dagster:
+        dagster.start_sensor(play.planner)
+        play.produce(3)
+        play.all_arrived()
+        first = until(lambda: [one for one in graphql.runs(dagster) if one.status == "SUCCESS"], "a success")[-1]
+        assert first.window == keys.window(play.name, "main", 1)
+        assert first.tags[keys.TAG_NODE] == "a"
+        assert graphql.checks(dagster, play.asset, keys.MESSAGE_COUNTS)[0]["success"]
+
+        play.produce(600)
+        killed = kill_in_the_middle(play, dagster)
+        play.all_arrived()
+
+        def story() -> list[str]:
+            return [one.status for one in graphql.runs(dagster) if one.window == killed.window]
+
+        until(lambda: story()[0] == "SUCCESS", "the retry")
+        assert story()[-1] == "FAILURE"
+
+        stop_sensor(dagster, play.planner)
+        for _ in range(3):
+            play.produce(2)
+            graphql.ended(dagster, graphql.launch(dagster, "replan"))
+        missing = graphql.partitions(dagster, play.asset)["unmaterialized"]
+        assert len(missing) == 3
+        assert graphql.backfill_ended(dagster, graphql.backfill(dagster, [play.asset], missing)) == "COMPLETED_SUCCESS"
+        play.all_arrived()
+        assert not graphql.partitions(dagster, play.asset)["unmaterialized"]
+
+        play.produce(2)
+    shutil.rmtree(play.folder / "var" / "dagster")
+    with play.dagster() as dagster:
+        dagster.start_sensor(play.planner)
+        play.all_arrived()
+        assert not [one for one in graphql.runs(dagster) if one.status == "FAILURE"]
+
+
+def kill_in_the_middle(play: Play, dagster: Dagster) -> graphql.Run:
+    """Kill -9 the process of the run under way once it has committed something of its window."""
+    before = play.copied()
+    run: graphql.Run = until(lambda: next((one for one in graphql.runs(dagster) if one.status == "STARTED"), None), "a run")
+    until(lambda: before < play.copied() < 2 * play.number, "the middle of the copy")
+    started = " ".join(graphql.messages(dagster, run.id))
+    found = re.search(r"\(pid: (\d+)\)", started)
+    assert found, started
+    os.kill(int(found[1]), signal.SIGKILL)
+    assert play.copied() < 2 * play.number
+    return run
+
+
+def stop_sensor(dagster: Dagster, name: str) -> None:
+    """Switch a sensor off, and wait for the run that it may have asked for."""
+    query = """query($s: SensorSelector!) { sensorOrError(sensorSelector: $s) { ... on Sensor { sensorState { id } } } }"""
+    selector = {"repositoryName": "__repository__", "repositoryLocationName": "relay_pipelines", "sensorName": name}
+    state = dagster.ask(query, {"s": selector})["sensorOrError"]["sensorState"]["id"]
+    dagster.ask("mutation($id: String!) { stopSensor(id: $id) { __typename } }", {"id": state})
+    until(lambda: all(one.status in {"SUCCESS", "FAILURE"} for one in graphql.runs(dagster)), "the end of all runs")
+
+
+def test_the_daemon_is_killed_in_the_middle_of_a_tick(play: Play) -> None:
+    """Killed -9 after the events of a tick, then after the partition, then before the run: one window comes of it, all equal."""
+    play.produce(5)
+    for point in ("after_events", "after_partition", "before_run"):
+        token = play.folder / point
+        with play.dagster(PYTHONPATH=str(KILLING), RELAY_KILL_DAEMON=f"{point}:{token}") as dagster:
+            dagster.start_sensor(play.planner)
+            until(token.exists, f"the daemon's end {point}")
+        assert play.copied() == 0
+    with play.dagster() as dagster:
+        play.all_arrived()
+        until(lambda: {one.status for one in graphql.runs(dagster)} == {"SUCCESS"}, "the end of the run")
+        found = graphql.partitions(dagster, play.asset)
+        assert found["materialized"] == [keys.window(play.name, "main", 1)]
+        assert not found["unmaterialized"]
+
+
+def test_tampered_with_between_copy_and_check(play: Play) -> None:
+    """Records that somebody deletes at the destination behind the copy, before it is counted, fail the check and the run."""
+    play.produce(5)
+    token = play.folder / "stopped"
+    with play.dagster(RELAY_FAULT=f"before_recount=SIGSTOP@1:{token}") as dagster:
+        dagster.start_sensor(play.planner)
+        until(token.exists, "the end of the copy")
+        delete(play.destination, play.copies[0].topic)
+        create(play.destination, play.copies[0].topic, 2)
+        write(play.destination, play.copies[1], [Record(b"k", b"1/0")])
+        (run,) = graphql.runs(dagster)
+        found = re.search(r"\(pid: (\d+)\)", " ".join(graphql.messages(dagster, run.id)))
+        assert found
+        os.kill(int(found[1]), signal.SIGCONT)
+        assert graphql.ended(dagster, run.id).status == "FAILURE"
+        (check,) = graphql.checks(dagster, play.asset, keys.MESSAGE_COUNTS)
+        assert not check["success"]
+        assert "100 records were committed, 0 are there" in check["description"]
+        assert "100 records were committed, 1 are there" in check["description"]
