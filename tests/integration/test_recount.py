@@ -309,6 +309,19 @@ class TestTampered:
         found = count(mirror, 60, 100)
         assert (found.problems, found.scanned) == (["40 source offsets stand in no ledger entry"], None)
 
+    def test_offsets_in_two_ledger_entries(self, mirror: Mirror) -> None:
+        """What was committed twice is said, even if the records of one commit are gone."""
+        mirror.copy()
+        key = checkpoint.key_of(mirror.name, mirror.at)
+        home = checkpoint.home(ledger.TOPIC, key)
+        settled_end(mirror.destination, home)
+        (entry,) = [record for _, record in read(mirror.destination, home) if record.key == key]
+        now = (CREATE_TIME, time.time_ns() // 1_000_000)
+        write(mirror.destination, home, [Record(key, entry.value, (), now)])
+        found = count(mirror, 0, 100)
+        assert (found.doubled, found.unaccounted) == (100, 0)
+        assert found.problems == ["100 source offsets were committed twice", COUNTS.format(200, 100)]
+
     def test_a_mirror_that_never_copied(self, mirror: Mirror) -> None:
         """The ledger of others is not its own."""
         found = count(mirror, 0, 100)
