@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup test check demo ui bench chaos lock clean prerequisites
+.PHONY: setup test check demo ui pictures bench chaos lock clean prerequisites
 .DEFAULT_GOAL := setup
 
 setup: $(STAMP)  ## Install everything into .venv; the command is .venv/bin/relay.
@@ -40,6 +40,9 @@ demo: setup  ## Two upstream clusters and a destination on this machine, mirrore
 
 ui: setup  ## The same clusters, mirrored by Dagster: http://127.0.0.1:3000
 	$(BIN)/relay ui
+
+pictures: setup  ## Pictures of Dagster for the docs; needs Chromium.
+	$(BIN)/python -m scripts.screenshots
 
 bench: setup  ## Speed and memory against other mirrors; writes docs/benchmarks.md.
 	$(BIN)/python -m benchmarks

@@ -27,6 +27,7 @@ def sources(mirror_name: str, mirror: Mirror, lanes: list[Lane]) -> list[dg.Asse
     return [
         dg.AssetSpec(
             keys.source(mirror_name, topic),
+            deps=[keys.node(mirror_name, node.name) for node in mirror.nodes],
             description=f"Topic {topic} at the source.",
             group_name=keys.group(mirror_name),
             kinds={"kafka"},

@@ -10,7 +10,7 @@ from relay_pipelines.copy.clock import Clock, SystemClock
 from relay_pipelines.demo import scene
 from relay_pipelines.demo.dagster import Dagster, running
 from relay_pipelines.demo.events import PARTITIONS, Shop, orders_for
-from relay_pipelines.demo.scene import MIRROR
+from relay_pipelines.demo.scene import MIRROR, Scene
 from relay_pipelines.demo.telling import Teller
 from relay_pipelines.demo.upstream import Arrivals, Upstream
 from relay_pipelines.driver.signals import Stop
@@ -24,6 +24,7 @@ _WINDOWS = """\
     window:
       every: 15s
       max_records: 20000   # so that the history becomes several windows
+      lag_target: 2d       # it is a day old
 """
 
 
@@ -45,13 +46,15 @@ def main(port: int, *, keep: bool = False) -> int:
     with Stop().heard(), scene.folder(keep=keep) as folder:
         try:
             with ExitStack() as open_until_the_end:
-                _serve(_open(folder, port, teller, clock, open_until_the_end))
+                dagster, _ = raise_curtain(folder, port, teller, clock, open_until_the_end)
+                _serve(dagster)
         except KeyboardInterrupt:
             teller.console.print("\nstopped; nothing is left running" + (f"; kept in {folder}" if keep else ""))
     return 0
 
 
-def _open(folder: Path, port: int, teller: Teller, clock: Clock, until_the_end: ExitStack) -> Dagster:
+def raise_curtain(folder: Path, port: int, teller: Teller, clock: Clock, until_the_end: ExitStack) -> tuple[Dagster, Scene]:
+    """Start clusters, events and Dagster with its sensors; all of it ends with the stack."""
     with teller.step("Start three clusters: upstream-a, upstream-b, destination"), teller.busy("brokers start"):
         stage = until_the_end.enter_context(scene.clusters(folder))
         stage.create_topics()
@@ -68,7 +71,7 @@ def _open(folder: Path, port: int, teller: Teller, clock: Clock, until_the_end: 
         for sensor in dagster.sensors():
             dagster.start_sensor(sensor)
     teller.console.print(_READY.format(url=dagster.url, mirror=MIRROR, every=_PER_SECOND), style="bold green")
-    return dagster
+    return dagster, stage
 
 
 def _serve(dagster: Dagster) -> None:

@@ -71,7 +71,7 @@ class Recount:
         if self.doubled:
             found.append(f"{self.doubled:,} source offsets were committed twice")
         if self.foreign:
-            found.append(f"{self.foreign:,} records at the destination were not written by this mirror")
+            found.append(f"records at the destination that this mirror did not write: {self.foreign:,}")
         if lost < 0 or (lost > 0 and not self.thinned):
             found.append(f"{self.recorded:,} records were committed, {self.counted:,} are there")
         elif self.differing and not (self.thinned or self.recompressed):

@@ -18,14 +18,14 @@ SCHEMA = dg.TableSchema(
     columns=[
         dg.TableColumn("partition", "int"),
         dg.TableColumn("source offsets", description="half-open: [start, end)"),
-        dg.TableColumn("destination offsets", description="read anew for the count, transaction markers included"),
         dg.TableColumn("records", "int", description="as committed, of the chunks that cover the offsets"),
         dg.TableColumn("counted", "int", description="found at the destination"),
+        dg.TableColumn("found"),
+        dg.TableColumn("node", description="of the source"),
         dg.TableColumn("rewritten", "int"),
         dg.TableColumn("filtered", "int"),
         dg.TableColumn("skipped", description="source offsets without a record, by reason"),
-        dg.TableColumn("node", description="of the source"),
-        dg.TableColumn("found"),
+        dg.TableColumn("destination offsets", description="read anew for the count, transaction markers included"),
     ]
 )
 

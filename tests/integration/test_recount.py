@@ -29,7 +29,7 @@ from tests.independent import (
     write,
 )
 
-FOREIGN = "{} records at the destination were not written by this mirror"
+FOREIGN = "records at the destination that this mirror did not write: {}"
 COUNTS = "{} records were committed, {} are there"
 
 

@@ -1,0 +1,98 @@
+"""Pictures of Dagster for docs/dagster.md, taken of the real thing: `python -m scripts.screenshots`.
+
+Needs Chromium: the one that CHROMIUM names, or `chromium` on the PATH.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+from confluent_kafka import Producer
+
+from relay_pipelines.console.words import stdout
+from relay_pipelines.copy.clock import SystemClock
+from relay_pipelines.demo import scene
+from relay_pipelines.demo.dagster import Dagster
+from relay_pipelines.demo.scene import MIRROR, Scene
+from relay_pipelines.demo.telling import Teller
+from relay_pipelines.demo.ui import raise_curtain
+from tests.independent import until
+from tests.orchestration import graphql
+
+FOLDER = Path(__file__).resolve().parents[1] / "docs" / "pictures"
+WINDOWS = 3
+TOPIC, TAMPERED = "orders.events", "orders.payments"
+_FLAGS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--hide-scrollbars",
+    "--window-size=1500,950",
+    "--virtual-time-budget=20000",
+)
+
+
+def main() -> None:
+    """Start the clusters and Dagster, let some windows be copied, tamper with one topic, and take the pictures."""
+    chromium = os.environ.get("CHROMIUM") or shutil.which("chromium")
+    if chromium is None:
+        sys.exit("error: no Chromium; install it, or name it: CHROMIUM=/path/to/chromium")
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    clock = SystemClock()
+    with scene.folder(keep=False) as folder, ExitStack() as running:
+        dagster, stage = raise_curtain(folder, 0, Teller(stdout(), clock), clock, running)
+        until(lambda: len(done(dagster)) >= WINDOWS, f"{WINDOWS} windows", 180)
+        window = done(dagster)[-1]
+        pages = {
+            "asset-graph": f"asset-groups/{MIRROR}",
+            "partitions": f"assets/{MIRROR}/{TOPIC}?view=partitions",
+            "materialisation": f"assets/{MIRROR}/{TOPIC}?view=partitions&partition={window}",
+            "plots": f"assets/{MIRROR}/{TOPIC}?view=events",
+            "plan": f"assets/{MIRROR}/main/windows?view=partitions&partition={window}",
+            "runs": "runs",
+        }
+        for name, page in pages.items():
+            take(chromium, dagster, name, page)
+        tamper(dagster, stage, done(dagster)[0])
+        take(chromium, dagster, "failed-count-check", f"assets/{MIRROR}/{TAMPERED}?view=checks&checkDetail=message_counts")
+
+
+def done(dagster: Dagster) -> list[str]:
+    """The windows copied so far, the newest first."""
+    return [one.window for one in graphql.runs(dagster) if one.status == "SUCCESS"]
+
+
+def tamper(dagster: Dagster, stage: Scene, window: str) -> None:
+    """Write a record to the destination that no mirror wrote, and count the newest window again."""
+    producer = Producer({"bootstrap.servers": ",".join(stage.destination.bootstrap_servers)})
+    producer.produce(TAMPERED, b"not from the source", partition=0)
+    producer.flush(30)
+    run = graphql.materialize(dagster, [[MIRROR, TAMPERED]], window)
+    assert graphql.ended(dagster, run).status == "FAILURE"
+
+
+def take(chromium: str, dagster: Dagster, name: str, page: str) -> None:
+    """Take one picture."""
+    with tempfile.TemporaryDirectory() as profile:
+        target = FOLDER / f"{name}.png"
+        subprocess.run(
+            [chromium, *_FLAGS, f"--user-data-dir={profile}", f"--screenshot={target}", f"{dagster.url}/{page}"],
+            check=True,
+            capture_output=True,
+            timeout=120,
+        )
+    print(f"{target.name}: {target.stat().st_size:,} bytes")
+
+
+if __name__ == "__main__":
+    main()
