@@ -36,7 +36,7 @@ def build(lane: Lane, mirror: Mirror) -> dg.AssetsDefinition:
         check_specs=[message_counts.spec(lane.mirror, topic, partitions) for topic in lane.topics],
         partitions_def=partitions,
         can_subset=True,
-        pool=f"relay_{lane.identifier}",
+        pool=keys.pool(lane.mirror, lane.name),
     )(_op(lane, mirror))
 
 

@@ -128,7 +128,14 @@ def copy_window(
 def _failure(
     topic: str, ranges: Sequence[OffsetRange], reached: Mapping[TopicPartition, int], taken: Survey, result: RunResult
 ) -> str:
-    """Why the topic is not complete, judged by the checkpoints: they are the truth, whoever copied."""
+    """Why the topic is not complete, judged by the checkpoints: they are the truth, whoever copied.
+
+    Another run that took it over is told in any case: two schedulers on one mirror do no harm, and are nobody's intention.
+    """
+    mine = [one for one in result.outcomes if one.range.topic_partition.topic == topic and one.status is not Status.DONE]
+    fenced = next((one.error for one in mine if one.status is Status.FENCED), "")
+    if fenced:
+        return fenced
     missing = [one for one in ranges if len(one) and reached.get(one.topic_partition, -1) < one.end]
     if not missing:
         return ""
@@ -137,7 +144,8 @@ def _failure(
         return f"it is not mirrored any more: {why}; what the window holds of it was not copied"
     if result.interrupted:
         return "stopped at a committed checkpoint; run the window again to go on"
-    own = [one.error for one in result.outcomes if one.range.topic_partition.topic == topic and one.status is not Status.DONE]
     guarded = [str(one) for one in result.errors if one.topic_partition and one.topic_partition.topic == topic]
     general = [str(one) for one in result.errors if one.topic_partition is None]
-    return next(iter([*guarded, *own, *general]), f"{missing[0]} was not copied to its end; run the window again")
+    return next(
+        iter([*guarded, *(one.error for one in mine), *general]), f"{missing[0]} was not copied to its end; run the window again"
+    )

@@ -36,6 +36,11 @@ def identifier(mirror: str, lane: str) -> str:
     return f"{group(mirror)}__{lane}"
 
 
+def pool(mirror: str, lane: str) -> str:
+    """The pool that a lane's runs share: one at a time."""
+    return f"relay_{identifier(mirror, lane)}"
+
+
 def group(mirror: str) -> str:
     """The asset group of a mirror."""
     return mirror.replace("-", "_")

@@ -78,6 +78,7 @@ class _Tick:
     def result(self) -> dg.SensorResult | dg.SkipReason:
         lane, instance, now = self.lane, self.context.instance, self.kafka.clock.now_ms() / 1000
         self._learn()
+        _limit_pool(instance, lane)
         history = windows.history(instance, lane, lane.window.ahead + 1)
         looked_up = (of_window(instance, lane, window, now) for window in history.windows)
         waiting = [one for one in looked_up if not one.is_settled]
@@ -168,3 +169,10 @@ class _Tick:
         if excess > 0:
             requests.append(partitions.build_delete_request(sorted(present)[: min(excess, _PRUNED_PER_TICK)]))
         return requests
+
+
+def _limit_pool(instance: dg.DagsterInstance, lane: Lane) -> None:
+    """One run at a time: runs that are queued before a pool's limit is set would start together."""
+    pool, storage = keys.pool(lane.mirror, lane.name), instance.event_log_storage
+    if pool not in {one.name for one in storage.get_pool_limits()}:
+        storage.set_concurrency_slots(pool, 1)

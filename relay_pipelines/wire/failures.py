@@ -33,7 +33,10 @@ _MEANINGS: dict[type[RelayError], tuple[str, frozenset[int]]] = {
     RecordTooLargeError: ("raise max.message.bytes of the destination topic", frozenset({10, 18})),
     PermissionDeniedError: ("grant the user the missing ACL", frozenset({29, 30, 31, 53, 54, 58, 65})),
     UnsupportedError: ("Kafka 2.4 or newer is needed", frozenset({33, 35, 43, 76})),
-    FencedError: ("another run has taken this topic-partition over; let it finish", frozenset({47, 90})),
+    FencedError: (
+        "another run has taken this topic-partition over; let it finish, and let one code location alone copy this mirror",
+        frozenset({47, 90}),
+    ),
     # sequence and transaction state that a new producer session puts right: KIP-360, KIP-890
     AbortableError: ("", frozenset({45, 46, 48, 49, 59, 120})),
 }

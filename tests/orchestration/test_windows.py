@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+import signal
+from concurrent.futures import ThreadPoolExecutor
+
 import dagster as dg
+import psutil
 import pytest
 
 from relay_pipelines.lanes import keys
 from relay_pipelines.model import TopicPartition
-from tests.independent import Record, create, delete, write
+from tests.independent import Record, create, delete, until, write
+from tests.integration.conftest import Trap
 from tests.orchestration.stage import Stage, checks, failure
 
 
@@ -213,6 +219,28 @@ class TestBadInput:
 
         assert not run.success
         assert "cannot be reached" in failure(run)
+
+
+def test_two_code_locations_on_one_mirror(stage: Stage, topics: list[str], local_trap: Trap) -> None:
+    """Another Dagster takes a window over in its middle: the first run says so in one line, and nothing is lost or doubled."""
+    (request,) = stage.tick().run_requests or []
+    local_trap.set()
+    with ThreadPoolExecutor(1) as elsewhere, dg.DagsterInstance.ephemeral() as other:
+        first = elsewhere.submit(stage.run, request)
+        until(lambda: local_trap.sprung, "the middle of the copy")
+        second = dataclasses.replace(stage, instance=other)
+        (theirs,) = second.tick().run_requests or []
+        assert second.run(theirs).success
+        for process in psutil.Process().children(recursive=True):
+            if process.status() == psutil.STATUS_STOPPED:
+                process.send_signal(signal.SIGCONT)
+        run = first.result()
+
+    assert not run.success
+    assert "another run has taken this topic-partition over" in failure(run)
+    assert "one code location" in failure(run)
+    assert stage.read(topics[0]) == [f"a{number}" for number in range(100)]
+    assert stage.read(topics[1], 1) == [f"b{number}" for number in range(50)]
 
 
 def test_everything_at_once(stage: Stage, topics: list[str]) -> None:
