@@ -28,8 +28,9 @@ _LOCATION = "relay_pipelines"
 _REPOSITORY = "__repository__"
 _START_SENSOR = """mutation($selector: SensorSelector!) { startSensor(sensorSelector: $selector) {
   __typename ... on PythonError { message } ... on SensorNotFoundError { message } } }"""
-_SENSORS = """{ workspaceOrError { ... on Workspace { locationEntries { locationOrLoadError {
-  __typename ... on PythonError { message } ... on RepositoryLocation { repositories { sensors { name } } } } } } } }"""
+_SENSORS = """{ workspaceOrError { ... on Workspace { locationEntries { locationOrLoadError { __typename
+  ... on PythonError { message errorChain { error { message } } }
+  ... on RepositoryLocation { repositories { sensors { name } } } } } } } }"""
 
 
 class Dagster:
@@ -68,7 +69,8 @@ class Dagster:
         (entry,) = self.ask(_SENSORS)["workspaceOrError"]["locationEntries"]
         location = entry["locationOrLoadError"]
         if "repositories" not in location:
-            raise RelayError(str(location["message"]).strip())
+            causes = [str(location["message"]), *(one["error"]["message"] for one in location["errorChain"])]
+            raise RelayError(causes[-1].strip())
         return [one["name"] for repository in location["repositories"] for one in repository["sensors"]]
 
     def start_sensor(self, name: str) -> None:

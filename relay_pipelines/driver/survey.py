@@ -44,7 +44,7 @@ class Survey:
         positions: every topic-partition of the included topics.
         checkpoint_ends: how far each partition of the checkpoint topic was read; empty if it does not exist yet.
         source_topics, destination_topics: metadata by name; of the destination only those that exist.
-        source_configs, destination_configs: the configurations that a copy depends on.
+        source_configs, destination_configs: the configurations that a copy depends on; empty if nobody asked for them.
         sizes_bytes: on the source's disk, where it tells.
     """
 
@@ -76,6 +76,7 @@ def take(
     *,
     belongs: Belongs = everything,
     first_node: int = 0,
+    configs: bool = True,
 ) -> Survey:
     """Ask the first source node that answers, and the destination.
 
@@ -83,6 +84,7 @@ def take(
         only_topic: leave all other topics alone.
         belongs: leave all topics alone for which it says no.
         first_node: which one to ask first, counted around the source's nodes; the others follow in order.
+        configs: whether to ask for the topics' configurations, the dearest question: only those who copy need them.
 
     Raises:
         ConfigError: source and destination are the same topic of the same cluster, or `only_topic` is not mirrored.
@@ -96,7 +98,7 @@ def take(
         reraise=True,
     ):
         with attempt:
-            return _take(name, mirror, clock, only_topic, belongs, first_node)
+            return _take(name, mirror, clock, only_topic, belongs, first_node, configs=configs)
     raise AssertionError("Retrying returns or raises")
 
 
@@ -112,7 +114,9 @@ def checkpoints_of(name: str, mirror: Mirror, clock: Clock) -> dict[TopicPartiti
         return _checkpoints(destination, name, clock, exist=exist)[0]
 
 
-def _take(name: str, mirror: Mirror, clock: Clock, only_topic: str | None, belongs: Belongs, first_node: int) -> Survey:
+def _take(
+    name: str, mirror: Mirror, clock: Clock, only_topic: str | None, belongs: Belongs, first_node: int, *, configs: bool
+) -> Survey:
     with (
         _first_that_answers(mirror, name, first_node) as source,
         ClusterClient(
@@ -142,8 +146,8 @@ def _take(name: str, mirror: Mirror, clock: Clock, only_topic: str | None, belon
             checkpoint_ends=ends,
             source_topics={topic: at_source.topics[topic] for topic in included},
             destination_topics={topic: at_destination.topics[topic] for topic in existing},
-            source_configs=topic_configs(source, included, KEPT_CONFIGS),
-            destination_configs=topic_configs(destination, existing, KEPT_CONFIGS),
+            source_configs=topic_configs(source, included, KEPT_CONFIGS) if configs else {},
+            destination_configs=topic_configs(destination, existing, KEPT_CONFIGS) if configs else {},
             sizes_bytes=sizes_on_disk(source, included),
         )
 

@@ -36,14 +36,15 @@ class KafkaResource(dg.ConfigurableResource):  # type: ignore[type-arg]  # Dagst
         """The mirror of that name."""
         return self.settings.mirror(name)
 
-    def survey(self, name: str, belongs: survey.Belongs, attempt: int = 0) -> Survey:
+    def survey(self, name: str, belongs: survey.Belongs, attempt: int = 0, *, configs: bool = True) -> Survey:
         """Ask the source and the destination.
 
         Args:
             belongs: which topics.
             attempt: each begins with another node of the source.
+            configs: whether to ask for the topics' configurations: whoever copies needs them.
 
         Raises:
             RelayError: no node answers, or the destination does not.
         """
-        return survey.take(name, self.mirror(name), self.clock, belongs=belongs, first_node=attempt)
+        return survey.take(name, self.mirror(name), self.clock, belongs=belongs, first_node=attempt, configs=configs)

@@ -41,7 +41,7 @@ def build(lane: Lane, assets: dg.AssetsDefinition | None, catalog: Catalog) -> d
     )
     def plan(context: dg.SensorEvaluationContext, kafka: KafkaResource) -> dg.SensorResult | dg.SkipReason:
         try:
-            taken = kafka.survey(lane.mirror, lane.belongs)
+            taken = kafka.survey(lane.mirror, lane.belongs, configs=False)
             return _Tick(context, lane, kafka, taken, catalog).result()
         except RelayError as error:
             raise dg.Failure(f"{lane.mirror}: {error}") from None

@@ -17,6 +17,7 @@ import yaml
 
 from relay_pipelines.demo.dagster import ROOT, Dagster, running
 from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.errors import RelayError
 from relay_pipelines.lanes import keys
 from relay_pipelines.model import TopicPartition
 from tests.independent import Record, create, delete, read, records_of, until, write
@@ -209,3 +210,12 @@ def test_tampered_with_between_copy_and_check(play: Play) -> None:
         assert not check["success"]
         assert "100 records were committed, 0 are there" in check["description"]
         assert "100 records were committed, 1 are there" in check["description"]
+
+
+def test_a_broken_configuration(play: Play) -> None:
+    """In place of the code location Dagster shows the line that `relay check` says."""
+    play.configure(windw={"every": "10s"})
+    with pytest.raises(RelayError) as refused, play.dagster():
+        pass
+    line = f"ConfigError: {play.folder}/relay.yaml: mirrors.{play.name}.windw: unknown key; did you mean 'window'?"
+    assert str(refused.value).endswith(line)
