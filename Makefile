@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup test check demo ui pictures bench chaos lock clean prerequisites
+.PHONY: setup test check demo ui pictures bench bench-dagster chaos lock clean prerequisites
 .DEFAULT_GOAL := setup
 
 setup: $(STAMP)  ## Install everything into .venv; the command is .venv/bin/relay.
@@ -46,6 +46,9 @@ pictures: setup  ## Pictures of Dagster for the docs; needs Chromium.
 
 bench: setup  ## Speed and memory against other mirrors; writes docs/benchmarks.md.
 	$(BIN)/python -m benchmarks
+
+bench-dagster: setup  ## What Dagster costs around the copy; writes docs/benchmarks-dagster.md.
+	$(BIN)/python -m benchmarks.orchestration
 
 lock: setup  ## Renew requirements.lock from pyproject.toml.
 	$(BIN)/uv pip compile pyproject.toml --group dev --generate-hashes --no-emit-index-url --no-header --universal --python-version 3.11 --upgrade --output-file requirements.lock

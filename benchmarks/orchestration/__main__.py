@@ -1,0 +1,50 @@
+"""`python -m benchmarks.orchestration [--quick]`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+from benchmarks import machine
+from benchmarks.orchestration import busy, crowded, idle, report, scene
+
+_ROOT = Path(__file__).resolve().parents[2]
+_REPORT = _ROOT / "docs" / "benchmarks-dagster.md"
+_FOLDER = _ROOT / "var" / "benchmarks-dagster"
+
+
+def main() -> int:
+    """Measure and write the report; what goes wrong is raised."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.orchestration", description="What Dagster costs around the copy.")
+    parser.add_argument("--quick", action="store_true", help="fewer topics and windows: a smoke test; the report goes to var/")
+    quick = parser.parse_args().quick
+    shutil.rmtree(_FOLDER, ignore_errors=True)
+    _FOLDER.mkdir(parents=True)
+    began, described = time.monotonic(), machine.describe()
+    described["other work"] = f"load average {os.getloadavg()[0]:.1f} before the first process was started"
+
+    def progress(line: str) -> None:
+        print(f"{time.monotonic() - began:4.0f} s  {line}", flush=True)
+
+    with scene.staged(_FOLDER, 20 if quick else 200) as stage:
+        progress("topics are there")
+        working = busy.measure(stage, 4 if quick else 20, progress)
+        waiting = idle.measure(stage, 10.0 if quick else 60.0)
+        progress(f"idle: {waiting.share:.1%} of a core; ticks {waiting.ticks}")
+        full = crowded.measure(stage, 500 if quick else 25_000, progress)
+    figures = {"busy": asdict(working), "idle": asdict(waiting), "crowded": asdict(full), "machine": described}
+    (_FOLDER / "figures.json").write_text(json.dumps(figures, indent=1))
+    target = _FOLDER / _REPORT.name if quick else _REPORT
+    target.write_text(report.as_markdown(working, waiting, full, described))
+    progress(f"report in {target.relative_to(_ROOT)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,102 @@
+"""New data in some of many topics: the planner's tick, the run, and the command for the same."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+from dagster import DagsterEventType, EventLogEntry
+
+from benchmarks.orchestration.figures import Busy, Spent, middle, spent
+from benchmarks.orchestration.scene import Scene, clean_environment, mirrored, run_of
+
+_RECORDS = 2_000
+_FIRST_RECORDS = 200
+_IDLE_TICKS = 5
+_DEFINITIONS = """\
+import json, time, dagster
+wall, cpu = time.perf_counter(), time.process_time()
+from relay_pipelines.definitions import defs
+defs().get_repository_def()
+print(json.dumps([time.perf_counter() - wall, time.process_time() - cpu]))
+"""
+
+
+def measure(scene: Scene, busy_topics: int, progress: Callable[[str], None]) -> Busy:
+    """Mirror everything once, then measure a window."""
+    scene.fill(scene.topics, _FIRST_RECORDS)
+    _window(scene)
+    first = scene.run(scene.newest())
+    progress(f"first window, {len(scene.topics)} topics: {first.seconds:.1f} s, {first.cpu_seconds:.1f} CPU-s")
+    scene.command()
+    ticker = scene.ticker()
+    ticker.tick()
+    busy = scene.topics[:: len(scene.topics) // busy_topics]
+    idle = [spent(ticker.tick) for _ in range(_IDLE_TICKS)]
+    scene.fill(busy, _RECORDS)
+    time.sleep(1.1)  # a window is cut once a second at most
+    tick = spent(ticker.tick)
+    window, began = scene.newest(), time.time()
+    run = scene.run(window)
+    records = scene.instance.all_logs(run_of(scene.instance, window))
+    phases = _phases(records, began, began + run.seconds)
+    progress(f"window, {len(busy)} of {len(scene.topics)} topics: {run.seconds:.1f} s, {run.cpu_seconds:.1f} CPU-s; {phases}")
+    command = scene.command()
+    progress(f"command: {command.seconds:.1f} s, {command.cpu_seconds:.1f} CPU-s")
+    return Busy(
+        topics=len(scene.topics),
+        busy_topics=len(busy),
+        records=len(busy) * _RECORDS,
+        definitions=_definitions(scene),
+        tick=tick,
+        idle_tick=middle(idle),
+        run=run,
+        phases=phases,
+        events=len(records),
+        command=command,
+    )
+
+
+def _window(scene: Scene) -> None:
+    ticker = scene.ticker()
+    result = ticker.tick()
+    assert result.run_requests, result.skip_reason
+    assert mirrored(scene.topics[-1]) in (result.run_requests[0].asset_selection or [])
+
+
+def _definitions(scene: Scene) -> Spent:
+    found = subprocess.run(
+        [sys.executable, "-c", _DEFINITIONS],
+        cwd=scene.folder,
+        env=clean_environment(scene.folder),
+        capture_output=True,
+        check=True,
+    )
+    return Spent(*json.loads(found.stdout))
+
+
+def _phases(records: Sequence[EventLogEntry], began: float, ended: float) -> dict[str, float]:
+    """What the run's own events tell of its time."""
+    step = _when(records, lambda one: one.dagster_event_type is DagsterEventType.STEP_START)
+    survey = _when(records, lambda one: one.user_message.startswith("copying "))
+    copied = _when(records, lambda one: one.user_message.startswith("copied "))
+    found = [one for one in records if one.dagster_event_type is DagsterEventType.ASSET_MATERIALIZATION]
+    last = max(one.timestamp for one in records)
+    event = found[0].get_dagster_event().step_materialization_data.materialization
+    copying = float(str(event.metadata["seconds"].value))
+    return {
+        "start: Python, Dagster, definitions, the run's first events": step - began,
+        "plan and survey": survey - step,
+        "Spark's start": copied - survey - copying,
+        "copy": copying,
+        "recount": found[0].timestamp - copied,
+        "materialisations, checks and the other events": last - found[0].timestamp,
+        "end: Spark, Python": ended - last,
+    }
+
+
+def _when(records: Sequence[EventLogEntry], wanted: Callable[[EventLogEntry], bool]) -> float:
+    return next(one.timestamp for one in records if wanted(one))

@@ -1,0 +1,93 @@
+"""What was measured."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Wall and CPU seconds."""
+
+    seconds: float
+    cpu_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """New data in some of many topics.
+
+    Args:
+        busy_topics: how many of the topics got new records.
+        records: new ones in all.
+        definitions: importing and building what Dagster loads, in a fresh process that has imported Dagster already.
+        tick: the planner's, which cuts the window.
+        idle_tick: the planner's when nothing is new, at the median.
+        run: one process for the window, its JVM and Python workers included.
+        phases: the wall seconds of the run by what it was doing.
+        events: how many the run wrote.
+        command: `relay run` for the same records of the same topics.
+    """
+
+    topics: int
+    busy_topics: int
+    records: int
+    definitions: Spent
+    tick: Spent
+    idle_tick: Spent
+    run: Spent
+    phases: Mapping[str, float]
+    events: int
+    command: Spent
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """A Dagster with nothing to do.
+
+    Args:
+        share: of one core, all its processes.
+        ticks: seconds that each of its planner's ticks took.
+    """
+
+    seconds: float
+    share: float
+    ticks: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Crowded:
+    """A database full of old windows.
+
+    Args:
+        database_bytes: of the files of events and of runs.
+        ticks: the slowest of each kind, in this process.
+        daemon_ticks: seconds of ticks that prune, as the daemon of `dagster dev` records them.
+        queries: seconds of a GraphQL query, by its name: the first one and the median of those after it.
+    """
+
+    windows: int
+    database_bytes: int
+    ticks: Mapping[str, Spent]
+    daemon_ticks: Sequence[float]
+    queries: Mapping[str, tuple[float, float]]
+
+
+def spent(what: Callable[[], object]) -> Spent:
+    """Measure a call in this process."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    what()
+    return Spent(time.perf_counter() - wall, time.process_time() - cpu)
+
+
+def middle(found: Sequence[Spent]) -> Spent:
+    """The medians."""
+    return Spent(median(one.seconds for one in found), median(one.cpu_seconds for one in found))
+
+
+def slowest(found: Sequence[Spent]) -> Spent:
+    """The one that took longest."""
+    return max(found, key=lambda one: one.seconds)

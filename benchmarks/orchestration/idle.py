@@ -1,0 +1,52 @@
+"""`dagster dev` with nothing to do."""
+
+from __future__ import annotations
+
+import time
+
+import psutil
+
+from benchmarks.orchestration.figures import Idle
+from benchmarks.orchestration.scene import MIRROR, Scene, surroundings
+from relay_pipelines.demo.dagster import Dagster, running
+from relay_pipelines.lanes import keys
+
+_SETTLING_SECONDS = 25.0
+_TICKS = """query($s: SensorSelector!) { sensorOrError(sensorSelector: $s) { __typename ... on Sensor { sensorState {
+  ticks(limit: 30) { timestamp endTimestamp status } } } ... on PythonError { message } } }"""
+_DONE = {"SKIPPED", "SUCCESS"}
+
+
+def measure(scene: Scene, seconds: float) -> Idle:
+    """Start one planner and one health sensor, let them settle, and look at the CPU time of all processes."""
+    with running(scene.folder, environment=surroundings(scene.folder)) as dagster:
+        dagster.start_sensor(scene.planner)
+        dagster.start_sensor(f"health_{keys.group(MIRROR)}")
+        time.sleep(_SETTLING_SECONDS)
+        since, began, before = time.time(), time.monotonic(), _cpu_seconds(dagster.process.pid)
+        time.sleep(seconds)
+        used, lasted = _cpu_seconds(dagster.process.pid) - before, time.monotonic() - began
+        return Idle(lasted, used / lasted, ticks(dagster, scene.planner, since))
+
+
+def ticks(dagster: Dagster, sensor: str, since: float) -> list[float]:
+    """The seconds that a sensor's ticks took, by the daemon's record.
+
+    Args:
+        since: seconds since the epoch; ticks that began before are left out.
+
+    Raises:
+        RuntimeError: one failed.
+    """
+    selector = {"repositoryName": "__repository__", "repositoryLocationName": "relay_pipelines", "sensorName": sensor}
+    found = dagster.ask(_TICKS, {"s": selector})["sensorOrError"]["sensorState"]["ticks"]
+    ended = [one for one in found if one["status"] != "STARTED" and one["timestamp"] >= since]
+    if any(one["status"] not in _DONE for one in ended):
+        raise RuntimeError(f"a tick of {sensor} failed: {ended}")
+    return [one["endTimestamp"] - one["timestamp"] for one in ended]
+
+
+def _cpu_seconds(pid: int) -> float:
+    """The CPU time of a process, those below it, and those that have ended there."""
+    root = psutil.Process(pid)
+    return sum(sum(one.cpu_times()[:4]) for one in [root, *root.children(recursive=True)])

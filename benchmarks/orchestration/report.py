@@ -1,0 +1,110 @@
+"""docs/benchmarks-dagster.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from benchmarks.orchestration.figures import Busy, Crowded, Idle, Spent
+
+_TICK_SECONDS = 2.0
+_QUERY_SECONDS = 1.0
+
+_INTRODUCTION = """\
+# Benchmarks of the orchestration
+
+Written by `make bench-dagster`: what Dagster costs around the copy, on real brokers, with Dagster's default SQLite database.
+Brokers, Dagster and everything else share the machine; each figure is of one measurement unless it says otherwise. CPU seconds of
+a process are those of everything below it, Spark's JVM and Python workers included; the brokers' are never counted. How fast
+records are copied once Spark is there is in [benchmarks.md](benchmarks.md).
+"""
+_BUSY = """\
+All {topics} topics (two topic-partitions each) have been mirrored once, by Dagster and by `relay run`, each to its own copies.
+Then {busy_topics} of them get {records:,} records of 1 KiB together: the planner cuts one window, one process copies it
+(`dagster asset materialize`, which does what a run worker does), and `relay run --stop-at-end` copies the same.
+"""
+_WHERE = """\
+The copy itself is what `relay run` does as well. The difference is Dagster's import, and above all the {events:,} events of the
+run, which SQLite takes one at a time: for each of the {topics} assets and for its check one that it is planned, one that it is
+done, and the output of each, {per_topic:.0f} ms per topic in all, also for topics with nothing new. A lane of fewer topics, or a
+longer `window.every`, is what saves most of it.
+"""
+_TICKS = """\
+Most of a tick is asking both clusters: metadata, offsets, checkpoints, sizes on disk; not the topics' configurations, which
+only a run needs. The rest reads the newest plans and the runs of their windows, and writes one event for a new one.
+"""
+_CROWDED = """\
+{windows:,} old windows of the same lane: for each its key, its plan of {topics} topics, its run with its tags, and of two topics
+what the run said of them; {size:.1f} GB in SQLite. A tick must stay under {tick:g} s and a query of the asset page under
+{query:g} s.
+"""
+_CROWDED_WHERE = """\
+What grows with the number of windows is the list of keys, which a tick and a page read whole; the rest is found by index. Ticks
+of the daemon take longer than those in a process of their own: it sends them to the code server and writes each one down, and
+the 20 keys of a tick that prunes are deleted one by one.
+"""
+_IDLE = """\
+`dagster dev` (web server, daemon, code server) with one planner of {topics} topics every 10 s and one health sensor every 30 s,
+nothing new, over {seconds:.0f} s. Most of it is Dagster's own polling: its daemons look at the database and at the code server
+about once a second whether there are sensors or not.
+"""
+
+
+def as_markdown(busy: Busy, idle: Idle, crowded: Crowded, machine: Mapping[str, str]) -> str:
+    """The report."""
+    parts = [_INTRODUCTION, "## Machine\n", *(f"- {key}: {value}" for key, value in machine.items())]
+    parts += [f"\n## New data in {busy.busy_topics} of {busy.topics} topics\n", *_busy(busy)]
+    parts += [f"\n## {crowded.windows:,} old windows\n", *_crowded(busy, crowded)]
+    parts += ["\n## Idle\n", _IDLE.format(topics=busy.topics, seconds=idle.seconds)]
+    slowest = max(idle.ticks, default=0.0)
+    rows = [["CPU of all its processes", f"{idle.share:.1%} of a core"], ["slowest tick of the planner", f"{slowest:.2f} s"]]
+    parts += _table(["idle", "measured"], rows)
+    return "\n".join(parts) + "\n"
+
+
+def _busy(busy: Busy) -> Iterator[str]:
+    yield _BUSY.format(topics=busy.topics, busy_topics=busy.busy_topics, records=busy.records)
+    rows = [
+        ["planner's tick, nothing new (median of 5)", *_both(busy.idle_tick)],
+        ["planner's tick that cuts the window", *_both(busy.tick)],
+        ["the run, one process", *_both(busy.run)],
+        ["`relay run --stop-at-end` for the same", *_both(busy.command)],
+        ["of the run: loading the definitions, after Dagster itself", *_both(busy.definitions)],
+    ]
+    yield from _table(["what", "wall s", "CPU-s"], rows)
+    yield "\nThe run's wall time, by its own events:\n"
+    yield from _table(["phase", "wall s"], [[name, f"{seconds:.2f}"] for name, seconds in busy.phases.items()])
+    reporting = busy.phases["materialisations, checks and the other events"]
+    yield "\n" + _WHERE.format(events=busy.events, topics=busy.topics, per_topic=1000 * reporting / busy.topics)
+    yield _TICKS
+
+
+def _crowded(busy: Busy, crowded: Crowded) -> Iterator[str]:
+    size = crowded.database_bytes / 1e9
+    yield _CROWDED.format(windows=crowded.windows, topics=busy.topics, size=size, tick=_TICK_SECONDS, query=_QUERY_SECONDS)
+    rows = [[f"tick: {name}", *_both(one), _reached(one.seconds, _TICK_SECONDS)] for name, one in crowded.ticks.items()]
+    slowest = max(crowded.daemon_ticks, default=0.0)
+    name = f"tick in `dagster dev`, pruning: slowest of {len(crowded.daemon_ticks)}"
+    rows.append([name, f"{slowest:.2f}", "-", _reached(slowest, _TICK_SECONDS)])
+    yield from _table(["tick", "wall s", "CPU-s", f"under {_TICK_SECONDS:g} s"], rows)
+    yield ""
+    queries = [
+        [name, f"{first:.2f}", f"{later:.2f}", _reached(max(first, later), _QUERY_SECONDS)]
+        for name, (first, later) in crowded.queries.items()
+    ]
+    yield from _table(["GraphQL", "first, s", "median of the next 5, s", f"under {_QUERY_SECONDS:g} s"], queries)
+    yield "\n" + _CROWDED_WHERE
+
+
+def _both(one: Spent) -> tuple[str, str]:
+    return f"{one.seconds:.2f}", f"{one.cpu_seconds:.2f}"
+
+
+def _reached(seconds: float, limit: float) -> str:
+    return "yes" if seconds < limit else "**no**"
+
+
+def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(titles)} |"
+    yield f"|{'---|' * len(titles)}"
+    for row in rows:
+        yield f"| {' | '.join(row)} |"
