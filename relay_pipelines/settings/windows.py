@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from relay_pipelines.settings.section import Section
-from relay_pipelines.settings.values import Count, Duration, Pattern, PositiveSize
+from relay_pipelines.settings.values import Count, Duration, Pattern, PositiveSize, complaints
 
 
 class WindowSettings(Section):
@@ -23,6 +23,12 @@ class WindowSettings(Section):
     """How many windows are kept in view; the ledger keeps its own time."""
     lag_target: Duration = 600_000
     """The lag check fails when the oldest record that is not copied yet is older."""
+
+    @model_validator(mode="after")
+    def _what_waits_is_kept(self) -> WindowSettings:
+        if self.keep <= self.ahead:
+            raise complaints((("keep",), "must be more than ahead: windows that wait to be copied would be deleted"))
+        return self
 
 
 class Lane(Section):

@@ -23,7 +23,7 @@ from relay_pipelines.model import TopicPartition
 from tests.independent import Record, create, delete, read, records_of, until, write
 from tests.orchestration import graphql
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(900)
 KILLING = Path(__file__).parent / "killing"
 
 
@@ -124,9 +124,9 @@ def test_from_end_to_end(play: Play) -> None:
         assert first.tags[keys.TAG_NODE] == "a"
         assert graphql.checks(dagster, play.asset, keys.MESSAGE_COUNTS)[0]["success"]
 
-        play.produce(600)
+        play.produce(400)
         killed = kill_in_the_middle(play, dagster)
-        play.all_arrived()
+        play.all_arrived(240)
 
         def story() -> list[str]:
             return [one.status for one in graphql.runs(dagster) if one.window == killed.window]
@@ -143,6 +143,16 @@ def test_from_end_to_end(play: Play) -> None:
         assert graphql.backfill_ended(dagster, graphql.backfill(dagster, [play.asset], missing)) == "COMPLETED_SUCCESS"
         play.all_arrived()
         assert not graphql.partitions(dagster, play.asset)["unmaterialized"]
+
+        # the records of the tests are of November 2023
+        by_date = {"mirror": play.name, "from": "2023-11-01", "to": "2023-12-01"}
+        config = {"ops": {"freeze_and_backfill": {"config": by_date}}}
+        before = set(graphql.backfills(dagster))
+        assert graphql.ended(dagster, graphql.launch(dagster, "backfill_by_date", config)).status == "SUCCESS"
+        (frozen,) = set(graphql.backfills(dagster)) - before
+        assert graphql.backfill_ended(dagster, frozen) == "COMPLETED_SUCCESS"
+        play.assert_equal()
+        assert all(one["success"] for one in graphql.checks(dagster, play.asset, keys.MESSAGE_COUNTS))
 
         play.produce(2)
     shutil.rmtree(play.folder / "var" / "dagster")
@@ -199,7 +209,7 @@ def test_tampered_with_between_copy_and_check(play: Play) -> None:
         dagster.start_sensor(play.planner)
         until(token.exists, "the end of the copy")
         delete(play.destination, play.copies[0].topic)
-        create(play.destination, play.copies[0].topic, 2)
+        create(play.destination, play.copies[0].topic, 2, {"retention.ms": "-1"})
         write(play.destination, play.copies[1], [Record(b"k", b"1/0")])
         (run,) = graphql.runs(dagster)
         found = re.search(r"\(pid: (\d+)\)", " ".join(graphql.messages(dagster, run.id)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import signal
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import dagster as dg
@@ -75,7 +76,7 @@ def test_tampering_is_caught(stage: Stage, topics: list[str], tampering: str, co
     else:
         # a topic of the same name with the first ten records only
         delete(stage.destination.cluster(), at.topic)
-        create(stage.destination.cluster(), at.topic, 2)
+        create(stage.destination.cluster(), at.topic, 2, {"retention.ms": "-1"})
         write(stage.destination.cluster(), at, [Record(None, f"a{number}".encode()) for number in range(10)])
 
     again = stage.run(key=str(request.partition_key), topics=topics)
@@ -138,6 +139,55 @@ def test_the_database_is_wiped(stage: Stage, topics: list[str]) -> None:
 
         assert stage.read(topics[0]) == [f"a{number}" for number in range(100)]
         assert stage.read(topics[1], 1) == [f"b{number}" for number in range(50)]
+
+
+def test_a_retry_begins_with_another_node(stage: Stage, topics: list[str]) -> None:
+    """Dagster's own retry of a run reads another node than the run that failed, and says which in its tags."""
+    server = stage.source.cluster().bootstrap_servers[0]
+    nodes = [{"name": name, "bootstrap_servers": server} for name in ("a", "b")]
+    stage.write([name.replace(".", r"\.") for name in topics], source={"nodes": nodes})
+    (request,) = stage.tick().run_requests or []
+    assert request.tags[keys.TAG_NODE] == "a"
+
+    run = stage.run(request.with_replaced_attrs(tags={**request.tags, "dagster/retry_number": "1"}))
+
+    assert run.success
+    assert run.dagster_run.tags["dagster/retry_number"] == "1"
+    found = stage.instance.get_run_by_id(run.run_id)
+    assert found is not None
+    assert (found.tags[keys.TAG_NODE], found.tags[keys.TAG_ATTEMPT]) == ("b", "2")
+
+
+def test_old_windows_are_pruned(stage: Stage, topics: list[str]) -> None:
+    """Beyond the number that is kept the oldest windows go, and what is left is the newest."""
+    stage.write([name.replace(".", r"\.") for name in topics], window={"keep": 3, "max_records": 40, "ahead": 2})
+    while requests := stage.tick().run_requests:
+        assert stage.run(requests[0]).success
+
+    stage.tick()
+
+    expected = [keys.window(stage.name, "main", number) for number in (2, 3, 4)]
+    assert stage.instance.get_dynamic_partitions(keys.partitions(stage.name, "main")) == expected
+    assert len(stage.read(topics[0])) == 100
+
+
+@pytest.mark.usefixtures("topics")
+def test_the_lag_check(stage: Stage) -> None:
+    """While records of last year wait, the check fails and says how many; when they are copied, it passes."""
+
+    def lag(events: Sequence[object]) -> dg.AssetCheckEvaluation:
+        (found,) = [event for event in events if isinstance(event, dg.AssetCheckEvaluation)]
+        return found
+
+    waiting = stage.tick()
+
+    assert not lag(waiting.asset_events).passed
+    assert str(lag(waiting.asset_events).description).startswith("150 records waiting")
+    (request,) = waiting.run_requests or []
+    assert stage.run(request).success
+    after = lag(stage.tick().asset_events)
+    assert after.passed
+    assert after.description == "nothing is waiting"
 
 
 class TestKilledInTheMiddleOfATick:
