@@ -1,0 +1,129 @@
+"""Which node is read: tables, titled by what would go wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from relay_pipelines.model import TopicPartition
+from relay_pipelines.plan.nodes import Failback, NodeView, Verdict, choose, judge
+
+A, B = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def view(name: str, a: int, b: int = 0, **more: str) -> NodeView:
+    """A node that answers."""
+    return NodeView(name, {A: a, B: b}, **more)
+
+
+def down(name: str) -> NodeView:
+    """A node that does not."""
+    return NodeView(name, None, f"{name} cannot be reached")
+
+
+JUDGED = [
+    ("all level", [view("x", 10), view("y", 10)], {}, 0, [(True, True, 0), (True, True, 0)]),
+    ("one behind within the threshold", [view("x", 10), view("y", 7)], {}, 3, [(True, True, 0), (True, True, 3)]),
+    (
+        "one behind beyond it: charged to the late one, not to the leader",
+        [view("x", 10), view("y", 6)],
+        {},
+        3,
+        [(True, True, 0), (True, False, 4)],
+    ),
+    ("no threshold: late is healthy", [view("x", 10), view("y", 0)], {}, None, [(True, True, 0), (True, True, 10)]),
+    (
+        "behind in one, ahead in the other: counted per topic-partition",
+        [view("x", 10, 0), view("y", 0, 10)],
+        {},
+        5,
+        [(True, False, 10), (True, False, 10)],
+    ),
+    ("a dead node keeps no weight", [down("x"), view("y", 3)], {}, 0, [(False, False, 0), (True, True, 0)]),
+    (
+        "a quarantined node keeps no weight",
+        [view("x", 99, quarantined="diverged"), view("y", 3)],
+        {},
+        0,
+        [(False, False, 0), (True, True, 0)],
+    ),
+    ("came back empty", [view("x", 0), view("y", 10)], {A: 5}, None, [(False, False, 0), (True, True, 0)]),
+    (
+        "ends where the copy is: nothing to copy, and eligible",
+        [view("x", 5), view("y", 5)],
+        {A: 5},
+        0,
+        [(True, True, 0), (True, True, 0)],
+    ),
+    (
+        "lacks a topic-partition that was copied",
+        [NodeView("x", {B: 3}), view("y", 5)],
+        {A: 5},
+        None,
+        [(False, False, 0), (True, True, 0)],
+    ),
+    (
+        "nothing anywhere: an empty source is healthy",
+        [NodeView("x", {}), NodeView("y", {})],
+        {},
+        0,
+        [(True, True, 0), (True, True, 0)],
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("views", "copied", "threshold", "expected"), [case[1:] for case in JUDGED], ids=[case[0] for case in JUDGED]
+)
+def test_judged(views, copied, threshold, expected):
+    """Eligible, healthy, behind: for every node, in order."""
+    assert [(one.eligible, one.healthy, one.behind) for one in judge(views, copied, threshold)] == expected
+
+
+def well(name: str) -> Verdict:
+    """A healthy node."""
+    return Verdict(name, eligible=True, healthy=True)
+
+
+def late(name: str, behind: int) -> Verdict:
+    """One that is too far behind."""
+    return Verdict(name, eligible=True, healthy=False, behind=behind, why="late")
+
+
+def dead(name: str) -> Verdict:
+    """One that cannot be read."""
+    return Verdict(name, eligible=False, healthy=False, why=f"{name} is down")
+
+
+NEVER, BACK = Failback.NEVER, Failback.WHEN_HEALTHY
+CHOSEN = [
+    ("sticky: an earlier healthy node does not pull", [well("x"), well("y")], "y", NEVER, 0, "y"),
+    ("failback: it does", [well("x"), well("y")], "y", BACK, 0, "x"),
+    ("failback only to a healthy one", [late("x", 9), well("y")], "y", BACK, 0, "y"),
+    ("round robin from the one that failed", [well("x"), dead("y"), well("z")], "y", NEVER, 0, "z"),
+    ("round robin wraps", [well("x"), well("y"), dead("z")], "z", NEVER, 0, "x"),
+    ("a late current node is left for a healthy one", [late("x", 9), well("y")], "x", NEVER, 0, "y"),
+    ("all late: the least late", [late("x", 9), late("y", 4)], "x", NEVER, 0, "y"),
+    ("late is better than none", [late("x", 9), dead("y")], "y", NEVER, 0, "x"),
+    ("nobody", [dead("x"), dead("y")], "x", NEVER, 0, None),
+    ("a first choice without a current node", [well("x"), well("y")], None, NEVER, 0, "x"),
+    ("... beginning elsewhere", [well("x"), well("y")], None, NEVER, 1, "y"),
+    ("... beyond the end", [well("x"), well("y")], None, NEVER, 2, "x"),
+    ("a current node that is not configured any more", [well("x"), well("y")], "gone", NEVER, 0, "x"),
+]
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "current", "failback", "first", "expected"), [case[1:] for case in CHOSEN], ids=[case[0] for case in CHOSEN]
+)
+def test_chosen(verdicts, current, failback, first, expected):
+    """The node that is read next."""
+    assert choose(verdicts, current, failback, first).name == expected
+
+
+def test_nobody_is_told_with_every_nodes_own_reason():
+    """Who gets no node is told why, node by node."""
+    choice = choose(judge([down("x"), view("y", 1)], {A: 5}, None), "x", NEVER)
+    assert choice.name is None
+    assert choice.why == (
+        "x: x cannot be reached; y: t-0 ends at 1 there, and was copied up to 5: it has lost records, or never had them"
+    )
