@@ -26,12 +26,12 @@ class Record(NamedTuple):
     timestamp: tuple[int, int] = (CREATE_TIME, 1_700_000_000_000)
 
 
-def until(condition: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
-    """Ask until the answer is true, and return it."""
+def until(condition: Callable[[], Any], what: str, seconds: float = 60.0, pause_seconds: float = 0.02) -> Any:
+    """Ask until the answer is true, and return it; with longer pauses where an answer costs something."""
     deadline = time.monotonic() + seconds
     while not (answer := condition()):
         assert time.monotonic() < deadline, f"{what}: not within {seconds:g} s"
-        time.sleep(0.02)
+        time.sleep(pause_seconds)
     return answer
 
 

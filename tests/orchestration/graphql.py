@@ -9,6 +9,7 @@ from typing import Any
 from relay_pipelines.demo.dagster import Dagster
 from tests.independent import until
 
+PAUSE_SECONDS = 0.5
 _REPOSITORY = {"repositoryName": "__repository__", "repositoryLocationName": "relay_pipelines"}
 _RUNS = """{ runsOrError(limit: 100) { ... on Runs { results { runId status jobName tags { key value } } } } }"""
 _LOGS = """query($id: ID!) { logsForRun(runId: $id, limit: 1000) { ... on EventConnection { events {
@@ -92,7 +93,7 @@ def backfill_ended(dagster: Dagster, backfill_id: str, seconds: float = 120.0) -
         now = dagster.ask(_BACKFILL_STATUS, {"id": backfill_id})["partitionBackfillOrError"]["status"]
         return str(now) if now in _BACKFILL_ENDED else None
 
-    return str(until(status, "the end of the backfill", seconds))
+    return str(until(status, "the end of the backfill", seconds, PAUSE_SECONDS))
 
 
 def ended(dagster: Dagster, run_id: str, seconds: float = 120.0) -> Run:
@@ -101,7 +102,7 @@ def ended(dagster: Dagster, run_id: str, seconds: float = 120.0) -> Run:
     def found() -> Run | None:
         return next((one for one in runs(dagster) if one.id == run_id and one.status in _ENDED), None)
 
-    result: Run = until(found, f"the end of run {run_id}", seconds)
+    result: Run = until(found, f"the end of run {run_id}", seconds, PAUSE_SECONDS)
     return result
 
 

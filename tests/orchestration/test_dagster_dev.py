@@ -99,7 +99,7 @@ class Play:
 
     def all_arrived(self, seconds: float = 120.0) -> None:
         """Wait until as many records have arrived as were produced, then compare."""
-        until(lambda: self.copied() >= 2 * self.number, "the last record", seconds)
+        until(lambda: self.copied() >= 2 * self.number, "the last record", seconds, graphql.PAUSE_SECONDS)
         self.assert_equal()
 
 
@@ -119,19 +119,23 @@ def test_from_end_to_end(play: Play) -> None:
         dagster.start_sensor(play.planner)
         play.produce(3)
         play.all_arrived()
-        first = until(lambda: [one for one in graphql.runs(dagster) if one.status == "SUCCESS"], "a success")[-1]
+        first = until(
+            lambda: [one for one in graphql.runs(dagster) if one.status == "SUCCESS"],
+            "a success",
+            pause_seconds=graphql.PAUSE_SECONDS,
+        )[-1]
         assert first.window == keys.window(play.name, "main", 1)
         assert first.tags[keys.TAG_NODE] == "a"
         assert graphql.checks(dagster, play.asset, keys.MESSAGE_COUNTS)[0]["success"]
 
-        play.produce(400)
+        play.produce(300)
         killed = kill_in_the_middle(play, dagster)
         play.all_arrived(240)
 
         def story() -> list[str]:
             return [one.status for one in graphql.runs(dagster) if one.window == killed.window]
 
-        until(lambda: story()[0] == "SUCCESS", "the retry")
+        until(lambda: story()[0] == "SUCCESS", "the retry", pause_seconds=graphql.PAUSE_SECONDS)
         assert story()[-1] == "FAILURE"
 
         stop_sensor(dagster, play.planner)
@@ -165,8 +169,12 @@ def test_from_end_to_end(play: Play) -> None:
 def kill_in_the_middle(play: Play, dagster: Dagster) -> graphql.Run:
     """Kill -9 the process of the run under way once it has committed something of its window."""
     before = play.copied()
-    run: graphql.Run = until(lambda: next((one for one in graphql.runs(dagster) if one.status == "STARTED"), None), "a run")
-    until(lambda: before < play.copied() < 2 * play.number, "the middle of the copy")
+    run: graphql.Run = until(
+        lambda: next((one for one in graphql.runs(dagster) if one.status == "STARTED"), None),
+        "a run",
+        pause_seconds=graphql.PAUSE_SECONDS,
+    )
+    until(lambda: before < play.copied() < 2 * play.number, "the middle of the copy", pause_seconds=0.2)
     started = " ".join(graphql.messages(dagster, run.id))
     found = re.search(r"\(pid: (\d+)\)", started)
     assert found, started
@@ -181,7 +189,11 @@ def stop_sensor(dagster: Dagster, name: str) -> None:
     selector = {"repositoryName": "__repository__", "repositoryLocationName": "relay_pipelines", "sensorName": name}
     state = dagster.ask(query, {"s": selector})["sensorOrError"]["sensorState"]["id"]
     dagster.ask("mutation($id: String!) { stopSensor(id: $id) { __typename } }", {"id": state})
-    until(lambda: all(one.status in {"SUCCESS", "FAILURE"} for one in graphql.runs(dagster)), "the end of all runs")
+    until(
+        lambda: all(one.status in {"SUCCESS", "FAILURE"} for one in graphql.runs(dagster)),
+        "the end of all runs",
+        pause_seconds=graphql.PAUSE_SECONDS,
+    )
 
 
 def test_the_daemon_is_killed_in_the_middle_of_a_tick(play: Play) -> None:
@@ -195,7 +207,11 @@ def test_the_daemon_is_killed_in_the_middle_of_a_tick(play: Play) -> None:
         assert play.copied() == 0
     with play.dagster() as dagster:
         play.all_arrived()
-        until(lambda: {one.status for one in graphql.runs(dagster)} == {"SUCCESS"}, "the end of the run")
+        until(
+            lambda: {one.status for one in graphql.runs(dagster)} == {"SUCCESS"},
+            "the end of the run",
+            pause_seconds=graphql.PAUSE_SECONDS,
+        )
         found = graphql.partitions(dagster, play.asset)
         assert found["materialized"] == [keys.window(play.name, "main", 1)]
         assert not found["unmaterialized"]
