@@ -32,10 +32,7 @@ def result(mirror: str, topic: TopicReport) -> dg.AssetCheckResult:
     return dg.AssetCheckResult(
         asset_key=keys.mirrored(mirror, topic.topic),
         check_name=keys.MESSAGE_COUNTS,
-        passed=not topic.problems and not topic.warnings,
-        severity=_severity(topic),
-        description=_words(topic),
-        metadata=_metadata(topic),
+        **_found(topic),
     )
 
 
@@ -44,12 +41,18 @@ def evaluation(mirror: str, topic: TopicReport, window: str) -> dg.AssetCheckEva
     return dg.AssetCheckEvaluation(
         asset_key=keys.mirrored(mirror, topic.topic),
         check_name=keys.MESSAGE_COUNTS,
-        passed=not topic.problems and not topic.warnings,
-        severity=_severity(topic),
-        description=_words(topic),
-        metadata=_metadata(topic),
+        **_found(topic),
         partition=window,
     )
+
+
+def _found(topic: TopicReport) -> dict[str, Any]:
+    return {
+        "passed": not topic.problems and not topic.warnings,
+        "severity": _severity(topic),
+        "description": _words(topic),
+        "metadata": _metadata(topic),
+    }
 
 
 def _severity(topic: TopicReport) -> dg.AssetCheckSeverity:
