@@ -25,8 +25,8 @@ Then {busy_topics} of them get {records:,} records of 1 KiB together: the planne
 _WHERE = """\
 The copy itself is what `relay run` does as well. The difference is Dagster's import, and above all the {events:,} events of the
 run, which SQLite takes one at a time: for each of the {topics} assets and for its check one that it is planned, one that it is
-done, and the output of each, {per_topic:.0f} ms per topic in all, also for topics with nothing new. A lane of fewer topics, or a
-longer `window.every`, is what saves most of it.
+done, and the output of each, {per_topic:.0f} ms per topic in all, also for topics with nothing new. Lanes
+that keep busy topics apart from quiet ones, or a longer `window.every`, save most of it.
 """
 _TICKS = """\
 Most of a tick is asking both clusters: metadata, offsets, checkpoints, sizes on disk; not the topics' configurations, which
@@ -38,14 +38,15 @@ what the run said of them; {size:.1f} GB in SQLite. A tick must stay under {tick
 {query:g} s.
 """
 _CROWDED_WHERE = """\
-What grows with the number of windows is the list of keys, which a tick and a page read whole; the rest is found by index. Ticks
-of the daemon take longer than those in a process of their own: it sends them to the code server and writes each one down, and
-the 20 keys of a tick that prunes are deleted one by one.
+What grows with the number of windows is the list of keys, which a tick and a page read whole; the 20 keys of a tick
+that prunes are deleted one by one. The first query of a topic's statuses has
+Dagster read all its windows, and keep what it finds in the database: those after it read only what is new. All windows here are
+complete: for each that is not, that first query also loads a run, about 1 ms with this many topics.
 """
 _IDLE = """\
-`dagster dev` (web server, daemon, code server) with one planner of {topics} topics every 10 s and one health sensor every 30 s,
-nothing new, over {seconds:.0f} s. Most of it is Dagster's own polling: its daemons look at the database and at the code server
-about once a second whether there are sensors or not.
+`dagster dev` (web server, daemon, code server) with one planner of {topics} topics, which ticked {count} times, and one health
+sensor; nothing new, over {seconds:.0f} s. The planner's ticks themselves are about {ticks:.1%} of a core; most of the rest is Dagster, which
+carries them out and looks for work, and the health sensor.
 """
 
 
@@ -54,7 +55,7 @@ def as_markdown(busy: Busy, idle: Idle, crowded: Crowded, machine: Mapping[str, 
     parts = [_INTRODUCTION, "## Machine\n", *(f"- {key}: {value}" for key, value in machine.items())]
     parts += [f"\n## New data in {busy.busy_topics} of {busy.topics} topics\n", *_busy(busy)]
     parts += [f"\n## {crowded.windows:,} old windows\n", *_crowded(busy, crowded)]
-    parts += ["\n## Idle\n", _IDLE.format(topics=busy.topics, seconds=idle.seconds)]
+    parts += ["\n## Idle\n", _idle(busy, idle)]
     slowest = max(idle.ticks, default=0.0)
     rows = [["CPU of all its processes", f"{idle.share:.1%} of a core"], ["slowest tick of the planner", f"{slowest:.2f} s"]]
     parts += _table(["idle", "measured"], rows)
@@ -93,6 +94,11 @@ def _crowded(busy: Busy, crowded: Crowded) -> Iterator[str]:
     ]
     yield from _table(["GraphQL", "first, s", "median of the next 5, s", f"under {_QUERY_SECONDS:g} s"], queries)
     yield "\n" + _CROWDED_WHERE
+
+
+def _idle(busy: Busy, idle: Idle) -> str:
+    share = len(idle.ticks) * busy.idle_tick.cpu_seconds / idle.seconds
+    return _IDLE.format(topics=busy.topics, count=len(idle.ticks), seconds=idle.seconds, ticks=share)
 
 
 def _both(one: Spent) -> tuple[str, str]:
