@@ -45,8 +45,8 @@ complete: for each that is not, that first query also loads a run, about 1 ms wi
 """
 _IDLE = """\
 `dagster dev` (web server, daemon, code server) with one planner of {topics} topics, which ticked {count} times, and one health
-sensor; nothing new, over {seconds:.0f} s. The planner's ticks themselves are about {ticks:.1%} of a core; most of the rest is Dagster, which
-carries them out and looks for work, and the health sensor.
+sensor; nothing new, over {seconds:.0f} s. The planner's ticks themselves are about {ticks:.1%} of a core;
+most of the rest is Dagster, which carries them out and looks for work, and the health sensor.
 """
 
 
