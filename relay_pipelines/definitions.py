@@ -56,7 +56,7 @@ def _mirror(name: str, mirror: Mirror, catalog: Catalog) -> dg.Definitions:
             *external.nodes(name, mirror),
         ],
         asset_checks=[lag.build(lane) for lane in lanes],
-        sensors=[*(planner.build(lane, copied.get(lane.name), catalog) for lane in lanes), health.build(name)],
+        sensors=[*(planner.build(lane, copied.get(lane.name), catalog) for lane in lanes), health.build(name, mirror)],
     )
 
 

@@ -63,6 +63,14 @@ def check(context: typer.Context, mirror: MirrorNames = None) -> int:
 
 
 @app.command()
+def nodes(context: typer.Context, mirror: MirrorNames = None, *, as_json: Json = False) -> int:
+    """Ask every upstream node: does it serve, how far is it behind, and which one is read."""
+    from relay_pipelines.cli import look
+
+    return look.nodes(context.obj, mirror or [], as_json=as_json)
+
+
+@app.command()
 def plan(
     context: typer.Context,
     mirror: MirrorNames = None,

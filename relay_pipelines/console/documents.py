@@ -3,17 +3,42 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from relay_pipelines.console.words import moment
 from relay_pipelines.driver import topics
+from relay_pipelines.driver.nodes import NodeState
 from relay_pipelines.driver.planning import RunPlan
 from relay_pipelines.driver.survey import Survey
 from relay_pipelines.model import Checkpoint, LedgerEntry
+from relay_pipelines.plan.nodes import Choice
 from relay_pipelines.plan.windows import Position, StartPolicy, data_loss, lag_records
 
 Document = dict[str, Any]
+
+
+def nodes(mirror: str, states: Sequence[NodeState], choice: Choice) -> Document:
+    """What every node answers, and which one is read."""
+    return {
+        "mirror": mirror,
+        "chosen": choice.name,
+        "why": choice.why,
+        "nodes": [
+            {
+                "node": verdict.name,
+                "bootstrap_servers": list(state.node.bootstrap_servers),
+                "reachable": state.end_offsets is not None,
+                "latency_ms": round(state.latency_ms, 1),
+                "end_offsets": None if state.end_offsets is None else sum(state.end_offsets.values()),
+                "behind_by": verdict.behind if verdict.eligible else None,
+                "eligible": verdict.eligible,
+                "healthy": verdict.healthy,
+                "why": verdict.why,
+            }
+            for state, verdict in zip(states, choice.verdicts, strict=True)
+        ],
+    }
 
 
 def plan(planned: RunPlan) -> Document:

@@ -12,9 +12,11 @@ from rich.text import Text
 
 from relay_pipelines.console.words import count, moment, seconds, size
 from relay_pipelines.driver.check import Finding, Level
+from relay_pipelines.driver.nodes import NodeState
 from relay_pipelines.driver.planning import RunPlan
 from relay_pipelines.driver.result import RunResult, TopicTotals
 from relay_pipelines.model import LedgerEntry, OffsetRange
+from relay_pipelines.plan.nodes import Choice
 from relay_pipelines.plan.topics import TopicDecision
 
 _UNKNOWN = "?"
@@ -48,6 +50,24 @@ def plan(planned: RunPlan, new_topics: Sequence[str]) -> Table:
             _UNKNOWN if size_bytes is None else size(size_bytes),
             seconds(planned.seconds(window)),
             f"{destination} (to be created)" if destination in new_topics else destination,
+        )
+    return table
+
+
+def nodes(mirror: str, states: Sequence[NodeState], choice: Choice) -> Table:
+    """One line per node of the source."""
+    table = _table(f"{mirror}: " + (f"{choice.name} is read: {choice.why}" if choice.name else "no node can be read"))
+    _columns(table, ("node", "reachable"), ("latency", "end offsets", "behind by"), ("chosen", "why"))
+    for state, verdict in zip(states, choice.verdicts, strict=True):
+        ends = state.end_offsets
+        table.add_row(
+            str(state.node),
+            "no" if ends is None else "yes",
+            f"{state.latency_ms:.0f} ms",
+            _UNKNOWN if ends is None else count(sum(ends.values())),
+            count(verdict.behind) if verdict.eligible else _UNKNOWN,
+            "yes" if verdict.name == choice.name else "",
+            verdict.why or "healthy",
         )
     return table
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 from relay_pipelines.copy.clock import Clock
 from relay_pipelines.errors import RelayError, SourceError
-from relay_pipelines.model import Cluster
+from relay_pipelines.model import Checkpoint, Cluster, TopicPartition
+from relay_pipelines.plan.nodes import Choice, NodeView, choose, judge
 from relay_pipelines.plan.topics import select
 from relay_pipelines.settings import Mirror
 from relay_pipelines.wire.cluster import LATEST, READ_COMMITTED, ClusterClient
@@ -19,37 +20,53 @@ class NodeState:
     """What a node answered.
 
     Args:
-        end_offsets: sum of the last stable offsets of all mirrored topic-partitions.
-        latency_ms: of the whole answer.
-        error: why there is none, in one line; empty if there is one.
+        end_offsets: the last stable offsets of the mirrored topic-partitions; None if it did not answer.
+        latency_ms: of the whole answer, or of waiting for it.
+        error: why there is no answer, in one line; empty if there is one.
     """
 
     node: Cluster
-    end_offsets: int = 0
+    end_offsets: Mapping[TopicPartition, int] | None = None
     latency_ms: float = 0.0
     error: str = ""
 
+    @property
+    def view(self) -> NodeView:
+        """What the choice is made from."""
+        return NodeView(self.node.name, self.end_offsets, self.error)
+
 
 def probe(name: str, mirror: Mirror, clock: Clock) -> list[NodeState]:
-    """Ask every node, in the order of the configuration."""
-    with ThreadPoolExecutor(max_workers=len(mirror.nodes), thread_name_prefix="probe") as pool:
-        return list(pool.map(lambda node: _probe(name, mirror, node, clock), mirror.nodes))
+    """Ask every node, in the order of the configuration; none is waited for longer than `health.request_timeout`."""
+    timeout_ms = mirror.source.health.request_timeout
+    pool = ThreadPoolExecutor(max_workers=len(mirror.nodes), thread_name_prefix="probe")
+    asked = {node: pool.submit(_probe, name, mirror, node, clock) for node in mirror.nodes}
+    wait(asked.values(), timeout_ms / 1000)
+    pool.shutdown(wait=False)  # who is late ends by the time limits of its own requests
+    late = f"no answer within {timeout_ms / 1000:g} s"
+    return [
+        answer.result() if answer.done() else NodeState(node, None, timeout_ms, f"{node}: {late}")
+        for node, answer in asked.items()
+    ]
 
 
-def behind(states: Collection[NodeState]) -> dict[str, int]:
-    """How many offsets each node that answered is behind the one that has most."""
-    most = max((one.end_offsets for one in states if not one.error), default=0)
-    return {one.node.name: most - one.end_offsets for one in states if not one.error}
+def choice(mirror: Mirror, states: Sequence[NodeState], checkpoints: Mapping[TopicPartition, Checkpoint]) -> Choice:
+    """Choose the node to read: the one that was read last while it is healthy, else another."""
+    health = mirror.source.health
+    copied = {at: one.next_offset for at, one in checkpoints.items()}
+    verdicts = judge([one.view for one in states], copied, health.lag_threshold)
+    last = max(checkpoints.values(), key=lambda one: one.committed_at_ms, default=None)
+    return choose(verdicts, None if last is None else last.node, health.failback)
 
 
 def _probe(name: str, mirror: Mirror, node: Cluster, clock: Clock) -> NodeState:
     began = clock.monotonic()
     try:
-        with ClusterClient(node, SourceError, f"relay-{name}-health", mirror.copy_options.request_timeout_ms) as client:
+        with ClusterClient(node, SourceError, f"relay-{name}-health", mirror.source.health.request_timeout) as client:
             topics = client.metadata().topics
             chosen = [one.topic for one in select(topics, mirror.topics.allow, mirror.topics.deny) if one.included]
             wanted = [one for topic in chosen for one in topics[topic].topic_partitions]
             ends = client.list_offsets(wanted, LATEST, READ_COMMITTED)
     except RelayError as error:
-        return NodeState(node, latency_ms=(clock.monotonic() - began) * 1000, error=str(error))
-    return NodeState(node, sum(ends.values()), (clock.monotonic() - began) * 1000)
+        return NodeState(node, None, (clock.monotonic() - began) * 1000, str(error))
+    return NodeState(node, ends, (clock.monotonic() - began) * 1000)

@@ -7,10 +7,12 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from relay_pipelines import model
+from relay_pipelines.settings.health import Health
 from relay_pipelines.settings.section import Section
 from relay_pipelines.settings.values import Count, ExistingFile, Location, Name, Secret, Servers, Text, complaints
 
 _SASL_KEYS = ("mechanism", "username", "password")
+_CHOOSING_KEYS = ("lag_threshold", "failback")
 _TLS_KEYS = ("ca_location", "certificate_location", "key_location", "key_password", "verify_hostname")
 
 
@@ -91,6 +93,8 @@ class Source(Section):
 
     nodes: tuple[Node, ...] = Field(min_length=1)
     """The nodes in order of preference; usually one."""
+    health: Health = Health()
+    """When a node is healthy, and which one is read."""
 
     @model_validator(mode="after")
     def _node_names_are_unique(self) -> Source:
@@ -98,6 +102,9 @@ class Source(Section):
         repeated = [index for index, name in enumerate(names) if name in names[:index]]
         if repeated:
             raise complaints(*((("nodes", index, "name"), "another node has this name") for index in repeated))
+        useless = [key for key in _CHOOSING_KEYS if key in self.health.model_fields_set] if len(names) == 1 else []
+        if useless:
+            raise complaints(*((("health", key), "there is one node only, and nothing to choose") for key in useless))
         return self
 
 

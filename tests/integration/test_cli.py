@@ -178,6 +178,25 @@ def test_status(copied: Copied) -> None:
     assert re.search(r"^ *1 +1,500 +1,500 +0 +one +20\d\d-", table, re.MULTILINE), table
 
 
+def test_nodes(copied: Copied, tmp_path: Path) -> None:
+    """A node that serves is chosen before one that is down, with the reason; none at all is exit code 1, every node named."""
+    found = mirror(copied.source, copied.destination, copied.plain)
+    down = {"name": "gone", "bootstrap_servers": "127.0.0.1:1"}
+    both = found | {"source": {"nodes": [down, *found["source"]["nodes"]], "health": {"request_timeout": "2s"}}}
+    done = relay(configured(tmp_path, {"n": both}), "nodes", "--json")
+    (shown,) = json.loads(done.stdout)["mirrors"]
+    assert (done.returncode, shown["chosen"]) == (0, "one")
+    assert [(one["node"], one["reachable"], one["healthy"]) for one in shown["nodes"]] == [
+        ("gone", False, False),
+        ("one", True, True),
+    ]
+    table = relay(configured(tmp_path, {"n": both}), "nodes").stdout
+    assert re.search(r"one .* yes +.* yes +healthy", table), table
+    nobody = relay(configured(tmp_path, {"n": both | {"source": {"nodes": [down]}}}), "nodes")
+    assert nobody.returncode == 1
+    assert error_line(nobody).startswith("n: no node can be read: gone: gone broker 127.0.0.1:1 cannot be reached")
+
+
 def test_ledger(copied: Copied) -> None:
     """One entry per committed chunk; `--last` keeps the newest of each mirror."""
     entries = json.loads(relay(copied.config, "ledger", "-m", "plain", "--topic", copied.plain, "--json").stdout)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +10,6 @@ import pytest
 
 from relay_pipelines.copy.clock import SystemClock
 from relay_pipelines.driver import dates, lag, nodes, survey
-from relay_pipelines.driver.nodes import NodeState
 from relay_pipelines.driver.survey import Survey
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import ConfigError
@@ -35,12 +35,12 @@ class Question:
         self.first, self.second = TopicPartition(topic, 0), TopicPartition(topic, 1)
         create(self.source, topic, 2, KEPT | config)
 
-    def mirror(self, *nodes: str, **topics: Any) -> Mirror:
+    def mirror(self, *nodes: str, health: dict[str, str] | None = None, **topics: Any) -> Mirror:
         """The mirror, with the source as its only node unless said otherwise."""
         named = [{"name": f"n{index}", "bootstrap_servers": server} for index, server in enumerate(nodes or [self.serving])]
         return Mirror.model_validate(
             {
-                "source": {"nodes": named},
+                "source": {"nodes": named, "health": health or {}},
                 "destination": {"bootstrap_servers": ",".join(self.destination.bootstrap_servers)},
                 "topics": {"allow": [self.topic], **topics},
                 "copy": {"request_timeout": "5s"},
@@ -156,27 +156,36 @@ class TestNodes:
         assert (down.node, serving.node) == (Cluster("n0", (DOWN,)), Cluster("n1", question.source.bootstrap_servers))
         assert DOWN in down.error
         assert "\n" not in down.error
-        assert (serving.error, serving.end_offsets) == ("", 4)
+        assert (serving.error, sum((serving.end_offsets or {}).values())) == ("", 4)
         assert serving.latency_ms > 0
-        assert nodes.behind([down, serving]) == {"n1": 0}
+        made = nodes.choice(question.mirror(DOWN, question.serving), [down, serving], {})
+        assert (made.name, [one.healthy for one in made.verdicts]) == ("n1", [False, True])
 
     def test_all_nodes_down(self, question: Question) -> None:
         """Nothing is raised: the verdict is what was asked for."""
         states = nodes.probe("q", question.mirror(DOWN, DOWN), CLOCK)
         assert [bool(one.error) for one in states] == [True, True]
-        assert nodes.behind(states) == {}
+        made = nodes.choice(question.mirror(DOWN, DOWN), states, {})
+        assert made.name is None
+        assert made.why.count("cannot be reached") == 2
 
     def test_only_mirrored_topics_count(self, question: Question) -> None:
         """A node is not behind because of a topic that nobody copies."""
         question.write(question.first, T0)
         (state,) = nodes.probe("q", question.mirror(deny=[question.topic]), CLOCK)
-        assert (state.error, state.end_offsets) == ("", 0)
+        assert (state.error, state.end_offsets) == ("", {})
 
-    def test_a_node_is_behind_the_one_that_has_most(self) -> None:
-        """Those that do not answer are not judged."""
-        cluster = {name: Cluster(name, ("a:1",)) for name in "abc"}
-        states = [NodeState(cluster["a"], 90), NodeState(cluster["b"], 100), NodeState(cluster["c"], 0, error="down")]
-        assert nodes.behind(states) == {"a": 10, "b": 0}
+    def test_a_node_that_hangs_delays_nobody(self, question: Question) -> None:
+        """A node that accepts and never answers is given up after request_timeout; the other has answered long before."""
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            hanging = f"127.0.0.1:{silent.getsockname()[1]}"
+            mirror = question.mirror(hanging, question.serving, health={"request_timeout": "700ms"})
+            began = CLOCK.monotonic()
+            hung, serving = nodes.probe("q", mirror, CLOCK)
+            assert CLOCK.monotonic() - began < 5
+        assert "no answer within 0.7 s" in hung.error
+        assert not serving.error
+        assert serving.latency_ms < 700
 
 
 class TestLag:

@@ -36,11 +36,13 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     assert re.findall(r"^  (\w+)  ", shown.partition("Commands:")[2], re.MULTILINE) == [
         "check",
+        "nodes",
         "plan",
         "run",
         "status",
         "ledger",
         "demo",
+        "ui",
     ]
 
 

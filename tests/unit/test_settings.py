@@ -509,6 +509,16 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         {"@/source/nodes": [{"name": "n", "bootstrap_servers": ["a:1"]}, {"name": "n", "bootstrap_servers": ["b:1"]}]},
         "@.source.nodes[1].name: another node has this name",
     ),
+    (
+        "failover settings of a single node",
+        {"@/source/health": {"lag_threshold": 5}},
+        "@.source.health.lag_threshold: there is one node only, and nothing to choose",
+    ),
+    (
+        "a threshold below zero",
+        {"@/source/health": {"lag_threshold": -1}},
+        "@.source.health.lag_threshold: expected a whole number, not negative, got -1",
+    ),
     ("a node without a name", {"@node/name": ""}, "@node.name: expected a name of letters, digits, '.', '_' and '-', got ''"),
     (
         "a server without a port",
@@ -759,7 +769,7 @@ def written_keys(tree: Any, annotation: Any) -> set[tuple[type[BaseModel], str]]
 
 def uncommented() -> str:
     """The example with every key in use: `#key:` is a key, `# text` a comment."""
-    return re.sub(r"^(\s*)#(?=[a-z_]+:)", r"\1", EXAMPLE.read_text(), flags=re.MULTILINE)
+    return re.sub(r"^(\s*)#(?=(?:- )?[a-z_]+:)", r"\1", EXAMPLE.read_text(), flags=re.MULTILINE)
 
 
 class TestExample:

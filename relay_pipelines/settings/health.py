@@ -1,0 +1,20 @@
+"""When a node of a source is healthy, and when it is left for another."""
+
+from __future__ import annotations
+
+from relay_pipelines.plan.nodes import Failback
+from relay_pipelines.settings.section import Section
+from relay_pipelines.settings.values import Duration, Threshold
+
+
+class Health(Section):
+    """How nodes are watched, and which one is read. Only the first two keys mean anything for a single node."""
+
+    interval: Duration = 30_000
+    """How often Dagster's health sensor asks every node."""
+    request_timeout: Duration = 5_000
+    """A node that has not answered by then is down."""
+    lag_threshold: Threshold | None = None
+    """A node that is more records behind the most advanced ones is not healthy; any number when left out."""
+    failback: Failback = Failback.NEVER
+    """Whether to return to a node that stands earlier once it is healthy again: never or when_healthy."""
