@@ -94,7 +94,8 @@ def _copy(
     attempt = int(context.run.tags.get(_RETRY_NUMBER, 0)) + int(context.run.tags.get(keys.TAG_ATTEMPT, 1)) - 1
 
     def tag(taken: Survey) -> None:
-        context.instance.add_run_tags(context.run.run_id, keys.tags(lane.mirror, lane.name, taken.node.name, attempt + 1))
+        node = (taken.node.name, taken.node_why)
+        context.instance.add_run_tags(context.run.run_id, keys.tags(lane.mirror, lane.name, node, attempt + 1))
 
     stop = Stop()
     on_main_thread = threading.current_thread() is threading.main_thread()

@@ -50,13 +50,40 @@ def probe(name: str, mirror: Mirror, clock: Clock) -> list[NodeState]:
     ]
 
 
-def choice(mirror: Mirror, states: Sequence[NodeState], checkpoints: Mapping[TopicPartition, Checkpoint]) -> Choice:
-    """Choose the node to read: the one that was read last while it is healthy, else another."""
+def choice(
+    mirror: Mirror, states: Sequence[NodeState], checkpoints: Mapping[TopicPartition, Checkpoint], retry: int = 0
+) -> Choice:
+    """Choose the node to read: the one that was read last while it is healthy, else another.
+
+    Args:
+        retry: each begins with another node, whatever was read last.
+    """
     health = mirror.source.health
     copied = {at: one.next_offset for at, one in checkpoints.items()}
     verdicts = judge([one.view for one in states], copied, health.lag_threshold)
     last = max(checkpoints.values(), key=lambda one: one.committed_at_ms, default=None)
-    return choose(verdicts, None if last is None else last.node, health.failback)
+    return choose(verdicts, None if last is None or retry else last.node, health.failback, retry)
+
+
+def to_read(
+    name: str, mirror: Mirror, checkpoints: Mapping[TopicPartition, Checkpoint], clock: Clock, retry: int = 0
+) -> tuple[Cluster, str]:
+    """Return the node to read, and why this one. A source's only node is not asked beforehand.
+
+    Raises:
+        SourceError: none can be read now; names every node and its own reason.
+    """
+    if len(mirror.nodes) == 1:
+        return mirror.nodes[0], "the only one"
+    states = probe(name, mirror, clock)
+    made = choice(mirror, states, checkpoints, retry)
+    for node in mirror.nodes:
+        if node.name == made.name:
+            return node, made.why
+    if all(one.end_offsets is not None for one in states):
+        # all answer and none has what was copied: that is for the guards, which say what was lost
+        return mirror.nodes[0], made.why
+    raise SourceError(f"no node of the source can be read: {made.why}", remedy="see `relay nodes`")
 
 
 def _probe(name: str, mirror: Mirror, node: Cluster, clock: Clock) -> NodeState:

@@ -8,6 +8,7 @@ TAG_MIRROR = "relay/mirror"
 TAG_LANE = "relay/lane"
 TAG_NODE = "relay/node"
 TAG_ATTEMPT = "relay/attempt"
+TAG_WHY = "relay/node_why"
 _DIGITS = 8
 
 
@@ -62,6 +63,10 @@ def number(window_key: str) -> int:
     return int(digits) if digits.isdigit() else 0
 
 
-def tags(mirror: str, lane: str, node_name: str, attempt: int) -> dict[str, str]:
-    """The tags by which people find runs."""
-    return {TAG_MIRROR: mirror, TAG_LANE: lane, TAG_NODE: node_name, TAG_ATTEMPT: str(attempt)}
+def tags(mirror: str, lane: str, node: tuple[str, str], attempt: int) -> dict[str, str]:
+    """The tags by which people find runs, and by which the run list tells the story.
+
+    Args:
+        node: its name, and why it is read.
+    """
+    return {TAG_MIRROR: mirror, TAG_LANE: lane, TAG_NODE: node[0], TAG_WHY: node[1], TAG_ATTEMPT: str(attempt)}

@@ -69,7 +69,10 @@ def judge(views: Sequence[NodeView], copied: Mapping[TopicPartition, int], lag_t
         copied: the checkpoints' next offsets: a node that ends before one of them has lost data, or never had it.
         lag_threshold: how many records a healthy node may be behind; None for any number.
     """
-    reasons = {one.name: _ineligible(one, copied) for one in views}
+    # what no node has any more is not theirs to answer for: the guards of the plan see to it
+    held = {at for one in views for at in one.end_offsets or {}}
+    expected = {at: next_offset for at, next_offset in copied.items() if at in held}
+    reasons = {one.name: _ineligible(one, expected) for one in views}
     ends = {one.name: one.end_offsets or {} for one in views if not reasons[one.name]}
     most: dict[TopicPartition, int] = {}
     for offsets in ends.values():

@@ -150,7 +150,7 @@ class _Tick:
                 run_key=f"{oldest.window.key}#{attempt}",
                 partition_key=oldest.window.key,
                 asset_selection=[keys.mirrored(self.lane.mirror, topic) for topic in sorted(oldest.missing)],
-                tags=keys.tags(self.lane.mirror, self.lane.name, self.survey.node.name, attempt),
+                tags=keys.tags(self.lane.mirror, self.lane.name, (self.survey.node.name, self.survey.node_why), attempt),
             )
         ]
 
