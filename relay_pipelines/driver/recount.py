@@ -43,7 +43,7 @@ class Recount:
         doubled: source offsets that more than one chunk covers.
         differing: chunks whose bytes differ from what was produced.
         thinned: why fewer records may lawfully be there, in words; empty if all must be.
-        expired: whether retention at the destination has begun to take these records.
+        expired: how many records the chunks had that retention at the destination has begun to take.
         recompressed: whether the destination stores other bytes than were produced.
     """
 
@@ -60,7 +60,7 @@ class Recount:
     differing: int = 0
     thinned: str = ""
     recompressed: bool = False
-    expired: bool = False
+    expired: int = 0
 
     @property
     def problems(self) -> list[str]:
@@ -72,9 +72,10 @@ class Recount:
             found.append(f"{self.doubled:,} source offsets were committed twice")
         if self.foreign:
             found.append(f"records at the destination that this mirror did not write: {self.foreign:,}")
-        if lost < 0 or (lost > 0 and not self.thinned):
+        lawful = self.recorded if self.thinned and not self.expired else self.expired
+        if not 0 <= lost <= lawful:
             found.append(f"{self.recorded:,} records were committed, {self.counted:,} are there")
-        elif self.differing and not (self.thinned or self.recompressed):
+        elif self.differing and not ((self.thinned and not self.expired) or self.recompressed):
             found.append(f"{self.differing} chunks differ in their bytes from what was committed")
         return found
 
@@ -97,14 +98,21 @@ def recount(
         RelayError: the destination does not answer, or refuses.
     """
     wanted = [one for one in ranges if len(one)]
-    entries = _entries(mirror, wanted, destination, options, clock, committed_since_ms) if wanted else {}
-    found = {}
+    found: dict[TopicPartition, Recount] = {}
+    if not wanted:
+        return found
     with ClusterClient(destination, DestinationError, f"relay-{mirror}-recount", options.request_timeout_ms) as client:
-        topics = sorted({entry.destination.topic_partition.topic for some in entries.values() for entry in some})
-        configs = topic_configs(client, topics, (_CLEANUP, _CODEC)) if topics else {}
-        for one in wanted:
-            at = one.topic_partition
-            found[at] = _Counting(client, one, entries.get(at, []), configs, options, clock).count()
+        # twice where records seem foreign: another run may have committed since the ledger was read
+        for _ in range(2):
+            entries = _entries(mirror, wanted, destination, options, clock, committed_since_ms)
+            topics = sorted({entry.destination.topic_partition.topic for some in entries.values() for entry in some})
+            configs = topic_configs(client, topics, (_CLEANUP, _CODEC)) if topics else {}
+            for one in wanted:
+                at = one.topic_partition
+                found[at] = _Counting(client, one, entries.get(at, []), configs, options, clock).count()
+            wanted = [one for one in wanted if found[one.topic_partition].foreign]
+            if not wanted:
+                break
     return found
 
 
@@ -185,7 +193,7 @@ class _Counting:
         if "compact" in self._value(at.topic, _CLEANUP):
             found.thinned = "the destination is compacted"
         elif low > begin:
-            found.expired = True
+            found.expired = sum(one.records for one in self._ours if one.destination.start < low)
             found.thinned = "retention at the destination has begun to take them"
         found.recompressed = self._value(at.topic, _CODEC) not in {"", "producer"}
         found.scanned = OffsetRange(at, max(low, begin), max(low, begin, end))
@@ -199,7 +207,11 @@ class _Counting:
                 counted[index] += batch.header.records
                 digests[index] = crc32c(body_of(batch), digests[index])
         found.counted = sum(counted.values())
-        found.differing = sum(f"{digests[index]:08x}" != one.digest for index, one in enumerate(self._ours) if one.records)
+        found.differing = sum(
+            f"{digests[index]:08x}" != one.digest
+            for index, one in enumerate(self._ours)
+            if one.records and not (found.expired and one.destination.start < low)
+        )
 
     def _wait_until_readable(self, at: TopicPartition, last: int) -> None:
         """The markers of a commit follow its answer, and those of others before it as well."""

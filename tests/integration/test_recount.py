@@ -196,6 +196,17 @@ class TestThinned:
         behind = count(mirror, 50, 100)
         assert (behind.problems, behind.counted, behind.thinned) == ([], 50, "")
 
+    @pytest.mark.parametrize(("there", "gone"), [(60, 20), (60, 1), (90, 1)], ids=["many", "most of one chunk", "few"])
+    def test_retention_excuses_no_other_loss(self, mirror: Mirror, there: int, gone: int) -> None:
+        """Of two chunks it has begun to take the first: the second must be there all the same, byte for byte."""
+        mirror.copy(0, 50)
+        mirror.copy(50)
+        replace_copy(mirror, numbered(there))
+        delete_before(mirror.destination, mirror.at, gone)
+        found = count(mirror, 0, 100)
+        assert found.expired == 50
+        assert found.problems
+
     def test_retention_has_taken_all(self, mirror: Mirror) -> None:
         """Also what comes behind the last record is no foreign one."""
         mirror.copy()
