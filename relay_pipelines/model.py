@@ -218,7 +218,13 @@ class CopyRange:
 
 @dataclass(frozen=True, slots=True)
 class CopyJob:
-    """What all ranges of one run share; pickled to every task."""
+    """What all ranges of one run share; pickled to every task.
+
+    Args:
+        node: the source node to read.
+        other_nodes: identical ones, to go on with in this order when it fails.
+        node_timeout_ms: how long one request to a node may take, if there is another one.
+    """
 
     mirror: str
     run_id: str
@@ -226,6 +232,8 @@ class CopyJob:
     destination: Cluster
     options: CopyOptions = CopyOptions()
     window: str = ""
+    other_nodes: tuple[Cluster, ...] = ()
+    node_timeout_ms: int = 3_000
 
 
 class Status(StrEnum):
@@ -234,6 +242,15 @@ class Status(StrEnum):
     DONE = "done"
     FENCED = "fenced"
     FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Source offsets `[start, end)` that were read from one node."""
+
+    node: str
+    start: int
+    end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +263,8 @@ class Outcome:
         range: as planned.
         next_offset: the committed checkpoint when the task left the range.
         commit_seconds: spent on the commits of all chunks: checkpoint, ledger entry, end of the transaction.
+        node: the source node that was read last.
+        segments: which offsets were committed from which node, in order.
         error_kind: class name in `relay_pipelines.errors`, empty when done.
         error: its one line.
         exit_code: its exit code, 0 when done.
@@ -265,6 +284,7 @@ class Outcome:
     chunks: int = 0
     commit_seconds: float = 0.0
     node: str = ""
+    segments: tuple[Segment, ...] = ()
     error_kind: str = ""
     error: str = ""
     exit_code: int = 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential, wait_random
 
 from relay_pipelines.copy import checkpoint as checkpoints
@@ -11,8 +13,17 @@ from relay_pipelines.copy.clock import Clock
 from relay_pipelines.copy.faults import Point, reach
 from relay_pipelines.copy.producer import TransactionalProducer
 from relay_pipelines.copy.reader import read
-from relay_pipelines.errors import AbortableError, CorruptBatchError, FencedError, RelayError, RetriableError
-from relay_pipelines.model import Checkpoint, CopyJob, CopyRange, LedgerEntry, OffsetRange, TopicPartition
+from relay_pipelines.copy.upstream import Upstream
+from relay_pipelines.errors import (
+    AbortableError,
+    CorruptBatchError,
+    DivergedNodeError,
+    FencedError,
+    RelayError,
+    RetriableError,
+    SourceError,
+)
+from relay_pipelines.model import Checkpoint, CopyJob, CopyRange, LedgerEntry, OffsetRange, Segment, TopicPartition
 from relay_pipelines.wire.batch import Batch
 from relay_pipelines.wire.cluster import ClusterClient
 
@@ -26,15 +37,13 @@ class RangeCopier:
     """Copies the records of one range, from its checkpoint through the range's end.
 
     Args:
-        source, destination: clients that ranges of one task share.
+        upstream, destination: shared by the ranges of one task.
     """
 
-    def __init__(
-        self, job: CopyJob, copy_range: CopyRange, source: ClusterClient, destination: ClusterClient, clock: Clock
-    ) -> None:
+    def __init__(self, job: CopyJob, copy_range: CopyRange, upstream: Upstream, destination: ClusterClient, clock: Clock) -> None:
         self._job = job
         self.copy_range = self._range = copy_range
-        self._source = source
+        self._upstream = upstream
         self._destination = destination
         self._clock = clock
         self._source_partition = copy_range.source.topic_partition
@@ -48,12 +57,13 @@ class RangeCopier:
         self._fruitless = 0
         self.checkpoint = copy_range.checkpoint
         self.committed: list[Chunk] = []
+        self.segments: list[Segment] = []
         self.commit_seconds = 0.0
 
     @property
     def node(self) -> str:
         """Name of the source node that is read."""
-        return self._source.cluster.name
+        return self._upstream.name
 
     def copy(self) -> None:
         """Copy the range; retry what may pass, from the checkpoint, until nothing has moved for `max_attempts` attempts.
@@ -95,16 +105,23 @@ class RangeCopier:
             self.checkpoint = checkpoints.read_own(
                 self._destination, self._job.mirror, self._source_partition, self._known(), self._job.options, self._clock
             )
+            self._upstream.make_sure(self.checkpoint, self._clock)
             try:
                 self._copy_from(self._range.source.start if self.checkpoint is None else self.checkpoint.next_offset)
             except CorruptBatchError as error:
                 error.topic_partition = error.topic_partition or self._source_partition
                 raise
-        except RelayError:
+        except RelayError as error:
             # answers to pipelined requests may still be on their way: these connections are of no use to anyone
-            self._source.close()
             self._destination.close()
-            raise
+            if not isinstance(error, SourceError | DivergedNodeError):
+                self._upstream.client.close()
+                raise
+            self._upstream.leave()
+            if isinstance(error, SourceError):
+                raise
+            # another node may serve
+            raise SourceError(error.what, remedy=error.remedy, topic_partition=error.topic_partition) from error
 
     def _known(self) -> tuple[Checkpoint | None, int]:
         return self._range.checkpoint, self._range.checkpoint_position
@@ -117,7 +134,7 @@ class RangeCopier:
         if self.checkpoint is None and len(wanted) == 0:
             self._commit()  # a mirror that starts at the end: remember where that was
         deadline = self._clock.monotonic() + options.chunk_ms / 1000
-        for pieces in read(self._source, wanted, options.fetch_max_bytes, self._clock, options.coalesce_below_bytes):
+        for pieces in read(self._upstream.client, wanted, options.fetch_max_bytes, self._clock, options.coalesce_below_bytes):
             for piece in pieces:
                 assembler.add(piece)
                 if assembler.chunk.size_bytes >= options.chunk_bytes:
@@ -164,19 +181,27 @@ class RangeCopier:
         self.commit_seconds += self._clock.monotonic() - began
         self.checkpoint = following
         self.committed.append(chunk)
+        self._remember(chunk)
         self._fruitless = 0
+
+    def _remember(self, chunk: Chunk) -> None:
+        last = self.segments[-1] if self.segments else None
+        if last is not None and last.node == self.node and last.end == chunk.start:
+            self.segments[-1] = replace(last, end=chunk.end)
+        else:
+            self.segments.append(Segment(self.node, chunk.start, chunk.end))
 
     def _next_checkpoint(self, chunk: Chunk) -> Checkpoint:
         before = self.checkpoint
-        node = self._job.node.name
+        source, node = self._upstream.client, self._upstream.name
         return Checkpoint(
             mirror=self._job.mirror,
             source=self._source_partition,
             next_offset=chunk.end,
             leader_epoch=chunk.leader_epoch if chunk.leader_epoch >= 0 or before is None else before.leader_epoch,
             node=node,
-            topic_ids={**(before.topic_ids if before else {}), node: self._source.topic(self._source_partition.topic).topic_id},
-            cluster_ids={**(before.cluster_ids if before else {}), node: self._source.cluster_id},
+            topic_ids={**(before.topic_ids if before else {}), node: source.topic(self._source_partition.topic).topic_id},
+            cluster_ids={**(before.cluster_ids if before else {}), node: source.cluster_id},
             destination=self._range.destination,
             destination_next_offset=self._landed[1] if self._landed else before.destination_next_offset if before else -1,
             fingerprint=self._assembler.fingerprint() or (before.fingerprint if before else None),

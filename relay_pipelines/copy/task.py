@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator
 from relay_pipelines.copy.clock import Clock, SystemClock
 from relay_pipelines.copy.copier import RangeCopier
 from relay_pipelines.copy.faults import Point, reach
-from relay_pipelines.errors import DestinationError, FencedError, RelayError, RetriableError, SourceError
+from relay_pipelines.copy.upstream import Upstream
+from relay_pipelines.errors import DestinationError, FencedError, RelayError, RetriableError
 from relay_pipelines.model import CopyJob, CopyRange, Outcome, Status
 from relay_pipelines.wire.cluster import ClusterClient
 
@@ -29,7 +30,7 @@ def copy_ranges(job: CopyJob, ranges: Iterable[CopyRange], clock: Clock | None =
     client_id = f"relay-{job.mirror}"
     away: RetriableError | None = None
     with (
-        ClusterClient(job.node, SourceError, client_id, timeout_ms) as source,
+        Upstream(job, client_id) as source,
         ClusterClient(job.destination, DestinationError, client_id, timeout_ms) as destination,
     ):
         for copy_range in ranges:
@@ -69,6 +70,7 @@ def _outcome(copier: RangeCopier, error: RelayError | None, seconds: float, cpu_
         chunks=len(chunks),
         commit_seconds=copier.commit_seconds,
         node=copier.node,
+        segments=tuple(copier.segments),
         error_kind="" if error is None else type(error).__name__,
         error="" if error is None else str(error),
         exit_code=0 if error is None else error.exit_code,

@@ -65,24 +65,32 @@ def choice(
     return choose(verdicts, None if last is None or retry else last.node, health.failback, retry)
 
 
-def to_read(
-    name: str, mirror: Mirror, checkpoints: Mapping[TopicPartition, Checkpoint], clock: Clock, retry: int = 0
-) -> tuple[Cluster, str]:
-    """Return the node to read, and why this one. A source's only node is not asked beforehand.
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The node to read, why this one, and those to go on with when it fails, in order."""
+
+    node: Cluster
+    why: str
+    others: tuple[Cluster, ...] = ()
+
+
+def to_read(name: str, mirror: Mirror, checkpoints: Mapping[TopicPartition, Checkpoint], clock: Clock, retry: int = 0) -> Reading:
+    """Return the node to read. A source's only node is not asked beforehand.
 
     Raises:
         SourceError: none can be read now; names every node and its own reason.
     """
     if len(mirror.nodes) == 1:
-        return mirror.nodes[0], "the only one"
+        return Reading(mirror.nodes[0], "the only one")
     states = probe(name, mirror, clock)
     made = choice(mirror, states, checkpoints, retry)
-    for node in mirror.nodes:
+    for index, node in enumerate(mirror.nodes):
         if node.name == made.name:
-            return node, made.why
+            # also those that are down now: by the time one is needed, it may be up
+            return Reading(node, made.why, mirror.nodes[index + 1 :] + mirror.nodes[:index])
     if all(one.end_offsets is not None for one in states):
         # all answer and none has what was copied: that is for the guards, which say what was lost
-        return mirror.nodes[0], made.why
+        return Reading(mirror.nodes[0], made.why)
     raise SourceError(f"no node of the source can be read: {made.why}", remedy="see `relay nodes`")
 
 

@@ -83,7 +83,16 @@ def run(
         if ranges:
             topics.create(plan.survey, mirror.destination.replication_factor, options.request_timeout_ms, clock)
             follower.start()
-            job = CopyJob(plan.survey.mirror, result.run_id, plan.survey.node, plan.survey.destination, options, window)
+            job = CopyJob(
+                mirror=plan.survey.mirror,
+                run_id=result.run_id,
+                node=plan.survey.node,
+                destination=plan.survey.destination,
+                options=options,
+                window=window,
+                other_nodes=plan.survey.other_nodes,
+                node_timeout_ms=mirror.source.health.request_timeout,
+            )
             spark = session()
             copying = clock.monotonic()
             submission = _Submission(spark, job, ranges, plan)

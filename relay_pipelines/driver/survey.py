@@ -10,6 +10,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 from relay_pipelines.copy import checkpoint as checkpoints
 from relay_pipelines.copy.clock import Clock
 from relay_pipelines.driver import nodes
+from relay_pipelines.driver.nodes import Reading
 from relay_pipelines.errors import ConfigError, DestinationError, RetriableError, SourceError
 from relay_pipelines.model import Checkpoint, Cluster, TopicPartition
 from relay_pipelines.plan.topics import TopicDecision, destinations, select
@@ -48,6 +49,7 @@ class Survey:
         source_configs, destination_configs: the configurations that a copy depends on; empty if nobody asked for them.
         sizes_bytes: on the source's disk, where it tells.
         node_why: why this node is read.
+        other_nodes: those to go on with when it fails, in order.
     """
 
     mirror: str
@@ -64,6 +66,7 @@ class Survey:
     destination_configs: Configs
     sizes_bytes: Mapping[TopicPartition, int]
     node_why: str = ""
+    other_nodes: tuple[Cluster, ...] = ()
 
 
 def everything(_topic: str) -> bool:
@@ -128,7 +131,7 @@ class _Asked:
     at_destination: Metadata
     found: dict[TopicPartition, Checkpoint]
     ends: dict[TopicPartition, int]
-    node_why: str
+    reading: Reading
 
 
 def _take(
@@ -138,9 +141,9 @@ def _take(
     with ClusterClient(mirror.destination_cluster, DestinationError, f"relay-{name}", timeout_ms) as destination:
         at_destination = destination.metadata()
         known = _checkpoints(destination, name, clock, exist=checkpoints.TOPIC in at_destination.topics)
-        node, why = nodes.to_read(name, mirror, known[0], clock, first_node)
-        with ClusterClient(node, SourceError, f"relay-{name}", timeout_ms) as source:
-            asked = _Asked(name, mirror, source, destination, at_destination, *known, why)
+        reading = nodes.to_read(name, mirror, known[0], clock, first_node)
+        with ClusterClient(reading.node, SourceError, f"relay-{name}", timeout_ms) as source:
+            asked = _Asked(name, mirror, source, destination, at_destination, *known, reading)
             return _survey(asked, only_topic, belongs, configs=configs)
 
 
@@ -171,7 +174,8 @@ def _survey(asked: _Asked, only_topic: str | None, belongs: Belongs, *, configs:
         source_configs=topic_configs(source, included, KEPT_CONFIGS) if configs else {},
         destination_configs=topic_configs(destination, existing, KEPT_CONFIGS) if configs else {},
         sizes_bytes=sizes_on_disk(source, included),
-        node_why=asked.node_why,
+        node_why=asked.reading.why,
+        other_nodes=asked.reading.others,
     )
 
 

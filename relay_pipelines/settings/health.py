@@ -12,8 +12,8 @@ class Health(Section):
 
     interval: Duration = 30_000
     """How often Dagster's health sensor asks every node."""
-    request_timeout: Duration = 5_000
-    """A node that has not answered by then is down."""
+    request_timeout: Duration = 3_000
+    """A node that has not answered by then is down; also in the middle of a copy, if there is another one."""
     lag_threshold: Threshold | None = None
     """A node that is more records behind the most advanced ones is not healthy; any number when left out."""
     failback: Failback = Failback.NEVER

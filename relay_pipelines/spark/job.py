@@ -17,7 +17,7 @@ import pyarrow.json as pa_json
 
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import RelayError
-from relay_pipelines.model import CopyJob, CopyRange, OffsetRange, Outcome, Skipped, Status, TopicPartition
+from relay_pipelines.model import CopyJob, CopyRange, OffsetRange, Outcome, Segment, Skipped, Status, TopicPartition
 from relay_pipelines.spark.session import context_of
 
 _SKIPPED = pa.struct([(str(reason), pa.int64()) for reason in Skipped])
@@ -39,6 +39,7 @@ _ARROW = pa.schema(
         ("chunks", pa.int64()),
         ("commit_seconds", pa.float64()),
         ("node", pa.string()),
+        ("segments", pa.string()),
         ("error_kind", pa.string()),
         ("error", pa.string()),
         ("exit_code", pa.int64()),
@@ -121,6 +122,7 @@ def _row(outcome: Outcome) -> dict[str, Any]:
     return {
         **row,
         "status": str(outcome.status),
+        "segments": json.dumps([dataclasses.astuple(one) for one in outcome.segments]),
         "skipped": {str(reason): outcome.skipped.get(reason, 0) for reason in Skipped},
         "topic": planned.topic_partition.topic,
         "partition": planned.topic_partition.partition,
@@ -136,6 +138,7 @@ def _outcome(row: dict[str, Any]) -> Outcome:
         range=OffsetRange(TopicPartition(row.pop("topic"), row.pop("partition")), row.pop("start"), row.pop("end")),
         destination=TopicPartition(row.pop("destination_topic"), row.pop("destination_partition")),
         status=Status(row.pop("status")),
+        segments=tuple(Segment(*one) for one in json.loads(row.pop("segments"))),
         skipped={reason: count for reason, count in row.pop("skipped").items() if count},
         **row,
     )

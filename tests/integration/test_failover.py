@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -13,7 +14,7 @@ from relay_pipelines.driver import planning, survey
 from relay_pipelines.driver.survey import Survey
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import DataLossError, SourceError
-from relay_pipelines.model import Cluster, CopyJob, TopicPartition
+from relay_pipelines.model import Cluster, CopyJob, CopyOptions, Status, TopicPartition
 from relay_pipelines.plan.windows import StartPolicy
 from relay_pipelines.settings import Mirror
 from tests.copying import KEPT, ensure_homes
@@ -94,6 +95,63 @@ def pair(node_a: EmbeddedCluster, source_cluster: EmbeddedCluster, destination_c
         create(cluster, topic_name, 1, KEPT)
     ensure_homes(made.destination)
     return made
+
+
+@pytest.mark.parametrize("how", ["killed", "hangs"])
+def test_a_node_fails_in_the_middle_of_a_range(pair: Pair, how: str) -> None:
+    """The task goes on from the other node within seconds; nothing lost or doubled, and the outcome tells who gave what."""
+    for _ in range(300):
+        pair.write(10)
+    taken = pair.survey()
+    assert (taken.node.name, [one.name for one in taken.other_nodes]) == ("a", ["b"])
+    create(pair.destination, f"pair.{pair.topic}", 1, KEPT)
+    options = CopyOptions(chunk_bytes=1, fetch_max_bytes=500, coalesce_below_bytes=0, backoff_max_ms=1_000)
+    job = CopyJob(taken.mirror, "run", taken.node, pair.destination, options, "", taken.other_nodes, 2_000)
+    ranges = planning.plan(taken, StartPolicy.EARLIEST).ranges
+    broker = pair.a.brokers[0]
+    with ThreadPoolExecutor(1) as elsewhere:
+        copying = elsewhere.submit(lambda: list(copy_ranges(job, ranges)))
+        until(lambda: pair.arrived() > 100, "the middle of the copy")
+        (broker.kill if how == "killed" else broker.pause)()
+        failed = CLOCK.monotonic()
+        before = pair.arrived()
+        try:
+            until(lambda: pair.arrived() > before + 10, "the first records from the other node")
+            resumed = CLOCK.monotonic() - failed
+            (outcome,) = copying.result(120)
+        finally:
+            (broker.start if how == "killed" else broker.resume)()
+    assert outcome.status is Status.DONE, outcome.error
+    assert resumed < 15, "it takes 5 s at most where nothing else runs"
+    assert [one.node for one in outcome.segments] == ["a", "b"]
+    assert [one.start for one in outcome.segments] == [0, outcome.segments[0].end]
+    assert outcome.segments[-1].end == 3000
+    at = TopicPartition(pair.topic, 0)
+    assert records_of(pair.destination, TopicPartition(f"pair.{pair.topic}", 0)) == records_of(pair.b, at)
+
+
+def test_a_diverged_node_is_not_read(pair: Pair) -> None:
+    """A node whose record differs where the copy stands is refused, with what, where and the remedy; nothing of it is copied."""
+    pair.write(10)
+    assert pair.copy() == "a"
+    write(pair.a.cluster(), TopicPartition(pair.topic, 0), [Record(b"k", b"only here")])
+    assert pair.copy() == "a"
+    for _ in range(3):
+        write(pair.b, TopicPartition(pair.topic, 0), [Record(b"k", b"something else")])
+    taken = pair.survey()
+    ranges = planning.plan(
+        replace(taken, positions=[replace(one, end_offset=13) for one in taken.positions]), StartPolicy.EARLIEST
+    ).ranges
+    (b,) = taken.other_nodes
+
+    (outcome,) = copy_ranges(CopyJob(taken.mirror, "run", b, pair.destination), ranges)
+
+    assert (outcome.status, outcome.error_kind, outcome.exit_code) == (Status.FAILED, "DivergedNodeError", 3)
+    assert outcome.error == (
+        f"{pair.topic}-0 at offset 10: node b holds another record than a, from which it was copied;"
+        " find out which node is right, and rebuild the other one"
+    )
+    assert pair.arrived() == 11
 
 
 def test_sticky_and_around_when_one_dies(pair: Pair) -> None:
