@@ -121,7 +121,9 @@ class RangeCopier:
             if isinstance(error, SourceError):
                 raise
             # another node may serve
-            raise SourceError(error.what, remedy=error.remedy, topic_partition=error.topic_partition) from error
+            raise SourceError(
+                error.what, remedy=error.remedy, topic_partition=error.topic_partition, offset=error.offset
+            ) from error
 
     def _known(self) -> tuple[Checkpoint | None, int]:
         return self._range.checkpoint, self._range.checkpoint_position
