@@ -1,14 +1,17 @@
-"""What every test may ask for: two clusters of real brokers, started when first wanted, and a topic name of its own."""
+"""What every test may ask for: two clusters of real brokers and a Spark session, started when first wanted; a topic name."""
 
 from __future__ import annotations
 
 import re
 import uuid
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.spark.session import connect, end
+from tests.trap import Trap
 
 
 @pytest.fixture(scope="session")
@@ -39,3 +42,24 @@ def _cluster(name: str, request: pytest.FixtureRequest, tmp_path_factory: pytest
         cluster.close()
     else:
         cluster.discard()
+
+
+@pytest.fixture(scope="session")
+def local_trap(tmp_path_factory: pytest.TempPathFactory) -> Trap:
+    """The trap of the session of this process."""
+    return Trap.unset(tmp_path_factory.mktemp("local"))
+
+
+@pytest.fixture(scope="session")
+def local_session(local_trap: Trap) -> Iterator[Any]:
+    """A Spark session on this machine, in this process: a process can hold one, so all tests share it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RELAY_FAULT", local_trap.fault)
+        session = connect("local[2]")
+    yield session
+    gateway = session.sparkContext._gateway
+    end(session)
+    # the JVM ends when its input does, and nobody waits for it
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(30)

@@ -11,10 +11,7 @@ import pytest
 from dagster import DagsterInstance
 
 from relay_pipelines.embedded import EmbeddedCluster
-from tests.integration.conftest import local_session, local_trap
 from tests.orchestration.stage import Stage, shared
-
-__all__ = ["local_session", "local_trap"]
 
 
 @pytest.fixture

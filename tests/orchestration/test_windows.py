@@ -14,8 +14,8 @@ import pytest
 from relay_pipelines.lanes import keys
 from relay_pipelines.model import TopicPartition
 from tests.independent import Record, create, delete, until, write
-from tests.integration.conftest import Trap
 from tests.orchestration.stage import Stage, checks, failure
+from tests.trap import Trap
 
 
 @pytest.fixture
