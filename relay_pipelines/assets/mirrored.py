@@ -122,7 +122,8 @@ def _copy(
                 attempt=attempt,
             )
         except RelayError as error:
-            _no_retries_if_useless(context, [error.exit_code])
+            if error.exit_code in _USELESS_TO_RETRY:
+                _forbid_retries(context)
             raise dg.Failure(f"window {frozen.key}: {error}") from None
     if report.result.interrupted:
         raise dg.DagsterExecutionInterruptedError
@@ -144,10 +145,10 @@ def _events(context: dg.AssetExecutionContext, lane: Lane, report: WindowReport)
 
 def _raise_for(context: dg.AssetExecutionContext, report: WindowReport) -> None:
     """Fail the run for topics that are not complete; a count that differs fails it as well, by its blocking check."""
-    if any(topic.problems for topic in report.topics):
-        context.instance.add_run_tags(context.run.run_id, {_MAX_RETRIES: "0"})
+    differs = any(topic.problems for topic in report.topics)
+    if differs or (report.failures and report.result.exit_code in _USELESS_TO_RETRY):
+        _forbid_retries(context)
     if report.failures:
-        _no_retries_if_useless(context, [report.result.exit_code])
         more = f" (and {len(report.failures) - 1} topics more)" if len(report.failures) > 1 else ""
         raise dg.Failure(
             f"window {report.frozen.key}: {report.failures[0]}{more}",
@@ -155,6 +156,5 @@ def _raise_for(context: dg.AssetExecutionContext, report: WindowReport) -> None:
         )
 
 
-def _no_retries_if_useless(context: dg.AssetExecutionContext, exit_codes: Sequence[int]) -> None:
-    if _USELESS_TO_RETRY.intersection(exit_codes):
-        context.instance.add_run_tags(context.run.run_id, {_MAX_RETRIES: "0"})
+def _forbid_retries(context: dg.AssetExecutionContext) -> None:
+    context.instance.add_run_tags(context.run.run_id, {_MAX_RETRIES: "0"})

@@ -61,14 +61,13 @@ def _severity(topic: TopicReport) -> dg.AssetCheckSeverity:
 
 
 def _words(topic: TopicReport) -> str:
-    counted = sum(one.counted for one in topic.recounts.values())
-    return "; ".join(topic.problems + topic.warnings) or f"{plural(counted, 'record')}, all accounted for"
+    return "; ".join(topic.problems + topic.warnings) or f"{plural(topic.counted, 'record')}, all accounted for"
 
 
 def _metadata(topic: TopicReport) -> dict[str, Any]:
     return {
-        "committed": sum(one.recorded for one in topic.recounts.values()),
-        "counted": sum(one.counted for one in topic.recounts.values()),
+        "committed": topic.recorded,
+        "counted": topic.counted,
         "written by others": sum(one.foreign for one in topic.recounts.values()),
         "topic-partitions": metadata.table(topic),
     }

@@ -24,8 +24,7 @@ ROOT = Path(relay_pipelines.__file__).parents[1]
 _FILES = ("dagster.yaml", "workspace.yaml")
 _START_SECONDS = 90.0
 _STOP_SECONDS = 20.0
-_LOCATION = "relay_pipelines"
-_REPOSITORY = "__repository__"
+REPOSITORY = {"repositoryName": "__repository__", "repositoryLocationName": "relay_pipelines"}
 _START_SENSOR = """mutation($selector: SensorSelector!) { startSensor(sensorSelector: $selector) {
   __typename ... on PythonError { message } ... on SensorNotFoundError { message } } }"""
 _SENSORS = """{ workspaceOrError { ... on Workspace { locationEntries { locationOrLoadError { __typename
@@ -79,8 +78,7 @@ class Dagster:
         Raises:
             RelayError: there is none.
         """
-        selector = {"repositoryName": _REPOSITORY, "repositoryLocationName": _LOCATION, "sensorName": name}
-        answer = self.ask(_START_SENSOR, {"selector": selector})["startSensor"]
+        answer = self.ask(_START_SENSOR, {"selector": REPOSITORY | {"sensorName": name}})["startSensor"]
         if "message" in answer:
             raise RelayError(answer["message"])
 

@@ -10,14 +10,13 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 from relay_pipelines.copy import checkpoint as checkpoints
 from relay_pipelines.copy.clock import Clock
 from relay_pipelines.driver import nodes
-from relay_pipelines.driver.nodes import Reading
 from relay_pipelines.errors import ConfigError, DestinationError, RetriableError, SourceError
 from relay_pipelines.model import Checkpoint, Cluster, TopicPartition
 from relay_pipelines.plan.topics import TopicDecision, destinations, select
 from relay_pipelines.plan.windows import Position
 from relay_pipelines.settings import Mirror
 from relay_pipelines.wire.admin import ConfigValue, sizes_on_disk, topic_configs
-from relay_pipelines.wire.cluster import EARLIEST, LATEST, READ_COMMITTED, ClusterClient, Metadata, TopicMetadata
+from relay_pipelines.wire.cluster import EARLIEST, LATEST, READ_COMMITTED, ClusterClient, TopicMetadata
 
 KEPT_CONFIGS = (
     "cleanup.policy",
@@ -120,63 +119,43 @@ def checkpoints_of(name: str, mirror: Mirror, clock: Clock) -> dict[TopicPartiti
         return _checkpoints(destination, name, clock, exist=exist)[0]
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """Whom a survey asks, and what it knows by then."""
-
-    name: str
-    mirror: Mirror
-    source: ClusterClient
-    destination: ClusterClient
-    at_destination: Metadata
-    found: dict[TopicPartition, Checkpoint]
-    ends: dict[TopicPartition, int]
-    reading: Reading
-
-
 def _take(
     name: str, mirror: Mirror, clock: Clock, only_topic: str | None, belongs: Belongs, first_node: int, *, configs: bool
 ) -> Survey:
     timeout_ms = mirror.copy_options.request_timeout_ms
     with ClusterClient(mirror.destination_cluster, DestinationError, f"relay-{name}", timeout_ms) as destination:
         at_destination = destination.metadata()
-        known = _checkpoints(destination, name, clock, exist=checkpoints.TOPIC in at_destination.topics)
-        reading = nodes.to_read(name, mirror, known[0], clock, first_node)
+        found, ends = _checkpoints(destination, name, clock, exist=checkpoints.TOPIC in at_destination.topics)
+        reading = nodes.to_read(name, mirror, found, clock, first_node)
         with ClusterClient(reading.node, SourceError, f"relay-{name}", timeout_ms) as source:
-            asked = _Asked(name, mirror, source, destination, at_destination, *known, reading)
-            return _survey(asked, only_topic, belongs, configs=configs)
-
-
-def _survey(asked: _Asked, only_topic: str | None, belongs: Belongs, *, configs: bool) -> Survey:
-    mirror, source, destination, at_destination = asked.mirror, asked.source, asked.destination, asked.at_destination
-    at_source = source.metadata()
-    decisions = select(at_source.topics, mirror.topics.allow, mirror.topics.deny)
-    included = [one.topic for one in decisions if one.included and only_topic in {None, one.topic} and belongs(one.topic)]
-    if only_topic is not None and not included:
-        raise _not_mirrored(only_topic, decisions)
-    # of all topics, as those of other lanes and runs must not land on the same ones
-    everywhere = destinations([one.topic for one in decisions if one.included], mirror.topics.rename)
-    renamed = {topic: everywhere[topic] for topic in included}
-    if at_source.cluster_id == at_destination.cluster_id:
-        _refuse_onto_itself(source.cluster, renamed)
-    existing = [topic for topic in renamed.values() if topic in at_destination.topics]
-    return Survey(
-        mirror=asked.name,
-        node=source.cluster,
-        destination=destination.cluster,
-        decisions=decisions,
-        destinations=renamed,
-        positions=_positions(source, included, asked.found),
-        checkpoints=asked.found,
-        checkpoint_ends=asked.ends,
-        source_topics={topic: at_source.topics[topic] for topic in included},
-        destination_topics={topic: at_destination.topics[topic] for topic in existing},
-        source_configs=topic_configs(source, included, KEPT_CONFIGS) if configs else {},
-        destination_configs=topic_configs(destination, existing, KEPT_CONFIGS) if configs else {},
-        sizes_bytes=sizes_on_disk(source, included),
-        node_why=asked.reading.why,
-        other_nodes=asked.reading.others,
-    )
+            at_source = source.metadata()
+            decisions = select(at_source.topics, mirror.topics.allow, mirror.topics.deny)
+            included = [one.topic for one in decisions if one.included and only_topic in {None, one.topic} and belongs(one.topic)]
+            if only_topic is not None and not included:
+                raise _not_mirrored(only_topic, decisions)
+            # of all topics, as those of other lanes and runs must not land on the same ones
+            everywhere = destinations([one.topic for one in decisions if one.included], mirror.topics.rename)
+            renamed = {topic: everywhere[topic] for topic in included}
+            if at_source.cluster_id == at_destination.cluster_id:
+                _refuse_onto_itself(source.cluster, renamed)
+            existing = [topic for topic in renamed.values() if topic in at_destination.topics]
+            return Survey(
+                mirror=name,
+                node=source.cluster,
+                destination=destination.cluster,
+                decisions=decisions,
+                destinations=renamed,
+                positions=_positions(source, included, found),
+                checkpoints=found,
+                checkpoint_ends=ends,
+                source_topics={topic: at_source.topics[topic] for topic in included},
+                destination_topics={topic: at_destination.topics[topic] for topic in existing},
+                source_configs=topic_configs(source, included, KEPT_CONFIGS) if configs else {},
+                destination_configs=topic_configs(destination, existing, KEPT_CONFIGS) if configs else {},
+                sizes_bytes=sizes_on_disk(source, included),
+                node_why=reading.why,
+                other_nodes=reading.others,
+            )
 
 
 def _positions(source: ClusterClient, topics: Sequence[str], found: Mapping[TopicPartition, Checkpoint]) -> list[Position]:

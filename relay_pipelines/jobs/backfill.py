@@ -21,7 +21,6 @@ from relay_pipelines.lanes import keys, windows
 from relay_pipelines.lanes.catalog import Catalog
 from relay_pipelines.lanes.cutter import Cutter
 from relay_pipelines.lanes.lane import Lane, lanes_of
-from relay_pipelines.plan.cutting import Limits
 from relay_pipelines.resources import KafkaResource
 from relay_pipelines.settings import Settings
 
@@ -68,9 +67,8 @@ def _backfill(
         return
     taken = kafka.survey(lane.mirror, lane.belongs)
     ranges = ranges_between(taken, *span_ms, kafka.mirror(lane.mirror).copy_options.request_timeout_ms)
-    limits = Limits(lane.window.max_records, lane.window.max_bytes)
-    history = windows.history(context.instance, lane, lane.window.ahead + 1)
-    cut = list(Cutter(lane, taken, history, limits, kafka.clock.now_ms()).between(ranges))
+    history = windows.history(context.instance, lane)
+    cut = list(Cutter(lane, taken, history, lane.limits, kafka.clock.now_ms()).between(ranges))
     if not cut:
         context.log.info("%s/%s holds no record of that time", lane.mirror, lane.name)
         return

@@ -43,7 +43,7 @@ def _lane(
 ) -> list[str]:
     taken = kafka.survey(lane.mirror, lane.belongs)
     catalog.learn(lane.mirror, taken.destinations)
-    history = windows.history(context.instance, lane, lane.window.ahead + 1)
+    history = windows.history(context.instance, lane)
     cutter = Cutter(lane, taken, history, UNLIMITED, kafka.clock.now_ms())
     frozen = next(cutter.new(kafka.mirror(lane.mirror).start), None)
     if frozen is None:

@@ -6,7 +6,6 @@ from relay_pipelines.lanes import keys, windows
 from relay_pipelines.lanes.catalog import Catalog
 from relay_pipelines.lanes.cutter import Cutter
 from relay_pipelines.lanes.lane import Lane, lanes_of
-from relay_pipelines.plan.cutting import Limits
 from relay_pipelines.resources import KafkaResource
 from relay_pipelines.settings import Settings
 
@@ -42,9 +41,8 @@ def _clear(context: dg.OpExecutionContext, lane: Lane) -> None:
 def _cut(context: dg.OpExecutionContext, lane: Lane, kafka: KafkaResource, catalog: Catalog) -> None:
     taken = kafka.survey(lane.mirror, lane.belongs)
     catalog.learn(lane.mirror, taken.destinations)
-    history = windows.history(context.instance, lane, lane.window.ahead + 1)
-    limits = Limits(lane.window.max_records, lane.window.max_bytes)
-    coming = Cutter(lane, taken, history, limits, kafka.clock.now_ms()).new(kafka.mirror(lane.mirror).start)
+    history = windows.history(context.instance, lane)
+    coming = Cutter(lane, taken, history, lane.limits, kafka.clock.now_ms()).new(kafka.mirror(lane.mirror).start)
     cut = [one for one, _ in zip(coming, range(lane.window.ahead), strict=False)]
     windows.freeze(context.instance, lane, cut)
     context.log.info("%s/%s: cut %d windows", lane.mirror, lane.name, len(cut))

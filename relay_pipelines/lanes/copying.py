@@ -37,6 +37,16 @@ class TopicReport:
     lag_after: int = 0
 
     @property
+    def recorded(self) -> int:
+        """Records that the ledger has for the window."""
+        return sum(one.recorded for one in self.recounts.values())
+
+    @property
+    def counted(self) -> int:
+        """Records found at the destination."""
+        return sum(one.counted for one in self.recounts.values())
+
+    @property
     def problems(self) -> list[str]:
         """What the count check found, with the topic-partition."""
         return [f"{at}: {problem}" for at, one in self.recounts.items() for problem in one.problems]

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from relay_pipelines.lanes import keys
+from relay_pipelines.plan.cutting import Limits
 from relay_pipelines.plan.topics import select
 from relay_pipelines.settings import Mirror, WindowSettings
 
@@ -43,6 +44,11 @@ class Lane:
     def partitions_name(self) -> str:
         """Of the partitions definition."""
         return keys.partitions(self.mirror, self.name)
+
+    @property
+    def limits(self) -> Limits:
+        """What one of its windows may hold."""
+        return Limits(self.window.max_records, self.window.max_bytes)
 
     def belongs(self, topic: str) -> bool:
         """Whether the lane copies the topic."""

@@ -98,8 +98,9 @@ class History:
         return origins
 
 
-def history(instance: dg.DagsterInstance, lane: Lane, limit: int) -> History:
-    """The windows cut last; looks behind those of a backfill by date, within reason."""
+def history(instance: dg.DagsterInstance, lane: Lane) -> History:
+    """The windows cut last, one more than may wait; looks behind those of a backfill by date, within reason."""
+    limit = lane.window.ahead + 1
     records = dg.AssetRecordsFilter(asset_key=keys.windows(lane.mirror, lane.name))
     found: dict[str, FrozenWindow] = {}
     present = instance.get_dynamic_partitions(lane.partitions_name)

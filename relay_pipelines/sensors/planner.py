@@ -18,7 +18,6 @@ from relay_pipelines.lanes.catalog import Catalog
 from relay_pipelines.lanes.cutter import Cutter
 from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.lanes.windows import History
-from relay_pipelines.plan.cutting import Limits
 from relay_pipelines.plan.frozen import FrozenWindow
 from relay_pipelines.resources import KafkaResource
 from relay_pipelines.sensors.attempts import Attempts, of_window
@@ -79,7 +78,7 @@ class _Tick:
         lane, instance, now = self.lane, self.context.instance, self.kafka.clock.now_ms() / 1000
         self._learn()
         _limit_pool(instance, lane)
-        history = windows.history(instance, lane, lane.window.ahead + 1)
+        history = windows.history(instance, lane)
         looked_up = (of_window(instance, lane, window, now) for window in history.windows)
         waiting = [one for one in looked_up if not one.is_settled]
         cut = self._cut(history, len(waiting), now)
@@ -120,8 +119,7 @@ class _Tick:
         lane = self.lane
         if not lane.topics:
             return []
-        limits = Limits(lane.window.max_records, lane.window.max_bytes)
-        coming = Cutter(lane, self.survey, history, limits, int(now * 1000)).new(self.kafka.mirror(lane.mirror).start)
+        coming = Cutter(lane, self.survey, history, lane.limits, int(now * 1000)).new(self.kafka.mirror(lane.mirror).start)
         cut = [one for one, _ in zip(coming, range(max(0, lane.window.ahead - outstanding)), strict=False)]
         age = now * 1000 - max((one.planned_at_ms for one in history.windows), default=0)
         if len(cut) == 1 and age < lane.window.every and next(coming, None) is None:

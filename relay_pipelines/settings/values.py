@@ -95,7 +95,7 @@ def _not_empty_secret(value: SecretStr) -> SecretStr:
     return value
 
 
-def whole_number(value: object) -> int:
+def _whole_number(value: object) -> int:
     """A count. Not left to pydantic, which takes `true` for 1; digits in a string come from `${ENV_VAR}`."""
     if isinstance(value, str) and re.fullmatch(r"\d{1,9}", value.strip()):
         return int(value)
@@ -198,8 +198,8 @@ RequestSize = Annotated[int, BeforeValidator(size_bytes), AfterValidator(_positi
 Duration = Annotated[int, BeforeValidator(duration_ms), AfterValidator(_positive)]
 Text = Annotated[str, AfterValidator(_not_empty)]
 Secret = Annotated[SecretStr, AfterValidator(_not_empty_secret)]
-Threshold = Annotated[int, BeforeValidator(whole_number), AfterValidator(_not_negative)]
-Count = Annotated[int, BeforeValidator(whole_number), AfterValidator(_positive)]
+Threshold = Annotated[int, BeforeValidator(_whole_number), AfterValidator(_not_negative)]
+Count = Annotated[int, BeforeValidator(_whole_number), AfterValidator(_positive)]
 HostPort = Annotated[str, AfterValidator(host_port)]
 Servers = Annotated[tuple[HostPort, ...], BeforeValidator(_split_servers)]
 Pattern = Annotated[str, AfterValidator(_pattern)]

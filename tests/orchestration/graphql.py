@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from relay_pipelines.demo.dagster import Dagster
+from relay_pipelines.demo.dagster import REPOSITORY, Dagster
 from tests.independent import until
 
 PAUSE_SECONDS = 0.5
-_REPOSITORY = {"repositoryName": "__repository__", "repositoryLocationName": "relay_pipelines"}
 _RUNS = """{ runsOrError(limit: 100) { ... on Runs { results { runId status jobName tags { key value } } } } }"""
 _LOGS = """query($id: ID!) { logsForRun(runId: $id, limit: 1000) { ... on EventConnection { events {
   __typename ... on MessageEvent { message } } } } }"""
@@ -20,12 +19,11 @@ _LAUNCH = """mutation($params: ExecutionParams!) { launchPipelineExecution(execu
 _BACKFILL = """mutation($params: LaunchBackfillParams!) { launchPartitionBackfill(backfillParams: $params) { __typename
   ... on LaunchBackfillSuccess { backfillId } ... on PythonError { message } } }"""
 _BACKFILL_STATUS = """query($id: String!) { partitionBackfillOrError(backfillId: $id) {
-  ... on PartitionBackfill { status title partitionNames } } }"""
+  ... on PartitionBackfill { status } } }"""
 _BACKFILLS = "{ partitionBackfillsOrError { ... on PartitionBackfills { results { id status } } } }"
 _ASSET = """query($key: AssetKeyInput!) { assetNodeOrError(assetKey: $key) { ... on AssetNode {
   assetPartitionStatuses { ... on DefaultPartitionStatuses {
-    materializedPartitions failedPartitions unmaterializedPartitions } }
-  assetMaterializations(limit: 5) { partition metadataEntries { label ... on IntMetadataEntry { intValue } } } } } }"""
+    materializedPartitions failedPartitions unmaterializedPartitions } } } }"""
 _CHECKS = """query($key: AssetKeyInput!, $name: String!) { assetCheckExecutions(assetKey: $key, checkName: $name, limit: 20) {
   status evaluation { success description partition } } }"""
 _BACKFILL_ENDED = {"COMPLETED_SUCCESS", "COMPLETED_FAILED", "FAILED", "CANCELED"}
@@ -60,14 +58,14 @@ def messages(dagster: Dagster, run_id: str) -> list[str]:
 
 def launch(dagster: Dagster, job: str, config: Mapping[str, Any] | None = None) -> str:
     """Start a job and return the run's id."""
-    selector = {**_REPOSITORY, "pipelineName": job}
+    selector = {**REPOSITORY, "pipelineName": job}
     answer = dagster.ask(_LAUNCH, {"params": {"selector": selector, "runConfigData": config or {}, "mode": "default"}})
     return str(answer["launchPipelineExecution"]["run"]["runId"])
 
 
 def materialize(dagster: Dagster, keys: Sequence[Sequence[str]], window: str) -> str:
     """What the button "Materialize" does for one asset partition; the run's id."""
-    selector = {**_REPOSITORY, "pipelineName": "__ASSET_JOB", "assetSelection": [{"path": list(key)} for key in keys]}
+    selector = {**REPOSITORY, "pipelineName": "__ASSET_JOB", "assetSelection": [{"path": list(key)} for key in keys]}
     tags = {"tags": [{"key": "dagster/partition", "value": window}]}
     answer = dagster.ask(_LAUNCH, {"params": {"selector": selector, "executionMetadata": tags, "mode": "default"}})
     return str(answer["launchPipelineExecution"]["run"]["runId"])

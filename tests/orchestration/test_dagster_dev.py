@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from relay_pipelines.demo.dagster import ROOT, Dagster, running
+from relay_pipelines.demo.dagster import REPOSITORY, ROOT, Dagster, running
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import RelayError
 from relay_pipelines.lanes import keys
@@ -186,8 +186,7 @@ def kill_in_the_middle(play: Play, dagster: Dagster) -> graphql.Run:
 def stop_sensor(dagster: Dagster, name: str) -> None:
     """Switch a sensor off, and wait for the run that it may have asked for."""
     query = """query($s: SensorSelector!) { sensorOrError(sensorSelector: $s) { ... on Sensor { sensorState { id } } } }"""
-    selector = {"repositoryName": "__repository__", "repositoryLocationName": "relay_pipelines", "sensorName": name}
-    state = dagster.ask(query, {"s": selector})["sensorOrError"]["sensorState"]["id"]
+    state = dagster.ask(query, {"s": REPOSITORY | {"sensorName": name}})["sensorOrError"]["sensorState"]["id"]
     dagster.ask("mutation($id: String!) { stopSensor(id: $id) { __typename } }", {"id": state})
     until(
         lambda: all(one.status in {"SUCCESS", "FAILURE"} for one in graphql.runs(dagster)),
