@@ -23,7 +23,7 @@ _BACKFILL_STATUS = """query($id: String!) { partitionBackfillOrError(backfillId:
 _BACKFILLS = "{ partitionBackfillsOrError { ... on PartitionBackfills { results { id status } } } }"
 _ASSET = """query($key: AssetKeyInput!) { assetNodeOrError(assetKey: $key) { ... on AssetNode {
   assetPartitionStatuses { ... on DefaultPartitionStatuses {
-    materializedPartitions failedPartitions unmaterializedPartitions } } } }"""
+    materializedPartitions failedPartitions unmaterializedPartitions } } } } }"""
 _CHECKS = """query($key: AssetKeyInput!, $name: String!) { assetCheckExecutions(assetKey: $key, checkName: $name, limit: 20) {
   status evaluation { success description partition } } }"""
 _BACKFILL_ENDED = {"COMPLETED_SUCCESS", "COMPLETED_FAILED", "FAILED", "CANCELED"}
