@@ -7,17 +7,19 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import dagster as dg
 
-from benchmarks.orchestration.figures import Crowded, slowest, spent
+from benchmarks.orchestration.figures import Crowded, Spent, slowest, spent
 from benchmarks.orchestration.idle import ticks
 from benchmarks.orchestration.scene import MIRROR, Scene, mirrored, run_of, surroundings
 from relay_pipelines.demo.dagster import Dagster, running
-from relay_pipelines.lanes import keys
+from relay_pipelines.lanes import keys, windows
 
 _TOPICS = 2
 _REPEATED = 5
@@ -34,27 +36,28 @@ _ONE = """query($key: AssetKeyInput!, $window: String!) { assetNodeOrError(asset
   assetMaterializations(partitions: [$window], limit: 1) { runId timestamp metadataEntries { label } } } } }"""
 
 
-def measure(scene: Scene, windows: int, progress: Callable[[str], None]) -> Crowded:
+def measure(scene: Scene, number: int, progress: Callable[[str], None]) -> Crowded:
     """Multiply the newest window, then tick and ask."""
     began = time.monotonic()
-    _multiply(scene, windows)
-    scene.configure(keep=10 * windows)
-    progress(f"{windows:,} windows written in {time.monotonic() - began:.0f} s")
+    _multiply(scene, number - windows.STATUSES_EVERY)
+    _cut(scene)
+    scene.run(scene.newest())
+    keeping = slowest([spent(partial(_keep_statuses, scene, topic)) for topic in scene.topics[:_TOPICS]])
+    _multiply(scene, windows.STATUSES_EVERY)
+    scene.configure(keep=10 * number)
+    progress(f"{number:,} windows written in {time.monotonic() - began:.0f} s; statuses of a topic: {keeping.seconds:.2f} s")
     size_bytes = sum(one.stat().st_size for one in (_events_file(scene), _runs_file(scene)))
     found = {"nothing new": slowest([spent(scene.ticker().tick) for _ in range(_REPEATED)])}
-    scene.fill(scene.topics[:_TOPICS], 200)
-    time.sleep(1.1)  # a window is cut once a second at most
-    ticker, before = scene.ticker(), scene.newest()
-    found["a new window is cut"] = spent(ticker.tick)
-    assert scene.newest() > before
+    found["a new window is cut"] = _cut(scene)
     scene.run(scene.newest())
-    scene.configure(keep=windows // 2)
+    scene.configure(keep=number // 2)
     ticker, present = scene.ticker(), len(_present(scene))
     found["20 old windows are pruned"] = slowest([spent(ticker.tick) for _ in range(_REPEATED)])
     assert present - len(_present(scene)) == 20 * _REPEATED
     for name, one in found.items():
         progress(f"tick, {name}: {one.seconds:.2f} s, {one.cpu_seconds:.2f} CPU-s")
     with running(scene.folder, environment=surroundings(scene.folder)) as dagster:
+        dagster.sensors()  # a browser asks for the workspace before it can show an asset
         queries = _queries(scene, dagster)
         progress(f"queries: {queries}")
         dagster.start_sensor(scene.planner)
@@ -62,7 +65,23 @@ def measure(scene: Scene, windows: int, progress: Callable[[str], None]) -> Crow
         time.sleep(_DAEMON_SECONDS)
         daemon_ticks = ticks(dagster, scene.planner, began)
     progress(f"ticks of the daemon: {daemon_ticks}")
-    return Crowded(windows, size_bytes, found, daemon_ticks, queries)
+    return Crowded(number, size_bytes, keeping, found, daemon_ticks, queries)
+
+
+def _cut(scene: Scene) -> Spent:
+    scene.fill(scene.topics[:_TOPICS], 200)
+    time.sleep(1.1)  # a window is cut once a second at most
+    ticker, before = scene.ticker(), scene.newest()
+    tick = spent(ticker.tick)
+    assert scene.newest() > before
+    return tick
+
+
+def _keep_statuses(scene: Scene, topic: str) -> None:
+    """What each run does for a few topics in turn."""
+    lane = scene.lane
+    alone = replace(lane, topics=(topic,) * windows.STATUSES_EVERY)
+    windows.keep_statuses(scene.instance, alone, scene.newest())
 
 
 def _present(scene: Scene) -> Sequence[str]:
@@ -94,7 +113,7 @@ def _runs_file(scene: Scene) -> Path:
     return scene.folder / "var" / "dagster" / "history" / "runs.db"
 
 
-def _multiply(scene: Scene, windows: int) -> None:
+def _multiply(scene: Scene, number: int) -> None:
     """Write old windows as copies of the newest: their keys and plans, their runs, and what these say of a few topics.
 
     Straight into SQLite: through Dagster's own interface it would take half an hour.
@@ -102,8 +121,8 @@ def _multiply(scene: Scene, windows: int) -> None:
     window, lane = scene.newest(), scene.lane
     run_id = run_of(scene.instance, window)
     copies = [
-        (keys.window(MIRROR, lane.name, number), str(uuid.uuid4()))
-        for number in range(keys.number(window) + 1, keys.number(window) + 1 + windows)
+        (keys.window(MIRROR, lane.name, at), str(uuid.uuid4()))
+        for at in range(keys.number(window) + 1, keys.number(window) + 1 + number)
     ]
     scene.instance.add_dynamic_partitions(lane.partitions_name, [key for key, _ in copies])
     assets = [keys.windows(MIRROR, lane.name), *(mirrored(topic) for topic in scene.topics[:_TOPICS])]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from threading import Event
 
 import pytest
 
@@ -22,6 +23,22 @@ from tests.independent import Record, create, records_of, until, write
 
 CLOCK = SystemClock()
 DOWN = "127.0.0.1:1"
+
+
+class Halting(SystemClock):
+    """Halts the copy in its middle, before a commit, until it may go on."""
+
+    def __init__(self, before_commit: int) -> None:
+        self._commits_left = before_commit
+        self.halted, self.go_on = Event(), Event()
+
+    def now_ms(self) -> int:
+        """Asked once per commit."""
+        self._commits_left -= 1
+        if self._commits_left == 0:
+            self.halted.set()
+            assert self.go_on.wait(60)
+        return super().now_ms()
 
 
 @dataclass
@@ -108,13 +125,14 @@ def test_a_node_fails_in_the_middle_of_a_range(pair: Pair, how: str) -> None:
     options = CopyOptions(chunk_bytes=1, fetch_max_bytes=500, coalesce_below_bytes=0, backoff_max_ms=1_000)
     job = CopyJob(taken.mirror, "run", taken.node, pair.destination, options, "", taken.other_nodes, 2_000)
     ranges = planning.plan(taken, StartPolicy.EARLIEST).ranges
-    broker = pair.a.brokers[0]
+    broker, clock = pair.a.brokers[0], Halting(before_commit=20)
     with ThreadPoolExecutor(1) as elsewhere:
-        copying = elsewhere.submit(lambda: list(copy_ranges(job, ranges)))
-        until(lambda: pair.arrived() > 100, "the middle of the copy")
+        copying = elsewhere.submit(lambda: list(copy_ranges(job, ranges, clock)))
+        assert clock.halted.wait(60)
+        before = pair.arrived()
         (broker.kill if how == "killed" else broker.pause)()
         failed = CLOCK.monotonic()
-        before = pair.arrived()
+        clock.go_on.set()
         try:
             until(lambda: pair.arrived() > before + 10, "the first records from the other node")
             resumed = CLOCK.monotonic() - failed
