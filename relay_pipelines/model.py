@@ -109,6 +109,9 @@ class Checkpoint:
         destination_next_offset: the destination offset after the last record copied, -1 before the first.
         fingerprint: of the last record copied; None before the first.
         committed_at_ms: when.
+        destination_topic_id: id of the destination topic; empty if the destination tells none.
+        reset_at_ms: when the copy last went on elsewhere than where it stood, after a loss; 0 for never. What was planned
+            before means other records than those that now have these offsets.
     """
 
     mirror: str
@@ -123,6 +126,8 @@ class Checkpoint:
     fingerprint: Fingerprint | None
     run_id: str
     committed_at_ms: int
+    destination_topic_id: str = ""
+    reset_at_ms: int = 0
 
 
 class Skipped(StrEnum):
@@ -132,6 +137,7 @@ class Skipped(StrEnum):
     ABORTED = "aborted"
     COMPACTION_GAP = "compaction_gap"
     FILTERED = "filtered"
+    LOST = "lost"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +156,8 @@ class LedgerEntry:
         digest: CRC-32C, 8 hex digits, over everything behind the 61 header bytes of every batch produced, in order.
         node: the source node's name.
         window: the asset partition key that the run copied, empty outside Dagster.
+        gap: the loss after which the copy goes on at `source.end`; empty for what was copied. Where nothing but the place is
+            another, `source` is empty.
     """
 
     mirror: str
@@ -165,6 +173,7 @@ class LedgerEntry:
     window: str
     run_id: str
     committed_at_ms: int
+    gap: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +274,7 @@ class Outcome:
         commit_seconds: spent on the commits of all chunks: checkpoint, ledger entry, end of the transaction.
         node: the source node that was read last.
         segments: which offsets were committed from which node, in order.
+        diverged: nodes that do not hold what was copied, and why, in one line each.
         error_kind: class name in `relay_pipelines.errors`, empty when done.
         error: its one line.
         exit_code: its exit code, 0 when done.
@@ -285,6 +295,7 @@ class Outcome:
     commit_seconds: float = 0.0
     node: str = ""
     segments: tuple[Segment, ...] = ()
+    diverged: dict[str, str] = field(default_factory=dict)
     error_kind: str = ""
     error: str = ""
     exit_code: int = 0

@@ -22,7 +22,7 @@ class Lag:
     Args:
         records: source offsets not copied.
         oldest_seconds: age of the oldest record among them, as far as was looked; 0 if there are none.
-        held_back: topic-partitions that a guard holds back.
+        held_back: topic-partitions that a guard holds back, or whose loss was accepted just now.
     """
 
     records: int
@@ -40,7 +40,8 @@ def measure(kafka: KafkaResource, taken: Survey, start: StartPolicy) -> Lag:
     waiting = lag_records(taken.positions, start)
     oldest_ms = lag.oldest_uncopied_ms(taken, start, kafka.mirror(taken.mirror).copy_options, kafka.clock)
     age = 0.0 if oldest_ms is None else max(0.0, (kafka.clock.now_ms() - oldest_ms) / 1000)
-    return Lag(sum(waiting.values()), age, [loss for one in taken.positions if (loss := data_loss(one))])
+    losses = [loss for one in taken.positions if (loss := data_loss(one))]
+    return Lag(sum(waiting.values()), age, [*taken.accepted, *losses])
 
 
 def passes(lane: Lane, lag: Lag) -> bool:

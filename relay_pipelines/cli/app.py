@@ -131,7 +131,7 @@ def ledger(
 def demo(
     *, keep: Annotated[bool, typer.Option("--keep", help="Leave the folder with relay.yaml, logs and data.")] = False
 ) -> int:
-    """Mirror between Kafka clusters on this machine, kill the mirror, and prove that nothing is missing."""
+    """Mirror between Kafka clusters on this machine, kill the mirror and an upstream node, and prove that nothing is missing."""
     from relay_pipelines.demo import main
 
     return int(main(keep=keep))

@@ -50,8 +50,9 @@ def nodes(invocation: Invocation, names: Sequence[str], *, as_json: bool) -> int
     found = []
     for name, mirror in chosen(invocation.settings(), names).items():
         with invocation.tolerating(name):
-            states = upstream.probe(name, mirror, clock)
-            made = upstream.choice(mirror, states, survey.checkpoints_of(name, mirror, clock))
+            stored = survey.stored(name, mirror, clock)
+            states = upstream.probe(name, mirror, clock, stored.quarantined)
+            made = upstream.choice(mirror, states, stored.checkpoints)
             found.append(documents.nodes(name, states, made))
             if not as_json:
                 tables.show(stdout(), tables.nodes(name, states, made))

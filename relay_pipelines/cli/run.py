@@ -11,7 +11,7 @@ from relay_pipelines.console import say, tables
 from relay_pipelines.console.progress import progress
 from relay_pipelines.console.words import count, plural, stderr, stdout
 from relay_pipelines.copy.clock import SystemClock
-from relay_pipelines.driver import planning, survey, topics
+from relay_pipelines.driver import losses, planning, topics
 from relay_pipelines.driver.planning import RunPlan
 from relay_pipelines.driver.result import INTERRUPTED, RunResult
 from relay_pipelines.driver.run import run as copy
@@ -75,7 +75,9 @@ def _mirror(
 ) -> None:
     """Copy one mirror; what fails is said and counted, and does not stop the next."""
     try:
-        planned = planning.plan(survey.take(name, mirror, SystemClock(), only_topic=topic), mirror.start)
+        planned = planning.plan(losses.survey_and_accept(name, mirror, SystemClock(), only_topic=topic), mirror.start)
+        for lost in planned.survey.accepted:
+            say.warning(f"{name}: {lost.topic_partition}: {lost.what}; the copy goes on behind it: on_data_loss is continue")
         for conflict in topics.conflicts(planned.survey):
             say.warning(f"{name}: {conflict}")
         with progress(name, stderr()) as watcher, session.asked_to_stop.deferred():
@@ -106,6 +108,8 @@ def _say(invocation: Invocation, planned: RunPlan, result: RunResult) -> None:
     invocation.worsen(result.exit_code)
     for failure in result.failures:
         say.error(f"{name}: {failure}")
+    for node, why in result.diverged.items():
+        say.warning(f"{name}: node {node} is in quarantine: {why}")
     if result.topics:
         tables.show(stdout(), tables.summary(result))
     if result.interrupted:

@@ -1,6 +1,7 @@
 """Checkpoints: where a mirror goes on, in a compacted topic at the destination, committed with the data.
 
-The topic's partition for a key depends on `PARTITIONS` alone, so that adding partitions to the topic moves no key.
+Beside them stands what must outlive a run as well: which nodes of the source are not to be read. The topic's partition for a key
+depends on `PARTITIONS` alone, so that adding partitions to the topic moves no key.
 """
 
 from __future__ import annotations
@@ -8,7 +9,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from relay_pipelines.copy.clock import Clock
@@ -32,9 +34,29 @@ _FETCH_BYTES = 1 << 20
 _POLL_SECONDS = 0.005
 
 
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What the topic holds of a mirror.
+
+    Args:
+        checkpoints: by source topic-partition.
+        ends: how far each partition of the topic was read; empty if it does not exist yet.
+        quarantined: nodes that are not to be read, and why.
+    """
+
+    checkpoints: Mapping[TopicPartition, Checkpoint] = field(default_factory=dict)
+    ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+    quarantined: Mapping[str, str] = field(default_factory=dict)
+
+
 def key_of(mirror: str, source: TopicPartition) -> bytes:
     """The record key: neither a mirror's nor a topic's name can contain a slash."""
     return f"{mirror}/{source.topic}/{source.partition}".encode()
+
+
+def quarantine_key(mirror: str, node: str) -> bytes:
+    """The record key of a node's quarantine: that of a topic without a name."""
+    return f"{mirror}//{node}".encode()
 
 
 def home(topic: str, key: bytes) -> TopicPartition:
@@ -46,6 +68,12 @@ def to_batch(checkpoint: Checkpoint) -> Batch:
     """Return a batch of one record."""
     value = json.dumps({"version": _VERSION, **dataclasses.asdict(checkpoint)}, separators=(",", ":")).encode()
     return encode(key_of(checkpoint.mirror, checkpoint.source), value, checkpoint.committed_at_ms)
+
+
+def quarantine_batch(mirror: str, node: str, why: str, now_ms: int) -> Batch:
+    """Return a batch of one record: why the node is not to be read; empty to clear it."""
+    value = json.dumps({"version": _VERSION, "why": why}, separators=(",", ":")).encode()
+    return encode(quarantine_key(mirror, node), value, now_ms)
 
 
 def from_record(value: bytes) -> Checkpoint:
@@ -120,21 +148,49 @@ def wait_until_stable(client: ClusterClient, at: TopicPartition, end: int, optio
         clock.sleep(_POLL_SECONDS)
 
 
-def read_all(
-    client: ClusterClient, mirror: str, clock: Clock
-) -> tuple[dict[TopicPartition, Checkpoint], dict[TopicPartition, int]]:
-    """Return a mirror's checkpoints by source topic-partition, and how far each home was read. On the driver."""
-    homes = [TopicPartition(TOPIC, partition) for partition in range(PARTITIONS)]
-    starts = client.list_offsets(homes, EARLIEST, READ_COMMITTED)
-    ends = client.list_offsets(homes, LATEST, READ_COMMITTED)
+def read_all(client: ClusterClient, mirror: str, clock: Clock) -> Stored:
+    """Return all that the topic holds of a mirror. On the driver."""
+    latest, ends = _latest(client, f"{mirror}/".encode(), clock)
+    quarantine = quarantine_key(mirror, "")
+    found = [from_record(value) for key, value in latest.items() if not key.startswith(quarantine)]
+    reasons = {
+        key.removeprefix(quarantine).decode(): versioned(value, _VERSION, TOPIC)["why"]
+        for key, value in latest.items()
+        if key.startswith(quarantine)
+    }
+    return Stored({one.source: one for one in found}, ends, {node: why for node, why in reasons.items() if why})
+
+
+def of_all_mirrors(client: ClusterClient, clock: Clock) -> list[Checkpoint]:
+    """Return the checkpoints of every mirror that has this cluster as its destination."""
+    latest, _ = _latest(client, b"", clock)
+    return [from_record(value) for key, value in latest.items() if b"//" not in key]
+
+
+def settle(client: ClusterClient, options: CopyOptions, clock: Clock) -> None:
+    """Wait until all transactions open by now have ended: what they commit is then read.
+
+    Raises:
+        DestinationError: one of them stays open for longer than any transaction may last.
+    """
+    for at, end in client.list_offsets(_homes(), LATEST, READ_UNCOMMITTED).items():
+        wait_until_stable(client, at, end, options, clock)
+
+
+def _homes() -> list[TopicPartition]:
+    return [TopicPartition(TOPIC, partition) for partition in range(PARTITIONS)]
+
+
+def _latest(client: ClusterClient, prefix: bytes, clock: Clock) -> tuple[dict[bytes, bytes], dict[TopicPartition, int]]:
+    """The newest value of every key that begins so, and how far each partition was read."""
+    starts = client.list_offsets(_homes(), EARLIEST, READ_COMMITTED)
+    ends = client.list_offsets(_homes(), LATEST, READ_COMMITTED)
     latest: dict[bytes, bytes] = {}
-    prefix = f"{mirror}/".encode()
-    for at in homes:
-        for record in _records(client, OffsetRange(at, starts[at], ends[at]), clock):
+    for at, start in starts.items():
+        for record in _records(client, OffsetRange(at, start, ends[at]), clock):
             if record.key and record.key.startswith(prefix) and record.value is not None:
                 latest[record.key] = record.value
-    checkpoints = [from_record(value) for value in latest.values()]
-    return {one.source: one for one in checkpoints}, ends
+    return latest, ends
 
 
 def _records(client: ClusterClient, wanted: OffsetRange, clock: Clock) -> Iterator[Any]:

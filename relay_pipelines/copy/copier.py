@@ -209,6 +209,8 @@ class RangeCopier:
             fingerprint=self._assembler.fingerprint() or (before.fingerprint if before else None),
             run_id=self._job.run_id,
             committed_at_ms=self._clock.now_ms(),
+            destination_topic_id=self._destination.topic(self._range.destination.topic).topic_id,
+            reset_at_ms=before.reset_at_ms if before else 0,
         )
 
     def _entry(self, chunk: Chunk, following: Checkpoint) -> LedgerEntry:

@@ -47,10 +47,12 @@ def copy_ranges(job: CopyJob, ranges: Iterable[CopyRange], clock: Clock | None =
             except RelayError as caught:
                 error = caught
             reach(Point.BEFORE_OUTCOME)
-            yield _outcome(copier, error, clock.monotonic() - wall, time.process_time() - cpu)
+            yield _outcome(copier, source.diverged, error, clock.monotonic() - wall, time.process_time() - cpu)
 
 
-def _outcome(copier: RangeCopier, error: RelayError | None, seconds: float, cpu_seconds: float) -> Outcome:
+def _outcome(
+    copier: RangeCopier, diverged: dict[str, str], error: RelayError | None, seconds: float, cpu_seconds: float
+) -> Outcome:
     planned = copier.copy_range
     chunks = copier.committed
     skipped: Counter[str] = Counter()
@@ -71,6 +73,7 @@ def _outcome(copier: RangeCopier, error: RelayError | None, seconds: float, cpu_
         commit_seconds=copier.commit_seconds,
         node=copier.node,
         segments=tuple(copier.segments),
+        diverged=diverged,
         error_kind="" if error is None else type(error).__name__,
         error="" if error is None else str(error),
         exit_code=0 if error is None else error.exit_code,

@@ -12,7 +12,7 @@ from typing import Self
 from relay_pipelines.copy.clock import Clock
 from relay_pipelines.copy.reader import read
 from relay_pipelines.errors import DivergedNodeError, SourceError
-from relay_pipelines.model import Checkpoint, CopyJob, OffsetRange, TopicPartition
+from relay_pipelines.model import Checkpoint, CopyJob, OffsetRange
 from relay_pipelines.wire.cluster import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.wire.records import decode, digest_of
 
@@ -42,6 +42,11 @@ class Upstream:
         """Of the node that is read."""
         return self.client.cluster.name
 
+    @property
+    def diverged(self) -> dict[str, str]:
+        """The nodes that were found not to hold what was copied, and why."""
+        return {name: str(error) for name, error in self._diverged.items()}
+
     def leave(self) -> None:
         """Go to the next node, around; the only one is asked again.
 
@@ -58,13 +63,13 @@ class Upstream:
         raise next(iter(self._diverged.values()))
 
     def make_sure(self, checkpoint: Checkpoint | None, clock: Clock) -> None:
-        """Make sure that the node has what was copied, if that was copied from another one.
+        """Make sure that the node has what was copied, if that was copied from another one, or from another topic of that name.
 
         Raises:
             SourceError: it ends before the checkpoint.
             DivergedNodeError: it holds another record where the last one copied was; this task does not return to it.
         """
-        if checkpoint is None or checkpoint.node == self.name:
+        if checkpoint is None or (checkpoint.node == self.name and not self._rebuilt(checkpoint)):
             return
         at = checkpoint.source
         end = self.client.list_offsets([at], LATEST, READ_COMMITTED)[at]
@@ -75,35 +80,46 @@ class Upstream:
                 topic_partition=at,
                 offset=checkpoint.next_offset,
             )
-        found = self._digest(at, checkpoint, clock)
-        if checkpoint.fingerprint is not None and found not in {None, checkpoint.fingerprint.digest}:
-            error = DivergedNodeError(
-                f"node {self.name} holds another record than {checkpoint.node}, from which it was copied",
-                remedy="find out which node is right, and rebuild the other one",
-                topic_partition=at,
-                offset=checkpoint.fingerprint.offset,
-            )
+        if not holds(self.client, checkpoint, clock):
+            error = diverged(self.name, checkpoint)
             self._diverged[self.name] = error
             raise error
 
-    def _digest(self, at: TopicPartition, checkpoint: Checkpoint, clock: Clock) -> str | None:
-        """The digest of the node's record at the fingerprint's offset; None if it cannot be compared.
-
-        Retention or the cleaner may have taken it; a time that each broker sets for itself is no sign of another record.
-        """
-        if checkpoint.fingerprint is None:
-            return None
-        offset = checkpoint.fingerprint.offset
-        if self.client.list_offsets([at], EARLIEST, READ_COMMITTED)[at] > offset:
-            return None
-        for pieces in read(self.client, OffsetRange(at, offset, offset + 1), _FETCH_BYTES, clock):
-            for piece in pieces:
-                if piece.run is None or piece.run.first.is_log_append_time:
-                    continue
-                for record in decode(piece.run.data):
-                    if record.offset == offset:
-                        return digest_of(record.timestamp, record.key, record.value, record.headers)
-        return None
+    def _rebuilt(self, checkpoint: Checkpoint) -> bool:
+        """Whether the node, one of several, has the topic anew; a single one is for the guards of the plan."""
+        ids = checkpoint.topic_ids.get(self.name), self.client.topic(checkpoint.source.topic).topic_id
+        return len(self._nodes) > 1 and all(ids) and ids[0] != ids[1]
 
     def _connect(self) -> ClusterClient:
         return ClusterClient(self._nodes[self._at], SourceError, self._client_id, self._timeout_ms)
+
+
+def holds(client: ClusterClient, checkpoint: Checkpoint, clock: Clock) -> bool:
+    """Whether a node holds the last record copied, as far as that can be compared.
+
+    Retention or the cleaner may have taken it; a time that each broker sets for itself is no sign of another record.
+    """
+    if checkpoint.fingerprint is None:
+        return True
+    at, offset = checkpoint.source, checkpoint.fingerprint.offset
+    if client.list_offsets([at], EARLIEST, READ_COMMITTED)[at] > offset:
+        return True
+    for pieces in read(client, OffsetRange(at, offset, offset + 1), _FETCH_BYTES, clock):
+        for piece in pieces:
+            if piece.run is None or piece.run.first.is_log_append_time:
+                continue
+            for record in decode(piece.run.data):
+                if record.offset == offset:
+                    found = digest_of(record.timestamp, record.key, record.value, record.headers)
+                    return found == checkpoint.fingerprint.digest
+    return True
+
+
+def diverged(node: str, checkpoint: Checkpoint) -> DivergedNodeError:
+    """Return the error for a node that does not hold the last record copied."""
+    return DivergedNodeError(
+        f"node {node} holds another record than {checkpoint.node}, from which it was copied",
+        remedy=f"find out which node is right, rebuild the other one, then `relay nodes --clear {node}`",
+        topic_partition=checkpoint.source,
+        offset=None if checkpoint.fingerprint is None else checkpoint.fingerprint.offset,
+    )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from relay_pipelines.copy.checkpoint import Stored
 from relay_pipelines.copy.clock import Clock
-from relay_pipelines.errors import RelayError, SourceError
+from relay_pipelines.errors import DivergedNodeError, RelayError, SourceError
 from relay_pipelines.model import Checkpoint, Cluster, TopicPartition
-from relay_pipelines.plan.nodes import Choice, NodeView, choose, judge
+from relay_pipelines.plan.nodes import Choice, NodeView, Verdict, choose, judge
 from relay_pipelines.plan.topics import select
 from relay_pipelines.settings import Mirror
 from relay_pipelines.wire.cluster import LATEST, READ_COMMITTED, ClusterClient
@@ -23,31 +25,38 @@ class NodeState:
         end_offsets: the last stable offsets of the mirrored topic-partitions; None if it did not answer.
         latency_ms: of the whole answer, or of waiting for it.
         error: why there is no answer, in one line; empty if there is one.
+        quarantined: why it is not to be read; empty if it may be.
     """
 
     node: Cluster
     end_offsets: Mapping[TopicPartition, int] | None = None
     latency_ms: float = 0.0
     error: str = ""
+    quarantined: str = ""
 
     @property
     def view(self) -> NodeView:
         """What the choice is made from."""
-        return NodeView(self.node.name, self.end_offsets, self.error)
+        return NodeView(self.node.name, self.end_offsets, self.error, self.quarantined)
 
 
-def probe(name: str, mirror: Mirror, clock: Clock) -> list[NodeState]:
-    """Ask every node, in the order of the configuration; none is waited for longer than `health.request_timeout`."""
+def probe(name: str, mirror: Mirror, clock: Clock, quarantined: Mapping[str, str] | None = None) -> list[NodeState]:
+    """Ask every node, in the order of the configuration; none is waited for longer than `health.request_timeout`.
+
+    Args:
+        quarantined: nodes that are not to be read, and why.
+    """
     timeout_ms = mirror.source.health.request_timeout
     pool = ThreadPoolExecutor(max_workers=len(mirror.nodes), thread_name_prefix="probe")
     asked = {node: pool.submit(_probe, name, mirror, node, clock) for node in mirror.nodes}
     wait(asked.values(), timeout_ms / 1000)
     pool.shutdown(wait=False)  # who is late ends by the time limits of its own requests
     late = f"no answer within {timeout_ms / 1000:g} s"
-    return [
+    states = [
         answer.result() if answer.done() else NodeState(node, None, timeout_ms, f"{node}: {late}")
         for node, answer in asked.items()
     ]
+    return [replace(one, quarantined=(quarantined or {}).get(one.node.name, "")) for one in states]
 
 
 def choice(
@@ -61,37 +70,64 @@ def choice(
     health = mirror.source.health
     copied = {at: one.next_offset for at, one in checkpoints.items()}
     verdicts = judge([one.view for one in states], copied, health.lag_threshold)
-    last = max(checkpoints.values(), key=lambda one: one.committed_at_ms, default=None)
-    return choose(verdicts, None if last is None or retry else last.node, health.failback, retry)
+    last = _read_last(checkpoints)
+    first = secrets.randbelow(len(states)) if health.randomize_initial and last is None else 0
+    return choose(verdicts, None if retry else last, health.failback, first + retry)
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The node to read, why this one, and those to go on with when it fails, in order."""
+    """The node to read, why this one, and those to go on with when it fails, in order.
+
+    Args:
+        left: the node that was read before, if this is another one.
+        verdicts: on every node that was asked.
+    """
 
     node: Cluster
     why: str
     others: tuple[Cluster, ...] = ()
+    left: str = ""
+    verdicts: tuple[Verdict, ...] = ()
 
 
-def to_read(name: str, mirror: Mirror, checkpoints: Mapping[TopicPartition, Checkpoint], clock: Clock, retry: int = 0) -> Reading:
+def to_read(name: str, mirror: Mirror, stored: Stored, clock: Clock, retry: int = 0) -> Reading:
     """Return the node to read. A source's only node is not asked beforehand.
 
     Raises:
         SourceError: none can be read now; names every node and its own reason.
+        DivergedNodeError: none can be read until somebody has cleared one of them.
     """
     if len(mirror.nodes) == 1:
         return Reading(mirror.nodes[0], "the only one")
-    states = probe(name, mirror, clock)
-    made = choice(mirror, states, checkpoints, retry)
+    states = probe(name, mirror, clock, stored.quarantined)
+    made = choice(mirror, states, stored.checkpoints, retry)
+    last = _read_last(stored.checkpoints)
     for index, node in enumerate(mirror.nodes):
         if node.name == made.name:
             # also those that are down now: by the time one is needed, it may be up
-            return Reading(node, made.why, mirror.nodes[index + 1 :] + mirror.nodes[:index])
-    if all(one.end_offsets is not None for one in states):
+            others = (*mirror.nodes[index + 1 :], *mirror.nodes[:index])
+            return Reading(
+                node,
+                made.why,
+                tuple(one for one in others if one.name not in stored.quarantined),
+                last if last not in {None, node.name} else "",
+                tuple(made.verdicts),
+            )
+    readable = [one for one in states if not one.quarantined]
+    if not readable:
+        raise DivergedNodeError(
+            f"no node of the source can be read: {made.why}", remedy="rebuild one of them, then `relay nodes --clear NODE`"
+        )
+    if all(one.end_offsets is not None for one in readable):
         # all answer and none has what was copied: that is for the guards, which say what was lost
-        return Reading(mirror.nodes[0], made.why)
+        return Reading(readable[0].node, made.why, verdicts=tuple(made.verdicts))
     raise SourceError(f"no node of the source can be read: {made.why}", remedy="see `relay nodes`")
+
+
+def _read_last(checkpoints: Mapping[TopicPartition, Checkpoint]) -> str | None:
+    last = max(checkpoints.values(), key=lambda one: one.committed_at_ms, default=None)
+    return None if last is None else last.node
 
 
 def _probe(name: str, mirror: Mirror, node: Cluster, clock: Clock) -> NodeState:

@@ -82,7 +82,7 @@ def plan_frozen(survey: Survey, frozen: FrozenWindow, start: StartPolicy) -> Run
         ranges = [
             OffsetRange(one.topic_partition, begin, max(begin, one.end))
             for one, position in known
-            if one.topic_partition not in guarded
+            if one.topic_partition not in guarded and not is_void(survey, frozen, one)
             for begin in [_begin(one, position, frozen)]
             # an empty range writes the first checkpoint of a mirror that starts at the end
             if one.end > begin or (position.next_offset is None and start is StartPolicy.LATEST)
@@ -90,6 +90,12 @@ def plan_frozen(survey: Survey, frozen: FrozenWindow, start: StartPolicy) -> Run
         if ranges:
             windows.append(Window(window.topic, tuple(ranges)))
     return RunPlan(survey, windows, losses, _sizes(survey, windows))
+
+
+def is_void(survey: Survey, frozen: FrozenWindow, planned: OffsetRange) -> bool:
+    """Whether the copy has gone on elsewhere after a loss since the window was cut: its offsets mean other records now."""
+    checkpoint = survey.checkpoints.get(planned.topic_partition)
+    return checkpoint is not None and checkpoint.reset_at_ms > frozen.planned_at_ms
 
 
 def bytes_per_offset(survey: Survey) -> dict[TopicPartition, float]:

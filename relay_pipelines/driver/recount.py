@@ -44,6 +44,7 @@ class Recount:
         differing: chunks whose bytes differ from what was produced.
         thinned: why fewer records may lawfully be there, in words; empty if all must be.
         expired: how many records the chunks had that retention at the destination has begun to take.
+        gaps: losses behind which the copy went on, at the range or within it; with one, offsets may be missing lawfully.
         recompressed: whether the destination stores other bytes than were produced.
     """
 
@@ -61,12 +62,13 @@ class Recount:
     thinned: str = ""
     recompressed: bool = False
     expired: int = 0
+    gaps: list[str] = field(default_factory=list)
 
     @property
     def problems(self) -> list[str]:
         """What is wrong, in words; empty if nothing is."""
         lost, found = self.recorded - self.counted, []
-        if self.unaccounted:
+        if self.unaccounted and not self.gaps:
             found.append(f"{self.unaccounted:,} source offsets stand in no ledger entry")
         if self.doubled:
             found.append(f"{self.doubled:,} source offsets were committed twice")
@@ -92,7 +94,7 @@ def recount(
 
     Args:
         committed_since_ms: nothing of these ranges was committed before; if the ledger then does not cover them, all of it
-            is searched.
+            is searched. Offsets mean what they meant then: what a topic created anew has at the same ones is another matter.
 
     Raises:
         RelayError: the destination does not answer, or refuses.
@@ -121,19 +123,29 @@ def _entries(
 ) -> dict[TopicPartition, list[LedgerEntry]]:
     follower = LedgerFollower(destination, mirror, None, options, clock)
     try:
-        entries = _by_source(follower.history(max(0, since_ms - _CLOCKS_APART_MS)))
+        entries = _by_source(follower.history(max(0, since_ms - _CLOCKS_APART_MS)), since_ms)
         if any(_uncovered(one, entries.get(one.topic_partition, [])) for one in wanted):
-            entries = _by_source(follower.history(settled=True))
+            entries = _by_source(follower.history(settled=True), since_ms)
     finally:
         follower.close()
     return entries
 
 
-def _by_source(entries: Iterable[LedgerEntry]) -> dict[TopicPartition, list[LedgerEntry]]:
+def _by_source(entries: Iterable[LedgerEntry], meant_at_ms: int) -> dict[TopicPartition, list[LedgerEntry]]:
+    """Group entries, given in the order of their commits, and leave out those whose offsets meant something else."""
     grouped: dict[TopicPartition, list[LedgerEntry]] = defaultdict(list)
-    for entry in sorted(entries, key=lambda one: one.source):
-        grouped[entry.source.topic_partition].append(entry)
-    return grouped
+    over: set[TopicPartition] = set()
+    for entry in entries:
+        at = entry.source.topic_partition
+        if at in over:
+            continue
+        if entry.gap and not len(entry.source):
+            if meant_at_ms and entry.committed_at_ms <= meant_at_ms:
+                grouped[at].clear()
+            else:
+                over.add(at)
+        grouped[at].append(entry)
+    return {at: sorted(some, key=lambda one: one.source) for at, some in grouped.items()}
 
 
 def _uncovered(wanted: OffsetRange, entries: Sequence[LedgerEntry]) -> int:
@@ -161,7 +173,9 @@ class _Counting:
     ) -> None:
         self._client = client
         self._entries = entries
-        self._ours = [one for one in entries if one.source.start < wanted.end and one.source.end > wanted.start]
+        self._ours = [
+            one for one in entries if one.source.start < wanted.end and one.source.end > wanted.start and len(one.source)
+        ]
         self._configs = configs
         self._options = options
         self._clock = clock
@@ -170,6 +184,12 @@ class _Counting:
     def count(self) -> Recount:
         found, ours = self._found, self._ours
         found.unaccounted = _uncovered(found.range, ours)
+        # what a place moved since has left uncopied is nobody's mistake
+        found.gaps = [
+            one.gap
+            for one in self._entries
+            if one.gap and (_touches(one.source, found.range) or (found.unaccounted and not len(one.source)))
+        ]
         found.doubled = sum(len(one.source) for one in ours) - _union(one.source for one in ours)
         if ours:
             found.recorded = sum(one.records for one in ours)
@@ -182,7 +202,7 @@ class _Counting:
 
     def _scan(self) -> None:
         # the first chunks of a mirror have no place at the destination while they have no record
-        found, placed = self._found, [one.destination for one in self._ours if one.destination.start >= 0]
+        found, placed = self._found, [one.destination for one in self._ours if one.destination.start >= 0 and not one.gap]
         if not placed:
             return
         at = placed[0].topic_partition
@@ -230,6 +250,11 @@ class _Counting:
 
     def _value(self, topic: str, key: str) -> str:
         return str(getattr(self._configs.get(topic, {}).get(key), "value", ""))
+
+
+def _touches(gap: OffsetRange, wanted: OffsetRange) -> bool:
+    """Whether the copy of a range began behind the gap, or met it."""
+    return gap.start < wanted.end and gap.end >= wanted.start
 
 
 def _union(ranges: Iterable[OffsetRange]) -> int:

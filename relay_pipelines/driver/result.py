@@ -43,6 +43,7 @@ class RunResult:
         topics: source topic -> what was committed.
         outcomes: per range, of the tasks that came to an end.
         errors: what stopped the run or held topic-partitions back, beside failed outcomes.
+        diverged: nodes that were found not to hold what was copied, and why; they are in quarantine now.
         seconds: the whole run.
         copying_seconds: of these, from the submission of the copy to its end; without Spark's start.
     """
@@ -52,6 +53,7 @@ class RunResult:
     topics: dict[str, TopicTotals]
     outcomes: Sequence[Outcome] = ()
     errors: list[RelayError] = field(default_factory=list)
+    diverged: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
     copying_seconds: float = 0.0
     interrupted: bool = False

@@ -7,16 +7,14 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
-
 from relay_pipelines.copy.clock import Clock
 from relay_pipelines.copy.copier import transactional_id
-from relay_pipelines.copy.producer import TransactionalProducer
-from relay_pipelines.driver import topics
+from relay_pipelines.driver import quarantine, topics
 from relay_pipelines.driver.follow import LedgerFollower
+from relay_pipelines.driver.owning import take_over
 from relay_pipelines.driver.planning import RunPlan
 from relay_pipelines.driver.result import RunResult, tally
-from relay_pipelines.errors import DestinationError, RelayError, RetriableError
+from relay_pipelines.errors import DestinationError, RelayError
 from relay_pipelines.model import CopyJob, CopyRange, LedgerEntry, Outcome
 from relay_pipelines.plan.packing import pack
 from relay_pipelines.settings import Mirror
@@ -28,7 +26,6 @@ _POLL_SECONDS = 0.5
 _VISIBLE_SECONDS = 5.0
 _VISIBLE_POLL_SECONDS = 0.01
 _CANCEL_SECONDS = 2.0
-_FENCE_ATTEMPTS = 8
 
 
 class Observer(Protocol):
@@ -101,6 +98,8 @@ def run(
                 _fence(job, ranges, clock)
             _count(follower.finish(), result, observers)
             _wait_until_visible(job, ranges, clock)
+            result.diverged = {node: why for outcome in result.outcomes for node, why in outcome.diverged.items()}
+            quarantine.put(plan.survey.mirror, mirror, result.diverged, clock)
             result.copying_seconds = clock.monotonic() - copying
     except RelayError as error:
         result.errors.append(error)
@@ -169,18 +168,9 @@ def _count(entries: Sequence[LedgerEntry], result: RunResult, observers: Sequenc
 
 def _fence(job: CopyJob, ranges: Sequence[CopyRange], clock: Clock) -> None:
     """Take every transactional id over: aborts at once what cancelled tasks left open, which readers would wait for."""
-    # the coordinator of a first run may still be settling
-    passing = Retrying(
-        retry=retry_if_exception_type(RetriableError),
-        stop=stop_after_attempt(_FENCE_ATTEMPTS),
-        wait=wait_exponential(0.1, max=1.0),
-        sleep=clock.sleep,
-        reraise=True,
-    )
     with ClusterClient(job.destination, DestinationError, f"relay-{job.mirror}", job.options.request_timeout_ms) as client:
         for one in ranges:
-            name = transactional_id(job.mirror, one.source.topic_partition)
-            passing(TransactionalProducer(client, name, job.options, clock, lambda *_: None).start)
+            take_over(client, transactional_id(job.mirror, one.source.topic_partition), job.options, clock)
 
 
 def _wait_until_visible(job: CopyJob, ranges: Sequence[CopyRange], clock: Clock) -> None:

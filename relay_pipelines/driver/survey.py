@@ -2,21 +2,40 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential, wait_random
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception_type,
+    stop_after_attempt,
+    stop_never,
+    wait_exponential,
+    wait_random,
+)
 
 from relay_pipelines.copy import checkpoint as checkpoints
+from relay_pipelines.copy.checkpoint import Stored
 from relay_pipelines.copy.clock import Clock
-from relay_pipelines.driver import nodes
-from relay_pipelines.errors import ConfigError, DestinationError, RetriableError, SourceError
-from relay_pipelines.model import Checkpoint, Cluster, TopicPartition
+from relay_pipelines.driver import cycles, nodes
+from relay_pipelines.driver.follow import LedgerFollower
+from relay_pipelines.driver.positions import Positions
+from relay_pipelines.errors import (
+    ConfigError,
+    DataLossError,
+    DestinationError,
+    RetriableError,
+    SourceError,
+)
+from relay_pipelines.model import Checkpoint, Cluster, LedgerEntry, TopicPartition
+from relay_pipelines.plan.nodes import Verdict
 from relay_pipelines.plan.topics import TopicDecision, destinations, select
 from relay_pipelines.plan.windows import Position
 from relay_pipelines.settings import Mirror
 from relay_pipelines.wire.admin import ConfigValue, sizes_on_disk, topic_configs
-from relay_pipelines.wire.cluster import EARLIEST, LATEST, READ_COMMITTED, ClusterClient, TopicMetadata
+from relay_pipelines.wire.cluster import ClusterClient, TopicMetadata
 
 KEPT_CONFIGS = (
     "cleanup.policy",
@@ -28,7 +47,7 @@ KEPT_CONFIGS = (
     "retention.bytes",
     "retention.ms",
 )
-_ATTEMPTS = 3
+_LOG = logging.getLogger(__name__)
 
 Belongs = Callable[[str], bool]
 Configs = Mapping[str, Mapping[str, ConfigValue]]
@@ -49,6 +68,10 @@ class Survey:
         sizes_bytes: on the source's disk, where it tells.
         node_why: why this node is read.
         other_nodes: those to go on with when it fails, in order.
+        left_node: the node that was read before, if this is another one.
+        verdicts: on every node that was asked.
+        recorded: the last ledger entry per topic-partition, where the mirror has no checkpoint at all.
+        accepted: losses behind which the copy has just been told to go on.
     """
 
     mirror: str
@@ -66,6 +89,10 @@ class Survey:
     sizes_bytes: Mapping[TopicPartition, int]
     node_why: str = ""
     other_nodes: tuple[Cluster, ...] = ()
+    left_node: str = ""
+    verdicts: tuple[Verdict, ...] = ()
+    recorded: Mapping[TopicPartition, LedgerEntry] = field(default_factory=dict)
+    accepted: tuple[DataLossError, ...] = ()
 
 
 def everything(_topic: str) -> bool:
@@ -82,23 +109,30 @@ def take(
     belongs: Belongs = everything,
     first_node: int = 0,
     configs: bool = True,
+    patient: bool = True,
 ) -> Survey:
-    """Ask the first source node that answers, and the destination.
+    """Ask the source node that is to be read, and the destination.
 
     Args:
         only_topic: leave all other topics alone.
         belongs: leave all topics alone for which it says no.
         first_node: which one to ask first, counted around the source's nodes; the others follow in order.
         configs: whether to ask for the topics' configurations, the dearest question: only those who copy need them.
+        patient: whether to ask again, `health.max_retries` times, when nobody answers.
 
     Raises:
-        ConfigError: source and destination are the same topic of the same cluster, or `only_topic` is not mirrored.
+        ConfigError: source and destination are the same topic of the same cluster, or copy from each other, or `only_topic` is
+            not mirrored.
         RelayError: no node answers, or the destination does not; the user lacks a permission.
     """
+    options = mirror.copy_options
+    least, most = options.backoff_min_ms / 1000, options.backoff_max_ms / 1000
+    retries = mirror.source.health.max_retries
     for attempt in Retrying(
         retry=retry_if_exception_type(RetriableError),
-        stop=stop_after_attempt(_ATTEMPTS),
-        wait=wait_exponential(0.1, max=1.0) + wait_random(0, 0.1),
+        stop=stop_after_attempt(1 if not patient else retries + 1) if retries >= 0 or not patient else stop_never,
+        wait=wait_exponential(multiplier=least, max=most) + wait_random(0, least),
+        before_sleep=lambda state: _say(name, state),
         sleep=clock.sleep,
         reraise=True,
     ):
@@ -107,8 +141,14 @@ def take(
     raise AssertionError("Retrying returns or raises")
 
 
-def checkpoints_of(name: str, mirror: Mirror, clock: Clock) -> dict[TopicPartition, Checkpoint]:
-    """Read a mirror's checkpoints alone.
+def _say(name: str, state: RetryCallState) -> None:
+    error = state.outcome.exception() if state.outcome else None
+    seconds = state.next_action.sleep if state.next_action else 0.0
+    _LOG.warning("%s: %s; trying again in %.1f s", name, error, seconds)
+
+
+def stored(name: str, mirror: Mirror, clock: Clock) -> Stored:
+    """Read a mirror's checkpoints alone, and what stands beside them.
 
     Raises:
         RelayError: the destination does not answer.
@@ -116,7 +156,7 @@ def checkpoints_of(name: str, mirror: Mirror, clock: Clock) -> dict[TopicPartiti
     timeout_ms = mirror.copy_options.request_timeout_ms
     with ClusterClient(mirror.destination_cluster, DestinationError, f"relay-{name}", timeout_ms) as destination:
         exist = not destination.metadata([checkpoints.TOPIC]).topics[checkpoints.TOPIC].error_code
-        return _checkpoints(destination, name, clock, exist=exist)[0]
+        return checkpoints.read_all(destination, name, clock) if exist else Stored()
 
 
 def _take(
@@ -125,8 +165,13 @@ def _take(
     timeout_ms = mirror.copy_options.request_timeout_ms
     with ClusterClient(mirror.destination_cluster, DestinationError, f"relay-{name}", timeout_ms) as destination:
         at_destination = destination.metadata()
-        found, ends = _checkpoints(destination, name, clock, exist=checkpoints.TOPIC in at_destination.topics)
-        reading = nodes.to_read(name, mirror, found, clock, first_node)
+        known = checkpoints.read_all(destination, name, clock) if checkpoints.TOPIC in at_destination.topics else Stored()
+        recorded = {} if known.checkpoints else _recorded(name, mirror, clock)
+        if recorded and known.ends:
+            # another run may have committed the first checkpoints since
+            checkpoints.settle(destination, mirror.copy_options, clock)
+            known = checkpoints.read_all(destination, name, clock)
+        reading = nodes.to_read(name, mirror, known, clock, first_node)
         with ClusterClient(reading.node, SourceError, f"relay-{name}", timeout_ms) as source:
             at_source = source.metadata()
             decisions = select(at_source.topics, mirror.topics.allow, mirror.topics.deny)
@@ -137,7 +182,9 @@ def _take(
             everywhere = destinations([one.topic for one in decisions if one.included], mirror.topics.rename)
             renamed = {topic: everywhere[topic] for topic in included}
             if at_source.cluster_id == at_destination.cluster_id:
-                _refuse_onto_itself(source.cluster, renamed)
+                cycles.refuse_onto_itself(source.cluster, renamed)
+            if checkpoints.TOPIC in at_source.topics:
+                cycles.refuse(source, at_destination.cluster_id, renamed, clock)
             existing = [topic for topic in renamed.values() if topic in at_destination.topics]
             return Survey(
                 mirror=name,
@@ -145,47 +192,29 @@ def _take(
                 destination=destination.cluster,
                 decisions=decisions,
                 destinations=renamed,
-                positions=_positions(source, included, found),
-                checkpoints=found,
-                checkpoint_ends=ends,
+                positions=Positions(source, at_destination, renamed, known, recorded, single=len(mirror.nodes) == 1).all(),
+                checkpoints=known.checkpoints,
+                checkpoint_ends=known.ends,
                 source_topics={topic: at_source.topics[topic] for topic in included},
                 destination_topics={topic: at_destination.topics[topic] for topic in existing},
                 source_configs=topic_configs(source, included, KEPT_CONFIGS) if configs else {},
                 destination_configs=topic_configs(destination, existing, KEPT_CONFIGS) if configs else {},
                 sizes_bytes=sizes_on_disk(source, included),
+                recorded=recorded,
                 node_why=reading.why,
                 other_nodes=reading.others,
+                left_node=reading.left,
+                verdicts=reading.verdicts,
             )
 
 
-def _positions(source: ClusterClient, topics: Sequence[str], found: Mapping[TopicPartition, Checkpoint]) -> list[Position]:
-    wanted = [one for topic in topics for one in source.topic(topic).topic_partitions]
-    low = source.list_offsets(wanted, EARLIEST, READ_COMMITTED)
-    end = source.list_offsets(wanted, LATEST, READ_COMMITTED)
-    return [_position(source, one, low[one], end[one], found.get(one)) for one in wanted]
-
-
-def _position(source: ClusterClient, at: TopicPartition, low: int, end: int, checkpoint: Checkpoint | None) -> Position:
-    if checkpoint is None:
-        return Position(at, low, end)
-    # brokers before Kafka 2.8 tell no topic ids; identical nodes have different ones
-    ids = checkpoint.topic_ids.get(source.cluster.name), source.topic(at.topic).topic_id
-    return Position(at, low, end, checkpoint.next_offset, recreated=all(ids) and ids[0] != ids[1])
-
-
-def _checkpoints(
-    destination: ClusterClient, name: str, clock: Clock, *, exist: bool
-) -> tuple[dict[TopicPartition, Checkpoint], dict[TopicPartition, int]]:
-    return checkpoints.read_all(destination, name, clock) if exist else ({}, {})
-
-
-def _refuse_onto_itself(cluster: Cluster, renamed: Mapping[str, str]) -> None:
-    same = [topic for topic, destination in renamed.items() if topic == destination]
-    if same:
-        raise ConfigError(
-            f"source node {cluster} is the destination itself, and topic {same[0]!r} would be copied onto itself",
-            remedy="set topics.rename so that the copies get names of their own, or correct bootstrap_servers",
-        )
+def _recorded(name: str, mirror: Mirror, clock: Clock) -> dict[TopicPartition, LedgerEntry]:
+    """The last ledger entry of every source topic-partition: what checkpoints say, as long as the ledger is kept."""
+    follower = LedgerFollower(mirror.destination_cluster, name, None, mirror.copy_options, clock)
+    try:
+        return {one.source.topic_partition: one for one in follower.history(settled=True)}
+    finally:
+        follower.close()
 
 
 def _not_mirrored(topic: str, decisions: Sequence[TopicDecision]) -> ConfigError:

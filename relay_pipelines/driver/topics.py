@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from relay_pipelines.copy import checkpoint, ledger
@@ -14,6 +15,10 @@ from relay_pipelines.wire.cluster import LATEST, READ_COMMITTED, ClusterClient
 
 _DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
 _POLL_SECONDS = 0.05
+_OWN = (
+    NewTopic(checkpoint.TOPIC, checkpoint.PARTITIONS, checkpoint.CONFIGS),
+    NewTopic(ledger.TOPIC, checkpoint.PARTITIONS, ledger.CONFIGS),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +63,15 @@ def create(survey: Survey, replication_factor: int | None, timeout_ms: int, cloc
             f"topic {topic!r} has fewer partitions at the destination than at the source",
             remedy=f"add partitions to it: kafka-topics.sh --alter --topic {topic} --partitions N",
         )
-    own = [
-        NewTopic(checkpoint.TOPIC, checkpoint.PARTITIONS, checkpoint.CONFIGS),
-        NewTopic(ledger.TOPIC, checkpoint.PARTITIONS, ledger.CONFIGS),
-    ]
     new = missing(survey)
-    if not new and survey.checkpoint_ends:
-        return
-    with ClusterClient(survey.destination, DestinationError, f"relay-{survey.mirror}", timeout_ms) as client:
-        create_topics(client, own + new, replication_factor)
-        _wait_for_leaders(client, own + new, clock, timeout_ms)
+    if new or not survey.checkpoint_ends:
+        _create(survey, [*_OWN, *new], replication_factor, timeout_ms, clock)
+
+
+def create_own(survey: Survey, replication_factor: int | None, timeout_ms: int, clock: Clock) -> None:
+    """Create the topics of checkpoints and ledger, where they are missing."""
+    if not survey.checkpoint_ends:
+        _create(survey, _OWN, replication_factor, timeout_ms, clock)
 
 
 def limits(survey: Survey, source_topic: str) -> Limits:
@@ -96,7 +100,13 @@ def conflicts(survey: Survey) -> list[str]:
     return found
 
 
-def _wait_for_leaders(client: ClusterClient, topics: list[NewTopic], clock: Clock, timeout_ms: int) -> None:
+def _create(survey: Survey, wanted: Sequence[NewTopic], replication_factor: int | None, timeout_ms: int, clock: Clock) -> None:
+    with ClusterClient(survey.destination, DestinationError, f"relay-{survey.mirror}", timeout_ms) as client:
+        create_topics(client, wanted, replication_factor)
+        _wait_for_leaders(client, wanted, clock, timeout_ms)
+
+
+def _wait_for_leaders(client: ClusterClient, topics: Sequence[NewTopic], clock: Clock, timeout_ms: int) -> None:
     deadline = clock.monotonic() + timeout_ms / 1000
     for topic in topics:
         while True:

@@ -54,8 +54,9 @@ class TopicReport:
     @property
     def warnings(self) -> list[str]:
         """What is lawful and still not what people expect of a copy."""
+        gaps = [f"{at}: {gap}; the copy went on behind it" for at, one in self.recounts.items() for gap in one.gaps]
         expired = [(at, one) for at, one in self.recounts.items() if one.expired and one.recorded > one.counted]
-        return [f"{at}: {one.thinned}: {one.recorded - one.counted:,} records are gone" for at, one in expired]
+        return gaps + [f"{at}: {one.thinned}: {one.recorded - one.counted:,} records are gone" for at, one in expired]
 
 
 @dataclass(slots=True)
@@ -101,7 +102,7 @@ def copy_window(
     surveyed(taken)
     plan = planning.plan_frozen(taken, frozen, mirror.start)
     result = run(plan, mirror, session, observers, kafka.clock, stop=stop, window=frozen.key, run_id=run_id)
-    after = survey.checkpoints_of(mirror_name, mirror, kafka.clock)
+    after = survey.stored(mirror_name, mirror, kafka.clock).checkpoints
     reached = {at: checkpoint.next_offset for at, checkpoint in after.items()}
     known = {one.topic_partition for one in taken.positions}
     before, ends = lag_records(taken.positions, mirror.start), {one.topic_partition: one.end_offset for one in taken.positions}
@@ -113,7 +114,9 @@ def copy_window(
             TopicReport(
                 topic=topic,
                 ranges=ranges,
-                failure=_failure(topic, ranges, reached, taken, result),
+                failure=_failure(
+                    topic, [one for one in ranges if not planning.is_void(taken, frozen, one)], reached, taken, result
+                ),
                 totals=result.topics.get(topic, TopicTotals()),
                 lag_before=sum(before[at] for at in mine),
                 lag_after=sum(max(0, ends[at] - reached[at]) if at in reached else before[at] for at in mine),

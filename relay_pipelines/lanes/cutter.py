@@ -37,7 +37,7 @@ class Cutter:
 
     def new(self, start: StartPolicy) -> Iterator[FrozenWindow]:
         """Cut what no window covers yet, until nothing is left."""
-        planned = self._history.ends
+        planned = self._history.ends({at: one.reset_at_ms for at, one in self._survey.checkpoints.items()})
         waiting = backlog(self._survey.positions, planned, start)
         unplanned = self._uncopied.difference(planned)
         if start is StartPolicy.LATEST and unplanned and not any(map(len, waiting)):

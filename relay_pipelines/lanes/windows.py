@@ -3,7 +3,7 @@
 The metadata of a lane's plan asset is the one carrier that reaches sensor runs, runs from the UI and backfills alike.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import dagster as dg
@@ -80,13 +80,17 @@ class History:
     windows: Sequence[FrozenWindow] = ()
     last_number: int = 0
 
-    @property
-    def ends(self) -> dict[TopicPartition, int]:
-        """Where these windows end."""
+    def ends(self, resets_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Where these windows end.
+
+        Args:
+            resets_ms: when a topic-partition was last taken up elsewhere, after a loss: windows cut before do not count.
+        """
         ends: dict[TopicPartition, int] = {}
         for window in self.windows:
             for at, end in window.ends.items():
-                ends[at] = max(end, ends.get(at, 0))
+                if window.planned_at_ms >= resets_ms.get(at, 0):
+                    ends[at] = max(end, ends.get(at, 0))
         return ends
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
@@ -18,6 +18,13 @@ class StartPolicy(StrEnum):
     LATEST = "latest"
 
 
+class OnDataLoss(StrEnum):
+    """What becomes of a topic-partition whose records, or whose copies, are gone."""
+
+    FAIL = "fail"
+    CONTINUE = "continue"
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
     """What the source holds of one topic-partition, and how far it was copied.
@@ -27,6 +34,9 @@ class Position:
         end_offset: the last stable offset: reading committed records stops before it.
         next_offset: the checkpoint's; None if there is no checkpoint.
         recreated: whether the topic is another one of the same name than the one that was copied: its id on the node has changed.
+        truncated_at: where the log stopped being the one that was copied, by its leader epochs; None if it still is.
+        copy_gone: what became of the destination topic that holds the copies; empty if it is still there.
+        recorded: up to where it was copied by the ledger, of a topic-partition without a checkpoint; None if it never was.
     """
 
     topic_partition: TopicPartition
@@ -34,6 +44,24 @@ class Position:
     end_offset: int
     next_offset: int | None = None
     recreated: bool = False
+    truncated_at: int | None = None
+    copy_gone: str = ""
+    recorded: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Why a topic-partition cannot go on from its checkpoint.
+
+    Args:
+        what: in words.
+        remedy: beside going on all the same.
+        resume: where the copy can go on, if the loss is accepted.
+    """
+
+    what: str
+    remedy: str
+    resume: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,31 +150,44 @@ def lag_records(positions: Iterable[Position], start: StartPolicy) -> dict[Topic
 
 def data_loss(position: Position) -> DataLossError | None:
     """The guard that holds the topic-partition back, if one does."""
-    if position.next_offset is None:
+    found = loss(position)
+    if found is None:
         return None
+    return DataLossError(
+        found.what,
+        remedy=f"{found.remedy}; to go on from offset {found.resume} all the same, set on_data_loss: continue",
+        topic_partition=position.topic_partition,
+        offset=position.next_offset,
+    )
+
+
+def loss(position: Position) -> Loss | None:
+    """What was lost, if something was; the gravest."""
+    return next(_losses(position), None)
+
+
+def _losses(position: Position) -> Iterator[Loss]:
+    copied, low, end = position.next_offset, position.low_watermark, position.end_offset
+    if copied is None:
+        if position.recorded is not None:
+            what = f"its checkpoint is gone, and the ledger says that it was copied up to offset {position.recorded}"
+            yield Loss(what, "restore the topic __relay_checkpoints", position.recorded)
+        return
     if position.recreated:
-        return DataLossError(
-            "the topic was deleted and created again since it was copied: its id is another",
-            remedy="mirror it under a new name into a new destination topic",
-            topic_partition=position.topic_partition,
-            offset=position.next_offset,
-        )
-    if position.next_offset < position.low_watermark:
-        return DataLossError(
-            f"retention took the offsets [{position.next_offset}, {position.low_watermark}) before they were copied:"
-            " the checkpoint is below the source's low watermark",
-            remedy="run more often or keep records longer; to go on without them, mirror under a new name with start: earliest",
-            topic_partition=position.topic_partition,
-            offset=position.next_offset,
-        )
-    if position.next_offset > position.end_offset:
-        return DataLossError(
-            f"the checkpoint is above the source's end offset {position.end_offset}: the topic was truncated or recreated",
-            remedy="restore the topic, or mirror it under a new name into a new destination topic",
-            topic_partition=position.topic_partition,
-            offset=position.next_offset,
-        )
-    return None
+        what = "the topic was deleted and created again since it was copied: its id is another"
+        yield Loss(what, "mirror it under a new name into a new destination topic", low)
+    if copied < low:
+        what = f"retention took the offsets [{copied}, {low}) before they were copied: the checkpoint is below the low watermark"
+        yield Loss(what, "run more often or keep records longer", low)
+    if copied > end:
+        what = f"the checkpoint is above the source's end offset {end}: the topic was truncated or recreated"
+        yield Loss(what, "restore the topic, or mirror it under a new name into a new destination topic", end)
+    if position.truncated_at is not None:
+        what = f"the log was cut off at offset {position.truncated_at}, below the checkpoint, and written anew"
+        remedy = "find out whether a leader was elected uncleanly or a disk restored, and which records are right"
+        yield Loss(what, remedy, position.truncated_at)
+    if position.copy_gone:
+        yield Loss(position.copy_gone, "restore it, or mirror the topic under a new name", copied)
 
 
 def _policy_for(siblings: Iterable[Position], start: StartPolicy) -> StartPolicy:

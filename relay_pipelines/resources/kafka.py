@@ -7,7 +7,7 @@ import dagster as dg
 
 from relay_pipelines import settings
 from relay_pipelines.copy.clock import Clock, SystemClock
-from relay_pipelines.driver import survey
+from relay_pipelines.driver import losses, survey
 from relay_pipelines.driver.survey import Survey
 from relay_pipelines.settings import Mirror, Settings
 
@@ -36,15 +36,20 @@ class KafkaResource(dg.ConfigurableResource):  # type: ignore[type-arg]  # Dagst
         """The mirror of that name."""
         return self.settings.mirror(name)
 
-    def survey(self, name: str, belongs: survey.Belongs, attempt: int = 0, *, configs: bool = True) -> Survey:
-        """Ask the source and the destination.
+    def survey(
+        self, name: str, belongs: survey.Belongs, attempt: int = 0, *, configs: bool = True, patient: bool = True
+    ) -> Survey:
+        """Ask the source and the destination; losses are accepted where the mirror says so.
 
         Args:
             belongs: which topics.
             attempt: each begins with another node of the source.
             configs: whether to ask for the topics' configurations: whoever copies needs them.
+            patient: whether to ask again when nobody answers; a sensor has its next tick for that.
 
         Raises:
             RelayError: no node answers, or the destination does not.
         """
-        return survey.take(name, self.mirror(name), self.clock, belongs=belongs, first_node=attempt, configs=configs)
+        return losses.survey_and_accept(
+            name, self.mirror(name), self.clock, belongs=belongs, first_node=attempt, configs=configs, patient=patient
+        )

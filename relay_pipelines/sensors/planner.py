@@ -40,7 +40,7 @@ def build(lane: Lane, assets: dg.AssetsDefinition | None, catalog: Catalog) -> d
     )
     def plan(context: dg.SensorEvaluationContext, kafka: KafkaResource) -> dg.SensorResult | dg.SkipReason:
         try:
-            taken = kafka.survey(lane.mirror, lane.belongs, configs=False)
+            taken = kafka.survey(lane.mirror, lane.belongs, configs=False, patient=False)
             return _Tick(context, lane, kafka, taken, catalog).result()
         except RelayError as error:
             raise dg.Failure(f"{lane.mirror}: {error}") from None
@@ -77,6 +77,8 @@ class _Tick:
     def result(self) -> dg.SensorResult | dg.SkipReason:
         lane, instance, now = self.lane, self.context.instance, self.kafka.clock.now_ms() / 1000
         self._learn()
+        for lost in self.survey.accepted:
+            self.context.log.warning("%s: %s; the copy goes on behind it", lost.topic_partition, lost.what)
         _limit_pool(instance, lane)
         history = windows.history(instance, lane)
         looked_up = (of_window(instance, lane, window, now) for window in history.windows)

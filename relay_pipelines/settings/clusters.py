@@ -12,7 +12,7 @@ from relay_pipelines.settings.section import Section
 from relay_pipelines.settings.values import Count, ExistingFile, Location, Name, Secret, Servers, Text, complaints
 
 _SASL_KEYS = ("mechanism", "username", "password")
-_CHOOSING_KEYS = ("lag_threshold", "failback")
+_CHOOSING_KEYS = ("lag_threshold", "failback", "randomize_initial")
 _TLS_KEYS = ("ca_location", "certificate_location", "key_location", "key_password", "verify_hostname")
 
 

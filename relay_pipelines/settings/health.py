@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from relay_pipelines.plan.nodes import Failback
 from relay_pipelines.settings.section import Section
-from relay_pipelines.settings.values import Duration, Threshold
+from relay_pipelines.settings.values import Duration, Retries, Threshold
 
 
 class Health(Section):
-    """How nodes are watched, and which one is read. Only the first two keys mean anything for a single node."""
+    """How nodes are watched, and which one is read. Where there is one node only, there is nothing to choose."""
 
     interval: Duration = 30_000
     """How often Dagster's health sensor asks every node."""
     request_timeout: Duration = 3_000
     """A node that has not answered by then is down; also in the middle of a copy, if there is another one."""
+    max_retries: Retries = 2
+    """How often a run asks again when no node can be read, or the destination is away; -1 for ever. The wait is copy.backoff."""
     lag_threshold: Threshold | None = None
     """A node that is more records behind the most advanced ones is not healthy; any number when left out."""
     failback: Failback = Failback.NEVER
     """Whether to return to a node that stands earlier once it is healthy again: never or when_healthy."""
+    randomize_initial: bool = False
+    """Whether a mirror that has copied nothing yet begins with any healthy node, instead of the first."""

@@ -13,7 +13,7 @@ from pydantic import Field, PlainValidator, model_validator
 
 from relay_pipelines import model
 from relay_pipelines.errors import ConfigError
-from relay_pipelines.plan.windows import StartPolicy
+from relay_pipelines.plan.windows import OnDataLoss, StartPolicy
 from relay_pipelines.settings.clusters import Destination, Source
 from relay_pipelines.settings.copying import Copying
 from relay_pipelines.settings.problems import nearest
@@ -57,6 +57,8 @@ class Mirror(Section):
     """Which topics, and their names at the destination."""
     start: StartPolicy = StartPolicy.EARLIEST
     """Where a topic is taken up that this mirror has never copied: earliest or latest."""
+    on_data_loss: OnDataLoss = OnDataLoss.FAIL
+    """When records, or their copies, are gone: fail, or continue behind the gap, which the ledger and a failed check tell of."""
     copying: Copying = Field(default=Copying(), alias="copy")
     """How records are copied."""
     owners: tuple[Owner, ...] = ()

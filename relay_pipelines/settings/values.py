@@ -104,6 +104,16 @@ def _whole_number(value: object) -> int:
     raise expected("a whole number")
 
 
+def _retries(value: object) -> int:
+    """-1 for ever."""
+    if value in {-1, "-1"} and not isinstance(value, bool):
+        return -1
+    try:
+        return _whole_number(value)
+    except PydanticCustomError:
+        raise expected("a whole number, or -1 for ever") from None
+
+
 def host_port(value: str) -> str:
     """`host:port`, IPv6 hosts in brackets."""
     match = _HOST_PORT.fullmatch(value)
@@ -199,6 +209,7 @@ Duration = Annotated[int, BeforeValidator(duration_ms), AfterValidator(_positive
 Text = Annotated[str, AfterValidator(_not_empty)]
 Secret = Annotated[SecretStr, AfterValidator(_not_empty_secret)]
 Threshold = Annotated[int, BeforeValidator(_whole_number), AfterValidator(_not_negative)]
+Retries = Annotated[int, BeforeValidator(_retries)]
 Count = Annotated[int, BeforeValidator(_whole_number), AfterValidator(_positive)]
 HostPort = Annotated[str, AfterValidator(host_port)]
 Servers = Annotated[tuple[HostPort, ...], BeforeValidator(_split_servers)]

@@ -6,11 +6,11 @@ Every call is tried once: whoever owns the work owns its retries.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from kafka.protocol.consumer import ListOffsetsRequest
+from kafka.protocol.consumer import ListOffsetsRequest, OffsetForLeaderEpochRequest
 from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 
 from relay_pipelines.errors import RetriableError
@@ -193,6 +193,29 @@ class ClusterClient:
                     offsets[topic_partition] = one.offset
         return offsets
 
+    def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Return where a leader epoch ends in each log, one request per leader (KIP-101, KIP-320).
+
+        Args:
+            epochs: the leader epoch to look up per topic-partition.
+
+        Returns:
+            The first offset of the next epoch, or the log's end if there is none; -1 if the log has no such epoch any more.
+        """
+        by_leader: dict[int, dict[str, list[TopicPartition]]] = defaultdict(lambda: defaultdict(list))
+        for topic_partition in epochs:
+            by_leader[self.leader(topic_partition)][topic_partition.topic].append(topic_partition)
+        ends: dict[TopicPartition, int] = {}
+        for broker_id, topics in by_leader.items():
+            for topic in self.call(broker_id, _epochs_request(topics, epochs), 3).topics:
+                for one in topic.partitions:
+                    topic_partition = TopicPartition(topic.topic, one.partition)
+                    if one.error_code != failures.NONE:
+                        self.forget()
+                        raise self.failure(one.error_code, "OffsetForLeaderEpoch", topic_partition=topic_partition)
+                    ends[topic_partition] = one.end_offset
+        return ends
+
     def failure(
         self, code: int, doing: str, *, topic_partition: TopicPartition | None = None, offset: int | None = None
     ) -> Exception:
@@ -261,5 +284,26 @@ def _list_offsets_request(topics: dict[str, list[int]], timestamp: int, isolatio
                 ],
             )
             for name, partitions in topics.items()
+        ],
+    )
+
+
+def _epochs_request(
+    topics: Mapping[str, Sequence[TopicPartition]], epochs: Mapping[TopicPartition, int]
+) -> OffsetForLeaderEpochRequest:
+    topic_type = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
+    return OffsetForLeaderEpochRequest(
+        replica_id=-1,
+        topics=[
+            topic_type(
+                topic=name,
+                partitions=[
+                    topic_type.OffsetForLeaderPartition(
+                        partition=one.partition, current_leader_epoch=-1, leader_epoch=epochs[one]
+                    )
+                    for one in some
+                ],
+            )
+            for name, some in topics.items()
         ],
     )

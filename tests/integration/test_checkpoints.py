@@ -138,15 +138,15 @@ def test_the_driver_reads_what_the_task_reads(mirror: Mirror) -> None:
 
         def read_all() -> bool:
             mirror.known = (None, 0)
-            found, ends = checkpoint.read_all(client, mirror.name, SystemClock())
-            mirror.known = (found.get(mirror.at), ends[home_of(mirror)])
+            stored = checkpoint.read_all(client, mirror.name, SystemClock())
+            mirror.known = (stored.checkpoints.get(mirror.at), stored.ends[home_of(mirror)])
             return mirror.known[0] is not None
 
         until(read_all, "the checkpoint")  # the markers of the last transaction may be a moment late
         task = checkpoint.read_own(client, mirror.name, mirror.at, (None, 0), mirror.options, SystemClock())
         known = checkpoint.read_own(client, mirror.name, mirror.at, mirror.known, mirror.options, SystemClock())
         assert mirror.known[0] == task == known == mirror.checkpoint()
-        assert checkpoint.read_all(client, "another-mirror", SystemClock())[0] == {}
+        assert checkpoint.read_all(client, "another-mirror", SystemClock()).checkpoints == {}
     mirror.write(numbered(5, first=10))
     assert mirror.copy().records == 5
     mirror.assert_equal()

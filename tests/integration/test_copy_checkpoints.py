@@ -66,7 +66,8 @@ def test_all_checkpoints_of_a_mirror(
 
 def _when_complete(client: ClusterClient, mirror: str, last: int) -> tuple[dict[TopicPartition, Checkpoint], object] | None:
     # markers follow the answer to a commit
-    found, ends = read_all(client, mirror, SystemClock())
+    stored = read_all(client, mirror, SystemClock())
+    found, ends = stored.checkpoints, stored.ends
     return (found, ends) if max((one.next_offset for one in found.values()), default=0) == last else None
 
 
@@ -74,7 +75,7 @@ def test_no_checkpoint(client: ClusterClient, cluster: Cluster, topic_name: str)
     """A mirror that never ran has none."""
     assert cluster
     assert read_own(client, topic_name, TopicPartition(topic_name, 0), (None, 0), OPTIONS, SystemClock()) is None
-    assert read_all(client, topic_name, SystemClock())[0] == {}
+    assert read_all(client, topic_name, SystemClock()).checkpoints == {}
 
 
 def test_records_of_others_are_passed_over(client: ClusterClient, mirror: Mirror) -> None:
@@ -84,7 +85,7 @@ def test_records_of_others_are_passed_over(client: ClusterClient, mirror: Mirror
     found = own_checkpoint(client, mirror)
     assert found is not None
     assert found.next_offset == 10
-    assert mirror.at in read_all(client, mirror.name, SystemClock())[0]
+    assert mirror.at in read_all(client, mirror.name, SystemClock()).checkpoints
 
 
 def test_a_copy_refuses_a_checkpoint_of_a_later_version(mirror: Mirror) -> None:

@@ -111,7 +111,8 @@ def test_what_the_driver_read_is_gone_on_from(mirror: Mirror) -> None:
     mirror.write(numbered(30))
     mirror.copy(0, 5)
     with ClusterClient(mirror.destination, DestinationError) as client:
-        found, read_to = read_all(client, mirror.name, SystemClock())
+        stored = read_all(client, mirror.name, SystemClock())
+    found, read_to = stored.checkpoints, stored.ends
     assert list(found) == [mirror.at]
     home = next(at for at in read_to if at == _home(mirror))
     mirror.known = found[mirror.at], read_to[home]

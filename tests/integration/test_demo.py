@@ -1,17 +1,20 @@
-"""The demo as a newcomer meets it, with fewer events: real clusters, a real kill, and nothing left behind."""
+"""The demo as a newcomer meets it, with fewer events: real clusters, real kills, and nothing left behind."""
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
 import pytest
 
+TAKEOVER = re.compile(r"(\S+) was killed \S+ s after the first commit of this run; (\S+) s later came the first one from (\S+)\n")
 SHORT = "import sys; from relay_pipelines.demo import main; sys.exit(main(events={events}))"
 
 
@@ -47,6 +50,24 @@ def still_running(processes: Sequence[psutil.Process]) -> list[psutil.Process]:
     return alive
 
 
+def number(said: str) -> int:
+    return int(said.replace(",", ""))
+
+
+def given(lines: list[str]) -> dict[str, list[tuple[str, int, int, int]]]:
+    """What the last table says: topic-partition -> node, first offset, end and records of every share, in its order."""
+    (head,) = [at for at, line in enumerate(lines) if line.split()[:4] == ["topic-partition", "node", "from", "offset"]]
+    made: dict[str, list[tuple[str, int, int, int]]] = defaultdict(list)
+    at = ""
+    for line in lines[head + 2 :]:
+        if not line.strip():
+            break
+        *name, node, start, end, records, _ = line.split()
+        at = name[0] if name else at
+        made[at].append((node, number(start), number(end), number(records)))
+    return made
+
+
 @pytest.mark.timeout(900)  # three clusters and four Sparks, on a machine that may be busy
 def test_the_demo_proves_that_nothing_is_lost_or_doubled_and_leaves_nothing_behind(tmp_path):
     seen: set[psutil.Process] = set()
@@ -56,15 +77,37 @@ def test_the_demo_proves_that_nothing_is_lost_or_doubled_and_leaves_nothing_behi
     assert process.returncode == 0, said
     assert "$ relay run --stop-at-end" in said
     assert "kill -9 of relay" in said, said
+    assert "kill -9 of upstream-a, the node it reads" in said, said
     total = next(line for line in lines if line.strip().startswith("total")).split()
     records, copied, lost, duplicates, changed, digests = total[1:]
     assert records == copied
     assert (lost, duplicates, changed, digests) == ("0", "0", "0", "equal")
     assert "upstream nodes identical, offsets included: yes" in said
     assert "Nothing lost, nothing doubled" in said
-    assert len(seen) >= 6  # three brokers with their guardians at the least
+    assert len(seen) >= 8  # three brokers with their guardians at the least, one of them twice
     assert not still_running(list(seen))
     assert list(tmp_path.iterdir()) == []
+    says_who_gave_what(lines, number(records))
+
+
+def says_who_gave_what(lines: list[str], records: int) -> None:
+    """One node dies with the copy under way, the other one gives what is left at once, and every offset has one giver."""
+    ((dead, seconds, other),) = TAKEOVER.findall("".join(lines))
+    assert (dead, other) == ("upstream-a", "upstream-b")
+    assert 0 <= float(seconds) < 15, "it takes 1 s where nothing else runs"
+    table = given(lines)
+    assert len(table) == 8
+    for at, parts in table.items():
+        nodes = [node for node, *_ in parts]
+        assert nodes in (["upstream-a"], ["upstream-b"], ["upstream-a", "upstream-b"]), at
+        assert [start for _, start, _, _ in parts] == [0, *(end for _, _, end, _ in parts)][:-1], at
+    assert any(len(parts) == 2 for parts in table.values()), "the node died within a topic-partition"
+    by_node = {name: sum(one[3] for parts in table.values() for one in parts if one[0] == name) for name in (dead, other)}
+    assert min(by_node.values()) > 0
+    assert sum(by_node.values()) == records
+    sums = [line.split() for line in lines if line.split()[:1] == ["total"] and line.split()[1] in by_node]
+    assert {node: number(said) for _, node, said, _ in sums} == by_node
+    assert "every offset once, and as many records as were read at the destination: yes" in "".join(lines)
 
 
 @pytest.mark.timeout(600)

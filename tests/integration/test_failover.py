@@ -88,7 +88,7 @@ class Pair:
         return taken.node.name
 
     def _reached(self, name: str) -> dict[TopicPartition, int]:
-        return {at: one.next_offset for at, one in survey.checkpoints_of(name, self.mirror(), CLOCK).items()}
+        return {at: one.next_offset for at, one in survey.stored(name, self.mirror(), CLOCK).checkpoints.items()}
 
     def arrived(self) -> int:
         """How many records are at the destination."""
@@ -167,7 +167,7 @@ def test_a_diverged_node_is_not_read(pair: Pair) -> None:
     assert (outcome.status, outcome.error_kind, outcome.exit_code) == (Status.FAILED, "DivergedNodeError", 3)
     assert outcome.error == (
         f"{pair.topic}-0 at offset 10: node b holds another record than a, from which it was copied;"
-        " find out which node is right, and rebuild the other one"
+        " find out which node is right, rebuild the other one, then `relay nodes --clear b`"
     )
     assert pair.arrived() == 11
 

@@ -64,8 +64,8 @@ GUARDS = [
         position(3, 10, 20, 9),
         (
             "t-3 at offset 9: retention took the offsets [9, 10) before they were copied: the checkpoint is below the"
-            " source's low watermark; run more often or keep records longer; to go on without them, mirror under a new name"
-            " with start: earliest"
+            " low watermark; run more often or keep records longer; to go on from offset 10 all the same, set"
+            " on_data_loss: continue"
         ),
     ),
     (
@@ -73,8 +73,8 @@ GUARDS = [
         position(3, 20, 20, 9),
         (
             "t-3 at offset 9: retention took the offsets [9, 20) before they were copied: the checkpoint is below the"
-            " source's low watermark; run more often or keep records longer; to go on without them, mirror under a new name"
-            " with start: earliest"
+            " low watermark; run more often or keep records longer; to go on from offset 20 all the same, set"
+            " on_data_loss: continue"
         ),
     ),
     (
@@ -82,7 +82,8 @@ GUARDS = [
         position(3, 0, 8, 9),
         (
             "t-3 at offset 9: the checkpoint is above the source's end offset 8: the topic was truncated or recreated;"
-            " restore the topic, or mirror it under a new name into a new destination topic"
+            " restore the topic, or mirror it under a new name into a new destination topic; to go on from offset 8 all the"
+            " same, set on_data_loss: continue"
         ),
     ),
     (
@@ -90,7 +91,25 @@ GUARDS = [
         Position(TopicPartition("t", 3), 0, 20, 9, recreated=True),
         (
             "t-3 at offset 9: the topic was deleted and created again since it was copied: its id is another;"
-            " mirror it under a new name into a new destination topic"
+            " mirror it under a new name into a new destination topic; to go on from offset 0 all the same, set"
+            " on_data_loss: continue"
+        ),
+    ),
+    (
+        "written anew below the checkpoint",
+        Position(TopicPartition("t", 3), 0, 20, 9, truncated_at=6),
+        (
+            "t-3 at offset 9: the log was cut off at offset 6, below the checkpoint, and written anew; find out whether a leader"
+            " was elected uncleanly or a disk restored, and which records are right; to go on from offset 6 all the same, set"
+            " on_data_loss: continue"
+        ),
+    ),
+    (
+        "the copies are gone",
+        Position(TopicPartition("t", 3), 0, 20, 9, copy_gone="topic 'c' was deleted"),
+        (
+            "t-3 at offset 9: topic 'c' was deleted; restore it, or mirror the topic under a new name; to go on from offset 9 all"
+            " the same, set on_data_loss: continue"
         ),
     ),
 ]
@@ -102,6 +121,16 @@ def test_going_on_would_lose_records(held, line):
     assert loss is not None
     assert str(loss) == line
     assert (loss.topic_partition, loss.offset, loss.exit_code) == (held.topic_partition, 9, 3)
+
+
+def test_a_lost_checkpoint_is_held_back():
+    """What the ledger says was copied is not copied again because the checkpoint is gone."""
+    held = Position(TopicPartition("t", 3), 0, 20, None, recorded=9)
+    assert str(data_loss(held)) == (
+        "t-3: its checkpoint is gone, and the ledger says that it was copied up to offset 9; restore the topic"
+        " __relay_checkpoints; to go on from offset 9 all the same, set on_data_loss: continue"
+    )
+    assert not plan_windows([held], EARLIEST).windows
 
 
 def test_a_guard_holds_back_its_topic_partition_alone():

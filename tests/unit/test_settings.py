@@ -305,7 +305,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "a key that resembles none",
         {"@/health": {}},
-        "@.health: unknown key; valid keys: copy, destination, lanes, owners, source, start, topics, window",
+        "@.health: unknown key; valid keys: copy, destination, lanes, on_data_loss, owners, source, start, topics, window",
     ),
     ("the attribute's name instead of the key's", {"@/copying": {}}, "@.copying: unknown key; did you mean 'copy'?"),
     # missing keys

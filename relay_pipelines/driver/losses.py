@@ -1,0 +1,145 @@
+"""Going on after a loss, where the configuration says so: the checkpoint is moved behind it, and the ledger keeps the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from relay_pipelines.copy import checkpoint as checkpoints
+from relay_pipelines.copy import ledger
+from relay_pipelines.copy.clock import Clock
+from relay_pipelines.copy.copier import transactional_id
+from relay_pipelines.driver import survey, topics
+from relay_pipelines.driver.owning import commit, take_over
+from relay_pipelines.driver.survey import Belongs, Survey
+from relay_pipelines.errors import DataLossError, DestinationError
+from relay_pipelines.model import Checkpoint, LedgerEntry, OffsetRange, Skipped, TopicPartition
+from relay_pipelines.plan.windows import Loss, OnDataLoss, Position, data_loss, loss
+from relay_pipelines.settings import Mirror
+from relay_pipelines.wire.cluster import ClusterClient
+
+_BY_DRIVER = "driver"
+
+
+def survey_and_accept(
+    name: str,
+    mirror: Mirror,
+    clock: Clock,
+    only_topic: str | None = None,
+    *,
+    belongs: Belongs = survey.everything,
+    first_node: int = 0,
+    configs: bool = True,
+    patient: bool = True,
+) -> Survey:
+    """Survey for those who copy: with `on_data_loss: continue` the losses are accepted, and the survey is taken again.
+
+    Args and Raises: those of `survey.take`.
+    """
+
+    def take() -> Survey:
+        return survey.take(
+            name, mirror, clock, only_topic, belongs=belongs, first_node=first_node, configs=configs, patient=patient
+        )
+
+    taken = take()
+    if mirror.on_data_loss is OnDataLoss.FAIL:
+        return taken
+    accepted = accept(taken, mirror, clock)
+    return replace(take(), accepted=tuple(accepted)) if accepted else taken
+
+
+def accept(taken: Survey, mirror: Mirror, clock: Clock) -> list[DataLossError]:
+    """Move the checkpoint of every topic-partition with a loss to where it can go on; return what was lost.
+
+    A topic-partition whose checkpoint has moved since the survey is left alone: somebody else has dealt with it.
+
+    Raises:
+        RelayError: the destination does not answer, or refuses.
+    """
+    lost = [(position, found) for position in taken.positions if (found := loss(position))]
+    if not lost:
+        return []
+    options, accepted = mirror.copy_options, []
+    topics.create_own(taken, mirror.destination.replication_factor, options.request_timeout_ms, clock)
+    with ClusterClient(taken.destination, DestinationError, f"relay-{taken.mirror}", options.request_timeout_ms) as client:
+        for position, found in lost:
+            at = position.topic_partition
+            producer = take_over(client, transactional_id(taken.mirror, at), options, clock)
+            known = taken.checkpoints.get(at)
+            key = checkpoints.key_of(taken.mirror, at)
+            home = checkpoints.home(checkpoints.TOPIC, key)
+            current = checkpoints.read_own(client, taken.mirror, at, (known, taken.checkpoint_ends.get(home, 0)), options, clock)
+            error = data_loss(position)
+            if current != known or error is None:
+                continue
+            following = _moved(taken, position, found, clock.now_ms())
+            entry = _gap(position, found, following)
+            commit(
+                producer,
+                {home: checkpoints.to_batch(following), checkpoints.home(ledger.TOPIC, key): ledger.to_batch(entry)},
+            )
+            accepted.append(error)
+    return accepted
+
+
+def _moved(taken: Survey, position: Position, found: Loss, now_ms: int) -> Checkpoint:
+    at = position.topic_partition
+    before = taken.checkpoints.get(at) or _as_recorded(taken.recorded[at])
+    there = taken.destination_topics.get(taken.destinations[at.topic])
+    rewound = position.recreated or found.resume < before.next_offset
+    return replace(
+        before,
+        next_offset=found.resume,
+        leader_epoch=-1,
+        # nothing that was known of the source's topic need hold for what it is now
+        topic_ids={} if position.recreated else before.topic_ids,
+        fingerprint=None if rewound else before.fingerprint,
+        destination_next_offset=-1 if position.copy_gone else before.destination_next_offset,
+        destination_topic_id=there.topic_id if there and position.copy_gone else before.destination_topic_id,
+        run_id=_BY_DRIVER,
+        committed_at_ms=now_ms,
+        reset_at_ms=now_ms,
+    )
+
+
+def _as_recorded(entry: LedgerEntry) -> Checkpoint:
+    """What the checkpoint said, as far as the ledger entry of the same commit tells."""
+    return Checkpoint(
+        mirror=entry.mirror,
+        source=entry.source.topic_partition,
+        next_offset=entry.source.end,
+        leader_epoch=-1,
+        node=entry.node,
+        topic_ids={},
+        cluster_ids={},
+        destination=entry.destination.topic_partition,
+        destination_next_offset=entry.destination.end,
+        fingerprint=None,
+        run_id=entry.run_id,
+        committed_at_ms=entry.committed_at_ms,
+    )
+
+
+def _gap(position: Position, found: Loss, following: Checkpoint) -> LedgerEntry:
+    at, destination = position.topic_partition, following.destination
+    ahead = position.next_offset is not None and not position.recreated and found.resume > position.next_offset
+    source = OffsetRange(at, position.next_offset or 0 if ahead else found.resume, found.resume)
+    place = max(0, following.destination_next_offset)
+    skipped: Mapping[str, int] = {str(Skipped.LOST): len(source)} if ahead else {}
+    return LedgerEntry(
+        mirror=following.mirror,
+        source=source,
+        destination=OffsetRange(TopicPartition(destination.topic, destination.partition), place, place),
+        records=0,
+        size_bytes=0,
+        batches=0,
+        rewritten=0,
+        skipped=dict(skipped),
+        digest=f"{0:08x}",
+        node=following.node,
+        window="",
+        run_id=following.run_id,
+        committed_at_ms=following.committed_at_ms,
+        gap=found.what,
+    )

@@ -1,0 +1,282 @@
+"""The guards against silent data loss, each on real brokers: first the mirror stops; told to continue, it goes on, and tells."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from relay_pipelines.copy import checkpoint
+from relay_pipelines.copy.clock import SystemClock
+from relay_pipelines.copy.task import copy_ranges
+from relay_pipelines.driver import losses, planning, survey
+from relay_pipelines.driver.follow import LedgerFollower
+from relay_pipelines.driver.recount import Recount, recount
+from relay_pipelines.driver.survey import Survey
+from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.errors import DataLossError
+from relay_pipelines.model import Cluster, CopyJob, LedgerEntry, OffsetRange, TopicPartition
+from relay_pipelines.plan.windows import StartPolicy
+from relay_pipelines.settings import Mirror
+from tests.copying import KEPT, ensure_homes, numbered, settled_end
+from tests.independent import Record, create, delete, delete_before, records_of, until, write
+
+CLOCK = SystemClock()
+
+
+@dataclass
+class Copied:
+    """A topic-partition of which ten records were copied."""
+
+    source: Cluster
+    destination: Cluster
+    topic: str
+    name: str = ""
+    expected: list[Record] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.name = self.name or f"loss-{self.topic[-8:]}"
+        self.at, self.to = TopicPartition(self.topic, 0), TopicPartition(f"copy.{self.topic}", 0)
+        create(self.source, self.topic, 1, KEPT)
+        create(self.destination, self.to.topic, 1, KEPT)
+        ensure_homes(self.destination)
+        self.write(0, 10)
+        self.copy(self.survey())
+
+    def mirror(self, on_data_loss: str = "fail") -> Mirror:
+        return Mirror.model_validate(
+            {
+                "source": {"nodes": [{"name": "only", "bootstrap_servers": ",".join(self.source.bootstrap_servers)}]},
+                "destination": {"bootstrap_servers": ",".join(self.destination.bootstrap_servers)},
+                "topics": {"allow": [self.topic], "rename": "copy.{topic}"},
+                "on_data_loss": on_data_loss,
+            }
+        )
+
+    def write(self, first: int, count: int) -> None:
+        """Write records at the source that are to arrive."""
+        records = numbered(count, first=first)
+        write(self.source, self.at, records)
+        self.expected += records
+
+    def survey(self, on_data_loss: str = "fail") -> Survey:
+        return losses.survey_and_accept(self.name, self.mirror(on_data_loss), CLOCK)
+
+    def loss(self) -> DataLossError:
+        """What holds the topic-partition back, with nothing planned."""
+        plan = planning.plan(self.survey(), StartPolicy.EARLIEST)
+        assert not plan.windows
+        (loss,) = plan.data_losses
+        return loss
+
+    def copy(self, taken: Survey) -> list[OffsetRange]:
+        """Copy what is planned, and wait for the checkpoint; the source ranges."""
+        ranges = planning.plan(taken, StartPolicy.EARLIEST).ranges
+        outcomes = list(copy_ranges(CopyJob(taken.mirror, "run", taken.node, self.destination), ranges))
+        assert [one.error for one in outcomes] == [""] * len(outcomes)
+        ends = {one.source.topic_partition: one.source.end for one in ranges}
+        until(lambda: ends.items() <= self.reached().items(), "the checkpoint")
+        return [one.source for one in ranges]
+
+    def reached(self) -> dict[TopicPartition, int]:
+        """How far the checkpoints are."""
+        stored = survey.stored(self.name, self.mirror(), CLOCK)
+        return {at: one.next_offset for at, one in stored.checkpoints.items()}
+
+    def arrived(self) -> list[Record]:
+        """What is at the destination."""
+        settled_end(self.destination, self.to)
+        return records_of(self.destination, self.to)
+
+    def ledger(self) -> list[LedgerEntry]:
+        """All entries, in the order of their commits."""
+        follower = LedgerFollower(self.destination, self.name, None, self.mirror().copy_options, CLOCK)
+        try:
+            return follower.history(settled=True)
+        finally:
+            follower.close()
+
+    def recount(self, wanted: OffsetRange, planned_at_ms: int) -> Recount:
+        """The count check of a window that was planned then."""
+        options = self.mirror().copy_options
+        return recount(self.name, [wanted], self.destination, options, CLOCK, planned_at_ms)[self.at]
+
+
+@pytest.fixture(scope="module")
+def own_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
+    """A cluster that may be damaged."""
+    cluster = EmbeddedCluster("own", folder=tmp_path_factory.mktemp("own"))
+    cluster.start()
+    yield cluster
+    cluster.discard()
+
+
+@pytest.fixture
+def copied(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str) -> Copied:
+    """Ten records, copied."""
+    return Copied(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
+
+
+def retention(copied: Copied) -> None:
+    """Of twenty records more, retention takes the first fifteen."""
+    write(copied.source, copied.at, numbered(20, first=10))
+    delete_before(copied.source, copied.at, 25)
+    copied.expected += numbered(5, first=25)
+
+
+def source_created_anew(copied: Copied) -> None:
+    """The topic at the source is another one, and has grown past the checkpoint."""
+    delete(copied.source, copied.topic)
+    create(copied.source, copied.topic, 1, KEPT)
+    copied.write(100, 12)
+
+
+def destination_created_anew(copied: Copied) -> None:
+    """The topic at the destination is another one, empty; the source has gone on."""
+    delete(copied.destination, copied.to.topic)
+    create(copied.destination, copied.to.topic, 1, KEPT)
+    copied.expected = []
+    copied.write(10, 5)
+
+
+def destination_deleted(copied: Copied) -> None:
+    """The topic at the destination is gone; created by whoever goes on."""
+    delete(copied.destination, copied.to.topic)
+    copied.expected = []
+    copied.write(10, 5)
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is damaged, what the guard says, where the copy goes on, and what the ledger then says of the gap's offsets."""
+
+    damage: Callable[[Copied], None]
+    says: str
+    goes_on: OffsetRange
+    lost: int = 0
+
+
+HERE = TopicPartition("", 0)
+CASES = {
+    "retention": Case(retention, "retention took the offsets [10, 25) before they were copied", OffsetRange(HERE, 25, 30), 15),
+    "source created anew": Case(source_created_anew, "was deleted and created again", OffsetRange(HERE, 0, 12)),
+    "destination created anew": Case(destination_created_anew, "and created again", OffsetRange(HERE, 10, 15)),
+    "destination deleted": Case(destination_deleted, "was deleted at the destination", OffsetRange(HERE, 10, 15)),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_stops_and_goes_on_when_told(copied: Copied, case: Case) -> None:
+    """The guard names the loss; accepted, the copy goes on behind it, the ledger keeps the reason, the check fails by it."""
+    case.damage(copied)
+
+    loss = copied.loss()
+    assert case.says in str(loss)
+    assert f"to go on from offset {case.goes_on.start} all the same, set on_data_loss: continue" in loss.remedy
+    assert (loss.exit_code, loss.topic_partition, loss.offset) == (3, copied.at, 10)
+
+    assert_goes_on(copied, case)
+
+
+def assert_goes_on(copied: Copied, case: Case) -> None:
+    """With `on_data_loss: continue`."""
+    taken = copied.survey("continue")
+    planned_at_ms = CLOCK.now_ms()
+    assert [case.says in str(one) for one in taken.accepted] == [True]
+    if copied.to.topic not in taken.destination_topics:
+        create(copied.destination, copied.to.topic, 1, KEPT)
+    (went_on,) = copied.copy(taken)
+    assert (went_on.start, went_on.end) == (case.goes_on.start, case.goes_on.end)
+    assert copied.arrived() == copied.expected
+
+    before, gap, after = copied.ledger()
+    assert (before.gap, after.gap) == ("", "")
+    assert case.says in gap.gap
+    assert gap.skipped == ({"lost": case.lost} if case.lost else {})
+    assert (len(gap.source), gap.source.end) == (case.lost, went_on.start)
+
+    found = copied.recount(went_on, planned_at_ms)
+    assert [case.says in one for one in found.gaps] == [True]
+    assert (found.problems, found.counted) == ([], len(went_on))
+    if case.goes_on.start:
+        assert not copied.recount(OffsetRange(copied.at, 0, 5), 1).gaps, "what was copied before has nothing to do with it"
+    void = copied.recount(OffsetRange(copied.at, 600, 610), 1)
+    assert void.unaccounted == 10
+    if not case.lost:
+        assert ([case.says in one for one in void.gaps], void.problems) == ([True], []), "planned before the loss, never copied"
+
+    again = copied.survey("continue")
+    assert not again.accepted, "once is enough"
+    assert not planning.plan(again, StartPolicy.EARLIEST).windows
+    copied.write(500, 3)
+    (later,) = copied.copy(copied.survey("continue"))
+    assert not copied.recount(later, CLOCK.now_ms()).gaps, "the next window is whole"
+    assert copied.arrived() == copied.expected
+
+
+def test_a_log_cut_off_and_written_anew(
+    own_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+) -> None:
+    """A broker comes back with an older disk, and grows past the checkpoint: only the leader epoch tells."""
+    copied = Copied(own_cluster.cluster(), destination_cluster.cluster(), topic_name)
+    (broker,) = own_cluster.brokers
+    log = own_cluster.folder / "broker-1" / "data" / f"{topic_name}-0"
+    broker.stop()
+    shutil.copytree(log, backup := own_cluster.folder / "backup")
+    broker.start()
+    copied.write(10, 10)
+    copied.copy(copied.survey())
+    broker.stop()
+    shutil.rmtree(log)
+    shutil.copytree(backup, log)
+    broker.start()
+    copied.write(1000, 15)
+
+    assert "the log was cut off at offset 10, below the checkpoint, and written anew" in str(loss := copied.loss())
+    assert (loss.exit_code, loss.offset) == (3, 20)
+
+    taken = copied.survey("continue")
+    (went_on,) = copied.copy(taken)
+    assert (went_on.start, went_on.end) == (10, 25)
+    assert copied.arrived() == copied.expected, "what was replaced at the source stays at the destination"
+    *_, gap, after = copied.ledger()
+    assert "cut off at offset 10" in gap.gap
+    assert len(after.source) == 15
+
+
+def test_the_checkpoint_topic_is_lost(source_cluster: EmbeddedCluster, own_cluster: EmbeddedCluster, topic_name: str) -> None:
+    """Without checkpoints a mirror would copy everything again; the ledger knows better, and puts them right."""
+    copied = Copied(source_cluster.cluster(), own_cluster.cluster(), topic_name)
+    copied.write(10, 5)
+    delete(copied.destination, checkpoint.TOPIC)
+
+    assert "its checkpoint is gone, and the ledger says that it was copied up to offset 10" in str(loss := copied.loss())
+    assert loss.exit_code == 3
+
+    taken = copied.survey("continue")
+    assert len(taken.accepted) == 1
+    (went_on,) = copied.copy(taken)
+    assert (went_on.start, went_on.end) == (10, 15)
+    assert copied.arrived() == copied.expected
+    assert "its checkpoint is gone" in copied.ledger()[1].gap
+
+
+def test_the_checkpoint_topic_came_back_empty(
+    source_cluster: EmbeddedCluster, own_cluster: EmbeddedCluster, topic_name: str
+) -> None:
+    """Deleted and created anew, it holds nothing of the mirror: that is no first run."""
+    copied = Copied(source_cluster.cluster(), own_cluster.cluster(), topic_name)
+    delete(copied.destination, checkpoint.TOPIC)
+    create(copied.destination, checkpoint.TOPIC, checkpoint.PARTITIONS, checkpoint.CONFIGS)
+    assert "its checkpoint is gone" in str(copied.loss())
+
+
+def test_nothing_is_written_by_those_who_look(copied: Copied) -> None:
+    """A survey alone accepts nothing, whatever the configuration says."""
+    retention(copied)
+    mirror = copied.mirror("continue")
+    (loss,) = planning.plan(survey.take(copied.name, mirror, CLOCK), StartPolicy.EARLIEST).data_losses
+    assert "retention took" in str(loss)
+    assert len(copied.ledger()) == 1
