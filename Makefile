@@ -36,7 +36,7 @@ check: setup  ## Linters, types and the rules on who may import whom.
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-demo: setup  ## Two upstream clusters and a destination on this machine, mirrored while a process is killed.
+demo: setup  ## Two upstream clusters and a destination on this machine, mirrored while the mirror and a node are killed.
 	$(BIN)/relay demo
 
 ui: setup  ## The same clusters, mirrored by Dagster: http://127.0.0.1:3000

@@ -11,6 +11,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from relay_pipelines.errors import RelayError
+
 _GONE_SECONDS = 15.0
 _POLL_SECONDS = 0.02
 
@@ -68,6 +70,19 @@ class Command:
     def wait(self) -> int:
         """Wait for its end and return its exit code."""
         return self._process.wait()
+
+    def check(self) -> None:
+        """Wait for its end, and refuse to go on when it failed.
+
+        Raises:
+            RelayError: with what it said last.
+        """
+        code = self.wait()
+        if code:
+            said = next((line for line in reversed(self.output) if line.startswith("error")), "it said nothing")
+            raise RelayError(
+                f"`{self.shown}` ended with exit code {code}: {said}", remedy=f"with --keep its output stays in {self.log.name}"
+            )
 
     def kill(self) -> None:
         """Kill the process alone, with SIGKILL; its Spark is left to notice."""

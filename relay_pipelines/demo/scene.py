@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -49,20 +49,26 @@ class Scene:
 
     Args:
         nodes: the two identical upstream clusters.
+        processes: the clusters by name, to be killed and started again.
     """
 
     folder: Path
     nodes: tuple[Cluster, Cluster]
     destination: Cluster
+    processes: Mapping[str, EmbeddedCluster]
 
     @property
     def clusters(self) -> tuple[Cluster, Cluster, Cluster]:
         """The nodes and the destination."""
         return (*self.nodes, self.destination)
 
-    def write_relay_yaml(self, chunk: str) -> str:
-        """Write the configuration and return its text."""
-        text = _RELAY_YAML.format(mirror=MIRROR, nodes=self.nodes, destination=self.destination, chunk=chunk)
+    def write_relay_yaml(self, chunk: str, more: str = "") -> str:
+        """Write the configuration and return its text.
+
+        Args:
+            more: lines to stand behind the last ones, which say how to copy.
+        """
+        text = _RELAY_YAML.format(mirror=MIRROR, nodes=self.nodes, destination=self.destination, chunk=chunk) + more
         (self.folder / "relay.yaml").write_text(text)
         return text
 
@@ -73,6 +79,15 @@ class Scene:
             admin = AdminClient({"bootstrap.servers": ",".join(node.bootstrap_servers), "log_level": 0})
             for created in admin.create_topics(topics).values():
                 created.result(_TIMEOUT_SECONDS)
+
+    def kill(self, node: str) -> None:
+        """Kill a node's broker with SIGKILL; its data stays."""
+        _kill(self.processes[node])
+
+    def start_again(self, node: str) -> None:
+        """Start a killed node where it was, with the data it had, and wait until it serves."""
+        for broker in self.processes[node].brokers:
+            broker.start()
 
 
 @contextmanager
@@ -105,7 +120,7 @@ def clusters(at: Path) -> Iterator[Scene]:
             for started in [pool.submit(cluster.start) for cluster in made]:
                 started.result()
         a, b, destination = (cluster.cluster() for cluster in made)
-        yield Scene(at, (a, b), destination)
+        yield Scene(at, (a, b), destination, {cluster.name: cluster for cluster in made})
 
 
 def _kill(cluster: EmbeddedCluster) -> None:

@@ -1,4 +1,4 @@
-"""What people see of the demo: numbered steps with their times, the proof as a table."""
+"""What people see of the demo: numbered steps with their times, the proof and the nodes' shares as tables."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rich.table import Table
 
 from relay_pipelines.console.words import count, seconds
 from relay_pipelines.copy.clock import Clock
+from relay_pipelines.demo.origin import Share
 from relay_pipelines.demo.proof import Verdict
 
 _INDENT = "   "
@@ -95,6 +96,26 @@ def table(verdicts: Sequence[Verdict]) -> Table:
         made.add_row(str(one.topic_partition), *_sums([one], fields), _digests([one]), style=None if one.equal else "red")
     made.add_section()
     made.add_row("total", *_sums(verdicts, fields), _digests(verdicts), style="bold")
+    return made
+
+
+def shares_table(shares: Sequence[Share]) -> Table:
+    """One line per node that gave offsets of a topic-partition in a row, and the sum of every node."""
+    made = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    made.add_column("topic-partition")
+    made.add_column("node")
+    for name in ("from offset", "up to", "records", "commits"):
+        made.add_column(name, justify="right")
+    said = None
+    for one in shares:
+        at = one.source.topic_partition
+        offsets = count(one.source.start), count(one.source.end)
+        made.add_row("" if at == said else str(at), one.node, *offsets, count(one.records), count(one.chunks))
+        said = at
+    made.add_section()
+    for node in sorted({one.node for one in shares}):
+        records, chunks = (sum(getattr(one, name) for one in shares if one.node == node) for name in ("records", "chunks"))
+        made.add_row("total", node, "", "", count(records), count(chunks), style="bold")
     return made
 
 

@@ -62,9 +62,8 @@ def raise_curtain(folder: Path, port: int, teller: Teller, clock: Clock, until_t
     with teller.step(f"Write {count(_EVENTS)} events of a web shop to both upstream clusters"), teller.busy("writing"):
         upstream.write(shop.history(_EVENTS, clock.now_ms() - _NIGHT_MS))
         upstream.flush()
-    config = stage.folder / "relay.yaml"
-    config.write_text(stage.write_relay_yaml("8MiB") + _WINDOWS)
-    Catalog.beside(config).learn(MIRROR, PARTITIONS)
+    stage.write_relay_yaml("8MiB", _WINDOWS)
+    Catalog.beside(stage.folder / "relay.yaml").learn(MIRROR, PARTITIONS)
     until_the_end.enter_context(Arrivals(shop, upstream, _PER_SECOND, clock))
     with teller.step("Start Dagster, and in it the planner and the health sensor"), teller.busy("Dagster starts"):
         dagster = until_the_end.enter_context(running(stage.folder, port))

@@ -123,6 +123,8 @@ def _config(node: Cluster, compression: str) -> dict[str, object]:
         "bootstrap.servers": ",".join(node.bootstrap_servers),
         # with it, order is kept whatever is retried
         "enable.idempotence": True,
+        # a node that was killed and is back gets what it missed at once
+        "reconnect.backoff.max.ms": 500,
         "compression.type": compression,
         "linger.ms": 20,
         "batch.size": 128 << 10,
