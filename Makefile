@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup test check demo ui pictures bench bench-dagster lock clean prerequisites
+.PHONY: setup test chaos check demo ui pictures bench bench-dagster lock clean prerequisites
 .DEFAULT_GOAL := setup
 
 setup: $(STAMP)  ## Install everything into .venv; the command is .venv/bin/relay.
@@ -29,6 +29,9 @@ $(STAMP): requirements.lock pyproject.toml | prerequisites
 
 test: setup  ## The whole suite, on real brokers and real Spark.
 	$(BIN)/python -m pytest
+
+chaos: setup  ## Ten minutes of brokers killed, frozen and restarted while a mirror copies; another time: make chaos MINUTES=2 SEED=7
+	$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),10) $(addprefix --seed ,$(SEED))
 
 check: setup  ## Linters, types and the rules on who may import whom.
 	$(BIN)/ruff check .

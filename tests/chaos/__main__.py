@@ -1,0 +1,53 @@
+"""`python -m tests.chaos [--minutes N] [--seed N]`: brokers die, freeze and return while a mirror copies; was anything lost?"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from relay_pipelines.console.tables import show
+from relay_pipelines.console.words import stdout
+from relay_pipelines.copy.clock import SystemClock
+from relay_pipelines.spark.session import connect, end
+from tests.chaos.storm.storm import storm
+
+_INTERRUPTED = 130
+
+
+def main() -> int:
+    """Print what happens and what it came to; 0 if nothing was lost, doubled, altered or put out of order."""
+    arguments = _parse()
+    console = stdout()
+    folder = Path(tempfile.mkdtemp(prefix="relay-chaos-"))
+    console.print(f"{arguments.minutes:g} minutes with --seed {arguments.seed}; brokers in {folder}")
+    session = connect("local[2]")
+    try:
+        report = storm(arguments.minutes, arguments.seed, lambda: session, folder, SystemClock(), console.print)
+    except KeyboardInterrupt:
+        shutil.rmtree(folder)
+        console.print("interrupted")
+        return _INTERRUPTED
+    finally:
+        end(session)
+    show(console, report.comparison())
+    show(console, report.figures())
+    if report.good:
+        shutil.rmtree(folder)
+        return 0
+    console.print(f"the brokers' data and logs stay in {folder}")
+    return 1
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=10.0, help="how long brokers are struck: 10")
+    parser.add_argument("--seed", type=int, default=random.randrange(10_000), help="of what happens to whom; drawn when left out")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

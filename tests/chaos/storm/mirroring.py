@@ -1,0 +1,173 @@
+"""One mirror, run after run, as `relay run --stop-at-end` in a loop would; a run that fails is followed by the next."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from relay_pipelines.copy.clock import Clock
+from relay_pipelines.driver import planning, survey
+from relay_pipelines.driver.planning import RunPlan
+from relay_pipelines.driver.result import RunResult
+from relay_pipelines.driver.run import run
+from relay_pipelines.errors import RelayError
+from relay_pipelines.model import LedgerEntry, Outcome, Status
+from relay_pipelines.settings import Mirror
+from tests.chaos.storm.faults import NODES
+
+NAME = "storm"
+_RUN_SECONDS = 240.0
+_IDLE_SECONDS = 0.2
+_AGAIN_SECONDS = 0.5
+
+
+@dataclass
+class Tally:
+    """What the runs came to.
+
+    Args:
+        failures: how often a run failed, by the kind of its errors.
+        refusals: what a person would have to decide: nothing of the kind may ever come up here.
+        moved: runs in whose middle the node was left for the other one.
+        switched: runs that began with another node than the last one ended with.
+        split: ranges with committed records of more than one node.
+    """
+
+    runs: int = 0
+    failed: int = 0
+    records: int = 0
+    failures: Counter[str] = field(default_factory=Counter)
+    refusals: list[str] = field(default_factory=list)
+    moved: int = 0
+    switched: int = 0
+    split: int = 0
+
+    @property
+    def failovers(self) -> int:
+        """How often the mirror went on from another node."""
+        return self.moved + self.switched
+
+
+class Watch:
+    """Watches runs: which node is read, whether one copies now, and what was committed."""
+
+    def __init__(self, tally: Tally, tick: Callable[[], None]) -> None:
+        self.copying = threading.Event()
+        self.node = NODES[0]
+        self._tally = tally
+        self._tick = tick
+
+    def begin(self, plan: RunPlan) -> None:
+        """Called when a run knows what it is to do."""
+        self.node = plan.survey.node.name
+        if plan.windows:
+            self.copying.set()
+
+    def committed(self, entries: Sequence[LedgerEntry]) -> None:
+        """Called twice a second."""
+        self._tally.records += sum(one.records for one in entries)
+        self._tick()
+
+    def end(self, _result: RunResult) -> None:
+        """Called at the end of a run."""
+        self.copying.clear()
+
+
+class Mirroring:
+    """Runs a mirror on this thread and keeps count.
+
+    Args:
+        session: gives the Spark session.
+        say: where failures are told, each once until another one comes.
+        tick: called at least twice a second while a run copies, and after every run.
+    """
+
+    def __init__(
+        self, mirror: Mirror, session: Callable[[], Any], clock: Clock, say: Callable[[str], None], tick: Callable[[], None]
+    ) -> None:
+        self._mirror = mirror
+        self._session = session
+        self._clock = clock
+        self._say = say
+        self._tick = tick
+        self._node = ""  # which the last run ended with
+        self._said: list[str] = []
+        self.tally = Tally()
+        self.watch = Watch(self.tally, tick)
+
+    def run_once(self) -> bool:
+        """Copy all there is; whether nothing was left to copy.
+
+        Raises:
+            AssertionError: the run did not end.
+            KeyboardInterrupt: somebody wants this to end.
+        """
+        deadline = self._clock.monotonic() + _RUN_SECONDS
+        self.tally.runs += 1
+        try:
+            planned = planning.plan(survey.take(NAME, self._mirror, self._clock), self._mirror.start)
+            result = run(
+                planned,
+                self._mirror,
+                self._session,
+                [self.watch],
+                self._clock,
+                stop=lambda: self._clock.monotonic() > deadline,
+            )
+        except RelayError as error:
+            self._failed([error], [])
+            return False
+        finally:
+            self._tick()
+        if result.interrupted:
+            assert self._clock.monotonic() <= deadline, f"a run did not end within {_RUN_SECONDS:g} s"
+            raise KeyboardInterrupt
+        self._follow(planned, result)
+        if result.exit_code:
+            self._failed(result.errors, result.outcomes)
+        elif not planned.ranges:
+            self._clock.sleep(_IDLE_SECONDS)
+            return True
+        return False
+
+    def begin(self, within_seconds: float) -> None:
+        """Run until something was copied: from then on Spark is warm."""
+        deadline = self._clock.monotonic() + within_seconds
+        while not self.tally.records:
+            assert self._clock.monotonic() < deadline, f"nothing was copied within {within_seconds:g} s"
+            self.run_once()
+
+    def settle(self, within_seconds: float) -> None:
+        """Run until a run finds nothing."""
+        deadline = self._clock.monotonic() + within_seconds
+        while not self.run_once():
+            assert self._clock.monotonic() < deadline, f"all is calm, and runs still find something after {within_seconds:g} s"
+
+    def _follow(self, planned: RunPlan, result: RunResult) -> None:
+        first = planned.survey.node.name
+        if self._node not in {"", first}:
+            self.tally.switched += 1
+        self._node = first
+        nodes = [[segment.node for segment in outcome.segments] for outcome in result.outcomes]
+        self.tally.split += sum(len(set(one)) > 1 for one in nodes)
+        others = [one[-1] for one in nodes if set(one) - {first}]
+        if others:
+            self.tally.moved += 1
+            self._node = others[-1]
+
+    def _failed(self, errors: Sequence[RelayError], outcomes: Sequence[Outcome]) -> None:
+        self.tally.failed += 1
+        bad = [one for one in outcomes if one.status is not Status.DONE]
+        kinds = {type(one).__name__ for one in errors} | {one.error_kind for one in bad}
+        lines = [str(one) for one in errors] + [one.error for one in bad]
+        codes = [one.exit_code for one in errors] + [one.exit_code for one in bad]
+        self.tally.failures.update(kinds)
+        self.tally.refusals += [line for line, code in zip(lines, codes, strict=True) if code > 1]
+        if lines != self._said:
+            self._said = lines
+            for line in dict.fromkeys(lines):
+                self._say(f"run {self.tally.runs} failed: {line}")
+        self._clock.sleep(_AGAIN_SECONDS)

@@ -1,0 +1,89 @@
+"""What a chaos run came to, and how it is told."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from relay_pipelines.console.words import count, seconds
+from relay_pipelines.model import TopicPartition
+from tests.chaos.storm.faults import Kind
+from tests.chaos.storm.mirroring import Tally
+from tests.chaos.storm.verdict import Stall, Verdict
+
+
+@dataclass(frozen=True)
+class Report:
+    """All figures of a chaos run.
+
+    Args:
+        seconds: from the first record to the end of the last run.
+        ledger: what is wrong with the ledger; empty if it covers every offset once.
+        held_back: topic-partitions in which a transaction was left open.
+    """
+
+    seed: int
+    seconds: float
+    struck: Counter[Kind]
+    tally: Tally
+    stall: Stall
+    verdicts: Mapping[TopicPartition, Verdict]
+    ledger: str
+    held_back: list[str]
+
+    @property
+    def good(self) -> bool:
+        """Whether nothing was lost, doubled, altered or put out of order, and the books agree."""
+        return all(one.good for one in self.verdicts.values()) and not self.ledger and not self.held_back
+
+    def total(self, of: Callable[[Verdict], int]) -> int:
+        """A figure's sum over all topic-partitions."""
+        return sum(map(of, self.verdicts.values()))
+
+    def figures(self) -> Table:
+        """One line per figure."""
+        tally, stall = self.tally, self.stall
+        where = f" ({stall.topic_partition})" if stall.topic_partition else ""
+        kinds = ", ".join(f"{kind} {times}" for kind, times in sorted(tally.failures.items()))
+        table = _table(f"chaos: {seconds(self.seconds)}, seed {self.seed}", "figure", "value")
+        for name, value in {
+            "kills": count(self.struck[Kind.KILL]),
+            "stops (SIGSTOP)": count(self.struck[Kind.STOP]),
+            "restarts": count(self.struck[Kind.RESTART]),
+            "failovers": f"{count(tally.failovers)}: {tally.moved} in the middle of a run, {tally.switched} between two",
+            "ranges of two nodes": count(tally.split),
+            "runs": count(tally.runs),
+            "failed runs": f"{count(tally.failed)}{f': {kinds}' if kinds else ''}",
+            "refusals": "; ".join(dict.fromkeys(tally.refusals)) or "0",
+            "longest stall": f"{stall.seconds:.1f} s{where}",
+            "ledger": self.ledger or "covers every offset once",
+            "open transactions": "; ".join(self.held_back) or "0",
+            "records": count(self.total(lambda one: one.expected)),
+            "lost": count(self.total(lambda one: one.lost)),
+            "doubled": count(self.total(lambda one: one.doubled)),
+            "foreign": count(self.total(lambda one: one.foreign)),
+            "out of order": count(self.total(lambda one: one.disordered)),
+        }.items():
+            table.add_row(name, value)
+        return table
+
+    def comparison(self) -> Table:
+        """One line per topic-partition."""
+        table = _table("source against destination", "topic-partition")
+        for name in ("records", "arrived", "lost", "doubled", "foreign", "out of order"):
+            table.add_column(name, justify="right", no_wrap=True)
+        for at, one in self.verdicts.items():
+            figures = (one.expected, one.arrived, one.lost, one.doubled, one.foreign, one.disordered)
+            table.add_row(str(at), *map(count, figures))
+        return table
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
+    for name in columns:
+        table.add_column(name, overflow="fold")
+    return table

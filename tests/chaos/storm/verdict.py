@@ -1,0 +1,83 @@
+"""What arrived against what was there: pure functions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from relay_pipelines.model import TopicPartition
+from tests.independent import Record
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One topic-partition of the destination against its source.
+
+    Args:
+        lost: records of the source that did not arrive.
+        doubled: arrivals beyond the first, of records of the source.
+        foreign: arrivals that the source does not have; an altered record is one lost and one foreign.
+        disordered: first arrivals behind one that comes after them at the source.
+    """
+
+    expected: int
+    arrived: int
+    lost: int
+    doubled: int
+    foreign: int
+    disordered: int
+
+    @property
+    def good(self) -> bool:
+        """Whether all arrived once, unaltered and in order."""
+        return not (self.lost or self.doubled or self.foreign or self.disordered)
+
+
+def judge(expected: Sequence[Record], arrived: Sequence[Record]) -> Verdict:
+    """Compare record by record; every record of the source must be like no other there."""
+    places = {record: place for place, record in enumerate(expected)}
+    assert len(places) == len(expected), "records that are alike cannot be told apart"
+    counts = Counter(arrived)
+    furthest, disordered = -1, 0
+    for place in dict.fromkeys(places[record] for record in arrived if record in places):
+        disordered += place < furthest
+        furthest = max(furthest, place)
+    return Verdict(
+        expected=len(expected),
+        arrived=len(arrived),
+        lost=sum(record not in counts for record in places),
+        doubled=sum(times - 1 for record, times in counts.items() if record in places),
+        foreign=sum(times for record, times in counts.items() if record not in places),
+        disordered=disordered,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """The longest time that a topic-partition's oldest record waited without a commit, and when it ended."""
+
+    seconds: float = 0.0
+    topic_partition: TopicPartition | None = None
+    ended_at_ms: int = 0
+
+
+def longest_stall(entries: Iterable[Mapping[str, Any]], source: Mapping[TopicPartition, Sequence[Record]]) -> Stall:
+    """Find the longest time in which a topic-partition had a record to copy and committed nothing, after its first commit.
+
+    Args:
+        entries: the ledger's, in order per topic-partition.
+        source: all records by their offset, timestamped when they were written.
+    """
+    longest = Stall()
+    last_commits: dict[TopicPartition, int] = {}
+    for entry in entries:
+        at = TopicPartition(**entry["source"]["topic_partition"])
+        committed_ms = entry["committed_at_ms"]
+        waiting_since_ms = max(source[at][entry["source"]["start"]].timestamp[1], last_commits.get(at, committed_ms))
+        stalled = (committed_ms - waiting_since_ms) / 1000
+        if stalled > longest.seconds:
+            longest = Stall(stalled, at, committed_ms)
+        last_commits[at] = committed_ms
+    return longest

@@ -1,0 +1,111 @@
+"""Writes the same records to both nodes: same topic-partition, order and timestamp, so same offsets."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+from collections.abc import Mapping
+
+from confluent_kafka import Producer
+
+from relay_pipelines.copy.clock import Clock
+from relay_pipelines.model import Cluster, TopicPartition
+from tests.independent import CREATE_TIME, Record, client
+
+TOPICS = {"orders": 2, "payments": 2, "audit": 1}
+"""Their numbers of partitions."""
+_ALL = [TopicPartition(topic, partition) for topic, partitions in TOPICS.items() for partition in range(partitions)]
+_TICK_SECONDS = 0.05
+_VALUE_BYTES = 1_200
+
+
+class Writer:
+    """An idempotent producer per node. For a node that is down, records wait until it is back, in order.
+
+    Args:
+        per_second: records, to each node.
+    """
+
+    def __init__(self, nodes: Mapping[str, Cluster], seed: int, per_second: int, clock: Clock) -> None:
+        self._producers = {name: Producer(client(node, **_CONFIG)) for name, node in nodes.items()}
+        self._chance = random.Random(seed)
+        self._per_second = per_second
+        self._clock = clock
+        self._refused: list[str] = []
+        self.written: Counter[TopicPartition] = Counter()
+
+    @property
+    def count(self) -> int:
+        """Of records so far, each counted once."""
+        return self.written.total()
+
+    def write_until(self, over: threading.Event) -> None:
+        """Write at a steady rate."""
+        began = self._clock.monotonic()
+        while not over.wait(_TICK_SECONDS):
+            due = int((self._clock.monotonic() - began) * self._per_second)
+            for number in range(self.count, due):
+                self._write(self._chance.choice(_ALL), record(number, self._clock.now_ms(), self._chance))
+            for producer in self._producers.values():
+                producer.poll(0)
+
+    def flush(self, within_seconds: float) -> None:
+        """Wait until both nodes have all."""
+        for name, producer in self._producers.items():
+            left = producer.flush(within_seconds)
+            assert not left, f"node {name} still lacks {left} records after {within_seconds:g} s"
+        assert not self._refused, f"a node refused {len(self._refused)} records, the first with: {self._refused[0]}"
+
+    def _write(self, at: TopicPartition, one: Record) -> None:
+        for producer in self._producers.values():
+            while True:
+                try:
+                    producer.produce(
+                        at.topic,
+                        one.value,
+                        one.key,
+                        at.partition,
+                        self._delivered,
+                        timestamp=one.timestamp[1],
+                        headers=list(one.headers),
+                    )
+                    break
+                except BufferError:
+                    producer.poll(_TICK_SECONDS)
+        self.written[at] += 1
+
+    def _delivered(self, error: object, _message: object) -> None:
+        if error is not None:
+            self._refused.append(str(error))
+
+
+_CONFIG: dict[str, object] = {
+    "enable_idempotence": True,
+    "acks": "all",
+    # never given up: a record that one node alone lacks would make them differ for good
+    "message_timeout_ms": 0,
+    "retries": 2**31 - 1,
+    "linger_ms": 50,
+    "compression_type": "lz4",
+    "queue_buffering_max_messages": 1_000_000,
+    "reconnect_backoff_max_ms": 500,
+    # a node that is back has leaders again, which nobody else tells: five minutes by default
+    "topic_metadata_refresh_interval_ms": 1_000,
+    "retry_backoff_max_ms": 500,
+}
+
+
+def record(number: int, now_ms: int, chance: random.Random) -> Record:
+    """Make a record that is like no other: its number is in its key, its header or its value."""
+    name = b"%d" % number
+    match chance.randrange(4):
+        case 0:
+            return Record(name, None, (), (CREATE_TIME, now_ms))
+        case 1:
+            return Record(None, None, (("number", name), ("empty", None)), (CREATE_TIME, now_ms))
+        case 2:
+            return Record(None, name.ljust(chance.randrange(20, _VALUE_BYTES), b"."), (), (CREATE_TIME, now_ms))
+        case _:
+            noise = chance.randbytes(chance.randrange(_VALUE_BYTES))
+            return Record(b"key", noise, (("number", name), ("number", b"again")), (CREATE_TIME, now_ms))
