@@ -9,6 +9,7 @@ from collections import Counter as Tally
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from relay_pipelines.driver.planning import RunPlan
 from relay_pipelines.driver.result import RunResult
 from relay_pipelines.errors import ConfigError, RelayError
 from relay_pipelines.model import LedgerEntry, Outcome, Skipped, Status, TopicPartition
+from relay_pipelines.plan.nodes import Verdict
 
 PREFIX = "kafka_relay_"
 _DURATIONS = (0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
@@ -60,7 +62,7 @@ METRICS = (
         "offsets_skipped_total",
         "counter",
         ("topic", "reason"),
-        "Source offsets without a record at the destination: control, aborted or compaction_gap.",
+        "Source offsets without a record at the destination: control, aborted, compaction_gap or lost.",
     ),
     Metric("bytes_relayed_total", "counter", ("source_topic", "target_topic"), "Bytes of the record batches committed."),
     Metric(
@@ -80,6 +82,25 @@ METRICS = (
         "counter",
         ("node_id", "error"),
         "Failures of ranges or runs that lie at the source, by kind of error.",
+    ),
+    Metric(
+        "source_candidate_switches_total",
+        "counter",
+        ("node_id",),
+        "How often reading went on from this node after another one: between runs and in the middle of a range.",
+    ),
+    Metric("source_unhealthy_total", "counter", ("node_id",), "How often a run began and found the node not to be read."),
+    Metric(
+        "source_lag_threshold_exceeded_total",
+        "counter",
+        ("node_id",),
+        "How often a run began and found the node further behind the others than lag_threshold.",
+    ),
+    Metric(
+        "source_quarantined",
+        "gauge",
+        ("node_id",),
+        "1 while the node is in quarantine, since it does not hold what was copied from another one.",
     ),
     Metric(
         "target_errors_total", "counter", ("error",), "Failures of ranges or runs that lie at the destination, by kind of error."
@@ -137,6 +158,10 @@ class MetricsObserver:
             self._lag(survey.mirror, position.topic_partition).set(ahead.get(position.topic_partition, 0))
         for checkpoint in survey.checkpoints.values():
             self._last_commit(survey.mirror, checkpoint.committed_at_ms)
+        if survey.left_node:
+            self._metrics["source_candidate_switches_total"].labels(self._node).inc()
+        for verdict in survey.verdicts:
+            self._verdict(verdict)
 
     def committed(self, entries: Sequence[LedgerEntry]) -> None:
         """Count committed chunks."""
@@ -149,6 +174,8 @@ class MetricsObserver:
             self.failed(result.mirror, type(error).__name__, self._node)
         for outcome in result.outcomes:
             self._outcome(result.mirror, outcome)
+        for node in result.diverged:
+            self._metrics["source_quarantined"].labels(node).set(1)
         if result.copying_seconds:
             self._metrics["window_duration_seconds"].labels(result.mirror).observe(result.copying_seconds)
         if result.exit_code == 0:
@@ -182,9 +209,19 @@ class MetricsObserver:
         self._lag(entry.mirror, source).dec(len(entry.source))
         self._last_commit(entry.mirror, entry.committed_at_ms)
 
+    def _verdict(self, verdict: Verdict) -> None:
+        self._metrics["source_quarantined"].labels(verdict.name).set(verdict.quarantined)
+        if verdict.eligible and not verdict.healthy:
+            self._metrics["source_lag_threshold_exceeded_total"].labels(verdict.name).inc()
+        elif not verdict.eligible:
+            self._metrics["source_unhealthy_total"].labels(verdict.name).inc()
+
     def _outcome(self, mirror: str, outcome: Outcome) -> None:
         if outcome.status is not Status.DONE:
             self.failed(mirror, outcome.error_kind, outcome.node)
+        for before, segment in pairwise(outcome.segments):
+            if segment.node != before.node:
+                self._metrics["source_candidate_switches_total"].labels(segment.node).inc()
         # their sum is known, and a summary holds no more than sum and count
         for _ in range(outcome.chunks):
             self._metrics["commit_duration_seconds"].labels(mirror).observe(outcome.commit_seconds / outcome.chunks)

@@ -7,7 +7,7 @@ from typing import Any
 
 import dagster as dg
 
-from relay_pipelines.checks import message_counts
+from relay_pipelines.checks import divergence, message_counts
 from relay_pipelines.driver.signals import Stop
 from relay_pipelines.driver.survey import Survey
 from relay_pipelines.errors import RelayError
@@ -126,6 +126,9 @@ def _copy(
             if error.exit_code in _USELESS_TO_RETRY:
                 _forbid_retries(context)
             raise dg.Failure(f"window {frozen.key}: {error}") from None
+    for node, why in report.result.diverged.items():
+        context.log.error("node %s is in quarantine: %s", node, why)
+        context.instance.report_runless_asset_event(divergence.evaluation(lane.mirror, node, why))
     if report.result.interrupted:
         raise dg.DagsterExecutionInterruptedError
     return report

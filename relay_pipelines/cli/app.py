@@ -63,11 +63,22 @@ def check(context: typer.Context, mirror: MirrorNames = None) -> int:
 
 
 @app.command()
-def nodes(context: typer.Context, mirror: MirrorNames = None, *, as_json: Json = False) -> int:
+def nodes(
+    context: typer.Context,
+    mirror: MirrorNames = None,
+    clear: Annotated[
+        list[str] | None,
+        typer.Option("--clear", metavar="NODE", help="Read a node again that was put into quarantine; may be repeated."),
+    ] = None,
+    *,
+    as_json: Json = False,
+) -> int:
     """Ask every upstream node: does it serve, how far is it behind, and which one is read."""
-    from relay_pipelines.cli import look
+    from relay_pipelines.cli import nodes as command
 
-    return look.nodes(context.obj, mirror or [], as_json=as_json)
+    if clear:
+        return command.clear(context.obj, mirror or [], clear)
+    return command.show(context.obj, mirror or [], as_json=as_json)
 
 
 @app.command()

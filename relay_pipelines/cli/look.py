@@ -1,4 +1,4 @@
-"""The commands that only look: check, nodes, plan, status, ledger."""
+"""The commands that only look: check, plan, status, ledger."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from relay_pipelines.console import documents, say, tables
 from relay_pipelines.console.words import plural, stdout
 from relay_pipelines.copy.clock import SystemClock
 from relay_pipelines.driver import check as probe
-from relay_pipelines.driver import nodes as upstream
 from relay_pipelines.driver import planning, survey, topics
 from relay_pipelines.driver.follow import LedgerFollower
 from relay_pipelines.driver.planning import RunPlan
-from relay_pipelines.errors import SourceError
 from relay_pipelines.model import LedgerEntry
 
 
@@ -39,25 +37,6 @@ def plan(invocation: Invocation, names: Sequence[str], topic: str | None, *, why
                 _show_plan(planned, why=why)
             for loss in planned.data_losses:
                 invocation.fail(loss, name)
-    if as_json:
-        say.document({"mirrors": found})
-    return invocation.exit_code
-
-
-def nodes(invocation: Invocation, names: Sequence[str], *, as_json: bool) -> int:
-    """Show what every node answers, and which one would be read."""
-    clock = SystemClock()
-    found = []
-    for name, mirror in chosen(invocation.settings(), names).items():
-        with invocation.tolerating(name):
-            stored = survey.stored(name, mirror, clock)
-            states = upstream.probe(name, mirror, clock, stored.quarantined)
-            made = upstream.choice(mirror, states, stored.checkpoints)
-            found.append(documents.nodes(name, states, made))
-            if not as_json:
-                tables.show(stdout(), tables.nodes(name, states, made))
-            if made.name is None:
-                invocation.fail(SourceError(f"no node can be read: {made.why}", remedy="see why, node by node"), name)
     if as_json:
         say.document({"mirrors": found})
     return invocation.exit_code

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from relay_pipelines.copy import checkpoint
 from relay_pipelines.copy.clock import Clock
+from relay_pipelines.copy.upstream import diverged, holds
 from relay_pipelines.driver.owning import commit, take_over
-from relay_pipelines.errors import DestinationError
+from relay_pipelines.errors import DestinationError, SourceError
+from relay_pipelines.model import Checkpoint, Cluster
 from relay_pipelines.settings import Mirror
-from relay_pipelines.wire.cluster import ClusterClient
+from relay_pipelines.wire.cluster import LATEST, READ_COMMITTED, ClusterClient
 
 
 def put(name: str, mirror: Mirror, reasons: Mapping[str, str], clock: Clock) -> None:
@@ -28,3 +30,25 @@ def put(name: str, mirror: Mirror, reasons: Mapping[str, str], clock: Clock) -> 
             producer = take_over(client, f"relay.{name}..{node}", options, clock)
             home = checkpoint.home(checkpoint.TOPIC, checkpoint.quarantine_key(name, node))
             commit(producer, {home: checkpoint.quarantine_batch(name, node, why, clock.now_ms())})
+
+
+def compare(name: str, node: Cluster, checkpoints: Iterable[Checkpoint], timeout_ms: int, clock: Clock) -> str:
+    """Compare the last record copied of every topic-partition with what a node holds; what differs, empty if nothing does.
+
+    Topic-partitions that the node does not have that far are left out: that is no divergence, and makes it ineligible anyway.
+
+    Raises:
+        RelayError: the node does not answer, or refuses.
+    """
+    with ClusterClient(node, SourceError, f"relay-{name}-divergence", timeout_ms) as client:
+        there = client.metadata().topics
+        wanted = {
+            one.source: one
+            for one in checkpoints
+            if one.source.topic in there and one.source.partition in there[one.source.topic].leaders
+        }
+        ends = client.list_offsets(wanted, LATEST, READ_COMMITTED)
+        for at, one in sorted(wanted.items()):
+            if ends[at] >= one.next_offset and not holds(client, one, clock):
+                return str(diverged(node.name, one))
+    return ""

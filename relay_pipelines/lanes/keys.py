@@ -4,6 +4,7 @@ import dagster as dg
 
 MESSAGE_COUNTS = "message_counts"
 LAG = "lag"
+DIVERGENCE = "divergence"
 TAG_MIRROR = "relay/mirror"
 TAG_LANE = "relay/lane"
 TAG_NODE = "relay/node"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from relay_pipelines.model import TopicPartition
@@ -41,6 +41,7 @@ class Verdict:
         healthy: eligible, and not too far behind.
         behind: records that the most advanced eligible nodes have and it has not; 0 if it is not eligible.
         why: in words, what is wrong; empty if it is healthy.
+        quarantined: whether it is known to hold other records than were copied.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Verdict:
     healthy: bool
     behind: int = 0
     why: str = ""
+    quarantined: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,8 @@ def judge(views: Sequence[NodeView], copied: Mapping[TopicPartition, int], lag_t
     for offsets in ends.values():
         for at, end in offsets.items():
             most[at] = max(end, most.get(at, 0))
-    return [_verdict(one.name, reasons[one.name], ends.get(one.name, {}), most, lag_threshold) for one in views]
+    found = [_verdict(one.name, reasons[one.name], ends.get(one.name, {}), most, lag_threshold) for one in views]
+    return [replace(verdict, quarantined=bool(one.quarantined)) for verdict, one in zip(found, views, strict=True)]
 
 
 def choose(verdicts: Sequence[Verdict], current: str | None, failback: Failback, first: int = 0) -> Choice:

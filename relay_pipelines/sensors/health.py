@@ -4,10 +4,13 @@ import json
 
 import dagster as dg
 
-from relay_pipelines.driver import nodes
+from relay_pipelines.checks import divergence
+from relay_pipelines.copy.checkpoint import Stored
+from relay_pipelines.driver import nodes, survey
 from relay_pipelines.driver.nodes import NodeState
+from relay_pipelines.errors import RelayError
 from relay_pipelines.lanes import keys
-from relay_pipelines.plan.nodes import Verdict, judge
+from relay_pipelines.plan.nodes import Verdict
 from relay_pipelines.resources import KafkaResource
 from relay_pipelines.settings import Mirror
 
@@ -24,22 +27,38 @@ def build(name: str, mirror: Mirror) -> dg.SensorDefinition:
         tags={keys.TAG_MIRROR: name},
     )
     def health(context: dg.SensorEvaluationContext, kafka: KafkaResource) -> dg.SensorResult:
-        now = kafka.clock.now_ms() / 1000
-        states = nodes.probe(name, kafka.mirror(name), kafka.clock)
-        verdicts = judge([one.view for one in states], {}, kafka.mirror(name).source.health.lag_threshold)
+        now, settings = kafka.clock.now_ms() / 1000, kafka.mirror(name)
+        try:
+            stored, unknown = survey.stored(name, settings, kafka.clock), ""
+        except RelayError as error:  # the nodes can be judged all the same, by what they say of each other
+            stored, unknown = Stored(), f"; what was copied is not known: {error}"
+        states = nodes.probe(name, settings, kafka.clock, stored.quarantined)
+        verdicts = nodes.choice(settings, states, stored.checkpoints).verdicts
         said = json.loads(context.cursor or "{}")
-        healthy = {one.name: one.healthy for one in verdicts}
         again = now - said.get("at", 0.0) > _SAID_AGAIN_SECONDS
-        due = [
+        pairs = list(zip(states, verdicts, strict=True))
+        events: list[dg.AssetObservation | dg.AssetCheckEvaluation] = [
             _observation(name, state, verdict)
-            for state, verdict in zip(states, verdicts, strict=True)
+            for state, verdict in pairs
             if again or said.get("healthy", {}).get(verdict.name) != verdict.healthy
         ]
+        if not unknown:
+            before = said.get("quarantined", {})
+            events += [
+                divergence.evaluation(name, verdict.name, state.quarantined)
+                for state, verdict in pairs
+                if before.get(verdict.name) != verdict.quarantined
+            ]
         ill = [f"{one.name}: {one.why}" for one in verdicts if not one.healthy]
+        cursor = {
+            "healthy": {one.name: one.healthy for one in verdicts},
+            "quarantined": said.get("quarantined", {}) if unknown else {one.name: one.quarantined for one in verdicts},
+            "at": now if again else said["at"],
+        }
         return dg.SensorResult(
-            skip_reason="; ".join(ill) or f"{len(states)} of {len(states)} nodes are healthy",
-            cursor=json.dumps({"healthy": healthy, "at": now if again else said["at"]}),
-            asset_events=due,
+            skip_reason=("; ".join(ill) or f"{len(states)} of {len(states)} nodes are healthy") + unknown,
+            cursor=json.dumps(cursor),
+            asset_events=events,
         )
 
     return health

@@ -40,6 +40,7 @@ _ARROW = pa.schema(
         ("commit_seconds", pa.float64()),
         ("node", pa.string()),
         ("segments", pa.string()),
+        ("diverged", pa.string()),
         ("error_kind", pa.string()),
         ("error", pa.string()),
         ("exit_code", pa.int64()),
@@ -123,6 +124,7 @@ def _row(outcome: Outcome) -> dict[str, Any]:
         **row,
         "status": str(outcome.status),
         "segments": json.dumps([dataclasses.astuple(one) for one in outcome.segments]),
+        "diverged": json.dumps(outcome.diverged),
         "skipped": {str(reason): outcome.skipped.get(reason, 0) for reason in Skipped},
         "topic": planned.topic_partition.topic,
         "partition": planned.topic_partition.partition,
@@ -139,6 +141,7 @@ def _outcome(row: dict[str, Any]) -> Outcome:
         destination=TopicPartition(row.pop("destination_topic"), row.pop("destination_partition")),
         status=Status(row.pop("status")),
         segments=tuple(Segment(*one) for one in json.loads(row.pop("segments"))),
+        diverged=json.loads(row.pop("diverged")),
         skipped={reason: count for reason, count in row.pop("skipped").items() if count},
         **row,
     )

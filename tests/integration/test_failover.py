@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
 from threading import Event
+from typing import Any
 
 import pytest
+import yaml
 
 from relay_pipelines.copy.clock import SystemClock
 from relay_pipelines.copy.task import copy_ranges
-from relay_pipelines.driver import planning, survey
+from relay_pipelines.driver import planning, quarantine, survey
+from relay_pipelines.driver.result import RunResult
+from relay_pipelines.driver.run import run
 from relay_pipelines.driver.survey import Survey
 from relay_pipelines.embedded import EmbeddedCluster
-from relay_pipelines.errors import DataLossError, SourceError
+from relay_pipelines.errors import ConfigError, DataLossError, SourceError
+from relay_pipelines.metrics import MetricsObserver
 from relay_pipelines.model import Cluster, CopyJob, CopyOptions, Status, TopicPartition
 from relay_pipelines.plan.windows import StartPolicy
 from relay_pipelines.settings import Mirror
 from tests.copying import KEPT, ensure_homes
-from tests.independent import Record, create, records_of, until, write
+from tests.independent import Record, create, delete, read, records_of, until, write
 
 CLOCK = SystemClock()
 DOWN = "127.0.0.1:1"
@@ -95,6 +104,14 @@ class Pair:
         return len(records_of(self.destination, TopicPartition(f"pair.{self.topic}", 0)))
 
 
+def mirror_file(name: str, mirror: Mirror) -> str:
+    """A relay.yaml of this mirror alone."""
+    nodes = [{"name": one.name, "bootstrap_servers": list(one.bootstrap_servers)} for one in mirror.source.nodes]
+    destination = {"bootstrap_servers": list(mirror.destination.bootstrap_servers)}
+    topics = {"allow": list(mirror.topics.allow), "rename": mirror.topics.rename}
+    return yaml.safe_dump({"mirrors": {name: {"source": {"nodes": nodes}, "destination": destination, "topics": topics}}})
+
+
 @pytest.fixture(scope="module")
 def node_a(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
     """A node that may be killed and started again."""
@@ -146,6 +163,174 @@ def test_a_node_fails_in_the_middle_of_a_range(pair: Pair, how: str) -> None:
     assert outcome.segments[-1].end == 3000
     at = TopicPartition(pair.topic, 0)
     assert records_of(pair.destination, TopicPartition(f"pair.{pair.topic}", 0)) == records_of(pair.b, at)
+
+
+def test_an_empty_node_is_passed_over(pair: Pair) -> None:
+    """In the middle of a range the task goes on from the node that has what was copied, not from one that came back empty."""
+    for _ in range(40):
+        pair.write(10)
+    create(pair.destination, pair.topic, 1, KEPT)  # the destination's broker plays a node without records
+    empty, taken = replace(pair.destination, name="empty"), pair.survey()
+    (b,) = taken.other_nodes
+    create(pair.destination, f"pair.{pair.topic}", 1, KEPT)
+    options = CopyOptions(chunk_bytes=1, fetch_max_bytes=500, coalesce_below_bytes=0, backoff_max_ms=500)
+    job = CopyJob(taken.mirror, "run", taken.node, pair.destination, options, "", (empty, b), 2_000)
+    clock = Halting(before_commit=5)
+    with ThreadPoolExecutor(1) as elsewhere:
+        ranges = planning.plan(taken, StartPolicy.EARLIEST).ranges
+        copying = elsewhere.submit(lambda: list(copy_ranges(job, ranges, clock)))
+        assert clock.halted.wait(60)
+        pair.a.brokers[0].kill()
+        clock.go_on.set()
+        try:
+            (outcome,) = copying.result(60)
+        finally:
+            pair.a.brokers[0].start()
+    assert outcome.status is Status.DONE, outcome.error
+    assert [one.node for one in outcome.segments] == ["a", "b"]
+    until(lambda: pair.arrived() == 400, "all records")
+
+
+def test_a_rebuilt_node_is_compared(pair: Pair) -> None:
+    """A node whose topic was made anew, with the same records, is read on; with others it has diverged."""
+    pair.write(10, to="b")
+    original = [record for _, record in read(pair.b, TopicPartition(pair.topic, 0))]
+    write(pair.a.cluster(), TopicPartition(pair.topic, 0), original)
+    assert pair.copy() == "a"
+    for more, records, status in ((5, original, Status.DONE), (20, [Record(b"k", b"other")] * 15, Status.FAILED)):
+        delete(pair.a.cluster(), pair.topic)
+        create(pair.a.cluster(), pair.topic, 1, KEPT)
+        write(pair.a.cluster(), TopicPartition(pair.topic, 0), records)
+        pair.write(more)
+        taken = pair.survey()
+        assert taken.node.name == "a"
+        ranges = planning.plan(taken, StartPolicy.EARLIEST).ranges
+        options = CopyOptions(max_attempts=1)
+        (outcome,) = copy_ranges(
+            CopyJob(taken.mirror, "run", taken.node, pair.destination, options, "", taken.other_nodes), ranges
+        )
+        assert outcome.status is status, outcome.error
+    assert list(outcome.diverged) == ["a"]
+
+
+def test_a_diverged_node_is_kept_out_until_it_is_cleared(pair: Pair, local_session: Any, tmp_path: Path) -> None:
+    """The run that finds it goes on from the other node, and no later run reads it; cleared, it is compared again."""
+    pair.write(10)
+    assert pair.copy() == "a"
+    write(pair.a.cluster(), TopicPartition(pair.topic, 0), [Record(b"k", b"only here")])
+    assert pair.copy() == "a"
+    write(pair.b, TopicPartition(pair.topic, 0), [Record(b"k", b"something else")])
+    pair.write(5)
+    name = f"pair-{pair.topic[-8:]}"
+    mirror = pair.mirror()
+
+    def run_from_b() -> tuple[Survey, RunResult]:
+        taken = pair.survey(retry=1)
+        return taken, run(planning.plan(taken, StartPolicy.EARLIEST), mirror, lambda: local_session, [metrics], CLOCK)
+
+    metrics = MetricsObserver(CLOCK)
+    taken, result = run_from_b()
+    assert taken.node.name == "b"
+    assert (result.exit_code, list(result.diverged)) == (0, ["b"]), result
+    assert "node b holds another record than a" in result.diverged["b"]
+    assert pair.arrived() == 16
+    assert metrics.registry.get_sample_value("kafka_relay_source_quarantined", {"node_id": "b"}) == 1
+
+    assert survey.stored(name, mirror, CLOCK).quarantined == result.diverged
+    pair.write(5)
+    taken = pair.survey(retry=1)
+    assert (taken.node.name, taken.other_nodes) == ("a", ())
+    assert {one.name: one.quarantined for one in taken.verdicts} == {"a": False, "b": True}
+
+    config = tmp_path / "relay.yaml"
+    config.write_text(mirror_file(name, mirror))
+    relay = [Path(sys.executable).with_name("relay"), "-c", config]
+    table = subprocess.run([*relay, "nodes", "--json"], capture_output=True, text=True, check=True).stdout
+    (shown,) = json.loads(table)["mirrors"]
+    assert [one["why"].startswith("quarantined: ") for one in shown["nodes"]] == [False, True]
+    wrong = subprocess.run([*relay, "nodes", "--clear", "c"], capture_output=True, text=True, check=False)
+    assert (wrong.returncode, wrong.stderr) == (2, "error: no node is called 'c'; valid nodes: a, b\n")
+    cleared = subprocess.run([*relay, "nodes", "--clear", "b"], capture_output=True, text=True, check=True).stdout
+    assert cleared.startswith(f"{name}: node b: cleared; it was in quarantine: {pair.topic}-0 at offset 10: node b holds another")
+    again = subprocess.run([*relay, "nodes", "--clear", "b"], capture_output=True, text=True, check=True).stdout
+    assert again == f"{name}: node b: not in quarantine\n"
+    assert not survey.stored(name, mirror, CLOCK).quarantined
+
+    assert pair.survey(retry=1).node.name == "b"
+    stored = survey.stored(name, mirror, CLOCK)
+    assert quarantine.compare(name, taken.node, stored.checkpoints.values(), 5_000, CLOCK) == ""
+    put_back = Cluster("b", pair.b.bootstrap_servers)
+    assert quarantine.compare(name, put_back, stored.checkpoints.values(), 5_000, CLOCK) == "", "the last record is the same"
+
+
+def test_nobody_can_be_read(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
+    """One line names every node and its own error, after as many retries as are allowed; the copy's backoff is the wait."""
+    waits: list[float] = []
+
+    class Impatient(SystemClock):
+        def sleep(self, seconds: float) -> None:
+            waits.append(seconds)
+
+    mirror = pair.mirror(max_retries=4)
+    nodes = tuple(one.model_copy(update={"bootstrap_servers": (DOWN,)}) for one in mirror.source.nodes)
+    nobody = mirror.model_copy(update={"source": mirror.source.model_copy(update={"nodes": nodes})})
+    with pytest.raises(SourceError) as caught:
+        survey.take("nobody", nobody, Impatient())
+    line = str(caught.value)
+    assert line.startswith("no node of the source can be read: a: ")
+    assert "; b: " in line
+    assert line.count("cannot be reached") == 2
+    assert caught.value.exit_code == 1
+    assert len(waits) == 4
+    assert all(0.1 * 2**n <= wait <= 0.1 * 2**n + 0.1 for n, wait in enumerate(waits)), waits
+    assert [record.message.endswith("s") and "trying again in" in record.message for record in caplog.records] == [True] * 4
+    waits.clear()
+    with pytest.raises(SourceError):
+        survey.take("nobody", nobody, Impatient(), patient=False)
+    assert not waits
+
+
+def test_a_mirror_may_begin_anywhere(pair: Pair) -> None:
+    """With randomize_initial a mirror that has copied nothing begins with any healthy node; then it stays."""
+    pair.write(3)
+    begun = {pair.survey(randomize_initial=True).node.name for _ in range(40)}
+    assert begun == {"a", "b"}
+    first = pair.copy(randomize_initial=True)
+    assert {pair.survey(randomize_initial=True).node.name for _ in range(10)} == {first}
+
+
+def test_copies_do_not_go_around(pair: Pair) -> None:
+    """A topic that the source itself has from the destination is refused, within one cluster only if it ends where it began."""
+    pair.write(3, to="b")
+    create(pair.destination, f"pair.{pair.topic}", 1, KEPT)
+    ensure_homes(pair.b)
+    there = f"there-{pair.topic[-8:]}"
+
+    def mirror(source: Cluster, destination: Cluster, topic: str, to: str) -> Mirror:
+        return Mirror.model_validate(
+            {
+                "source": {"nodes": [{"name": "only", "bootstrap_servers": ",".join(source.bootstrap_servers)}]},
+                "destination": {"bootstrap_servers": ",".join(destination.bootstrap_servers)},
+                "topics": {"allow": [topic], "rename": {topic: to}},
+            }
+        )
+
+    def copy(name: str, wanted: Mirror) -> None:
+        taken = survey.take(name, wanted, CLOCK)
+        ranges = planning.plan(taken, StartPolicy.EARLIEST).ranges
+        for one in ranges:
+            create(taken.destination, one.destination.topic, 1, KEPT)
+        (outcome,) = copy_ranges(CopyJob(name, "run", taken.node, taken.destination), ranges)
+        assert outcome.status is Status.DONE, outcome.error
+
+    copy(there, mirror(pair.b, pair.destination, pair.topic, there))
+    with pytest.raises(ConfigError, match=f"topic '{there}' at source node only .* is a copy of topic '{pair.topic}' of the"):
+        survey.take("around", mirror(pair.destination, pair.b, there, "x"), CLOCK)
+    chain = f"{there}.chain"
+    copy(f"{there}-2", mirror(pair.b, pair.b, pair.topic, chain))
+    copy(f"{there}-3", mirror(pair.b, pair.b, chain, f"{chain}.on"))
+    with pytest.raises(ConfigError, match=f"records would go around; add '{chain}' to topics.deny"):
+        survey.take("around", mirror(pair.b, pair.b, chain, pair.topic), CLOCK)
 
 
 def test_a_diverged_node_is_not_read(pair: Pair) -> None:

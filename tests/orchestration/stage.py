@@ -62,12 +62,13 @@ class Stage:
     def write(self, allow: Sequence[str], **mirror: Any) -> None:
         """Write relay.yaml; keys of the mirror may be given."""
         window = {"every": "10ms"} | mirror.pop("window", {})
+        source = self.source.cluster().bootstrap_servers[0]
         self.config.write_text(
             yaml.safe_dump(
                 {
                     "mirrors": {
                         self.name: {
-                            "source": {"nodes": [{"name": "a", "bootstrap_servers": self.source.cluster().bootstrap_servers[0]}]},
+                            "source": mirror.pop("source", {"nodes": [{"name": "a", "bootstrap_servers": source}]}),
                             "destination": {"bootstrap_servers": self.destination.cluster().bootstrap_servers[0]},
                             "topics": {"allow": list(allow), "rename": f"{self.name}.{{topic}}"},
                             "window": window,
@@ -116,6 +117,23 @@ class Stage:
         self.take_events(result)
         self.take_partitions(result)
         return result
+
+    def health(self, cursor: str | None = None) -> SensorResult:
+        """Evaluate the health sensor."""
+        sensor = self.definitions.get_repository_def().get_sensor_def(f"health_{keys.group(self.name)}")
+        context = dg.build_sensor_context(instance=self.instance, cursor=cursor, resources={"kafka": self.resources["kafka"]})
+        result = sensor(context)
+        assert isinstance(result, SensorResult)
+        return result
+
+    def check(self, asset: dg.AssetKey, name: str) -> dg.AssetCheckEvaluation:
+        """Run one check as a person would."""
+        wanted = dg.AssetSelection.checks(dg.AssetCheckKey(asset, name))
+        job = dg.define_asset_job("one_check", selection=wanted)
+        definitions = dg.Definitions.merge(self.definitions, dg.Definitions(jobs=[job]))
+        result = definitions.resolve_job_def("one_check").execute_in_process(instance=self.instance, resources=self.resources)
+        (evaluation,) = result.get_asset_check_evaluations()
+        return evaluation
 
     def take_events(self, result: SensorResult) -> None:
         """What a daemon does first."""

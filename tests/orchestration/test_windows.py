@@ -11,9 +11,10 @@ import dagster as dg
 import psutil
 import pytest
 
+from relay_pipelines.driver import quarantine
 from relay_pipelines.lanes import keys
 from relay_pipelines.model import TopicPartition
-from tests.independent import Record, create, delete, until, write
+from tests.independent import Record, create, delete, delete_before, until, write
 from tests.orchestration.stage import Stage, checks, failure
 from tests.trap import Trap
 
@@ -316,3 +317,101 @@ def test_by_date(stage: Stage, topics: list[str]) -> None:
     assert stage.run(key=present[0], topics=topics).success
     assert stage.read(topics[0]) == [f"a{number}" for number in range(100)]
     assert backfill.title == f"{stage.name}/main by date"
+
+
+def test_a_loss_is_accepted_and_seen(stage: Stage, topics: list[str]) -> None:
+    """Retention and a topic created anew: held back and said; told to continue, the planner cuts behind the gap; checks fail."""
+    allow = [name.replace(".", r"\.") for name in topics]
+    (request,) = stage.tick().run_requests or []
+    assert stage.run(request).success
+    source = stage.source.cluster()
+    stage.fill(topics[0], ["gone", "stays"])
+    delete_before(source, TopicPartition(topics[0], 0), 101)
+    delete(source, topics[1])
+    create(source, topics[1], 2, {"retention.ms": "-1"})
+    stage.fill(topics[1], ["anew"], partition=1)
+
+    held = stage.tick()
+    assert not held.run_requests
+    (lag,) = [one for one in held.asset_events if isinstance(one, dg.AssetCheckEvaluation)]
+    assert not lag.passed
+    assert "retention took the offsets [100, 101)" in str(lag.description)
+    assert "was deleted and created again" in str(lag.description)
+
+    stage.write(allow, on_data_loss="continue")
+    told = stage.tick()
+    (lag,) = [one for one in told.asset_events if isinstance(one, dg.AssetCheckEvaluation)]
+    assert not lag.passed, "seen once, where people look"
+    (request,) = told.run_requests or []
+    run = stage.run(request)
+    assert run.success, failure(run)
+    found = checks(run)
+    assert [found[topic].passed for topic in topics] == [False, False, True]
+    assert "retention took the offsets [100, 101) before they were copied" in str(found[topics[0]].description)
+    assert "was deleted and created again" in str(found[topics[1]].description)
+    assert {found[topic].severity for topic in topics[:2]} == {dg.AssetCheckSeverity.WARN}
+    assert stage.read(topics[0]) == [*(f"a{number}" for number in range(100)), "stays"]
+    assert stage.read(topics[1], 1) == [*(f"b{number}" for number in range(50)), "anew"]
+
+    stage.fill(topics[0], ["more"])
+    stage.fill(topics[1], ["more"], partition=1)
+    (request,) = stage.tick().run_requests or []
+    later = stage.run(request)
+    assert {topic: check.passed for topic, check in checks(later).items()} == dict.fromkeys(topics, True)
+    assert (stage.read(topics[0])[-1], stage.read(topics[1], 1)[-1]) == ("more", "more")
+
+
+def test_a_window_cut_before_a_loss_is_void(stage: Stage, topics: list[str]) -> None:
+    """Offsets of a topic that is gone mean nothing: such a window copies nothing of it, says why, and holds up no later one."""
+    allow = [name.replace(".", r"\.") for name in topics]
+    assert stage.run((stage.tick().run_requests or [])[0]).success
+    stage.fill(topics[1], [f"never{number}" for number in range(10)], partition=1)
+    (waiting,) = stage.tick().run_requests or []
+    delete(stage.source.cluster(), topics[1])
+    create(stage.source.cluster(), topics[1], 2, {"retention.ms": "-1"})
+    stage.fill(topics[1], ["anew"], partition=1)
+    stage.write(allow, on_data_loss="continue")
+
+    void = stage.run(waiting)
+
+    assert void.success, failure(void)
+    found = checks(void)[topics[1]]
+    assert not found.passed
+    assert "was deleted and created again" in str(found.description)
+    (request,) = stage.tick().run_requests or []
+    assert request.partition_key != waiting.partition_key
+    assert stage.run(request).success
+    assert stage.read(topics[1], 1) == [*(f"b{number}" for number in range(50)), "anew"]
+
+
+def test_a_diverged_node_shows(stage: Stage, topics: list[str]) -> None:
+    """The check of a node compares; what differs is put into quarantine, which the health sensor tells, and its end as well."""
+    topic = topics[0]
+    (request,) = stage.tick().run_requests or []
+    assert stage.run(request).success
+    servers = {name: one.cluster().bootstrap_servers[0] for name, one in (("a", stage.source), ("other", stage.destination))}
+    nodes = [{"name": name, "bootstrap_servers": server} for name, server in servers.items()]
+    create(stage.destination.cluster(), topic, 2, {"retention.ms": "-1"})
+    write(stage.destination.cluster(), TopicPartition(topic, 0), [Record(None, b"different")] * 100)
+    stage.write([topic.replace(".", r"\.")], source={"nodes": nodes})
+
+    first = stage.health()
+    assert [(one.asset_key.path[-1], one.passed) for one in evaluations(first)] == [("a", True), ("other", True)]
+    assert stage.check(keys.node(stage.name, "a"), keys.DIVERGENCE).passed
+    found = stage.check(keys.node(stage.name, "other"), keys.DIVERGENCE)
+    assert not found.passed
+    assert f"{topic}-0 at offset 99: node other holds another record than a" in str(found.description)
+
+    second = stage.health(first.cursor)
+    assert [(one.asset_key.path[-1], one.passed) for one in evaluations(second)] == [("other", False)]
+    assert "quarantined" in str(second.skip_reason)
+    kafka = stage.resources["kafka"]
+    quarantine.put(stage.name, kafka.mirror(stage.name), {"other": ""}, kafka.clock)
+    third = stage.health(second.cursor)
+    assert [(one.asset_key.path[-1], one.passed) for one in evaluations(third)] == [("other", True)]
+    assert not evaluations(stage.health(third.cursor)), "only changes are told"
+
+
+def evaluations(result: dg.SensorResult) -> list[dg.AssetCheckEvaluation]:
+    """Of checks."""
+    return [one for one in result.asset_events if isinstance(one, dg.AssetCheckEvaluation)]

@@ -106,12 +106,15 @@ class TestNames:
         }
 
     def test_checks(self, repository):
-        """A count of every topic, that blocks; the lag of every lane."""
+        """A count of every topic, that blocks; the lag of every lane; whether a node diverged."""
         graph = repository.asset_graph
         assert sorted(f"{key.asset_key.to_user_string()}:{key.name}" for key in graph.asset_check_keys) == [
             "logs/logs_a:message_counts",
             "logs/logs_b:message_counts",
             "logs/main/windows:lag",
+            "nodes/logs/only:divergence",
+            "nodes/to-eu/a:divergence",
+            "nodes/to-eu/b-2:divergence",
             "to-eu/big.one:message_counts",
             "to-eu/big/windows:lag",
             "to-eu/idle/windows:lag",
@@ -122,7 +125,7 @@ class TestNames:
             "to-eu/shop.orders:message_counts",
         ]
         blocking = {key.name: graph.get_check_spec(key).blocking for key in graph.asset_check_keys}
-        assert blocking == {"message_counts": True, "lag": False}
+        assert blocking == {"message_counts": True, "lag": False, "divergence": False}
 
     def test_sensors(self, repository):
         """A planner per lane and a health sensor per mirror; planners tick every ten seconds or more often."""

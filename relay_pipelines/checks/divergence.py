@@ -1,0 +1,48 @@
+"""Whether a node of the source holds the records that were copied, be it from another one."""
+
+import dagster as dg
+
+from relay_pipelines.driver import quarantine, survey
+from relay_pipelines.errors import RelayError
+from relay_pipelines.lanes import keys
+from relay_pipelines.model import Cluster
+from relay_pipelines.resources import KafkaResource
+
+_DESCRIPTION = "The last record copied of every topic-partition is on the node as well, and the same."
+
+
+def evaluation(mirror: str, node: str, why: str) -> dg.AssetCheckEvaluation:
+    """What a run or the health sensor found.
+
+    Args:
+        why: the node is in quarantine; empty if it is not.
+    """
+    return dg.AssetCheckEvaluation(
+        asset_key=keys.node(mirror, node), check_name=keys.DIVERGENCE, passed=not why, description=why or "not in quarantine"
+    )
+
+
+def build(mirror: str, node: Cluster) -> dg.AssetChecksDefinition:
+    """The check as people run it themselves: it compares, and puts a node that differs into quarantine."""
+
+    @dg.asset_check(asset=keys.node(mirror, node.name), name=keys.DIVERGENCE, description=_DESCRIPTION)
+    def divergence_check(kafka: KafkaResource) -> dg.AssetCheckResult:
+        settings = kafka.mirror(mirror)
+        try:
+            stored = survey.stored(mirror, settings, kafka.clock)
+            known = stored.quarantined.get(node.name, "")
+            timeout_ms = settings.source.health.request_timeout
+            found = quarantine.compare(mirror, node, stored.checkpoints.values(), timeout_ms, kafka.clock)
+            if found and not known:
+                quarantine.put(mirror, settings, {node.name: found}, kafka.clock)
+        except RelayError as error:
+            raise dg.Failure(str(error)) from None
+        why = found or (f"in quarantine, and the same now: `relay nodes --clear {node.name}`; {known}" if known else "")
+        compared = len(stored.checkpoints)
+        return dg.AssetCheckResult(
+            passed=not why,
+            description=why or f"the last records of {compared} topic-partitions are the same, where they can be compared",
+            metadata={"topic-partitions": compared},
+        )
+
+    return divergence_check
