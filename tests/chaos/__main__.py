@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import random
 import shutil
 import sys
@@ -21,6 +22,8 @@ _INTERRUPTED = 130
 def main() -> int:
     """Print what happens and what it came to; 0 if nothing was lost, doubled, altered or put out of order."""
     arguments = _parse()
+    # what a run says of its own retries; the failures they end in are told
+    logging.getLogger("relay_pipelines").addHandler(logging.NullHandler())
     console = stdout()
     folder = Path(tempfile.mkdtemp(prefix="relay-chaos-"))
     console.print(f"{arguments.minutes:g} minutes with --seed {arguments.seed}; brokers in {folder}")

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from relay_pipelines.driver import quarantine
+from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.lanes import keys
 from relay_pipelines.model import TopicPartition
 from tests.independent import Record, create, delete, delete_before, until, write
@@ -415,3 +416,29 @@ def test_a_diverged_node_shows(stage: Stage, topics: list[str]) -> None:
 def evaluations(result: dg.SensorResult) -> list[dg.AssetCheckEvaluation]:
     """Of checks."""
     return [one for one in result.asset_events if isinstance(one, dg.AssetCheckEvaluation)]
+
+
+def test_the_run_list_tells_of_a_node_that_died(stage: Stage, topic_name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The planner sends the next window to the other node, and the run's tags say why."""
+    at = TopicPartition(topic_name, 0)
+    with EmbeddedCluster("dying", folder=tmp_path_factory.mktemp("dying")) as dying:
+        both = {"a": dying.cluster(), "b": stage.source.cluster()}
+        nodes = [{"name": name, "bootstrap_servers": one.bootstrap_servers[0]} for name, one in both.items()]
+        stage.write([topic_name], source={"nodes": nodes, "health": {"request_timeout": "2s"}})
+        for cluster in both.values():
+            create(cluster, topic_name, 1, {"retention.ms": "-1"})
+            write(cluster, at, [Record(None, b"%d" % number) for number in range(5)])
+        stage.tick()  # learns the topic
+        (first,) = stage.tick().run_requests or []
+        assert stage.run(first).success
+        dying.brokers[0].kill()
+        write(both["b"], at, [Record(None, b"5")])
+        (second,) = stage.tick().run_requests or []
+        assert stage.run(second).success
+    windows = [str(one.partition_key) for one in (first, second)]
+    told = [stage.instance.get_runs(dg.RunsFilter(tags={"dagster/partition": window}))[0].tags for window in windows]
+    assert [(tags[keys.TAG_NODE], tags[keys.TAG_ATTEMPT]) for tags in told] == [("a", "1"), ("b", "1")]
+    assert second.tags[keys.TAG_NODE] == "b", "known before the run begins"
+    assert told[1][keys.TAG_WHY].startswith("the next healthy one; a: ")
+    assert "cannot be reached" in told[1][keys.TAG_WHY]
+    assert stage.read(topic_name) == [str(number) for number in range(6)]

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from relay_pipelines.console.words import count
+from relay_pipelines.copy import checkpoint, ledger
 from relay_pipelines.copy.clock import Clock
+from relay_pipelines.model import TopicPartition
 from tests.chaos import compare
 from tests.chaos.storm.beside import Beside
 from tests.chaos.storm.faults import NODES, story
-from tests.chaos.storm.mirroring import NAME, Mirroring
+from tests.chaos.storm.mirroring import NAME, Mirroring, Tally
 from tests.chaos.storm.report import Report
-from tests.chaos.storm.scene import started
+from tests.chaos.storm.scene import Scene, started
 from tests.chaos.storm.striker import Striker
 from tests.chaos.storm.verdict import judge, longest_stall
 from tests.chaos.storm.writer import TOPICS, Writer
+from tests.independent import Record
 
 _PER_SECOND = 250
 _TELL_SECONDS = 10.0
@@ -43,7 +46,7 @@ def storm(
         writer = Writer({name: scene.clusters[name].cluster() for name in NODES}, seed, _PER_SECOND, clock)
 
         def tick() -> None:
-            told.now_and_then(lambda: f"{count(writer.count)} records written, {_progress(mirroring)}")
+            told.now_and_then(lambda: f"{count(writer.count)} records written, {_progress(mirroring.tally)}")
 
         mirroring = Mirroring(scene.mirror(), session, clock, told.line, tick)
         striker = Striker(scene.brokers, story(seed), mirroring.watch, told.line)
@@ -63,17 +66,23 @@ def storm(
         mirroring.settle(_SETTLE_SECONDS)
         seconds = clock.monotonic() - began
         told.line("all is copied; source and destination are compared")
-        source = scene.source(writer.written)
-        return Report(
-            seed=seed,
-            seconds=seconds,
-            struck=striker.kinds(),
-            tally=mirroring.tally,
-            stall=longest_stall(compare.ledger(scene.destination, NAME), source),
-            verdicts={at: judge(records, scene.arrived(at)) for at, records in source.items()},
-            ledger=scene.ledger_complaint(source),
-            held_back=compare.held_back(scene.destination, [*TOPICS, "__relay_checkpoints", "__relay_ledger"]),
+        return _report(
+            scene, scene.source(writer.written), seed=seed, seconds=seconds, struck=striker.kinds(), tally=mirroring.tally
         )
+
+
+def _report(scene: Scene, source: Mapping[TopicPartition, list[Record]], **known: Any) -> Report:
+    return Report(
+        **known,
+        stall=longest_stall(compare.ledger(scene.destination, NAME), source),
+        verdicts={at: judge(records, scene.arrived(at)) for at, records in source.items()},
+        ledger=scene.ledger_complaint(source),
+        held_back=compare.held_back(scene.destination, [*TOPICS, checkpoint.TOPIC, ledger.TOPIC]),
+    )
+
+
+def _progress(tally: Tally) -> str:
+    return f"{count(tally.records)} copied in {tally.runs} runs, {tally.failed} failed, {tally.failovers} failovers"
 
 
 class _Told:
@@ -93,8 +102,3 @@ class _Told:
         if self._clock.monotonic() >= self._last + _TELL_SECONDS:
             self._last = self._clock.monotonic()
             self.line(text())
-
-
-def _progress(mirroring: Mirroring) -> str:
-    tally = mirroring.tally
-    return f"{count(tally.records)} copied in {tally.runs} runs, {tally.failed} failed, {tally.failovers} failovers"
