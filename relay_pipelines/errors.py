@@ -13,6 +13,11 @@
     ├── CorruptBatchError           1   a batch does not match its CRC, or cannot be decoded
     ├── DivergedNodeError           3   a node does not hold what was copied from another one
     └── DataLossError               3   going on would silently lose or double records
+        ├── RetentionPassedError    3   ... offsets were taken before they were copied
+        ├── TopicRecreatedError     3   ... the source topic is another one of the same name
+        ├── LogTruncatedError       3   ... the source's log is no longer the one that was copied
+        ├── CopyGoneError           3   ... the destination topic that held the copies is gone
+        └── CheckpointLostError     3   ... the checkpoint is gone, the ledger knows better
 
 `exit_code` is what the process ends with when the error reaches the command line.
 """
@@ -111,3 +116,23 @@ class DataLossError(RelayError):
     """Going on would silently lose or double records."""
 
     exit_code = 3
+
+
+class RetentionPassedError(DataLossError):
+    """Retention at the source took offsets before they were copied."""
+
+
+class TopicRecreatedError(DataLossError):
+    """The source topic was deleted and created again since it was copied."""
+
+
+class LogTruncatedError(DataLossError):
+    """The source's log was cut off below what was copied."""
+
+
+class CopyGoneError(DataLossError):
+    """The destination topic that held the copies was deleted."""
+
+
+class CheckpointLostError(DataLossError):
+    """The checkpoint of what the ledger says was copied is gone."""

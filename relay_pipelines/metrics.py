@@ -26,8 +26,12 @@ from relay_pipelines.plan.nodes import Verdict
 
 PREFIX = "kafka_relay_"
 _DURATIONS = (0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
-_AT_SOURCE = frozenset({"SourceError", "DataLossError", "DivergedNodeError"})
-_AT_TARGET = frozenset({"DestinationError", "RecordTooLargeError", "AbortableError", "FencedError"})
+_AT_SOURCE = frozenset(
+    {"SourceError", "DivergedNodeError", "DataLossError", "RetentionPassedError", "TopicRecreatedError", "LogTruncatedError"}
+)
+_AT_TARGET = frozenset(
+    {"DestinationError", "RecordTooLargeError", "AbortableError", "FencedError", "CopyGoneError", "CheckpointLostError"}
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from relay_pipelines.copy.clock import Clock
-from relay_pipelines.errors import DataLossError, RelayError
+from relay_pipelines.errors import DataLossError, LogTruncatedError, RelayError, RetentionPassedError
 from relay_pipelines.model import OffsetRange, Skipped, TopicPartition
 from relay_pipelines.wire import failures, fetch
 from relay_pipelines.wire.batch import Run, split
@@ -131,11 +131,12 @@ def _out_of_range(client: ClusterClient, wanted: OffsetRange, position: int) -> 
     topic_partition = wanted.topic_partition
     low = client.list_offsets([topic_partition], EARLIEST, READ_COMMITTED)[topic_partition]
     end = client.list_offsets([topic_partition], LATEST, READ_COMMITTED)[topic_partition]
+    error: type[DataLossError] = RetentionPassedError if position < low else LogTruncatedError
     if position < low:
         why, remedy = f"retention has taken the records before offset {low}", "lengthen the retention of the source topic"
     else:
         why, remedy = f"the log ends at {end}", "the topic was truncated or recreated: find out which before copying on"
-    return DataLossError(
+    return error(
         f"{client.cluster.name} no longer has the record to copy next: {why}",
         remedy=remedy,
         topic_partition=topic_partition,

@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
 
-from relay_pipelines.errors import DataLossError
+from relay_pipelines.errors import (
+    CheckpointLostError,
+    CopyGoneError,
+    DataLossError,
+    LogTruncatedError,
+    RetentionPassedError,
+    TopicRecreatedError,
+)
 from relay_pipelines.model import OffsetRange, TopicPartition, Window
 
 
@@ -54,11 +61,13 @@ class Loss:
     """Why a topic-partition cannot go on from its checkpoint.
 
     Args:
+        error: the guard's.
         what: in words.
         remedy: beside going on all the same.
         resume: where the copy can go on, if the loss is accepted.
     """
 
+    error: type[DataLossError]
     what: str
     remedy: str
     resume: int
@@ -87,7 +96,7 @@ class WindowPlan:
         first, others = self.data_losses[0], len(self.data_losses) - 1
         if not others:
             raise first
-        raise DataLossError(
+        raise type(first)(
             f"{first.what} (and {others} more topic-partitions are held back)",
             remedy=first.remedy,
             topic_partition=first.topic_partition,
@@ -153,7 +162,7 @@ def data_loss(position: Position) -> DataLossError | None:
     found = loss(position)
     if found is None:
         return None
-    return DataLossError(
+    return found.error(
         found.what,
         remedy=f"{found.remedy}; to go on from offset {found.resume} all the same, set on_data_loss: continue",
         topic_partition=position.topic_partition,
@@ -171,23 +180,23 @@ def _losses(position: Position) -> Iterator[Loss]:
     if copied is None:
         if position.recorded is not None:
             what = f"its checkpoint is gone, and the ledger says that it was copied up to offset {position.recorded}"
-            yield Loss(what, "restore the topic __relay_checkpoints", position.recorded)
+            yield Loss(CheckpointLostError, what, "restore the topic __relay_checkpoints", position.recorded)
         return
     if position.recreated:
         what = "the topic was deleted and created again since it was copied: its id is another"
-        yield Loss(what, "mirror it under a new name into a new destination topic", low)
+        yield Loss(TopicRecreatedError, what, "mirror it under a new name into a new destination topic", low)
     if copied < low:
         what = f"retention took the offsets [{copied}, {low}) before they were copied: the checkpoint is below the low watermark"
-        yield Loss(what, "run more often or keep records longer", low)
+        yield Loss(RetentionPassedError, what, "run more often or keep records longer", low)
     if copied > end:
         what = f"the checkpoint is above the source's end offset {end}: the topic was truncated or recreated"
-        yield Loss(what, "restore the topic, or mirror it under a new name into a new destination topic", end)
+        yield Loss(LogTruncatedError, what, "restore the topic, or mirror it under a new name into a new destination topic", end)
     if position.truncated_at is not None:
         what = f"the log was cut off at offset {position.truncated_at}, below the checkpoint, and written anew"
         remedy = "find out whether a leader was elected uncleanly or a disk restored, and which records are right"
-        yield Loss(what, remedy, position.truncated_at)
+        yield Loss(LogTruncatedError, what, remedy, position.truncated_at)
     if position.copy_gone:
-        yield Loss(position.copy_gone, "restore it, or mirror the topic under a new name", copied)
+        yield Loss(CopyGoneError, position.copy_gone, "restore it, or mirror the topic under a new name", copied)
 
 
 def _policy_for(siblings: Iterable[Position], start: StartPolicy) -> StartPolicy:

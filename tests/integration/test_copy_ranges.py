@@ -56,7 +56,7 @@ def test_retention_that_overtakes_the_mirror_is_said(mirror: Mirror) -> None:
     mirror.copy(0, 5)
     delete_before(mirror.source, mirror.at, 15)
     outcome = mirror.try_copy(5)
-    assert (outcome.status, outcome.error_kind, outcome.exit_code) == (Status.FAILED, "DataLossError", 3)
+    assert (outcome.status, outcome.error_kind, outcome.exit_code) == (Status.FAILED, "RetentionPassedError", 3)
     assert "offset 5" in outcome.error
     assert "\n" not in outcome.error
     assert len(mirror.copied()) == 5

@@ -16,7 +16,14 @@ from relay_pipelines.driver.follow import LedgerFollower
 from relay_pipelines.driver.recount import Recount, recount
 from relay_pipelines.driver.survey import Survey
 from relay_pipelines.embedded import EmbeddedCluster
-from relay_pipelines.errors import DataLossError
+from relay_pipelines.errors import (
+    CheckpointLostError,
+    CopyGoneError,
+    DataLossError,
+    LogTruncatedError,
+    RetentionPassedError,
+    TopicRecreatedError,
+)
 from relay_pipelines.model import Cluster, CopyJob, LedgerEntry, OffsetRange, TopicPartition
 from relay_pipelines.plan.windows import StartPolicy
 from relay_pipelines.settings import Mirror
@@ -153,6 +160,7 @@ class Case:
     """What is damaged, what the guard says, where the copy goes on, and what the ledger then says of the gap's offsets."""
 
     damage: Callable[[Copied], None]
+    error: type[DataLossError]
     says: str
     goes_on: OffsetRange
     lost: int = 0
@@ -160,10 +168,18 @@ class Case:
 
 HERE = TopicPartition("", 0)
 CASES = {
-    "retention": Case(retention, "retention took the offsets [10, 25) before they were copied", OffsetRange(HERE, 25, 30), 15),
-    "source created anew": Case(source_created_anew, "was deleted and created again", OffsetRange(HERE, 0, 12)),
-    "destination created anew": Case(destination_created_anew, "and created again", OffsetRange(HERE, 10, 15)),
-    "destination deleted": Case(destination_deleted, "was deleted at the destination", OffsetRange(HERE, 10, 15)),
+    "retention": Case(
+        retention,
+        RetentionPassedError,
+        "retention took the offsets [10, 25) before they were copied",
+        OffsetRange(HERE, 25, 30),
+        15,
+    ),
+    "source created anew": Case(
+        source_created_anew, TopicRecreatedError, "was deleted and created again", OffsetRange(HERE, 0, 12)
+    ),
+    "destination created anew": Case(destination_created_anew, CopyGoneError, "and created again", OffsetRange(HERE, 10, 15)),
+    "destination deleted": Case(destination_deleted, CopyGoneError, "was deleted at the destination", OffsetRange(HERE, 10, 15)),
 }
 
 
@@ -173,6 +189,7 @@ def test_stops_and_goes_on_when_told(copied: Copied, case: Case) -> None:
     case.damage(copied)
 
     loss = copied.loss()
+    assert type(loss) is case.error
     assert case.says in str(loss)
     assert f"to go on from offset {case.goes_on.start} all the same, set on_data_loss: continue" in loss.remedy
     assert (loss.exit_code, loss.topic_partition, loss.offset) == (3, copied.at, 10)
@@ -235,6 +252,7 @@ def test_a_log_cut_off_and_written_anew(
     copied.write(1000, 15)
 
     assert "the log was cut off at offset 10, below the checkpoint, and written anew" in str(loss := copied.loss())
+    assert type(loss) is LogTruncatedError
     assert (loss.exit_code, loss.offset) == (3, 20)
 
     taken = copied.survey("continue")
@@ -253,7 +271,7 @@ def test_the_checkpoint_topic_is_lost(source_cluster: EmbeddedCluster, own_clust
     delete(copied.destination, checkpoint.TOPIC)
 
     assert "its checkpoint is gone, and the ledger says that it was copied up to offset 10" in str(loss := copied.loss())
-    assert loss.exit_code == 3
+    assert (type(loss), loss.exit_code) == (CheckpointLostError, 3)
 
     taken = copied.survey("continue")
     assert len(taken.accepted) == 1

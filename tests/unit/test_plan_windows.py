@@ -121,6 +121,7 @@ def test_going_on_would_lose_records(held, line):
     assert loss is not None
     assert str(loss) == line
     assert (loss.topic_partition, loss.offset, loss.exit_code) == (held.topic_partition, 9, 3)
+    assert type(loss) is not DataLossError, "it has a name of its own"
 
 
 def test_a_lost_checkpoint_is_held_back():
