@@ -109,7 +109,7 @@ def ledger(mirror: str, entries: Sequence[LedgerEntry]) -> Table:
             count(one.records),
             size(one.size_bytes),
             count(one.rewritten),
-            _reasons(one.skipped),
+            "; ".join(part for part in (_reasons(one.skipped), one.gap) if part),
             one.node,
             one.digest,
             one.run_id,

@@ -268,6 +268,19 @@ def test_records_that_retention_took(copied: Copied) -> None:
     assert status.returncode == 0
     assert error_line(status).startswith(expected)
 
+    resolved = mirror(copied.source, copied.destination, copied.trimmed, copied.recreated, on_data_loss="continue")
+    accepting = configured(copied.config.parent, {"damaged": resolved})
+    done = relay(accepting, "run", "--topic", copied.trimmed)
+    assert (done.returncode, "error: " in done.stderr) == (0, False), done.stderr
+    assert f"warning: damaged: {here}: retention took the offsets [{DAMAGED}, {DAMAGED + 10})" in done.stderr
+    assert "the copy goes on behind it: on_data_loss is continue" in done.stderr
+    assert len(read(copied.destination, here)) == DAMAGED + 10
+    *_, gap, after = json.loads(relay(accepting, "ledger", "--topic", copied.trimmed, "--json").stdout)
+    assert (gap["skipped"], after["records"]) == ({"lost": 10}, 10)
+    assert gap["gap"].startswith("retention took")
+    assert "retention took" in relay(accepting, "ledger", "--topic", copied.trimmed).stdout
+    assert "error: " not in relay(copied.config, "status", "-m", "damaged").stderr, "the checkpoint is behind the gap"
+
 
 def test_a_recreated_topic(copied: Copied) -> None:
     """A topic of the same name that has grown past the checkpoint is told apart by its id: exit code 3."""
