@@ -43,10 +43,10 @@ def survey_and_accept(
         )
 
     taken = take()
-    if mirror.on_data_loss is OnDataLoss.FAIL:
+    if mirror.on_data_loss is OnDataLoss.FAIL or not any(map(loss, taken.positions)):
         return taken
     accepted = accept(taken, mirror, clock)
-    return replace(take(), accepted=tuple(accepted)) if accepted else taken
+    return replace(take(), accepted=tuple(accepted))
 
 
 def accept(taken: Survey, mirror: Mirror, clock: Clock) -> list[DataLossError]:
@@ -58,8 +58,6 @@ def accept(taken: Survey, mirror: Mirror, clock: Clock) -> list[DataLossError]:
         RelayError: the destination does not answer, or refuses.
     """
     lost = [(position, found) for position in taken.positions if (found := loss(position))]
-    if not lost:
-        return []
     options, accepted = mirror.copy_options, []
     topics.create_own(taken, mirror.destination.replication_factor, options.request_timeout_ms, clock)
     with ClusterClient(taken.destination, DestinationError, f"relay-{taken.mirror}", options.request_timeout_ms) as client:

@@ -291,6 +291,16 @@ def test_the_checkpoint_topic_came_back_empty(
     assert "its checkpoint is gone" in str(copied.loss())
 
 
+def test_two_drivers_accept_a_loss_once(copied: Copied) -> None:
+    """Whoever comes second finds the checkpoint moved, and leaves it alone."""
+    retention(copied)
+    mirror = copied.mirror("continue")
+    first, second = (survey.take(copied.name, mirror, CLOCK) for _ in range(2))
+    assert len(losses.accept(first, mirror, CLOCK)) == 1
+    assert losses.accept(second, mirror, CLOCK) == []
+    assert [bool(one.gap) for one in copied.ledger()] == [False, True]
+
+
 def test_nothing_is_written_by_those_who_look(copied: Copied) -> None:
     """A survey alone accepts nothing, whatever the configuration says."""
     retention(copied)
