@@ -61,7 +61,7 @@ class Act:
 
 _DEALT = (Target.READ, Target.READ, Target.READ, Target.SPARE, Target.DESTINATION)
 _QUIET_SECONDS = (1.0, 4.0)
-_DELAY_SECONDS = (0.0, 0.4)
+_DELAY_SECONDS = (0.0, 0.8)
 # longer than a node's time limit: whoever reads it must notice
 _NODE_HOLD_SECONDS = (4.0, 7.0)
 _DESTINATION_HOLD_SECONDS = (0.5, 4.0)
