@@ -9,6 +9,7 @@ import dataclasses
 import io
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -82,7 +83,8 @@ def submit(session: Any, job: CopyJob, groups: Sequence[Sequence[CopyRange]], ta
             remedy="what is committed stays; run again to go on, with --debug to see Spark's own words",
         ) from error
     finally:
-        (session.removeTag if context is None else context.removeJobTag)(tag)
+        with suppress(Exception):  # an interrupted run ends the session while the job is being submitted, and its tags with it
+            (session.removeTag if context is None else context.removeJobTag)(tag)
     return [_outcome(row.asDict(recursive=True)) for row in rows]
 
 
