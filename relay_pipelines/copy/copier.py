@@ -196,13 +196,16 @@ class RangeCopier:
     def _next_checkpoint(self, chunk: Chunk) -> Checkpoint:
         before = self.checkpoint
         source, node = self._upstream.client, self._upstream.name
+        topic_id, epoch = source.topic(self._source_partition.topic).topic_id, chunk.leader_epoch
+        if epoch < 0 and before is not None and before.node == node and before.topic_ids.get(node) == topic_id:
+            epoch = before.leader_epoch  # the chunk has no batch; an epoch of another log would mean nothing
         return Checkpoint(
             mirror=self._job.mirror,
             source=self._source_partition,
             next_offset=chunk.end,
-            leader_epoch=chunk.leader_epoch if chunk.leader_epoch >= 0 or before is None else before.leader_epoch,
+            leader_epoch=epoch,
             node=node,
-            topic_ids={**(before.topic_ids if before else {}), node: source.topic(self._source_partition.topic).topic_id},
+            topic_ids={**(before.topic_ids if before else {}), node: topic_id},
             cluster_ids={**(before.cluster_ids if before else {}), node: source.cluster_id},
             destination=self._range.destination,
             destination_next_offset=self._landed[1] if self._landed else before.destination_next_offset if before else -1,

@@ -27,8 +27,8 @@ from relay_pipelines.metrics import MetricsObserver
 from relay_pipelines.model import Cluster, CopyJob, CopyOptions, Status, TopicPartition
 from relay_pipelines.plan.windows import StartPolicy
 from relay_pipelines.settings import Mirror
-from tests.copying import KEPT, ensure_homes
-from tests.independent import Record, create, delete, read, records_of, until, write
+from tests.copying import KEPT, ensure_homes, settled_end
+from tests.independent import Record, create, delete, put, read, records_of, transactional, until, write
 
 CLOCK = SystemClock()
 DOWN = "127.0.0.1:1"
@@ -376,6 +376,32 @@ def test_sticky_and_around_when_one_dies(pair: Pair) -> None:
     assert pair.arrived() == 25
     assert pair.copy() == "b", "without failback it stays"
     assert pair.survey(failback="when_healthy").node.name == "a"
+
+
+def test_leader_epochs_of_one_node_mean_nothing_on_another(pair: Pair) -> None:
+    """A chunk without a record, read from another node, does not take the old node's epoch along: it might know no such."""
+    at = TopicPartition(pair.topic, 0)
+    for _ in range(2):  # each start is a new epoch
+        pair.a.brokers[0].kill()
+        pair.a.brokers[0].start()
+    pair.write(10)
+    assert pair.copy() == "a"
+    checkpoint = survey.stored(pair.survey().mirror, pair.mirror(), CLOCK).checkpoints[at]
+    assert checkpoint.leader_epoch > 0
+    for cluster in (pair.a.cluster(), pair.b):
+        sender = transactional(cluster, f"{pair.topic}-aborted")
+        sender.begin_transaction()
+        put(sender, at, [Record(b"k", b"never")])
+        assert sender.flush(30) == 0
+        sender.abort_transaction()
+        assert settled_end(cluster, at) == 12
+    pair.a.brokers[0].kill()
+    try:
+        assert pair.copy() == "b"
+        assert survey.stored(pair.survey().mirror, pair.mirror(), CLOCK).checkpoints[at].leader_epoch == -1
+        assert not planning.plan(pair.survey(), StartPolicy.EARLIEST).data_losses
+    finally:
+        pair.a.brokers[0].start()
 
 
 def test_a_retry_begins_elsewhere(pair: Pair) -> None:
