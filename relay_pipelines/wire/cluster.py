@@ -178,11 +178,8 @@ class ClusterClient:
             RetriableError: OFFSET_NOT_AVAILABLE among others: a new leader does not know its high watermark yet (KIP-207),
                 which is why v5, the first with that error, is the least that may be used.
         """
-        by_leader: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
-        for topic_partition in topic_partitions:
-            by_leader[self.leader(topic_partition)][topic_partition.topic].append(topic_partition.partition)
         offsets: dict[TopicPartition, int] = {}
-        for broker_id, topics in by_leader.items():
+        for broker_id, topics in self._by_leader(topic_partitions).items():
             answer = self.call(broker_id, _list_offsets_request(topics, timestamp, isolation), 5)
             for topic in answer.topics:
                 for one in topic.partitions:
@@ -202,11 +199,8 @@ class ClusterClient:
         Returns:
             The first offset of the next epoch, or the log's end if there is none; -1 if the log has no such epoch any more.
         """
-        by_leader: dict[int, dict[str, list[TopicPartition]]] = defaultdict(lambda: defaultdict(list))
-        for topic_partition in epochs:
-            by_leader[self.leader(topic_partition)][topic_partition.topic].append(topic_partition)
         ends: dict[TopicPartition, int] = {}
-        for broker_id, topics in by_leader.items():
+        for broker_id, topics in self._by_leader(epochs).items():
             for topic in self.call(broker_id, _epochs_request(topics, epochs), 3).topics:
                 for one in topic.partitions:
                     topic_partition = TopicPartition(topic.topic, one.partition)
@@ -237,6 +231,13 @@ class ClusterClient:
             self._bootstrap.close()
             self._bootstrap = None
         self.forget()
+
+    def _by_leader(self, topic_partitions: Iterable[TopicPartition]) -> Mapping[int, Mapping[str, Sequence[int]]]:
+        """Broker id -> topic -> partitions."""
+        grouped: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+        for one in topic_partitions:
+            grouped[self.leader(one)][one.topic].append(one.partition)
+        return grouped
 
     def _any_connection(self) -> Connection:
         if self._bootstrap is None:
@@ -270,7 +271,7 @@ def _newest(connection: Connection, request: Any, version: int) -> int:
     return version
 
 
-def _list_offsets_request(topics: dict[str, list[int]], timestamp: int, isolation: int) -> ListOffsetsRequest:
+def _list_offsets_request(topics: Mapping[str, Sequence[int]], timestamp: int, isolation: int) -> ListOffsetsRequest:
     topic_type = ListOffsetsRequest.ListOffsetsTopic
     return ListOffsetsRequest(
         replica_id=-1,
@@ -288,22 +289,19 @@ def _list_offsets_request(topics: dict[str, list[int]], timestamp: int, isolatio
     )
 
 
-def _epochs_request(
-    topics: Mapping[str, Sequence[TopicPartition]], epochs: Mapping[TopicPartition, int]
-) -> OffsetForLeaderEpochRequest:
+def _epochs_request(topics: Mapping[str, Sequence[int]], epochs: Mapping[TopicPartition, int]) -> OffsetForLeaderEpochRequest:
     topic_type = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
+    partition_type = topic_type.OffsetForLeaderPartition
     return OffsetForLeaderEpochRequest(
         replica_id=-1,
         topics=[
             topic_type(
                 topic=name,
                 partitions=[
-                    topic_type.OffsetForLeaderPartition(
-                        partition=one.partition, current_leader_epoch=-1, leader_epoch=epochs[one]
-                    )
-                    for one in some
+                    partition_type(partition=one, current_leader_epoch=-1, leader_epoch=epochs[TopicPartition(name, one)])
+                    for one in partitions
                 ],
             )
-            for name, some in topics.items()
+            for name, partitions in topics.items()
         ],
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from relay_pipelines.embedded import EmbeddedCluster
 from tests.chaos.conftest import mirror, new_mirror, source
 from tests.integration import spark_processes
 from tests.trap import Trap
@@ -39,3 +40,12 @@ def connect_remote(tmp_path_factory: pytest.TempPathFactory, bare_python: Path, 
     folder = tmp_path_factory.mktemp("connect-server")
     with spark_processes.connect_server(folder, bare_python, {}, {"RELAY_FAULT": connect_trap.fault}) as remote:
         yield remote
+
+
+@pytest.fixture(scope="module")
+def own_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
+    """A cluster for one module alone: its broker may be stopped, its data damaged."""
+    cluster = EmbeddedCluster("own", folder=tmp_path_factory.mktemp("own"))
+    cluster.start()
+    yield cluster
+    cluster.discard()

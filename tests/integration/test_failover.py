@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -112,20 +111,13 @@ def mirror_file(name: str, mirror: Mirror) -> str:
     return yaml.safe_dump({"mirrors": {name: {"source": {"nodes": nodes}, "destination": destination, "topics": topics}}})
 
 
-@pytest.fixture(scope="module")
-def node_a(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
-    """A node that may be killed and started again."""
-    cluster = EmbeddedCluster("node-a", folder=tmp_path_factory.mktemp("node-a"))
-    cluster.start()
-    yield cluster
-    cluster.discard()
-
-
 @pytest.fixture
-def pair(node_a: EmbeddedCluster, source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str) -> Pair:
+def pair(
+    own_cluster: EmbeddedCluster, source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+) -> Pair:
     """Both nodes up, with an empty topic."""
-    made = Pair(node_a, source_cluster.cluster(), destination_cluster.cluster(), topic_name)
-    for cluster in (node_a.cluster(), made.b):
+    made = Pair(own_cluster, source_cluster.cluster(), destination_cluster.cluster(), topic_name)
+    for cluster in (own_cluster.cluster(), made.b):
         create(cluster, topic_name, 1, KEPT)
     ensure_homes(made.destination)
     return made

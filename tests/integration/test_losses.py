@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
@@ -109,15 +109,6 @@ class Copied:
         """The count check of a window that was planned then."""
         options = self.mirror().copy_options
         return recount(self.name, [wanted], self.destination, options, CLOCK, planned_at_ms)[self.at]
-
-
-@pytest.fixture(scope="module")
-def own_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
-    """A cluster that may be damaged."""
-    cluster = EmbeddedCluster("own", folder=tmp_path_factory.mktemp("own"))
-    cluster.start()
-    yield cluster
-    cluster.discard()
 
 
 @pytest.fixture
