@@ -94,13 +94,13 @@ def run(
             copying = clock.monotonic()
             submission = _Submission(spark, job, ranges, plan)
             _watch(submission, follower, result, observers, stop)
+            result.copying_seconds = clock.monotonic() - copying
             if result.interrupted or submission.error is not None:
                 _fence(job, ranges, clock)
             _count(follower.finish(), result, observers)
             _wait_until_visible(job, ranges, clock)
             result.diverged = {node: why for outcome in result.outcomes for node, why in outcome.diverged.items()}
             quarantine.put(plan.survey.mirror, mirror, result.diverged, clock)
-            result.copying_seconds = clock.monotonic() - copying
     except RelayError as error:
         result.errors.append(error)
     except KeyboardInterrupt:

@@ -172,7 +172,9 @@ def _take(
             checkpoints.settle(destination, mirror.copy_options, clock)
             known = checkpoints.read_all(destination, name, clock)
         reading = nodes.to_read(name, mirror, known, clock, first_node)
-        with ClusterClient(reading.node, SourceError, f"relay-{name}", timeout_ms) as source:
+        # with another node to go to, nobody waits for one that hangs as long as for the only one
+        patience_ms = mirror.source.health.request_timeout if reading.others else timeout_ms
+        with ClusterClient(reading.node, SourceError, f"relay-{name}", patience_ms) as source:
             at_source = source.metadata()
             decisions = select(at_source.topics, mirror.topics.allow, mirror.topics.deny)
             included = [one.topic for one in decisions if one.included and only_topic in {None, one.topic} and belongs(one.topic)]
