@@ -77,11 +77,18 @@ class Security:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Where a Kafka cluster is. `name` is what people read: a node's name, or "destination"."""
+    """Where a Kafka cluster is.
+
+    Args:
+        name: what people read: a node's name, or "destination".
+        receive_buffer_bytes, send_buffer_bytes: asked of the operating system for every connection; it may give less.
+    """
 
     name: str
     bootstrap_servers: tuple[str, ...]
     security: Security = Security()
+    receive_buffer_bytes: int = 4 << 20
+    send_buffer_bytes: int = 4 << 20
 
     def __str__(self) -> str:
         return f"{self.name} ({','.join(self.bootstrap_servers)})"
@@ -190,6 +197,7 @@ class CopyOptions:
         request_timeout_ms: how long one request may take.
         max_attempts: how often a range is tried in a task, the first time included, without any progress in between.
         backoff_min_ms, backoff_max_ms: wait between attempts, doubled with jitter from one to the other.
+        max_bytes_per_second: produced by one task, on average; 0 for as many as it can.
     """
 
     chunk_bytes: int = 32 << 20
@@ -202,6 +210,7 @@ class CopyOptions:
     max_attempts: int = 10
     backoff_min_ms: int = 100
     backoff_max_ms: int = 5_000
+    max_bytes_per_second: int = 0
 
 
 @dataclass(frozen=True, slots=True)

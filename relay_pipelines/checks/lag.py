@@ -70,7 +70,7 @@ def build(lane: Lane) -> dg.AssetChecksDefinition:
     )
     def lag_check(kafka: KafkaResource) -> dg.AssetCheckResult:
         taken = kafka.survey(lane.mirror, lane.belongs, configs=False)
-        found = measure(kafka, taken, kafka.mirror(lane.mirror).start)
+        found = measure(kafka, taken, kafka.mirror(lane.mirror).start.policy)
         return dg.AssetCheckResult(passed=passes(lane, found), description=_words(found), metadata=_metadata(lane, found))
 
     return lag_check

@@ -31,7 +31,7 @@ def plan(invocation: Invocation, names: Sequence[str], topic: str | None, *, why
     found = []
     for name, mirror in chosen(invocation.settings(), names).items():
         with invocation.tolerating(name):
-            planned = planning.plan(survey.take(name, mirror, clock, only_topic=topic), mirror.start)
+            planned = planning.plan(survey.take(name, mirror, clock, only_topic=topic), mirror.start.policy)
             found.append(documents.plan(planned))
             if not as_json:
                 _show_plan(planned, why=why)
@@ -63,7 +63,7 @@ def status(invocation: Invocation, names: Sequence[str], *, as_json: bool) -> in
     found = []
     for name, mirror in chosen(invocation.settings(), names).items():
         with invocation.tolerating(name):
-            document = documents.status(survey.take(name, mirror, clock), mirror.start)
+            document = documents.status(survey.take(name, mirror, clock), mirror.start.policy)
             found.append(document)
             if not as_json:
                 tables.show(stdout(), tables.status(document))

@@ -75,7 +75,7 @@ def _mirror(
 ) -> None:
     """Copy one mirror; what fails is said and counted, and does not stop the next."""
     try:
-        planned = planning.plan(losses.survey_and_accept(name, mirror, SystemClock(), only_topic=topic), mirror.start)
+        planned = planning.plan(losses.survey_and_accept(name, mirror, SystemClock(), only_topic=topic), mirror.start.policy)
         for lost in planned.survey.accepted:
             say.warning(f"{name}: {lost.topic_partition}: {lost.what}; the copy goes on behind it: on_data_loss is continue")
         for conflict in topics.conflicts(planned.survey):

@@ -13,6 +13,7 @@ from relay_pipelines.copy.clock import Clock
 from relay_pipelines.copy.faults import Point, reach
 from relay_pipelines.copy.producer import TransactionalProducer
 from relay_pipelines.copy.reader import read
+from relay_pipelines.copy.throttle import Throttle
 from relay_pipelines.copy.upstream import Upstream
 from relay_pipelines.errors import (
     AbortableError,
@@ -37,14 +38,23 @@ class RangeCopier:
     """Copies the records of one range, from its checkpoint through the range's end.
 
     Args:
-        upstream, destination: shared by the ranges of one task.
+        upstream, destination, throttle: shared by the ranges of one task.
     """
 
-    def __init__(self, job: CopyJob, copy_range: CopyRange, upstream: Upstream, destination: ClusterClient, clock: Clock) -> None:
+    def __init__(
+        self,
+        job: CopyJob,
+        copy_range: CopyRange,
+        upstream: Upstream,
+        destination: ClusterClient,
+        throttle: Throttle,
+        clock: Clock,
+    ) -> None:
         self._job = job
         self.copy_range = self._range = copy_range
         self._upstream = upstream
         self._destination = destination
+        self._throttle = throttle
         self._clock = clock
         self._source_partition = copy_range.source.topic_partition
         self._producer = TransactionalProducer(
@@ -156,6 +166,7 @@ class RangeCopier:
         self._landed = None
 
     def _send(self, batch: Batch) -> None:
+        self._throttle.spend(len(batch.data))
         self._producer.add((self._range.destination, *self._homes))
         self._producer.send(self._range.destination, batch)
         reach(Point.MID_CHUNK)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from relay_pipelines.copy.clock import Clock, SystemClock
 from relay_pipelines.copy.copier import RangeCopier
 from relay_pipelines.copy.faults import Point, reach
+from relay_pipelines.copy.throttle import Throttle
 from relay_pipelines.copy.upstream import Upstream
 from relay_pipelines.errors import DestinationError, FencedError, RelayError, RetriableError
 from relay_pipelines.model import CopyJob, CopyRange, Outcome, Status
@@ -29,12 +30,13 @@ def copy_ranges(job: CopyJob, ranges: Iterable[CopyRange], clock: Clock | None =
     timeout_ms = job.options.request_timeout_ms
     client_id = f"relay-{job.mirror}"
     away: RetriableError | None = None
+    throttle = Throttle(job.options, clock)
     with (
         Upstream(job, client_id) as source,
         ClusterClient(job.destination, DestinationError, client_id, timeout_ms) as destination,
     ):
         for copy_range in ranges:
-            copier = RangeCopier(job, copy_range, source, destination, clock)
+            copier = RangeCopier(job, copy_range, source, destination, throttle, clock)
             error: RelayError | None = None
             wall, cpu = clock.monotonic(), time.process_time()
             try:

@@ -105,7 +105,7 @@ def _topics(name: str, mirror: Mirror, taken: Survey) -> Iterator[Finding]:
     if new:
         what = f"{len(new)} topic{'s' if len(new) != 1 else ''} will be created at the destination, if the user may"
         yield Finding(Level.OK, name, what)
-    for loss in planning.plan(taken, mirror.start).data_losses:
+    for loss in planning.plan(taken, mirror.start.policy).data_losses:
         yield _error(name, loss)
 
 

@@ -12,7 +12,7 @@ from relay_pipelines.errors import DataLossError
 from relay_pipelines.model import CopyRange, OffsetRange, TopicPartition, Window
 from relay_pipelines.plan.frozen import FrozenWindow
 from relay_pipelines.plan.packing import copy_seconds
-from relay_pipelines.plan.windows import Position, StartPolicy, data_loss, plan_windows
+from relay_pipelines.plan.windows import Position, StartPolicy, data_loss, freezes_the_start, plan_windows
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def plan_frozen(survey: Survey, frozen: FrozenWindow, start: StartPolicy) -> Run
             if one.topic_partition not in guarded and not is_void(survey, frozen, one)
             for begin in [_begin(one, position, frozen)]
             # an empty range writes the first checkpoint of a mirror that starts at the end
-            if one.end > begin or (position.next_offset is None and start is StartPolicy.LATEST)
+            if one.end > begin or freezes_the_start(position, start)
         ]
         if ranges:
             windows.append(Window(window.topic, tuple(ranges)))

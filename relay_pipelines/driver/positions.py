@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from relay_pipelines.copy.checkpoint import Stored
+from relay_pipelines.driver import starting
 from relay_pipelines.model import Checkpoint, LedgerEntry, TopicPartition
 from relay_pipelines.plan.windows import Position
+from relay_pipelines.settings import Mirror
 from relay_pipelines.wire.cluster import EARLIEST, LATEST, READ_COMMITTED, ClusterClient, Metadata
 
 
@@ -18,7 +21,6 @@ class Positions:
         at_destination: all of its topics.
         renamed: source topic -> destination topic, of the topics wanted.
         recorded: the last ledger entry per topic-partition, of a mirror without checkpoints.
-        single: whether the source has no other node.
     """
 
     def __init__(
@@ -28,15 +30,15 @@ class Positions:
         renamed: Mapping[str, str],
         known: Stored,
         recorded: Mapping[TopicPartition, LedgerEntry],
-        *,
-        single: bool,
+        mirror: Mirror,
     ) -> None:
         self._source = source
         self._at_destination = at_destination
         self._renamed = renamed
         self._checkpoints = known.checkpoints
         self._recorded = {} if known.checkpoints else recorded
-        self._single = single
+        self._start = mirror.start
+        self._single = len(mirror.nodes) == 1
 
     def all(self) -> list[Position]:
         """Every topic-partition of the topics wanted, in order."""
@@ -53,7 +55,9 @@ class Positions:
             and not self._rebuilt(checkpoint)
         }
         ends = self._source.epoch_ends(epochs)
-        return [self._position(at, low[at], end[at], ends.get(at)) for at in wanted]
+        begins = starting.begins(self._source, self._start, [at for at in wanted if at not in self._checkpoints], end)
+        found = [self._position(at, low[at], end[at], ends.get(at)) for at in wanted]
+        return [replace(one, begin=begins.get(one.topic_partition)) for one in found]
 
     def _position(self, at: TopicPartition, low: int, end: int, epoch_end: int | None) -> Position:
         checkpoint = self._checkpoints.get(at)

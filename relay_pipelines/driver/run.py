@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from relay_pipelines.copy.clock import Clock
@@ -118,8 +119,9 @@ class _Submission:
 
     def __init__(self, session: Any, job: CopyJob, ranges: Sequence[CopyRange], plan: RunPlan) -> None:
         self._session = session
-        self._job = job
-        self._groups = pack(ranges, spark_session.slots(session), plan.sizes_bytes)
+        slots = spark_session.slots(session)
+        self._groups = pack(ranges, slots, plan.sizes_bytes)
+        self._job = _shared_out(job, min(slots, len(self._groups)))
         self._tag = f"relay-{job.run_id}"
         self._thread = threading.Thread(target=self._submit, name=self._tag, daemon=True)
         self.outcomes: list[Outcome] = []
@@ -141,6 +143,12 @@ class _Submission:
             self.outcomes = spark_job.submit(self._session, self._job, self._groups, self._tag)
         except RelayError as error:
             self.error = error
+
+
+def _shared_out(job: CopyJob, tasks: int) -> CopyJob:
+    """Give each of the tasks that run at the same time its share of the bytes per second."""
+    total = job.options.max_bytes_per_second
+    return replace(job, options=replace(job.options, max_bytes_per_second=-(-total // max(1, tasks))))
 
 
 def _watch(

@@ -194,7 +194,7 @@ def _take(
                 destination=destination.cluster,
                 decisions=decisions,
                 destinations=renamed,
-                positions=Positions(source, at_destination, renamed, known, recorded, single=len(mirror.nodes) == 1).all(),
+                positions=Positions(source, at_destination, renamed, known, recorded, mirror).all(),
                 checkpoints=known.checkpoints,
                 checkpoint_ends=known.ends,
                 source_topics={topic: at_source.topics[topic] for topic in included},

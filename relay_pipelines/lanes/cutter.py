@@ -40,7 +40,7 @@ class Cutter:
         planned = self._history.ends({at: one.reset_at_ms for at, one in self._survey.checkpoints.items()})
         waiting = backlog(self._survey.positions, planned, start)
         unplanned = self._uncopied.difference(planned)
-        if start is StartPolicy.LATEST and unplanned and not any(map(len, waiting)):
+        if start is not StartPolicy.EARLIEST and unplanned and not any(map(len, waiting)):
             # the place where they begin is remembered before anything comes
             yield self._window(waiting)
         yield from self._cut(waiting)

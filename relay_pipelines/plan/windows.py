@@ -23,6 +23,7 @@ class StartPolicy(StrEnum):
 
     EARLIEST = "earliest"
     LATEST = "latest"
+    GIVEN = "given"
 
 
 class OnDataLoss(StrEnum):
@@ -44,6 +45,7 @@ class Position:
         truncated_at: where the log stopped being the one that was copied, by its leader epochs; None if it still is.
         copy_gone: what became of the destination topic that holds the copies; empty if it is still there.
         recorded: up to where it was copied by the ledger, of a topic-partition without a checkpoint; None if it never was.
+        begin: where it is to be taken up if it has no checkpoint and the start policy is `GIVEN`; None for its low watermark.
     """
 
     topic_partition: TopicPartition
@@ -54,6 +56,7 @@ class Position:
     truncated_at: int | None = None
     copy_gone: str = ""
     recorded: int | None = None
+    begin: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +110,10 @@ class WindowPlan:
 def plan_windows(positions: Iterable[Position], start: StartPolicy) -> WindowPlan:
     """Plan one window per topic that has something new.
 
-    A range starts at the checkpoint; without one, where the start policy says, and ends at `end_offset`. With `latest` a
-    topic-partition without a checkpoint gets the zero-length range `[end, end)` for its first run: copying it writes the first
-    checkpoint there. Without it the next run would start at a later end, and what came in between would be lost. Only there is
-    a range empty (mind that an empty range is falsy).
+    A range starts at the checkpoint; without one, where the start policy says, and ends at `end_offset`. Unless that is the low
+    watermark, a topic-partition without a checkpoint gets even the zero-length range `[end, end)` for its first run: copying it
+    writes the first checkpoint there. Without it the next run would start at a later end, and what came in between would be lost.
+    Only there is a range empty (mind that an empty range is falsy).
 
     The start policy is for topics that were never copied. When another topic-partition of the topic has a checkpoint, one
     without was added since, and is taken from its low watermark: `latest` would lose its first records.
@@ -205,12 +208,17 @@ def _policy_for(siblings: Iterable[Position], start: StartPolicy) -> StartPolicy
 
 
 def _range(position: Position, policy: StartPolicy) -> OffsetRange:
-    start = position.next_offset
+    start, low, end = position.next_offset, position.low_watermark, position.end_offset
     if start is None:
-        start = position.end_offset if policy is StartPolicy.LATEST else position.low_watermark
-    return OffsetRange(position.topic_partition, start, position.end_offset)
+        begins = {StartPolicy.EARLIEST: low, StartPolicy.LATEST: end, StartPolicy.GIVEN: position.begin or low}
+        start = min(max(begins[policy], low), max(low, end))
+    return OffsetRange(position.topic_partition, start, end)
 
 
 def _is_due(position: Position, policy: StartPolicy) -> bool:
-    freezes_the_start = position.next_offset is None and policy is StartPolicy.LATEST
-    return freezes_the_start or len(_range(position, policy)) > 0
+    return freezes_the_start(position, policy) or len(_range(position, policy)) > 0
+
+
+def freezes_the_start(position: Position, policy: StartPolicy) -> bool:
+    """Whether the place where the copy begins must be remembered before anything comes: it would be another one later."""
+    return position.next_offset is None and policy is not StartPolicy.EARLIEST

@@ -9,8 +9,9 @@ from pydantic import Field, model_validator
 from relay_pipelines import model
 from relay_pipelines.settings.health import Health
 from relay_pipelines.settings.section import Section
-from relay_pipelines.settings.values import Count, ExistingFile, Location, Name, Secret, Servers, Text, complaints
+from relay_pipelines.settings.values import Count, ExistingFile, Location, Name, RequestSize, Secret, Servers, Text, complaints
 
+_CLUSTER = model.Cluster("", ())
 _SASL_KEYS = ("mechanism", "username", "password")
 _CHOOSING_KEYS = ("lag_threshold", "failback", "randomize_initial")
 _TLS_KEYS = ("ca_location", "certificate_location", "key_location", "key_password", "verify_hostname")
@@ -81,11 +82,17 @@ class Node(Section):
     """Brokers to ask first, `host:port`; a list, or one string with commas."""
     security: SecuritySettings = SecuritySettings()
     """How to talk to the node."""
+    socket_receive_buffer: RequestSize = _CLUSTER.receive_buffer_bytes
+    """Asked of the operating system for each connection; over a long line, bandwidth times round-trip time."""
+    socket_send_buffer: RequestSize = _CLUSTER.send_buffer_bytes
+    """The same for what is sent."""
 
     @property
     def cluster(self) -> model.Cluster:
         """The value that connections take."""
-        return model.Cluster(self.name, self.bootstrap_servers, self.security.as_model())
+        return model.Cluster(
+            self.name, self.bootstrap_servers, self.security.as_model(), self.socket_receive_buffer, self.socket_send_buffer
+        )
 
 
 class Source(Section):
@@ -115,5 +122,20 @@ class Destination(Section):
     """Brokers to ask first, `host:port`; a list, or one string with commas."""
     security: SecuritySettings = SecuritySettings()
     """How to talk to the cluster."""
+    socket_receive_buffer: RequestSize = _CLUSTER.receive_buffer_bytes
+    """Asked of the operating system for each connection."""
+    socket_send_buffer: RequestSize = _CLUSTER.send_buffer_bytes
+    """The same for what is sent; over a long line, bandwidth times round-trip time."""
     replication_factor: Annotated[Count, Field(le=32_767)] | None = None
     """Of topics created there, the project's own included; the broker's default when left out."""
+
+    @property
+    def cluster(self) -> model.Cluster:
+        """The value that connections take; it is called "destination"."""
+        return model.Cluster(
+            "destination",
+            self.bootstrap_servers,
+            self.security.as_model(),
+            self.socket_receive_buffer,
+            self.socket_send_buffer,
+        )

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from pydantic import model_validator
+from typing import Annotated
+
+from pydantic import AfterValidator, model_validator
 
 from relay_pipelines import model
 from relay_pipelines.settings.section import Section
-from relay_pipelines.settings.values import Count, Duration, Location, PositiveSize, RequestSize, Size, complaints
+from relay_pipelines.settings.values import Count, Duration, Location, PositiveSize, RequestSize, Size, complaints, expected
 
 _COPY = model.CopyOptions()
+_SLOWEST = 64 << 10
+
+
+def _not_too_slow(value: int) -> int:
+    if value < _SLOWEST:
+        raise expected("at least 64KiB", "a batch must be written before its transaction times out")
+    return value
 
 
 class Backoff(Section):
@@ -41,6 +50,8 @@ class Copying(Section):
     """How often a range is tried without any progress, the first time included."""
     backoff: Backoff = Backoff()
     """The wait between attempts."""
+    max_bytes_per_second: Annotated[PositiveSize, AfterValidator(_not_too_slow)] | None = None
+    """What the mirror's tasks may write together, on average; as much as they can when left out."""
 
     @model_validator(mode="after")
     def _bounds_are_in_order(self) -> Copying:
@@ -71,4 +82,5 @@ class Copying(Section):
             max_attempts=self.max_attempts,
             backoff_min_ms=self.backoff.min,
             backoff_max_ms=self.backoff.max,
+            max_bytes_per_second=self.max_bytes_per_second or 0,
         )

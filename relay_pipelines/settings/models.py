@@ -13,13 +13,14 @@ from pydantic import Field, PlainValidator, model_validator
 
 from relay_pipelines import model
 from relay_pipelines.errors import ConfigError
-from relay_pipelines.plan.windows import OnDataLoss, StartPolicy
+from relay_pipelines.plan.windows import OnDataLoss
 from relay_pipelines.settings.clusters import Destination, Source
 from relay_pipelines.settings.copying import Copying
 from relay_pipelines.settings.problems import nearest
 from relay_pipelines.settings.rename import rename_rule
 from relay_pipelines.settings.section import Section
 from relay_pipelines.settings.spark import Spark
+from relay_pipelines.settings.start import Start
 from relay_pipelines.settings.values import (
     FileInExistingFolder,
     HostPort,
@@ -55,8 +56,8 @@ class Mirror(Section):
     """Where records go."""
     topics: Topics = Topics()
     """Which topics, and their names at the destination."""
-    start: StartPolicy = StartPolicy.EARLIEST
-    """Where a topic is taken up that this mirror has never copied: earliest or latest."""
+    start: Start = Start()
+    """Where a topic is taken up that this mirror has never copied: earliest, latest, a timestamp, offsets or a group's."""
     on_data_loss: OnDataLoss = OnDataLoss.FAIL
     """When records, or their copies, are gone: fail, or continue behind the gap, which the ledger and a failed check tell of."""
     copying: Copying = Field(default=Copying(), alias="copy")
@@ -89,8 +90,7 @@ class Mirror(Section):
     @property
     def destination_cluster(self) -> model.Cluster:
         """The destination, called "destination"."""
-        to = self.destination
-        return model.Cluster("destination", to.bootstrap_servers, to.security.as_model())
+        return self.destination.cluster
 
     @property
     def copy_options(self) -> model.CopyOptions:

@@ -22,7 +22,8 @@ LATEST = -1
 EARLIEST = -2
 READ_UNCOMMITTED = 0
 READ_COMMITTED = 1
-_TRANSACTION = 1
+GROUP = 0
+TRANSACTION = 1
 _UNKNOWN_TOPIC = 3
 
 
@@ -157,11 +158,15 @@ class ClusterClient:
         connection = self._any_connection()
         return connection.call(request, _newest(connection, request, version))
 
-    def coordinator(self, transactional_id: str) -> int:
-        """Return the id of the broker that coordinates the transactions of `transactional_id`."""
-        answer = self.call_any(FindCoordinatorRequest(key=transactional_id, key_type=_TRANSACTION), 2)
+    def coordinator(self, key: str, kind: int = TRANSACTION) -> int:
+        """Return the id of the broker that coordinates the transactions of a transactional id, or a consumer group.
+
+        Args:
+            kind: what the key is: `TRANSACTION` or `GROUP`.
+        """
+        answer = self.call_any(FindCoordinatorRequest(key=key, key_type=kind), 2)
         if answer.error_code != failures.NONE:
-            raise self.failure(answer.error_code, f"FindCoordinator of {transactional_id}")
+            raise self.failure(answer.error_code, f"FindCoordinator of {key}")
         self._metadata.brokers.setdefault(answer.node_id, (answer.host, answer.port))
         return int(answer.node_id)
 

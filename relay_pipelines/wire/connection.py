@@ -21,7 +21,6 @@ from relay_pipelines.wire.fetch import encode_string
 Buffer = bytes | bytearray | memoryview
 
 _REQUEST_HEAD = struct.Struct(">hhi")  # api key, version, correlation id
-_SOCKET_BUFFER_BYTES = 4 << 20
 _BUFFER_BYTES = 64 << 10
 # what speaks TLS or HTTP to us appears to announce more
 _LARGEST_RESPONSE_BYTES = 256 << 20
@@ -140,11 +139,7 @@ class Connection:
             )
 
     def _connect(self) -> socket.socket:
-        plain = socket.create_connection(self.address, timeout=self._timeout_seconds)
-        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SOCKET_BUFFER_BYTES)
-        plain.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BUFFER_BYTES)
+        plain = self._connect_plain()
         connected = tls.wrap(plain, self.cluster, self.address[0])
         if isinstance(connected, ssl.SSLSocket):
             return connected  # Python keeps the time: without its timeout, it reads again whenever the kernel's has passed
@@ -155,6 +150,25 @@ class Connection:
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
         return connected
+
+    def _connect_plain(self) -> socket.socket:
+        """As `socket.create_connection`; but a buffer that is to hold a long line's data must be as large before it connects."""
+        failed: OSError | None = None
+        for family, kind, protocol, _, address in socket.getaddrinfo(*self.address, type=socket.SOCK_STREAM):
+            plain = socket.socket(family, kind, protocol)
+            try:
+                plain.settimeout(self._timeout_seconds)
+                plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self.cluster.receive_buffer_bytes)
+                plain.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.cluster.send_buffer_bytes)
+                plain.connect(address)
+            except OSError as error:
+                plain.close()
+                failed = failed or error
+            else:
+                return plain
+        raise failed or OSError(f"{self.address[0]} has no address")
 
     def _api_versions(self) -> dict[int, tuple[int, int]]:
         answer = self.call(ApiVersionsRequest(), 0)

@@ -74,7 +74,7 @@ class TestAccepted:
         assert mirror.nodes == (model.Cluster("node1", ("kafka-a:9092",)),)
         assert mirror.destination_cluster == model.Cluster("destination", ("kafka-b:9092",))
         assert mirror.copy_options == model.CopyOptions()
-        assert (mirror.start, mirror.destination.replication_factor) == (StartPolicy.EARLIEST, None)
+        assert (mirror.start.policy, mirror.destination.replication_factor) == (StartPolicy.EARLIEST, None)
         assert (mirror.topics.allow, mirror.topics.deny, mirror.topics.rename) == ((".*",), (), "{topic}")
         assert (settings.spark.master, settings.spark.remote, settings.spark.conf) == ("local[*]", None, {})
         assert (settings.metrics.address, settings.metrics.textfile) == (None, None)
@@ -491,8 +491,36 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("an owner without a kind", {"@/owners": ["data"]}, "@.owners[0]: expected an e-mail address or team:name, got 'data'"),
     ("a team without a name", {"@/owners": ["team:"]}, "@.owners[0]: expected an e-mail address or team:name, got 'team:'"),
     ("one owner that is no list", {"@/owners": "team:a"}, "@.owners: expected a list, got a string"),
-    ("a start that is not built", {"@/start": "timestamp"}, "@.start: expected 'earliest' or 'latest', got 'timestamp'"),
-    ("a start as a mapping", {"@/start": {"offsets": {}}}, "@.start: expected 'earliest' or 'latest', got a mapping"),
+    (
+        "a start that is no word of ours",
+        {"@/start": "timestamp"},
+        "@.start: expected 'earliest', 'latest', or one of timestamp, offsets and group, got 'timestamp'",
+    ),
+    (
+        "two places to start",
+        {"@/start": {"timestamp": "2026-01-01", "group": "g"}},
+        "@.start.group: timestamp says already where to start; give one of them",
+    ),
+    (
+        "a place and a policy",
+        {"@/start": {"policy": "latest", "group": "g"}},
+        "@.start.policy: group says already where to start; give one of them",
+    ),
+    (
+        "no moment",
+        {"@/start": {"timestamp": "noon"}},
+        "@.start.timestamp: expected a moment such as 2026-01-31 or 2026-01-31T12:00:00Z, got 'noon'",
+    ),
+    (
+        "no topic-partition",
+        {"@/start": {"offsets": {"orders": 5}}},
+        "@.start.offsets.orders: expected topic-partition, such as orders-0",
+    ),
+    (
+        "an offset below zero",
+        {"@/start": {"offsets": {"orders-0": -1}}},
+        "@.start.offsets.orders-0: expected a whole number, not negative, got -1",
+    ),
     # names and addresses
     (
         "a mirror name that would split a checkpoint key",
@@ -508,6 +536,12 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         "a node twice",
         {"@/source/nodes": [{"name": "n", "bootstrap_servers": ["a:1"]}, {"name": "n", "bootstrap_servers": ["b:1"]}]},
         "@.source.nodes[1].name: another node has this name",
+    ),
+    (
+        "so slow that transactions time out",
+        {"@/copy": {"max_bytes_per_second": "1KiB"}},
+        "@.copy.max_bytes_per_second: expected at least 64KiB, got '1KiB': a batch must be written before its transaction times"
+        " out",
     ),
     (
         "failover settings of a single node",
@@ -790,7 +824,9 @@ class TestExample:
             (tmp_path / name).touch()
         (tmp_path / "client.key.password").write_text("k\n")
         path = tmp_path / "relay.yaml"
-        path.write_text("".join(line for line in uncommented().splitlines(keepends=True) if "master:" not in line))
+        others_in_use = ("master:", "start: earliest", "policy:", "offsets:", "group:")
+        lines = uncommented().splitlines(keepends=True)
+        path.write_text("".join(line for line in lines if not any(one in line for one in others_in_use)))
         settings = load(path, {"ORDERS_PASSWORD": "p"})
         assert settings.mirror("orders").nodes[0].security.key_password == "k"
 

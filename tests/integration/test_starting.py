@@ -1,0 +1,114 @@
+"""Where a topic begins that was never copied: at a moment, at offsets, where a consumer group stands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as KafkaTopicPartition
+
+from relay_pipelines.copy.clock import SystemClock
+from relay_pipelines.copy.task import copy_ranges
+from relay_pipelines.driver import planning, survey
+from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.errors import ConfigError
+from relay_pipelines.model import Cluster, CopyJob, TopicPartition
+from relay_pipelines.settings import Mirror
+from tests.copying import KEPT, ensure_homes
+from tests.independent import CREATE_TIME, Record, client, create, read, until, write
+
+CLOCK = SystemClock()
+NOON_MS = 1_767_268_800_000  # 2026-01-01T12:00:00Z
+
+
+class Begun:
+    """A topic of two topic-partitions with ten records each, one a minute from noon on; the second begins an hour later."""
+
+    def __init__(self, source: Cluster, destination: Cluster, topic: str) -> None:
+        self.source, self.destination, self.topic = source, destination, topic
+        create(source, topic, 2, KEPT)
+        create(destination, f"copy.{topic}", 2, KEPT)
+        ensure_homes(destination)
+        for partition, hour in ((0, 0), (1, 1)):
+            self.write(partition, NOON_MS + hour * 3_600_000, 10)
+
+    def write(self, partition: int, from_ms: int, count: int) -> None:
+        records = [Record(None, b"%d" % number, timestamp=(CREATE_TIME, from_ms + number * 60_000)) for number in range(count)]
+        write(self.source, TopicPartition(self.topic, partition), records)
+
+    def mirror(self, start: Any) -> Mirror:
+        return Mirror.model_validate(
+            {
+                "source": {"nodes": [{"name": "only", "bootstrap_servers": ",".join(self.source.bootstrap_servers)}]},
+                "destination": {"bootstrap_servers": ",".join(self.destination.bootstrap_servers)},
+                "topics": {"allow": [self.topic], "rename": "copy.{topic}"},
+                "start": start,
+            }
+        )
+
+    def copy(self, start: Any) -> list[int]:
+        """Copy what is new; the offsets at which the ranges begin, -1 where nothing is planned."""
+        mirror, name = self.mirror(start), f"start-{self.topic[-8:]}"
+        taken = survey.take(name, mirror, CLOCK)
+        ranges = planning.plan(taken, mirror.start.policy).ranges
+        outcomes = list(copy_ranges(CopyJob(name, "run", taken.node, self.destination), ranges))
+        assert [one.error for one in outcomes] == [""] * len(outcomes)
+        ends = {one.source.topic_partition: one.source.end for one in ranges}
+        until(
+            lambda: (
+                {at: one.next_offset for at, one in survey.stored(name, mirror, CLOCK).checkpoints.items()}.items()
+                >= ends.items()
+            ),
+            "the checkpoints",
+        )
+        begun = {one.source.topic_partition.partition: one.source.start for one in ranges}
+        return [begun.get(partition, -1) for partition in range(2)]
+
+    def arrived(self, partition: int) -> int:
+        return len(read(self.destination, TopicPartition(f"copy.{self.topic}", partition)))
+
+
+@pytest.fixture
+def begun(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str) -> Begun:
+    return Begun(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
+
+
+@pytest.mark.parametrize(
+    ("moment", "begins"),
+    [
+        ("2026-01-01T12:04:30Z", [5, 0]),
+        ("2026-01-01T14:05:00+01:00", [10, 5]),
+        ("2026-01-01", [0, 0]),
+        ("2027-01-01", [10, 10]),
+    ],
+    ids=["within", "behind one", "before all", "behind all"],
+)
+def test_at_a_moment(begun: Begun, moment: str, begins: list[int]) -> None:
+    """The first record not older; the end if there is none, which is remembered, so that what comes next is copied."""
+    start = {"timestamp": moment}
+    assert begun.copy(start) == begins
+    assert [begun.arrived(partition) for partition in range(2)] == [10 - offset for offset in begins]
+    begun.write(0, NOON_MS, 1)
+    assert begun.copy(start) == [10, -1], "from then on the checkpoints say"
+    assert begun.arrived(0) == 11 - begins[0]
+
+
+def test_at_offsets(begun: Begun) -> None:
+    """As given; the earliest where none is; none that the source does not have."""
+    with pytest.raises(ConfigError, match=rf"start.offsets: {begun.topic}-1 ends at 10 on only, before 11; give an offset"):
+        begun.copy({"offsets": {f"{begun.topic}-1": 11}})
+    assert begun.copy({"offsets": {f"{begun.topic}-1": 7, "another-3": 5}}) == [0, 7]
+    assert (begun.arrived(0), begun.arrived(1)) == (10, 3)
+
+
+def test_where_a_group_stands(begun: Begun) -> None:
+    """What the group has committed at the source; the earliest where it has not; an error if it never has."""
+    group = f"group-{begun.topic}"
+    with pytest.raises(ConfigError, match="has committed no offset of the mirrored topics on only"):
+        begun.copy({"group": group})
+    consumer = Consumer(client(begun.source) | {"group.id": group})
+    consumer.commit(offsets=[KafkaTopicPartition(begun.topic, 1, 4)], asynchronous=False)
+    consumer.close()
+    assert begun.copy({"group": group}) == [0, 4]
+    assert (begun.arrived(0), begun.arrived(1)) == (10, 6)
