@@ -540,8 +540,10 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "so slow that transactions time out",
         {"@/copy": {"max_bytes_per_second": "1KiB"}},
-        "@.copy.max_bytes_per_second: expected at least 64KiB, got '1KiB': a batch must be written before its transaction times"
-        " out",
+        (
+            "@.copy.max_bytes_per_second: expected at least 64KiB, got '1KiB': a batch must be written before its transaction"
+            " times out"
+        ),
     ),
     (
         "failover settings of a single node",
