@@ -10,6 +10,7 @@
     ├── PermissionDeniedError       1   the broker refused: wrong password or missing ACL
     ├── UnsupportedError            1   the cluster holds or speaks something too old to copy
     ├── RecordTooLargeError         1   one record exceeds the destination's limit
+    ├── FilterError                 1   a filter raised something on a record
     ├── CorruptBatchError           1   a batch does not match its CRC, or cannot be decoded
     ├── DivergedNodeError           3   a node does not hold what was copied from another one
     └── DataLossError               3   going on would silently lose or double records
@@ -100,6 +101,10 @@ class UnsupportedError(RelayError):
 
 class RecordTooLargeError(RelayError):
     """One record exceeds the destination's max.message.bytes."""
+
+
+class FilterError(RelayError):
+    """A filter of the configuration raised something on a record."""
 
 
 class CorruptBatchError(RelayError):

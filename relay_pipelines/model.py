@@ -214,6 +214,21 @@ class CopyOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class FilterSpec:
+    """A filter of the user's: a class, and what it is constructed with.
+
+    Args:
+        name: `module:Class`, or the name of an entry point.
+        config: keyword arguments, as JSON.
+        folder: where modules are looked for beside the installed ones; the configuration's folder.
+    """
+
+    name: str
+    config: str = "{}"
+    folder: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class CopyRange:
     """One range to be copied: all that a task must know of it beside the `CopyJob`.
 
@@ -224,6 +239,7 @@ class CopyRange:
         timestamp_type: of the destination topic.
         checkpoint: as the driver read it; the task reads again, but only from `checkpoint_position` on.
         checkpoint_position: the offset in the checkpoint's home up to which the driver read.
+        filters: records that one of them does not keep are left out.
     """
 
     source: OffsetRange
@@ -232,6 +248,7 @@ class CopyRange:
     timestamp_type: TimestampType = TimestampType.CREATE_TIME
     checkpoint: Checkpoint | None = None
     checkpoint_position: int = 0
+    filters: tuple[FilterSpec, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

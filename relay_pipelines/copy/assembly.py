@@ -12,6 +12,7 @@ from typing import Any
 
 from crc32c import crc32c
 
+from relay_pipelines.copy.filtering import Sieve
 from relay_pipelines.copy.reader import Piece
 from relay_pipelines.errors import RecordTooLargeError
 from relay_pipelines.model import CopyOptions, CopyRange, Fingerprint, Skipped, TimestampType
@@ -54,6 +55,7 @@ class Assembler:
         self._send = send
         self._limit_bytes = min(options.coalesce_to_bytes, copy_range.max_message_bytes)
         self._keeps_append_time = copy_range.timestamp_type is TimestampType.LOG_APPEND_TIME
+        self._sieve = Sieve(copy_range.filters, copy_range.source.topic_partition, self._drop) if copy_range.filters else None
         self._pending: BatchBuilder | None = None
         self._last_batch: Batch | None = None
         self._last_record: Any = None
@@ -70,6 +72,7 @@ class Assembler:
         Raises:
             CorruptBatchError: its bytes do not match their CRC, or cannot be decoded.
             RecordTooLargeError: one record does not fit the destination.
+            FilterError: a filter raised something on a record.
         """
         chunk = self.chunk
         chunk.end = piece.end
@@ -115,7 +118,8 @@ class Assembler:
     def _goes_verbatim(self, piece: Piece, run: Run) -> bool:
         header = run.first
         return (
-            self._options.coalesce_below_bytes <= len(run.data) <= self._range.max_message_bytes
+            self._sieve is None
+            and self._options.coalesce_below_bytes <= len(run.data) <= self._range.max_message_bytes
             and run.is_single
             # whole, and dense: the broker refuses a batch whose record count is not its offset span
             and piece.end - piece.start == header.records == header.last_offset_delta + 1
@@ -129,18 +133,24 @@ class Assembler:
         if self._pending is not None and self._pending.codec != codec:
             self.flush()
         self._pending = self._pending or BatchBuilder(codec, self._limit_bytes)
-        before = self.chunk.rewritten + self._pending.records
+        before = self.chunk.rewritten + self._pending.records + self.chunk.skipped[Skipped.FILTERED]
         records: Iterator[Any] = chain.from_iterable(_checked(run, piece.end))
         if piece.start > run.first.base_offset or piece.end <= run.last.last_offset:
             records = (one for one in records if piece.start <= one.offset < piece.end)
+        if self._sieve is not None:
+            records = self._sieve(records)
         with corrupt_at(run.first.base_offset):
             while (unfitting := self._pending.extend(records)) is not None:
                 self.flush()
                 self._pending = BatchBuilder(codec, self._limit_bytes)
                 self._pending.append(unfitting)
-        gap = piece.end - piece.start - (self.chunk.rewritten + self._pending.records - before)
+        after = self.chunk.rewritten + self._pending.records + self.chunk.skipped[Skipped.FILTERED]
+        gap = piece.end - piece.start - (after - before)
         if gap:
             self.chunk.skipped[Skipped.COMPACTION_GAP] += gap
+
+    def _drop(self, records: int) -> None:
+        self.chunk.skipped[Skipped.FILTERED] += records
 
     def _produce(self, batch: Batch) -> None:
         size = len(batch.data)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
+from relay_pipelines.copy import filtering
 from relay_pipelines.copy.clock import Clock
 from relay_pipelines.driver import planning, survey, topics
 from relay_pipelines.driver.survey import KEPT_CONFIGS, Survey
@@ -52,6 +53,11 @@ class Finding:
 
 def check(name: str, mirror: Mirror, clock: Clock) -> Iterator[Finding]:
     """Yield what is found, cluster by cluster, then topic by topic; the topics only if all clusters answer."""
+    for one in mirror.filters:
+        try:
+            filtering.load(one.spec)
+        except ConfigError as error:
+            yield _error(f"{name}: filters", error)
     timeout_ms = mirror.copy_options.request_timeout_ms
     answered = True
     clusters: list[tuple[Cluster, type[RetriableError]]] = [(node, SourceError) for node in mirror.nodes]

@@ -59,6 +59,7 @@ class RunPlan:
             timestamp_type=takes.timestamp_type,
             checkpoint=survey.checkpoints.get(topic_partition),
             checkpoint_position=survey.checkpoint_ends.get(home, 0),
+            filters=survey.filters.get(topic_partition.topic, ()),
         )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
+from relay_pipelines.copy import filtering
 from relay_pipelines.copy.clock import Clock
 from relay_pipelines.copy.copier import transactional_id
 from relay_pipelines.driver import quarantine, topics
@@ -79,6 +80,8 @@ def run(
         observer.begin(plan)
     try:
         if ranges:
+            for spec in {spec for one in ranges for spec in one.filters}:
+                filtering.load(spec)  # what is wrong with it is wrong for every task
             topics.create(plan.survey, mirror.destination.replication_factor, options.request_timeout_ms, clock)
             follower.start()
             job = CopyJob(

@@ -29,7 +29,7 @@ from relay_pipelines.errors import (
     RetriableError,
     SourceError,
 )
-from relay_pipelines.model import Checkpoint, Cluster, LedgerEntry, TopicPartition
+from relay_pipelines.model import Checkpoint, Cluster, FilterSpec, LedgerEntry, TopicPartition
 from relay_pipelines.plan.nodes import Verdict
 from relay_pipelines.plan.topics import TopicDecision, destinations, select
 from relay_pipelines.plan.windows import Position
@@ -71,6 +71,7 @@ class Survey:
         left_node: the node that was read before, if this is another one.
         verdicts: on every node that was asked.
         recorded: the last ledger entry per topic-partition, where the mirror has no checkpoint at all.
+        filters: source topic -> its filters, where it has some.
         accepted: losses behind which the copy has just been told to go on.
     """
 
@@ -92,6 +93,7 @@ class Survey:
     left_node: str = ""
     verdicts: tuple[Verdict, ...] = ()
     recorded: Mapping[TopicPartition, LedgerEntry] = field(default_factory=dict)
+    filters: Mapping[str, tuple[FilterSpec, ...]] = field(default_factory=dict)
     accepted: tuple[DataLossError, ...] = ()
 
 
@@ -207,6 +209,7 @@ def _take(
                 other_nodes=reading.others,
                 left_node=reading.left,
                 verdicts=reading.verdicts,
+                filters={topic: filters for topic in included if (filters := mirror.filters_of(topic))},
             )
 
 

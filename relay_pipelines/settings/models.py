@@ -16,6 +16,7 @@ from relay_pipelines.errors import ConfigError
 from relay_pipelines.plan.windows import OnDataLoss
 from relay_pipelines.settings.clusters import Destination, Source
 from relay_pipelines.settings.copying import Copying
+from relay_pipelines.settings.filters import FilterSettings
 from relay_pipelines.settings.problems import nearest
 from relay_pipelines.settings.rename import rename_rule
 from relay_pipelines.settings.section import Section
@@ -58,6 +59,8 @@ class Mirror(Section):
     """Which topics, and their names at the destination."""
     start: Start = Start()
     """Where a topic is taken up that this mirror has never copied: earliest, latest, a timestamp, offsets or a group's."""
+    filters: tuple[FilterSettings, ...] = ()
+    """Which records are left out: a record is copied if every filter keeps it."""
     on_data_loss: OnDataLoss = OnDataLoss.FAIL
     """When records, or their copies, are gone: fail, or continue behind the gap, which the ledger and a failed check tell of."""
     copying: Copying = Field(default=Copying(), alias="copy")
@@ -86,6 +89,10 @@ class Mirror(Section):
     def nodes(self) -> tuple[model.Cluster, ...]:
         """The source's nodes, in order of preference; at least one."""
         return tuple(node.cluster for node in self.source.nodes)
+
+    def filters_of(self, topic: str) -> tuple[model.FilterSpec, ...]:
+        """The filters of a source topic."""
+        return tuple(one.spec for one in self.filters if one.applies_to(topic))
 
     @property
     def destination_cluster(self) -> model.Cluster:

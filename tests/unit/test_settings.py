@@ -305,7 +305,10 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "a key that resembles none",
         {"@/health": {}},
-        "@.health: unknown key; valid keys: copy, destination, lanes, on_data_loss, owners, source, start, topics, window",
+        (
+            "@.health: unknown key; valid keys: copy, destination, filters, lanes, on_data_loss, owners, source, start, topics,"
+            " window"
+        ),
     ),
     ("the attribute's name instead of the key's", {"@/copying": {}}, "@.copying: unknown key; did you mean 'copy'?"),
     # missing keys
@@ -537,6 +540,12 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         {"@/source/nodes": [{"name": "n", "bootstrap_servers": ["a:1"]}, {"name": "n", "bootstrap_servers": ["b:1"]}]},
         "@.source.nodes[1].name: another node has this name",
     ),
+    (
+        "a filter that is no class",
+        {"@/filters": [{"class": "a b"}]},
+        "@.filters[0].class: expected module:Class, or the name of an entry point, got 'a b'",
+    ),
+    ("a filter without a class", {"@/filters": [{"config": {}}]}, "@.filters[0].class: is missing"),
     (
         "so slow that transactions time out",
         {"@/copy": {"max_bytes_per_second": "1KiB"}},

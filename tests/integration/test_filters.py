@@ -1,0 +1,147 @@
+"""Filters: what they do not keep is left out and accounted for; what they raise is said with the record's place."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from relay_pipelines.copy.filtering import load
+from relay_pipelines.copy.task import copy_ranges
+from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.errors import ConfigError
+from relay_pipelines.model import FilterSpec, Outcome, Status
+from relay_pipelines.wire.batch import CODEC_MASK
+from tests.copying import Mirror, batches_of, numbered, settled_end
+from tests.independent import Record
+
+MODULE = """
+import json
+
+
+class EveryNth:
+    def __init__(self, n=2):
+        self.n = n
+
+    def keep(self, record):
+        return int(record.value) % self.n == 0
+
+
+class Keyed:
+    def keep(self, record):
+        return record.key is not None and dict(record.headers).get("n") != b"7"
+
+
+class Failing:
+    def keep(self, record):
+        if record.offset == 25:
+            raise ValueError("no country\\nin it")
+        return True
+
+
+class NoFilter:
+    pass
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A folder with a module of filters, forgotten afterwards."""
+    (tmp_path / "the_filters.py").write_text(MODULE)
+    yield tmp_path
+    sys.modules.pop("the_filters", None)
+    if str(tmp_path) in sys.path:
+        sys.path.remove(str(tmp_path))
+
+
+@pytest.fixture
+def mirror(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str) -> Mirror:
+    """A topic of 60 records in batches, some of which would go as they are."""
+    made = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
+    made.options = replace(made.options, coalesce_below_bytes=0, chunk_bytes=2_000)
+    for first in range(0, 60, 10):
+        made.write([Record(b"k", b"%d" % number, (("n", b"%d" % (number % 10)),)) for number in range(first, first + 10)])
+    return made
+
+
+def copy(mirror: Mirror, folder: Path, *names: str, start: int = 0, end: int | None = None, **config: object) -> Outcome:
+    """Copy through filters; the first one gets the configuration."""
+    specs = [
+        FilterSpec(f"the_filters:{name}", json.dumps(config if not at else {}), str(folder)) for at, name in enumerate(names)
+    ]
+    (outcome,) = copy_ranges(mirror.job, [replace(mirror.range(start, end), filters=tuple(specs))])
+    return outcome
+
+
+def test_what_is_not_kept_is_left_out_and_accounted_for(mirror: Mirror, folder: Path) -> None:
+    """In order, with keys, headers and timestamps as they were; the ledger closes."""
+    outcome = copy(mirror, folder, "EveryNth", n=3)
+    assert outcome.status is Status.DONE, outcome.error
+    assert (outcome.records, outcome.skipped) == (20, {"filtered": 40})
+    assert mirror.copied() == [one for one in mirror.original() if int(one.value or b"") % 3 == 0]
+    mirror.assert_ledger_closes()
+
+
+def test_every_filter_must_keep_a_record(mirror: Mirror, folder: Path) -> None:
+    """Two of them, over a range that cuts batches, and in two steps."""
+    for start, end in ((0, 33), (33, 60)):
+        assert copy(mirror, folder, "EveryNth", "Keyed", start=start, end=end, n=1).status is Status.DONE
+    assert [int(one.value or b"") for one in mirror.copied()] == [number for number in range(60) if number % 10 != 7]
+    mirror.assert_ledger_closes()
+
+
+def test_nothing_is_kept(mirror: Mirror, folder: Path) -> None:
+    """Then nothing arrives, the checkpoint is at the end all the same, and the next run goes on from there."""
+    outcome = copy(mirror, folder, "EveryNth", n=1000)
+    assert (outcome.status, outcome.records) == (Status.DONE, 1)  # number 0
+    mirror.write([Record(b"k", b"2000")])
+    outcome = copy(mirror, folder, "EveryNth", n=1000)
+    assert (outcome.records, outcome.skipped) == (1, {})
+    mirror.assert_ledger_closes()
+
+
+def test_what_a_filter_raises(mirror: Mirror, folder: Path) -> None:
+    """One line with filter, topic-partition and offset; what was committed before stays, and nothing of it comes twice."""
+    mirror.options = replace(mirror.options, chunk_bytes=1)
+    outcome = copy(mirror, folder, "Failing")
+    assert (outcome.status, outcome.error_kind, outcome.exit_code) == (Status.FAILED, "FilterError", 1)
+    assert outcome.error == (
+        f"{mirror.at} at offset 25: filter 'the_filters:Failing' raised ValueError: no country; mend the filter, or let it keep"
+        " such records; run again to go on"
+    )
+    assert outcome.next_offset <= 25
+    assert copy(mirror, folder, "EveryNth", n=1).status is Status.DONE
+    mirror.assert_equal()
+
+
+def test_compressed_batches_stay_compressed(mirror: Mirror, folder: Path) -> None:
+    """What is kept is written with the codec it had."""
+    assert copy(mirror, folder, "Keyed").status is Status.DONE
+    plain_end = settled_end(mirror.destination, mirror.at)
+    mirror.write(numbered(100, 50, 60), compression_type="zstd")
+    assert copy(mirror, folder, "Keyed").status is Status.DONE
+    found = batches_of(mirror.destination, mirror.at, 0, settled_end(mirror.destination, mirror.at))
+    codecs = {(header.base_offset >= plain_end, header.attributes & CODEC_MASK) for header, _ in found}
+    assert codecs == {(False, 0), (True, 4)}
+
+
+BAD = {
+    "no module": ("nowhere:Filter", "{}", "filter 'nowhere:Filter' cannot be imported: ModuleNotFoundError: No module named"),
+    "no class": ("the_filters:Missing", "{}", "module 'the_filters' has no filter 'Missing'"),
+    "wrong config": ("the_filters:EveryNth", '{"m": 3}', "filter 'the_filters:EveryNth' cannot be constructed: TypeError"),
+    "no keep": ("the_filters:NoFilter", "{}", "filter 'the_filters:NoFilter' has no method keep(record)"),
+    "no entry point": ("lonely", "{}", "no filter is called 'lonely'; write module:Class, or an entry point: none is installed"),
+}
+
+
+@pytest.mark.parametrize(("name", "config", "line"), BAD.values(), ids=BAD.keys())
+def test_a_filter_that_cannot_be_used(folder: Path, name: str, config: str, line: str) -> None:
+    """One line, before anything is copied."""
+    with pytest.raises(ConfigError) as caught:
+        load(FilterSpec(name, config, str(folder)))
+    assert str(caught.value).startswith(line)
+    assert "\n" not in str(caught.value)
