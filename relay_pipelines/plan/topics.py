@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from relay_pipelines.errors import ConfigError
 
@@ -61,12 +62,23 @@ def _decide(topic: str, allow: Sequence[re.Pattern[str]], deny: Sequence[re.Patt
     return TopicDecision(topic, included=False, why="no allow pattern matches")
 
 
-def destinations(topics: Iterable[str], rename: str | Mapping[str, str]) -> dict[str, str]:
+class RenameRule(NamedTuple):
+    r"""Topics whose whole name matches are called `to`, in which `\1` stands for the first group."""
+
+    match: str
+    to: str
+
+
+Rename = str | Mapping[str, str] | Sequence[RenameRule]
+
+
+def destinations(topics: Iterable[str], rename: Rename) -> dict[str, str]:
     """Source topic -> destination topic.
 
     Args:
         topics: the included ones.
-        rename: a template in which `{topic}` stands for the source's name, or a map; topics not in the map keep their names.
+        rename: a template in which `{topic}` stands for the source's name, a map, or rules of which the first that matches
+            counts; topics that are not in the map, or match no rule, keep their names.
 
     Raises:
         ConfigError: two topics would land on one, where their records would mix; or a name is illegal or internal.
@@ -84,8 +96,13 @@ def destinations(topics: Iterable[str], rename: str | Mapping[str, str]) -> dict
     return renamed
 
 
-def _rename(topic: str, rename: str | Mapping[str, str]) -> str:
-    return rename.replace("{topic}", topic) if isinstance(rename, str) else rename.get(topic, topic)
+def _rename(topic: str, rename: Rename) -> str:
+    if isinstance(rename, str):
+        return rename.replace("{topic}", topic)
+    if isinstance(rename, Mapping):
+        return rename.get(topic, topic)
+    found = ((match, rule.to) for rule in rename if (match := re.fullmatch(rule.match, topic)))
+    return next((match.expand(to) for match, to in found), topic)
 
 
 def _refuse_bad_name(source: str, destination: str) -> None:

@@ -13,6 +13,7 @@ from pydantic import Field, PlainValidator, model_validator
 
 from relay_pipelines import model
 from relay_pipelines.errors import ConfigError
+from relay_pipelines.plan.topics import Rename
 from relay_pipelines.plan.windows import OnDataLoss
 from relay_pipelines.settings.clusters import Destination, Source
 from relay_pipelines.settings.copying import Copying
@@ -44,8 +45,9 @@ class Topics(Section):
     """Regular expressions for the whole name; internal topics (`__*`) are never copied."""
     deny: tuple[Pattern, ...] = ()
     """Regular expressions for the whole name; deny wins over allow."""
-    rename: Annotated[str | dict[str, str], PlainValidator(rename_rule)] = "{topic}"
-    """A template with "{topic}", or a map of source topic to destination topic (others keep their names)."""
+    rename: Annotated[Rename, PlainValidator(rename_rule)] = "{topic}"
+    """A template with "{topic}", a map of source topic to destination topic, or rules {match, to} with regex groups; a topic that
+    is not in the map, or matches no rule, keeps its name."""
 
 
 class Mirror(Section):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from relay_pipelines.errors import ConfigError
-from relay_pipelines.plan.topics import TopicDecision, destinations, is_topic_name, select
+from relay_pipelines.plan.topics import RenameRule, TopicDecision, destinations, is_topic_name, select
 
 
 @pytest.mark.parametrize(
@@ -41,6 +41,8 @@ def test_every_topic_is_decided_once_in_order():
         ({"a": "x"}, {"a": "x", "b.c": "b.c"}),
         ({"a": "b.c", "b.c": "a"}, {"a": "b.c", "b.c": "a"}),
         ({"gone": "a"}, {"a": "a", "b.c": "b.c"}),
+        ([RenameRule(r"(\w)\.(\w)", r"\2.\1"), RenameRule(r".*", r"x")], {"a": "x", "b.c": "c.b"}),
+        ([RenameRule(r"b", r"x")], {"a": "a", "b.c": "b.c"}),
     ],
 )
 def test_topics_are_renamed(rename, expected):

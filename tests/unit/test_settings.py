@@ -415,7 +415,33 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "a list for rename",
         {"@/topics/rename": ["a"]},
-        '@.topics.rename: expected a template such as "copy.{topic}", or a map of source topic to destination topic, got a list',
+        (
+            "@.topics.rename[0].match: expected the two keys match and to, both text in quotes, as in"
+            ' {match: "orders\\.(.*)", to: "eu.\\1"}'
+        ),
+    ),
+    (
+        "a number for rename",
+        {"@/topics/rename": 5},
+        (
+            '@.topics.rename: expected a template such as "copy.{topic}", a map of source topic to destination topic, or a list'
+            " of rules, got 5"
+        ),
+    ),
+    (
+        "a rule that matches badly",
+        {"@/topics/rename": [{"match": "a(", "to": "b"}]},
+        "@.topics.rename[0].match: expected a regular expression: missing ), unterminated subpattern at position 1",
+    ),
+    (
+        "a rule that refers to nothing",
+        {"@/topics/rename": [{"match": "a(.*)", "to": r"b\2"}]},
+        "@.topics.rename[0].to: refers to group 2, and match has 1",
+    ),
+    (
+        "a rule with an illegal name",
+        {"@/topics/rename": [{"match": "a(.*)", "to": r"b/\1"}]},
+        r"@.topics.rename[0].to: expected letters, digits, '.', '_', '-' and groups such as \1",
     ),
     (
         "{topic} without quotes, a mapping in YAML",
