@@ -53,6 +53,8 @@ def _show_plan(planned: RunPlan, *, why: bool) -> None:
         tables.show(console, tables.why(planned.survey.decisions, planned.survey.destinations))
     for conflict in topics.conflicts(planned.survey):
         say.warning(f"{name}: {conflict}")
+    for topic, count in topics.to_grow(planned.survey).items():
+        console.print(f"{name}: {topic} will grow to {plural(count, 'partition')}, as its source has", soft_wrap=True)
     for short in topics.too_few_partitions(planned.survey):
         say.warning(f"{name}: {short} has fewer partitions at the destination than at the source: a run will refuse it")
 

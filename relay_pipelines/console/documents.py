@@ -62,6 +62,7 @@ def plan(planned: RunPlan) -> Document:
         ],
         "to_be_created": [one.name for one in topics.missing(survey)],
         "conflicts": topics.conflicts(survey),
+        "to_grow": topics.to_grow(survey),
         "too_few_partitions": topics.too_few_partitions(survey),
         "data_losses": [str(loss) for loss in planned.data_losses],
         "topics": [{"topic": one.topic, "included": one.included, "why": one.why} for one in survey.decisions],

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from relay_pipelines.copy import checkpoint, ledger
 from relay_pipelines.copy.clock import Clock
 from relay_pipelines.driver.survey import Survey
 from relay_pipelines.errors import DestinationError, RelayError, RetriableError
-from relay_pipelines.model import TimestampType
-from relay_pipelines.wire.admin import NewTopic, create_topics
+from relay_pipelines.model import TimestampType, TopicPartition
+from relay_pipelines.wire.admin import NewTopic, create_topics, grow_topics
 from relay_pipelines.wire.cluster import LATEST, READ_COMMITTED, ClusterClient
 
 _DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
@@ -42,18 +42,29 @@ def missing(survey: Survey) -> list[NewTopic]:
     ]
 
 
+def to_grow(survey: Survey) -> dict[str, int]:
+    """Return the destination topics that follow their sources, which have grown, and how many partitions they need.
+
+    Only topics that this mirror has copied to before: others are somebody's own.
+    """
+    ours = {one.destination.topic for one in survey.checkpoints.values()}
+    return {topic: count for topic, count in _short(survey).items() if topic in ours}
+
+
 def too_few_partitions(survey: Survey) -> list[str]:
-    """Return the destination topics that have fewer partitions than their source: records would have nowhere to go."""
-    return [
-        destination
-        for source, destination in survey.destinations.items()
-        if destination in survey.destination_topics
-        and len(survey.destination_topics[destination].leaders) < len(survey.source_topics[source].leaders)
-    ]
+    """Return the other destination topics that have fewer partitions than their source: records would have nowhere to go."""
+    growing = to_grow(survey)
+    return [topic for topic in _short(survey) if topic not in growing]
+
+
+def _short(survey: Survey) -> dict[str, int]:
+    wanted = {destination: len(survey.source_topics[source].leaders) for source, destination in survey.destinations.items()}
+    there = survey.destination_topics
+    return {topic: count for topic, count in wanted.items() if topic in there and len(there[topic].leaders) < count}
 
 
 def create(survey: Survey, replication_factor: int | None, timeout_ms: int, clock: Clock) -> None:
-    """Create what is missing and wait until every new topic-partition has a leader that serves.
+    """Create what is missing, grow what has to follow, and wait until every new topic-partition has a leader that serves.
 
     Raises:
         RelayError: the destination refuses, or a topic has too few partitions.
@@ -63,9 +74,13 @@ def create(survey: Survey, replication_factor: int | None, timeout_ms: int, cloc
             f"topic {topic!r} has fewer partitions at the destination than at the source",
             remedy=f"add partitions to it: kafka-topics.sh --alter --topic {topic} --partitions N",
         )
-    new = missing(survey)
+    new, growing = missing(survey), to_grow(survey)
     if new or not survey.checkpoint_ends:
         _create(survey, [*_OWN, *new], replication_factor, timeout_ms, clock)
+    if growing:
+        with ClusterClient(survey.destination, DestinationError, f"relay-{survey.mirror}", timeout_ms) as client:
+            grow_topics(client, growing)
+            _wait_for_leaders(client, growing, clock, timeout_ms)
 
 
 def create_own(survey: Survey, replication_factor: int | None, timeout_ms: int, clock: Clock) -> None:
@@ -103,16 +118,16 @@ def conflicts(survey: Survey) -> list[str]:
 def _create(survey: Survey, wanted: Sequence[NewTopic], replication_factor: int | None, timeout_ms: int, clock: Clock) -> None:
     with ClusterClient(survey.destination, DestinationError, f"relay-{survey.mirror}", timeout_ms) as client:
         create_topics(client, wanted, replication_factor)
-        _wait_for_leaders(client, wanted, clock, timeout_ms)
+        _wait_for_leaders(client, {one.name: one.partitions for one in wanted}, clock, timeout_ms)
 
 
-def _wait_for_leaders(client: ClusterClient, topics: Sequence[NewTopic], clock: Clock, timeout_ms: int) -> None:
+def _wait_for_leaders(client: ClusterClient, partitions: Mapping[str, int], clock: Clock, timeout_ms: int) -> None:
     deadline = clock.monotonic() + timeout_ms / 1000
-    for topic in topics:
+    for topic, count in partitions.items():
         while True:
             try:
                 # a broker may be named leader before it knows that it is: an answer to ListOffsets proves that it serves
-                client.list_offsets(client.topic(topic.name).topic_partitions, LATEST, READ_COMMITTED)
+                client.list_offsets([TopicPartition(topic, one) for one in range(count)], LATEST, READ_COMMITTED)
                 break
             except RetriableError:
                 if clock.monotonic() > deadline:

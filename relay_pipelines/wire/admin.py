@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kafka.protocol.admin import CreateTopicsRequest, DescribeConfigsRequest, DescribeLogDirsRequest
+from kafka.protocol.admin import CreatePartitionsRequest, CreateTopicsRequest, DescribeConfigsRequest, DescribeLogDirsRequest
 
 from relay_pipelines.errors import PermissionDeniedError
 from relay_pipelines.model import TopicPartition
@@ -93,6 +93,31 @@ def create_topics(client: ClusterClient, topics: Sequence[NewTopic], replication
             raise failures.failure(
                 result.error_code,
                 f"CreateTopics of {result.name}",
+                at=str(client.cluster),
+                retriable=client.retriable,
+                detail=result.error_message or "",
+            )
+
+
+def grow_topics(client: ClusterClient, partitions: Mapping[str, int]) -> None:
+    """Add partitions to topics until they have so many.
+
+    Raises:
+        PermissionDeniedError: the user may not alter them.
+        RelayError: the cluster refuses, by policy or because a topic has more already.
+    """
+    if not partitions:
+        return
+    wanted = [
+        CreatePartitionsRequest.CreatePartitionsTopic(name=name, count=count, assignments=None)
+        for name, count in partitions.items()
+    ]
+    request = CreatePartitionsRequest(topics=wanted, timeout_ms=client.timeout_ms, validate_only=False)
+    for result in client.call_any(request, 1).results:
+        if result.error_code != failures.NONE:
+            raise failures.failure(
+                result.error_code,
+                f"CreatePartitions of {result.name}",
                 at=str(client.cluster),
                 retriable=client.retriable,
                 detail=result.error_message or "",

@@ -1,0 +1,93 @@
+"""A source topic that gets more partitions: the destination follows before anything is copied."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewPartitions
+
+from relay_pipelines.copy.clock import SystemClock
+from relay_pipelines.copy.task import copy_ranges
+from relay_pipelines.driver import planning, survey, topics
+from relay_pipelines.driver.survey import Survey
+from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.errors import RelayError
+from relay_pipelines.model import Cluster, CopyJob, TopicPartition
+from relay_pipelines.plan.windows import StartPolicy
+from relay_pipelines.settings import Mirror
+from tests.copying import KEPT, ensure_homes, settled_end
+from tests.independent import Record, client, create, records_of, until, write
+
+CLOCK = SystemClock()
+TIMEOUT_MS = 10_000
+
+
+@pytest.fixture
+def clusters(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster) -> tuple[Cluster, Cluster]:
+    """Source and destination."""
+    ensure_homes(destination_cluster.cluster())
+    return source_cluster.cluster(), destination_cluster.cluster()
+
+
+def surveyed(clusters: tuple[Cluster, Cluster], topic: str) -> Survey:
+    source, destination = clusters
+    mirror = Mirror.model_validate(
+        {
+            "source": {"nodes": [{"name": "only", "bootstrap_servers": ",".join(source.bootstrap_servers)}]},
+            "destination": {"bootstrap_servers": ",".join(destination.bootstrap_servers)},
+            "topics": {"allow": [topic], "rename": "copy.{topic}"},
+            "start": "latest",
+        }
+    )
+    return survey.take(f"grow-{topic[-8:]}", mirror, CLOCK)
+
+
+def copy(taken: Survey) -> None:
+    topics.create(taken, None, TIMEOUT_MS, CLOCK)
+    ranges = planning.plan(taken, StartPolicy.LATEST).ranges
+    outcomes = list(copy_ranges(CopyJob(taken.mirror, "run", taken.node, taken.destination), ranges))
+    assert [one.error for one in outcomes] == [""] * len(outcomes)
+
+
+def grow(cluster: Cluster, topic: str, count: int) -> None:
+    admin = AdminClient(client(cluster))
+    for future in admin.create_partitions([NewPartitions(topic, count)]).values():
+        future.result(30)
+    until(lambda: len(admin.list_topics(topic, timeout=30).topics[topic].partitions) == count, "the partitions")
+
+
+def test_the_destination_follows(clusters: tuple[Cluster, Cluster], topic_name: str) -> None:
+    """New partitions are copied from their first record on, even by a mirror that started at the end."""
+    source, destination = clusters
+    create(source, topic_name, 1, KEPT)
+    copy(surveyed(clusters, topic_name))
+    until(lambda: surveyed(clusters, topic_name).checkpoints, "the checkpoint")
+    grow(source, topic_name, 3)
+    for partition in range(3):
+        until(lambda at=partition: _written(source, topic_name, at), "a leader that serves")
+
+    taken = surveyed(clusters, topic_name)
+    assert topics.to_grow(taken) == {f"copy.{topic_name}": 3}
+    assert topics.too_few_partitions(taken) == []
+    copy(taken)
+
+    for partition in range(3):
+        at = TopicPartition(f"copy.{topic_name}", partition)
+        settled_end(destination, at)
+        assert [one.value for one in records_of(destination, at)] == [b"%d" % partition]
+    assert topics.to_grow(surveyed(clusters, topic_name)) == {}
+
+
+def _written(cluster: Cluster, topic: str, partition: int) -> bool:
+    write(cluster, TopicPartition(topic, partition), [Record(None, b"%d" % partition)])
+    return True
+
+
+def test_topics_of_others_are_left_alone(clusters: tuple[Cluster, Cluster], topic_name: str) -> None:
+    """A topic that the mirror has never copied to is not altered: one line says what to do."""
+    source, destination = clusters
+    create(source, topic_name, 2, KEPT)
+    create(destination, f"copy.{topic_name}", 1, KEPT)
+    taken = surveyed(clusters, topic_name)
+    assert topics.to_grow(taken) == {}
+    with pytest.raises(RelayError, match="has fewer partitions at the destination than at the source; add partitions to it"):
+        topics.create(taken, None, TIMEOUT_MS, CLOCK)
