@@ -10,6 +10,7 @@ import dataclasses
 import json
 import zlib
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -162,9 +163,14 @@ def read_all(client: ClusterClient, mirror: str, clock: Clock) -> Stored:
 
 
 def of_all_mirrors(client: ClusterClient, clock: Clock) -> list[Checkpoint]:
-    """Return the checkpoints of every mirror that has this cluster as its destination."""
+    """Return the checkpoints of every mirror that has this cluster as its destination, as far as this version can read them."""
     latest, _ = _latest(client, b"", clock)
-    return [from_record(value) for key, value in latest.items() if b"//" not in key]
+    found = []
+    for key, value in latest.items():
+        if b"//" not in key:
+            with suppress(UnsupportedError):
+                found.append(from_record(value))
+    return found
 
 
 def settle(client: ClusterClient, options: CopyOptions, clock: Clock) -> None:
