@@ -1,0 +1,121 @@
+"""The data source `relay`: what is on either side, as a DataFrame."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from relay_pipelines.dataframe import COLUMNS, register
+from tests.copying import Mirror
+from tests.independent import CREATE_TIME, Record
+
+NOON_MS = 1_767_268_800_000  # 2026-01-01T12:00:00Z
+
+
+@pytest.fixture
+def mirror(source_cluster: Any, destination_cluster: Any, topic_name: str) -> Mirror:
+    """Twenty records, one a minute from noon on, ten of them copied in a window."""
+    made = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
+    made.write(
+        [
+            Record(
+                b"k%d" % number,
+                None if number == 3 else b"v%d" % number,
+                (("n", b"%d" % number),),
+                (CREATE_TIME, NOON_MS + number * 60_000),
+            )
+            for number in range(20)
+        ]
+    )
+    made.copy(0, 10)
+    return made
+
+
+@pytest.fixture
+def spark(local_session: Any) -> Any:
+    """The session of the test run, which knows the format."""
+    register(local_session)
+    return local_session
+
+
+def reading(spark: Any, copied: Mirror, folder: Path, **options: str) -> Any:
+    """A reader of the mirror's topic."""
+    config = folder / "relay.yaml"
+    settings = {
+        "source": {"nodes": [{"name": "only", "bootstrap_servers": list(copied.source.bootstrap_servers)}]},
+        "destination": {"bootstrap_servers": list(copied.destination.bootstrap_servers)},
+        "topics": {"allow": [copied.topic]},
+    }
+    config.write_text(yaml.safe_dump({"mirrors": {copied.name: settings}}))
+    return spark.read.format("relay").options(**{"config": str(config), "mirror": copied.name, "topic": copied.topic} | options)
+
+
+def test_every_column(spark: Any, mirror: Mirror, tmp_path: Path) -> None:
+    """As an independent client reads them."""
+    rows = reading(spark, mirror, tmp_path).load().orderBy("offset").collect()
+    assert [(one.key, one.value, one.offset) for one in rows] == [
+        (record.key, record.value, number) for number, record in enumerate(mirror.original())
+    ]
+    assert rows[4].asDict(recursive=True) | {"timestamp": None} == {
+        "key": bytearray(b"k4"),
+        "value": bytearray(b"v4"),
+        "headers": [{"name": "n", "value": bytearray(b"4")}],
+        "topic": mirror.topic,
+        "partition": 0,
+        "offset": 4,
+        "timestamp": None,
+        "timestamp_type": "CreateTime",
+    }
+    assert {int(one.timestamp.timestamp() * 1000) - NOON_MS - one.offset * 60_000 for one in rows} == {0}
+    assert list(rows[0].asDict()) == list(COLUMNS)
+
+
+def test_either_side_and_any_range(spark: Any, mirror: Mirror, tmp_path: Path) -> None:
+    """Offsets, moments and windows; what is not there is left out."""
+
+    def offsets(**options: str) -> list[int]:
+        found = reading(spark, mirror, tmp_path, **options).schema("offset long").load()
+        return sorted(one.offset for one in found.collect())
+
+    assert offsets(side="destination") == list(range(10))
+    assert offsets(start="5", end="8") == [5, 6, 7]
+    assert offsets(start='{"0": 18}') == [18, 19]
+    assert offsets(start="2026-01-01T12:17:30Z") == [18, 19]
+    assert offsets(end="2026-01-01T12:02:00+00:00") == [0, 1]
+    assert offsets(start="latest") == []
+    assert offsets(start="0", end="999") == list(range(20))
+    assert offsets(window="a-window") == list(range(10))
+    assert offsets(window="a-window", side="destination") == list(range(10))
+
+
+def test_columns_that_nobody_wants_are_not_built(spark: Any, mirror: Mirror, tmp_path: Path) -> None:
+    """A schema with some columns, in its own order, and SQL over it."""
+    frame = reading(spark, mirror, tmp_path).schema("value binary, partition int").load()
+    assert frame.columns == ["value", "partition"]
+    assert frame.where("value like '%1%'").count() == 11
+    assert frame.where("value is null").count() == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"side": "left"}, "option side: 'left' is neither source nor destination"),
+        ({"topic": ""}, "option topic is missing; name a topic of the source"),
+        ({"mirror": "nobody"}, "no mirror is called 'nobody'"),
+        ({"start": "noon"}, "option start: 'noon' is no place in a topic; write earliest"),
+        ({"window": "w"}, "the ledger has nothing of topic"),
+        ({"began": "1"}, "the format relay has no option 'began'; it has config"),
+    ],
+)
+def test_bad_options(spark: Any, mirror: Mirror, tmp_path: Path, options: dict[str, str], line: str) -> None:
+    """The line that says what is wrong stands in what Spark raises."""
+    with pytest.raises(Exception, match=line):
+        reading(spark, mirror, tmp_path, **options).load().count()
+
+
+def test_a_column_that_is_none(spark: Any, mirror: Mirror, tmp_path: Path) -> None:
+    with pytest.raises(Exception, match="the format relay has no column 'vlaue'; it has key, value"):
+        reading(spark, mirror, tmp_path).schema("vlaue binary").load().count()
