@@ -7,8 +7,6 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -19,7 +17,7 @@ from benchmarks.orchestration.figures import Crowded, Spent, slowest, spent
 from benchmarks.orchestration.idle import ticks
 from benchmarks.orchestration.scene import MIRROR, Scene, mirrored, run_of, surroundings
 from relay_pipelines.demo.dagster import Dagster, running
-from relay_pipelines.lanes import keys, windows
+from relay_pipelines.lanes import keys
 
 _TOPICS = 2
 _REPEATED = 5
@@ -39,13 +37,9 @@ _ONE = """query($key: AssetKeyInput!, $window: String!) { assetNodeOrError(asset
 def measure(scene: Scene, number: int, progress: Callable[[str], None]) -> Crowded:
     """Multiply the newest window, then tick and ask."""
     began = time.monotonic()
-    _multiply(scene, number - windows.STATUSES_EVERY)
-    _cut(scene)
-    scene.run(scene.newest())
-    keeping = slowest([spent(partial(_keep_statuses, scene, topic)) for topic in scene.topics[:_TOPICS]])
-    _multiply(scene, windows.STATUSES_EVERY)
+    _multiply(scene, number)
     scene.configure(keep=10 * number)
-    progress(f"{number:,} windows written in {time.monotonic() - began:.0f} s; statuses of a topic: {keeping.seconds:.2f} s")
+    progress(f"{number:,} windows written in {time.monotonic() - began:.0f} s")
     size_bytes = sum(one.stat().st_size for one in (_events_file(scene), _runs_file(scene)))
     found = {"nothing new": slowest([spent(scene.ticker().tick) for _ in range(_REPEATED)])}
     found["a new window is cut"] = _cut(scene)
@@ -65,7 +59,7 @@ def measure(scene: Scene, number: int, progress: Callable[[str], None]) -> Crowd
         time.sleep(_DAEMON_SECONDS)
         daemon_ticks = ticks(dagster, scene.planner, began)
     progress(f"ticks of the daemon: {daemon_ticks}")
-    return Crowded(number, size_bytes, keeping, found, daemon_ticks, queries)
+    return Crowded(number, size_bytes, found, daemon_ticks, queries)
 
 
 def _cut(scene: Scene) -> Spent:
@@ -75,13 +69,6 @@ def _cut(scene: Scene) -> Spent:
     tick = spent(ticker.tick)
     assert scene.newest() > before
     return tick
-
-
-def _keep_statuses(scene: Scene, topic: str) -> None:
-    """What each run does for a few topics in turn."""
-    lane = scene.lane
-    alone = replace(lane, topics=(topic,) * windows.STATUSES_EVERY)
-    windows.keep_statuses(scene.instance, alone, scene.newest())
 
 
 def _present(scene: Scene) -> Sequence[str]:

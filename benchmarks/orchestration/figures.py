@@ -64,7 +64,6 @@ class Crowded:
 
     Args:
         database_bytes: of the files of events and of runs.
-        keeping: reading a topic's statuses for the first time.
         ticks: the slowest of each kind, in this process.
         daemon_ticks: seconds of ticks that prune, as the daemon of `dagster dev` records them.
         queries: seconds of a GraphQL query, by its name: the first one and the median of those after it.
@@ -72,7 +71,6 @@ class Crowded:
 
     windows: int
     database_bytes: int
-    keeping: Spent
     ticks: Mapping[str, Spent]
     daemon_ticks: Sequence[float]
     queries: Mapping[str, tuple[float, float]]

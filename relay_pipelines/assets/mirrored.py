@@ -67,7 +67,6 @@ def _op(lane: Lane, mirror: Mirror) -> Callable[..., Iterator[Event]]:
         unlisted = [topic for topic in mirrored if topic not in lane.topics and lane.belongs(topic)]
         report = _copy(context, lane, frozen, [*selected, *unlisted], kafka, pyspark)
         yield from _events(context, lane, report)
-        windows.keep_statuses(context.instance, lane, context.partition_key)
         _raise_for(context, report)
 
     return copy

@@ -17,7 +17,6 @@ from relay_pipelines.plan.frozen import FrozenWindow
 _FROZEN = "frozen"
 _SHOWN_ROWS = 200
 _PAGES = 100
-STATUSES_EVERY = 100  # windows
 
 
 def definition(lane: Lane) -> dg.DynamicPartitionsDefinition:
@@ -130,16 +129,6 @@ def freeze(instance: dg.DagsterInstance, lane: Lane, cut: Sequence[FrozenWindow]
     for one in cut:
         instance.report_runless_asset_event(event(lane, one))
     instance.add_dynamic_partitions(lane.partitions_name, [one.key for one in cut])
-
-
-def keep_statuses(instance: dg.DagsterInstance, lane: Lane, key: str) -> None:
-    """Have Dagster bring the statuses that it keeps per topic up to date, for a few topics with each window.
-
-    It keeps them when somebody looks at the topic, and then reads all windows since the last look: seconds, after many.
-    """
-    partitions = definition(lane)
-    for topic in lane.topics[keys.number(key) % STATUSES_EVERY :: STATUSES_EVERY]:
-        instance.get_status_by_partition(keys.mirrored(lane.mirror, topic), [key], partitions)
 
 
 def _windows(result: dg.EventRecordsResult) -> list[FrozenWindow]:
