@@ -40,8 +40,8 @@ what the run said of them; {size:.1f} GB in SQLite. A tick must stay under {tick
 _CROWDED_WHERE = """\
 What grows with the number of windows is the list of keys, which a tick and a page read whole; the 20 keys of a tick
 that prunes are deleted one by one. Dagster keeps a topic's statuses in the database, but forgets them whenever a window is added
-or pruned: the first query after that reads all windows of the topic anew, those after it read only what is new. All windows here are
-complete: for each that is not, that first query also loads a run, about 1 ms with this many topics.
+or pruned: the first query after that reads all windows of the topic anew, those after it read only what is new. All windows here
+are complete: for each that is not, that first query also loads a run, about 1 ms with this many topics.
 """
 _IDLE = """\
 `dagster dev` (web server, daemon, code server) with one planner of {topics} topics, which ticked {count} times, and one health
