@@ -163,12 +163,15 @@ def read_all(client: ClusterClient, mirror: str, clock: Clock) -> Stored:
 
 
 def of_all_mirrors(client: ClusterClient, clock: Clock) -> list[Checkpoint]:
-    """Return the checkpoints of every mirror that has this cluster as its destination, as far as this version can read them."""
+    """Return the checkpoints of every mirror that has this cluster as its destination.
+
+    What cannot be read is left out: a later version wrote it, or somebody else.
+    """
     latest, _ = _latest(client, b"", clock)
     found = []
     for key, value in latest.items():
         if b"//" not in key:
-            with suppress(UnsupportedError):
+            with suppress(UnsupportedError, ValueError, KeyError, TypeError):
                 found.append(from_record(value))
     return found
 
