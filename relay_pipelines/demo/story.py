@@ -25,7 +25,7 @@ from relay_pipelines.demo.upstream import Arrivals, Upstream
 from relay_pipelines.driver.result import INTERRUPTED
 from relay_pipelines.embedded.jars import KAFKA_VERSION
 
-EVENTS = 300_000
+EVENTS = 240_000
 _DIFFERENCE = 4
 _OPENING = """\
 Two identical upstream Kafka clusters are mirrored to a third, while events keep
