@@ -7,10 +7,11 @@ from collections.abc import Iterable, Sequence
 from relay_pipelines.cli.context import Invocation, chosen
 from relay_pipelines.console import documents, say, tables
 from relay_pipelines.console.words import stdout
+from relay_pipelines.copy.checkpoint import Stored
 from relay_pipelines.copy.clock import SystemClock
 from relay_pipelines.driver import nodes as upstream
 from relay_pipelines.driver import quarantine, survey
-from relay_pipelines.errors import ConfigError, SourceError
+from relay_pipelines.errors import ConfigError, RelayError, SourceError
 from relay_pipelines.settings import Mirror
 from relay_pipelines.settings.problems import nearest
 
@@ -21,7 +22,11 @@ def show(invocation: Invocation, names: Sequence[str], *, as_json: bool) -> int:
     found = []
     for name, mirror in chosen(invocation.settings(), names).items():
         with invocation.tolerating(name):
-            stored = survey.stored(name, mirror, clock)
+            try:
+                stored = survey.stored(name, mirror, clock)
+            except RelayError as error:  # the nodes can be judged all the same, by what they say of each other
+                invocation.fail(error, name)
+                stored = Stored()
             states = upstream.probe(name, mirror, clock, stored.quarantined)
             made = upstream.choice(mirror, states, stored.checkpoints)
             found.append(documents.nodes(name, states, made))

@@ -192,6 +192,9 @@ def test_nodes(copied: Copied, tmp_path: Path) -> None:
     ]
     table = relay(configured(tmp_path, {"n": both}), "nodes").stdout
     assert re.search(r"one .* yes +.* yes +healthy", table), table
+    away = relay(configured(tmp_path, {"n": both | {"destination": {"bootstrap_servers": "127.0.0.1:1"}}}), "nodes")
+    assert (away.returncode, error_line(away).startswith("n: destination broker 127.0.0.1:1 cannot be reached")) == (1, True)
+    assert re.search(r"one .* yes +.* yes +healthy", away.stdout), "the nodes are shown all the same"
     nobody = relay(configured(tmp_path, {"n": both | {"source": {"nodes": [down]}}}), "nodes")
     assert nobody.returncode == 1
     assert error_line(nobody).startswith("n: no node can be read: gone: gone broker 127.0.0.1:1 cannot be reached")
