@@ -6,7 +6,6 @@ are Arrow's, one Spark partition per topic-partition; only the columns of the sc
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from relay_pipelines import settings
-from relay_pipelines.copy.clock import SystemClock
+from relay_pipelines.copy.clock import SystemClock, moment_ms
 from relay_pipelines.copy.reader import read
 from relay_pipelines.driver.follow import LedgerFollower
 from relay_pipelines.errors import ConfigError, DestinationError, SourceError
@@ -222,20 +221,18 @@ def _offsets(client: ClusterClient, wanted: Sequence[TopicPartition], option: st
         missing = low if option == "start" else end
         found = {at: int(given.get(str(at.partition), missing[at])) for at in wanted}
     else:
-        by_time = client.list_offsets(wanted, _moment_ms(option, text), READ_COMMITTED)
-        found = {at: offset if offset >= 0 else end[at] for at, offset in by_time.items()}
+        found = client.first_offsets(_moment_ms(option, text), end)
     return {at: min(max(offset, low[at]), end[at]) for at, offset in found.items()}
 
 
 def _moment_ms(option: str, text: str) -> int:
     try:
-        moment = dt.datetime.fromisoformat(text)
+        return moment_ms(text)
     except ValueError:
         raise ConfigError(
             f"option {option}: {text!r} is no place in a topic",
             remedy='write earliest, latest, 2026-01-31T12:00:00Z, an offset, or {"0": 120}',
         ) from None
-    return int((moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)).timestamp() * 1000)
 
 
 def _of_window(name: str, mirror: Mirror, key: str, topic: str, *, at_source: bool) -> list[_Range]:

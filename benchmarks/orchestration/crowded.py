@@ -13,7 +13,7 @@ from typing import Any
 
 import dagster as dg
 
-from benchmarks.orchestration.figures import Crowded, Spent, slowest, spent
+from benchmarks.orchestration.figures import Crowded, slowest, spent
 from benchmarks.orchestration.idle import ticks
 from benchmarks.orchestration.scene import MIRROR, Scene, mirrored, run_of, surroundings
 from relay_pipelines.demo.dagster import Dagster, running
@@ -34,17 +34,21 @@ _ONE = """query($key: AssetKeyInput!, $window: String!) { assetNodeOrError(asset
   assetMaterializations(partitions: [$window], limit: 1) { runId timestamp metadataEntries { label } } } } }"""
 
 
-def measure(scene: Scene, number: int, progress: Callable[[str], None]) -> Crowded:
+def measure(scene: Scene, windows: int, progress: Callable[[str], None]) -> Crowded:
     """Multiply the newest window, then tick and ask."""
     began = time.monotonic()
-    _multiply(scene, number)
-    scene.configure(keep=10 * number)
-    progress(f"{number:,} windows written in {time.monotonic() - began:.0f} s")
+    _multiply(scene, windows)
+    scene.configure(keep=10 * windows)
+    progress(f"{windows:,} windows written in {time.monotonic() - began:.0f} s")
     size_bytes = sum(one.stat().st_size for one in (_events_file(scene), _runs_file(scene)))
     found = {"nothing new": slowest([spent(scene.ticker().tick) for _ in range(_REPEATED)])}
-    found["a new window is cut"] = _cut(scene)
+    scene.fill(scene.topics[:_TOPICS], 200)
+    time.sleep(1.1)  # a window is cut once a second at most
+    ticker, before = scene.ticker(), scene.newest()
+    found["a new window is cut"] = spent(ticker.tick)
+    assert scene.newest() > before
     scene.run(scene.newest())
-    scene.configure(keep=number // 2)
+    scene.configure(keep=windows // 2)
     ticker, present = scene.ticker(), len(_present(scene))
     found["20 old windows are pruned"] = slowest([spent(ticker.tick) for _ in range(_REPEATED)])
     assert present - len(_present(scene)) == 20 * _REPEATED
@@ -59,16 +63,7 @@ def measure(scene: Scene, number: int, progress: Callable[[str], None]) -> Crowd
         time.sleep(_DAEMON_SECONDS)
         daemon_ticks = ticks(dagster, scene.planner, began)
     progress(f"ticks of the daemon: {daemon_ticks}")
-    return Crowded(number, size_bytes, found, daemon_ticks, queries)
-
-
-def _cut(scene: Scene) -> Spent:
-    scene.fill(scene.topics[:_TOPICS], 200)
-    time.sleep(1.1)  # a window is cut once a second at most
-    ticker, before = scene.ticker(), scene.newest()
-    tick = spent(ticker.tick)
-    assert scene.newest() > before
-    return tick
+    return Crowded(windows, size_bytes, found, daemon_ticks, queries)
 
 
 def _present(scene: Scene) -> Sequence[str]:
@@ -100,7 +95,7 @@ def _runs_file(scene: Scene) -> Path:
     return scene.folder / "var" / "dagster" / "history" / "runs.db"
 
 
-def _multiply(scene: Scene, number: int) -> None:
+def _multiply(scene: Scene, windows: int) -> None:
     """Write old windows as copies of the newest: their keys and plans, their runs, and what these say of a few topics.
 
     Straight into SQLite: through Dagster's own interface it would take half an hour.
@@ -108,8 +103,8 @@ def _multiply(scene: Scene, number: int) -> None:
     window, lane = scene.newest(), scene.lane
     run_id = run_of(scene.instance, window)
     copies = [
-        (keys.window(MIRROR, lane.name, at), str(uuid.uuid4()))
-        for at in range(keys.number(window) + 1, keys.number(window) + 1 + number)
+        (keys.window(MIRROR, lane.name, number), str(uuid.uuid4()))
+        for number in range(keys.number(window) + 1, keys.number(window) + 1 + windows)
     ]
     scene.instance.add_dynamic_partitions(lane.partitions_name, [key for key, _ in copies])
     assets = [keys.windows(MIRROR, lane.name), *(mirrored(topic) for topic in scene.topics[:_TOPICS])]

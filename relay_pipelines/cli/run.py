@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from relay_pipelines.cli.context import Invocation, chosen
@@ -11,7 +12,7 @@ from relay_pipelines.console import say, tables
 from relay_pipelines.console.progress import progress
 from relay_pipelines.console.words import count, plural, stderr, stdout
 from relay_pipelines.copy.clock import SystemClock
-from relay_pipelines.driver import losses, planning, topics
+from relay_pipelines.driver import losses, planning, survey, topics
 from relay_pipelines.driver.planning import RunPlan
 from relay_pipelines.driver.result import INTERRUPTED, RunResult
 from relay_pipelines.driver.run import run as copy
@@ -75,7 +76,9 @@ def _mirror(
 ) -> None:
     """Copy one mirror; what fails is said and counted, and does not stop the next."""
     try:
-        planned = planning.plan(losses.survey_and_accept(name, mirror, SystemClock(), only_topic=topic), mirror.start.policy)
+        clock = SystemClock()
+        taken = losses.accepting(partial(survey.take, name, mirror, clock, only_topic=topic), mirror, clock)
+        planned = planning.plan(taken, mirror.start.policy)
         for lost in planned.survey.accepted:
             say.warning(f"{name}: {lost.topic_partition}: {lost.what}; the copy goes on behind it: on_data_loss is continue")
         for conflict in topics.conflicts(planned.survey):

@@ -149,8 +149,8 @@ class Assembler:
         if gap:
             self.chunk.skipped[Skipped.COMPACTION_GAP] += gap
 
-    def _drop(self, records: int) -> None:
-        self.chunk.skipped[Skipped.FILTERED] += records
+    def _drop(self) -> None:
+        self.chunk.skipped[Skipped.FILTERED] += 1
 
     def _produce(self, batch: Batch) -> None:
         size = len(batch.data)

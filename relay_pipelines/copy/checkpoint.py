@@ -65,6 +65,11 @@ def home(topic: str, key: bytes) -> TopicPartition:
     return TopicPartition(topic, zlib.crc32(key) % PARTITIONS)
 
 
+def homes(topic: str) -> list[TopicPartition]:
+    """Where all checkpoints (or ledger entries) stand."""
+    return [TopicPartition(topic, partition) for partition in range(PARTITIONS)]
+
+
 def to_batch(checkpoint: Checkpoint) -> Batch:
     """Return a batch of one record."""
     value = json.dumps({"version": _VERSION, **dataclasses.asdict(checkpoint)}, separators=(",", ":")).encode()
@@ -176,24 +181,20 @@ def of_all_mirrors(client: ClusterClient, clock: Clock) -> list[Checkpoint]:
     return found
 
 
-def settle(client: ClusterClient, options: CopyOptions, clock: Clock) -> None:
-    """Wait until all transactions open by now have ended: what they commit is then read.
+def settle(client: ClusterClient, topic: str, options: CopyOptions, clock: Clock) -> None:
+    """Wait until all transactions open by now in one of our topics have ended: what they commit is then read.
 
     Raises:
         DestinationError: one of them stays open for longer than any transaction may last.
     """
-    for at, end in client.list_offsets(_homes(), LATEST, READ_UNCOMMITTED).items():
+    for at, end in client.list_offsets(homes(topic), LATEST, READ_UNCOMMITTED).items():
         wait_until_stable(client, at, end, options, clock)
-
-
-def _homes() -> list[TopicPartition]:
-    return [TopicPartition(TOPIC, partition) for partition in range(PARTITIONS)]
 
 
 def _latest(client: ClusterClient, prefix: bytes, clock: Clock) -> tuple[dict[bytes, bytes], dict[TopicPartition, int]]:
     """The newest value of every key that begins so, and how far each partition was read."""
-    starts = client.list_offsets(_homes(), EARLIEST, READ_COMMITTED)
-    ends = client.list_offsets(_homes(), LATEST, READ_COMMITTED)
+    starts = client.list_offsets(homes(TOPIC), EARLIEST, READ_COMMITTED)
+    ends = client.list_offsets(homes(TOPIC), LATEST, READ_COMMITTED)
     latest: dict[bytes, bytes] = {}
     for at, start in starts.items():
         for record in _records(client, OffsetRange(at, start, ends[at]), clock):

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import time
 from typing import Protocol
+
+
+def moment_ms(text: str) -> int:
+    """Milliseconds since the Unix epoch from ISO 8601, `2026-01-31` or `2026-01-31T12:00:00Z`; UTC unless it says otherwise.
+
+    Raises:
+        ValueError: it is no moment.
+    """
+    moment = dt.datetime.fromisoformat(text)
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)).timestamp() * 1000)
 
 
 class Clock(Protocol):

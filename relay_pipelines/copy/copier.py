@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential, wait_random
+from tenacity import RetryCallState, Retrying, retry_if_exception_type
 
 from relay_pipelines.copy import checkpoint as checkpoints
 from relay_pipelines.copy import ledger
 from relay_pipelines.copy.assembly import Assembler, Chunk
+from relay_pipelines.copy.backoff import backoff
 from relay_pipelines.copy.clock import Clock
 from relay_pipelines.copy.faults import Point, reach
 from relay_pipelines.copy.producer import TransactionalProducer
@@ -83,12 +84,11 @@ class RangeCopier:
             RelayError: anything else that stopped it. No transaction is left open, as far as the destination answers.
         """
         options = self._job.options
-        least, most = options.backoff_min_ms / 1000, options.backoff_max_ms / 1000
-        backoff = wait_exponential(multiplier=least, max=most) + wait_random(0, least)
+        doubling = backoff(options)
 
         def wait(state: RetryCallState) -> float:
             state.attempt_number = max(1, self._fruitless)
-            return backoff(state)
+            return doubling(state)
 
         try:
             for attempt in Retrying(

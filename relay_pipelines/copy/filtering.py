@@ -55,10 +55,10 @@ class Sieve:
     """The filters of one range.
 
     Args:
-        dropped: told how many records were left out.
+        dropped: called for every record that is left out.
     """
 
-    def __init__(self, specs: Sequence[FilterSpec], at: TopicPartition, dropped: Callable[[int], None]) -> None:
+    def __init__(self, specs: Sequence[FilterSpec], at: TopicPartition, dropped: Callable[[], None]) -> None:
         self._filters = [(spec.name, load(spec).keep) for spec in specs]
         self._at = at
         self._dropped = dropped
@@ -87,7 +87,7 @@ class Sieve:
             if wanted:
                 yield record
             else:
-                self._dropped(1)
+                self._dropped()
 
 
 def _class(spec: FilterSpec) -> Any:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from relay_pipelines.copy import ledger
-from relay_pipelines.copy.checkpoint import PARTITIONS, wait_until_stable
+from relay_pipelines.copy.checkpoint import homes, settle
 from relay_pipelines.copy.clock import Clock
 from relay_pipelines.copy.reader import read
 from relay_pipelines.errors import DestinationError, RetriableError
 from relay_pipelines.model import Cluster, CopyOptions, LedgerEntry, OffsetRange, TopicPartition
-from relay_pipelines.wire.cluster import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, ClusterClient
+from relay_pipelines.wire.cluster import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.wire.records import decode
 
-_HOMES = [TopicPartition(ledger.TOPIC, partition) for partition in range(PARTITIONS)]
+_HOMES = homes(ledger.TOPIC)
 _FETCH_BYTES = 1 << 20
 
 
@@ -82,8 +82,7 @@ class LedgerFollower:
         self._client.close()
 
     def _settle(self) -> None:
-        for home, end in self._client.list_offsets(_HOMES, LATEST, READ_UNCOMMITTED).items():
-            wait_until_stable(self._client, home, end, self._options, self._clock)
+        settle(self._client, ledger.TOPIC, self._options, self._clock)
 
     def _read(self, wanted: OffsetRange) -> list[LedgerEntry]:
         prefix = f"{self._mirror}/".encode()

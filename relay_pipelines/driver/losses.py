@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 from relay_pipelines.copy import checkpoint as checkpoints
 from relay_pipelines.copy import ledger
 from relay_pipelines.copy.clock import Clock
 from relay_pipelines.copy.copier import transactional_id
-from relay_pipelines.driver import survey, topics
+from relay_pipelines.driver import topics
 from relay_pipelines.driver.owning import commit, take_over
-from relay_pipelines.driver.survey import Belongs, Survey
+from relay_pipelines.driver.survey import Survey
 from relay_pipelines.errors import DataLossError, DestinationError
-from relay_pipelines.model import Checkpoint, LedgerEntry, OffsetRange, Skipped, TopicPartition
+from relay_pipelines.model import Checkpoint, LedgerEntry, OffsetRange, Skipped
 from relay_pipelines.plan.windows import Loss, OnDataLoss, Position, data_loss, loss
 from relay_pipelines.settings import Mirror
 from relay_pipelines.wire.cluster import ClusterClient
@@ -21,27 +21,15 @@ from relay_pipelines.wire.cluster import ClusterClient
 _BY_DRIVER = "driver"
 
 
-def survey_and_accept(
-    name: str,
-    mirror: Mirror,
-    clock: Clock,
-    only_topic: str | None = None,
-    *,
-    belongs: Belongs = survey.everything,
-    first_node: int = 0,
-    configs: bool = True,
-    patient: bool = True,
-) -> Survey:
+def accepting(take: Callable[[], Survey], mirror: Mirror, clock: Clock) -> Survey:
     """Survey for those who copy: with `on_data_loss: continue` the losses are accepted, and the survey is taken again.
 
-    Args and Raises: those of `survey.take`.
+    Args:
+        take: takes the survey.
+
+    Raises:
+        RelayError: what `take` and `accept` raise.
     """
-
-    def take() -> Survey:
-        return survey.take(
-            name, mirror, clock, only_topic, belongs=belongs, first_node=first_node, configs=configs, patient=patient
-        )
-
     taken = take()
     if mirror.on_data_loss is OnDataLoss.FAIL or not any(map(loss, taken.positions)):
         return taken
@@ -120,20 +108,19 @@ def _as_recorded(entry: LedgerEntry) -> Checkpoint:
 
 
 def _gap(position: Position, found: Loss, following: Checkpoint) -> LedgerEntry:
-    at, destination = position.topic_partition, following.destination
-    ahead = position.next_offset is not None and not position.recreated and found.resume > position.next_offset
-    source = OffsetRange(at, position.next_offset or 0 if ahead else found.resume, found.resume)
+    copied = position.next_offset
+    ahead = copied is not None and not position.recreated and copied < found.resume
+    source = OffsetRange(position.topic_partition, copied if copied is not None and ahead else found.resume, found.resume)
     place = max(0, following.destination_next_offset)
-    skipped: Mapping[str, int] = {str(Skipped.LOST): len(source)} if ahead else {}
     return LedgerEntry(
         mirror=following.mirror,
         source=source,
-        destination=OffsetRange(TopicPartition(destination.topic, destination.partition), place, place),
+        destination=OffsetRange(following.destination, place, place),
         records=0,
         size_bytes=0,
         batches=0,
         rewritten=0,
-        skipped=dict(skipped),
+        skipped={str(Skipped.LOST): len(source)} if ahead else {},
         digest=f"{0:08x}",
         node=following.node,
         window="",

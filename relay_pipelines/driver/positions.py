@@ -36,7 +36,7 @@ class Positions:
         self._at_destination = at_destination
         self._renamed = renamed
         self._checkpoints = known.checkpoints
-        self._recorded = {} if known.checkpoints else recorded
+        self._recorded = recorded
         self._start = mirror.start
         self._single = len(mirror.nodes) == 1
 

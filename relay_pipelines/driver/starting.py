@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from relay_pipelines.errors import ConfigError
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.settings.start import Start
-from relay_pipelines.wire.cluster import READ_COMMITTED, ClusterClient
+from relay_pipelines.wire.cluster import ClusterClient
 from relay_pipelines.wire.groups import committed_offsets
 
 
@@ -22,9 +22,8 @@ def begins(
     Raises:
         ConfigError: an offset is beyond the end, or the group has committed nothing.
     """
-    if start.timestamp is not None and wanted:
-        found = source.list_offsets(wanted, start.timestamp, READ_COMMITTED)
-        return {at: offset if offset >= 0 else ends[at] for at, offset in found.items()}
+    if start.timestamp is not None:
+        return source.first_offsets(start.timestamp, {at: ends[at] for at in wanted})
     if start.offsets:
         given = {at: offset for at, offset in start.by_topic_partition.items() if at in wanted}
         for at, offset in sorted(given.items()):

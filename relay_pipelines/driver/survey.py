@@ -12,11 +12,10 @@ from tenacity import (
     retry_if_exception_type,
     stop_after_attempt,
     stop_never,
-    wait_exponential,
-    wait_random,
 )
 
 from relay_pipelines.copy import checkpoint as checkpoints
+from relay_pipelines.copy.backoff import backoff
 from relay_pipelines.copy.checkpoint import Stored
 from relay_pipelines.copy.clock import Clock
 from relay_pipelines.driver import cycles, nodes
@@ -127,13 +126,11 @@ def take(
             not mirrored.
         RelayError: no node answers, or the destination does not; the user lacks a permission.
     """
-    options = mirror.copy_options
-    least, most = options.backoff_min_ms / 1000, options.backoff_max_ms / 1000
     retries = mirror.source.health.max_retries
     for attempt in Retrying(
         retry=retry_if_exception_type(RetriableError),
         stop=stop_after_attempt(1 if not patient else retries + 1) if retries >= 0 or not patient else stop_never,
-        wait=wait_exponential(multiplier=least, max=most) + wait_random(0, least),
+        wait=backoff(mirror.copy_options),
         before_sleep=lambda state: _say(name, state),
         sleep=clock.sleep,
         reraise=True,
@@ -171,8 +168,9 @@ def _take(
         recorded = {} if known.checkpoints else _recorded(name, mirror, clock)
         if recorded and known.ends:
             # another run may have committed the first checkpoints since
-            checkpoints.settle(destination, mirror.copy_options, clock)
+            checkpoints.settle(destination, checkpoints.TOPIC, mirror.copy_options, clock)
             known = checkpoints.read_all(destination, name, clock)
+            recorded = {} if known.checkpoints else recorded
         reading = nodes.to_read(name, mirror, known, clock, first_node)
         # with another node to go to, nobody waits for one that hangs as long as for the only one
         patience_ms = mirror.source.health.request_timeout if reading.others else timeout_ms

@@ -3,7 +3,6 @@
 Not by time-window partitions, whose offsets would be looked up when they run: late records would be lost.
 """
 
-import datetime as dt
 import time
 import uuid
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from dagster._core.definitions.events import AssetKeyPartitionKey
 from dagster._core.execution.backfill import PartitionBackfill  # the one way to start a backfill from code
 
 from relay_pipelines.console.words import plural
+from relay_pipelines.copy.clock import moment_ms
 from relay_pipelines.driver.dates import ranges_between
 from relay_pipelines.lanes import keys, windows
 from relay_pipelines.lanes.catalog import Catalog
@@ -92,7 +92,6 @@ def _backfill(
 
 def _moment_ms(text: str) -> int:
     try:
-        moment = dt.datetime.fromisoformat(text)
+        return moment_ms(text)
     except ValueError:
         raise dg.Failure(f"{text!r} is no moment; write 2026-01-31 or 2026-01-31T12:00:00Z") from None
-    return int((moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)).timestamp() * 1000)

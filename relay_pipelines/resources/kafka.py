@@ -1,6 +1,6 @@
 """The clusters of relay.yaml. Dagster only ever sees the file's path: addresses and secrets stay out of its configuration."""
 
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import dagster as dg
@@ -50,6 +50,6 @@ class KafkaResource(dg.ConfigurableResource):  # type: ignore[type-arg]  # Dagst
         Raises:
             RelayError: no node answers, or the destination does not.
         """
-        return losses.survey_and_accept(
-            name, self.mirror(name), self.clock, belongs=belongs, first_node=attempt, configs=configs, patient=patient
-        )
+        mirror, clock = self.mirror(name), self.clock
+        take = partial(survey.take, name, mirror, clock, belongs=belongs, first_node=attempt, configs=configs, patient=patient)
+        return losses.accepting(take, mirror, clock)

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from relay_pipelines.copy.clock import moment_ms
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.plan.windows import StartPolicy
 from relay_pipelines.settings.section import Section
@@ -18,18 +19,12 @@ _TOPIC_PARTITION = re.compile(r"(?P<topic>.+)-(?P<partition>\d{1,9})")
 
 
 def _moment_ms(value: object) -> int:
-    """Milliseconds since the epoch from ISO 8601, which YAML may have read already; UTC unless it says otherwise."""
-    moment = value
-    if isinstance(value, str):
-        try:
-            moment = dt.datetime.fromisoformat(value)
-        except ValueError:
-            moment = None
-    if isinstance(moment, dt.date) and not isinstance(moment, dt.datetime):
-        moment = dt.datetime(moment.year, moment.month, moment.day, tzinfo=dt.UTC)
-    if not isinstance(moment, dt.datetime):
-        raise expected("a moment such as 2026-01-31 or 2026-01-31T12:00:00Z")
-    return int((moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)).timestamp() * 1000)
+    """A moment, which YAML may have read already."""
+    text = value.isoformat() if isinstance(value, dt.date) else value
+    try:
+        return moment_ms(text if isinstance(text, str) else "")
+    except ValueError:
+        raise expected("a moment such as 2026-01-31 or 2026-01-31T12:00:00Z") from None
 
 
 class Start(Section):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from kafka.protocol.admin import CreatePartitionsRequest, CreateTopicsRequest, DescribeConfigsRequest, DescribeLogDirsRequest
 
@@ -88,15 +89,7 @@ def create_topics(client: ClusterClient, topics: Sequence[NewTopic], replication
         timeout_ms=client.timeout_ms,
         validate_only=False,
     )
-    for result in client.call_any(request, 4).topics:
-        if result.error_code not in {failures.NONE, failures.TOPIC_ALREADY_EXISTS}:
-            raise failures.failure(
-                result.error_code,
-                f"CreateTopics of {result.name}",
-                at=str(client.cluster),
-                retriable=client.retriable,
-                detail=result.error_message or "",
-            )
+    _raise_for(client, client.call_any(request, 4).topics, "CreateTopics", tolerated=failures.TOPIC_ALREADY_EXISTS)
 
 
 def grow_topics(client: ClusterClient, partitions: Mapping[str, int]) -> None:
@@ -113,11 +106,16 @@ def grow_topics(client: ClusterClient, partitions: Mapping[str, int]) -> None:
         for name, count in partitions.items()
     ]
     request = CreatePartitionsRequest(topics=wanted, timeout_ms=client.timeout_ms, validate_only=False)
-    for result in client.call_any(request, 1).results:
-        if result.error_code != failures.NONE:
+    _raise_for(client, client.call_any(request, 1).results, "CreatePartitions")
+
+
+def _raise_for(client: ClusterClient, results: Iterable[Any], doing: str, tolerated: int = failures.NONE) -> None:
+    """Raise the first error among the results per topic, with what the broker says of it."""
+    for result in results:
+        if result.error_code not in {failures.NONE, tolerated}:
             raise failures.failure(
                 result.error_code,
-                f"CreatePartitions of {result.name}",
+                f"{doing} of {result.name}",
                 at=str(client.cluster),
                 retriable=client.retriable,
                 detail=result.error_message or "",

@@ -195,6 +195,16 @@ class ClusterClient:
                     offsets[topic_partition] = one.offset
         return offsets
 
+    def first_offsets(self, from_ms: int, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Return the offset of the first committed record that is not older, by the time index; the end where none is as young.
+
+        Args:
+            from_ms: milliseconds since the epoch.
+            ends: the end offset of every topic-partition to ask for.
+        """
+        found = self.list_offsets(ends, from_ms, READ_COMMITTED)
+        return {at: offset if offset >= 0 else ends[at] for at, offset in found.items()}
+
     def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return where a leader epoch ends in each log, one request per leader (KIP-101, KIP-320).
 

@@ -69,7 +69,8 @@ class Copied:
         self.expected += records
 
     def survey(self, on_data_loss: str = "fail") -> Survey:
-        return losses.survey_and_accept(self.name, self.mirror(on_data_loss), CLOCK)
+        mirror = self.mirror(on_data_loss)
+        return losses.accepting(lambda: survey.take(self.name, mirror, CLOCK), mirror, CLOCK)
 
     def loss(self) -> DataLossError:
         """What holds the topic-partition back, with nothing planned."""
