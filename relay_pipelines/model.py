@@ -57,7 +57,8 @@ class Security:
 
     Args:
         protocol: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.
-        mechanism: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512; only with a SASL protocol.
+        mechanism: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER; only with a SASL protocol.
+        token_endpoint: where OAUTHBEARER asks for tokens, as `client_id` and for that client itself.
         ca_location: PEM file with the authorities to trust; None trusts the system's.
         certificate_location: PEM file with the client certificate chain, if the broker asks for one.
         key_location: PEM file with the client's private key.
@@ -73,6 +74,10 @@ class Security:
     key_location: str | None = None
     key_password: str | None = field(default=None, repr=False)
     verify_hostname: bool = True
+    token_endpoint: str | None = None
+    client_id: str | None = None
+    client_secret: str | None = field(default=None, repr=False)
+    scope: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

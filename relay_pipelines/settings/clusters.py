@@ -2,75 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field, model_validator
 
 from relay_pipelines import model
 from relay_pipelines.settings.health import Health
 from relay_pipelines.settings.section import Section
-from relay_pipelines.settings.values import Count, ExistingFile, Location, Name, RequestSize, Secret, Servers, Text, complaints
+from relay_pipelines.settings.security import SecuritySettings
+from relay_pipelines.settings.values import Count, Name, RequestSize, Servers, complaints
 
 _CLUSTER = model.Cluster("", ())
-_SASL_KEYS = ("mechanism", "username", "password")
 _CHOOSING_KEYS = ("lag_threshold", "failback", "randomize_initial")
-_TLS_KEYS = ("ca_location", "certificate_location", "key_location", "key_password", "verify_hostname")
-
-
-class SecuritySettings(Section):
-    """How to talk to a cluster."""
-
-    protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
-    """The listener's security protocol."""
-    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
-    """The SASL mechanism; only with a SASL protocol."""
-    username: Text | None = None
-    """The SASL user."""
-    password: Secret | None = None
-    """The SASL password; rather `${ENV_VAR}` or `${file:path}` than the password itself."""
-    ca_location: ExistingFile | None = None
-    """PEM file of the authorities to trust; the system's when left out."""
-    certificate_location: ExistingFile | None = None
-    """PEM file of the client certificate chain, if the broker asks for one."""
-    key_location: ExistingFile | None = None
-    """PEM file of the client's private key, if it is not in the certificate's file."""
-    key_password: Secret | None = None
-    """The private key's password."""
-    verify_hostname: bool = True
-    """Whether the broker's certificate must name the host connected to."""
-
-    @model_validator(mode="after")
-    def _keys_fit_the_protocol(self) -> SecuritySettings:
-        found: list[tuple[Location, str]] = []
-        if self.protocol.startswith("SASL_"):
-            found += [((key,), f"is missing; {self.protocol} needs it") for key in _SASL_KEYS if not getattr(self, key)]
-        else:
-            found += [((key,), f"needs a SASL protocol, not {self.protocol}") for key in _SASL_KEYS if getattr(self, key)]
-        if not self.protocol.endswith("SSL"):
-            found += [
-                ((key,), f"needs the protocol SSL or SASL_SSL, not {self.protocol}")
-                for key in _TLS_KEYS
-                if key in self.model_fields_set
-            ]
-        elif self.certificate_location is None:
-            found += [((key,), "needs certificate_location") for key in ("key_location", "key_password") if getattr(self, key)]
-        if found:
-            raise complaints(*found)
-        return self
-
-    def as_model(self) -> model.Security:
-        """The value that connections take."""
-        return model.Security(
-            protocol=self.protocol,
-            mechanism=self.mechanism,
-            username=self.username,
-            password=self.password.get_secret_value() if self.password else None,
-            ca_location=self.ca_location,
-            certificate_location=self.certificate_location,
-            key_location=self.key_location,
-            key_password=self.key_password.get_secret_value() if self.key_password else None,
-            verify_hostname=self.verify_hostname,
-        )
 
 
 class Node(Section):

@@ -18,7 +18,8 @@ from relay_pipelines.settings.values import Location
 
 Problem = tuple[Location, str]
 
-_SECRET_KEYS = frozenset({"password", "key_password"})
+# an address that was refused may hold a password
+_SECRET_KEYS = frozenset({"password", "key_password", "client_secret", "token_endpoint"})
 _SHOWN_CHARACTERS = 80
 _KEY = "[key]"  # pydantic's mark for a problem with a mapping's key rather than its value
 _WANTED = {

@@ -10,6 +10,7 @@ import re
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, SecretStr, ValidationInfo
 from pydantic_core import PydanticCustomError
@@ -122,6 +123,18 @@ def host_port(value: str) -> str:
     return value
 
 
+def _endpoint(value: str) -> str:
+    """A user and password in it would show wherever it is named."""
+    try:
+        parts = urlsplit(value)
+        fits = parts.scheme in {"http", "https"} and bool(parts.hostname) and "@" not in parts.netloc and (parts.port or 1) > 0
+    except ValueError:  # such as a port of letters
+        fits = False
+    if not fits:
+        raise expected("an address such as https://host/path", "http or https, without user and password")
+    return value
+
+
 def _split_servers(value: Any) -> Any:
     """`a:9092,b:9092` is what an environment variable can hold of a list."""
     parts = [value] if isinstance(value, str) else value
@@ -212,6 +225,7 @@ Threshold = Annotated[int, BeforeValidator(_whole_number), AfterValidator(_not_n
 Retries = Annotated[int, BeforeValidator(_retries)]
 Count = Annotated[int, BeforeValidator(_whole_number), AfterValidator(_positive)]
 HostPort = Annotated[str, AfterValidator(host_port)]
+Endpoint = Annotated[str, AfterValidator(_endpoint)]
 Servers = Annotated[tuple[HostPort, ...], BeforeValidator(_split_servers)]
 Pattern = Annotated[str, AfterValidator(_pattern)]
 ExistingFile = Annotated[str, AfterValidator(_existing_file)]

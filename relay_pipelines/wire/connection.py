@@ -5,9 +5,11 @@ Requests may be pipelined; Kafka answers them in order (protocol guide, "Network
 
 from __future__ import annotations
 
+import math
 import socket
 import ssl
 import struct
+import time
 from collections import deque
 from typing import Any
 
@@ -17,6 +19,7 @@ from relay_pipelines.errors import RelayError, RetriableError, UnsupportedError
 from relay_pipelines.model import Cluster
 from relay_pipelines.wire import failures, sasl, tls
 from relay_pipelines.wire.fetch import encode_string
+from relay_pipelines.wire.oauth import TokenProvider
 
 Buffer = bytes | bytearray | memoryview
 
@@ -24,6 +27,10 @@ _REQUEST_HEAD = struct.Struct(">hhi")  # api key, version, correlation id
 _BUFFER_BYTES = 64 << 10
 # what speaks TLS or HTTP to us appears to announce more
 _LARGEST_RESPONSE_BYTES = 256 << 20
+# of a session's time, after which we authenticate again; the rest is for what is on its way by then
+_SESSION_SHARE = 0.8
+# brokers refuse a second time within a second
+_SESSION_LEAST_SECONDS = 1.0
 
 
 class Connection:
@@ -54,12 +61,14 @@ class Connection:
         self._timeout_seconds = timeout_seconds
         self._correlation_id = 0
         self._awaited: deque[int] = deque()
+        self._early: deque[memoryview] = deque()  # answers that came before they were asked for
+        self._authenticate_at = math.inf  # in monotonic seconds
         self._buffer = memoryview(bytearray(_BUFFER_BYTES))
         self._versions: dict[int, tuple[int, int]] = {}
         try:
             self._socket = self._connect()
             self._versions = self._api_versions()
-            sasl.authenticate(self, cluster.security)
+            self._authenticate()
         except OSError as error:
             raise self._lost(error) from error
         except RelayError:
@@ -73,11 +82,12 @@ class Connection:
     @property
     def unanswered(self) -> int:
         """How many requests wait for their answer."""
-        return len(self._awaited)
+        return len(self._early) + len(self._awaited)
 
     def send(self, api_key: int, version: int, *body: Buffer) -> None:
         """Write one request; the parts of the body are not copied in this process."""
         self._require(api_key, version)
+        self._keep_session()
         self._correlation_id += 1
         head = _REQUEST_HEAD.pack(api_key, version, self._correlation_id) + self._client_id
         size = len(head) + sum(map(len, body))
@@ -86,6 +96,9 @@ class Connection:
 
     def receive(self) -> memoryview:
         """Return the next answer, behind its header. The view is valid until the next receive."""
+        return self._early.popleft() if self._early else self._read_answer()
+
+    def _read_answer(self) -> memoryview:
         try:
             self._read_into(self._buffer[:4])
             size = int.from_bytes(self._buffer[:4], "big")
@@ -109,13 +122,14 @@ class Connection:
     def call(self, request: Any, version: int) -> Any:
         """Send one of kafka-python's request messages and return its decoded answer; nothing else may be in flight."""
         self._require(request.API_KEY, version)
+        self._keep_session()
         self._correlation_id += 1
         request.API_VERSION = version
         request.with_header(correlation_id=self._correlation_id, client_id="relay")
         encoded = request.encode(framed=True, header=True)
         self._write([encoded], len(encoded))
         self._awaited.append(self._correlation_id)
-        body = self.receive()
+        body = self._read_answer()
         response_class = request.header.get_response_class()
         # a flexible answer has tagged fields behind the correlation id, none so far; ApiVersions never has them (KIP-511)
         flexible = response_class.flexible_version_q(version) and request.API_KEY != ApiVersionsRequest.API_KEY
@@ -124,6 +138,7 @@ class Connection:
     def close(self) -> None:
         """Drop the connection and whatever is in flight."""
         self._awaited.clear()
+        self._early.clear()
         if hasattr(self, "_socket"):
             self._socket.close()
 
@@ -131,6 +146,28 @@ class Connection:
         """Whether the broker serves this version of a request."""
         low, high = self._versions.get(api_key, (0, -1))
         return low <= version <= high
+
+    def _authenticate(self) -> None:
+        """Say who we are; the broker may tell for how long it will know (KIP-368)."""
+        tokens = TokenProvider(self.cluster.security, str(self), self._retriable, self._timeout_seconds)
+        seconds = sasl.authenticate(self, self.cluster.security, tokens)
+        self._authenticate_at = time.monotonic() + max(_SESSION_LEAST_SECONDS, seconds * _SESSION_SHARE)
+
+    def _keep_session(self) -> None:
+        """Authenticate again if it is time to, once nothing is under way: what is still awaited is read first, and kept.
+
+        Late is not too late: a broker takes a handshake even after the session's end, though nothing else.
+        """
+        if time.monotonic() < self._authenticate_at:
+            return
+        self._authenticate_at = math.inf  # the handshake's own requests come by here, too
+        self._buffer = memoryview(bytearray(_BUFFER_BYTES))  # whoever sends may still be reading the last answer
+        self._early.extend([memoryview(bytes(self._read_answer())) for _ in range(len(self._awaited))])
+        try:
+            self._authenticate()
+        except RelayError:
+            self.close()
+            raise
 
     def _require(self, api_key: int, version: int) -> None:
         if self._versions and not self.supports(api_key, version):

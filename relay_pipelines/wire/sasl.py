@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from kafka.net.sasl import get_sasl_mechanism
@@ -9,6 +10,7 @@ from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
 from relay_pipelines.errors import PermissionDeniedError, RelayError
 from relay_pipelines.model import Security
+from relay_pipelines.wire.oauth import TokenProvider
 
 if TYPE_CHECKING:
     from relay_pipelines.wire.connection import Connection
@@ -16,14 +18,21 @@ if TYPE_CHECKING:
 _NONE = 0
 
 
-def authenticate(connection: Connection, security: Security) -> None:
-    """Authenticate if the protocol asks for it.
+def authenticate(connection: Connection, security: Security, tokens: TokenProvider) -> float:
+    """Authenticate if the protocol asks for it, for the first time or again (KIP-368).
+
+    Args:
+        tokens: asked by OAUTHBEARER alone.
+
+    Returns:
+        For how many seconds the broker now knows us; infinity if it does not ask again.
 
     Raises:
-        PermissionDeniedError: the broker does not know the mechanism, the user or the password.
+        PermissionDeniedError: the broker does not know the mechanism, the user, the password or the token.
+        RelayError: no token could be had.
     """
     if not security.protocol.startswith("SASL"):
-        return
+        return math.inf
     answer = connection.call(SaslHandshakeRequest(mechanism=security.mechanism), 1)
     if answer.error_code != _NONE:
         offered = ", ".join(answer.mechanisms)
@@ -36,18 +45,23 @@ def authenticate(connection: Connection, security: Security) -> None:
         sasl_mechanism=security.mechanism,
         sasl_plain_username=security.username,
         sasl_plain_password=security.password,
+        sasl_oauth_token_provider=tokens,
     )
     while not mechanism.is_done():
-        token = connection.call(SaslAuthenticateRequest(auth_bytes=mechanism.auth_bytes()), 1)
-        if token.error_code != _NONE:
-            raise _refused(connection, security, str(token.error_message))
+        step = connection.call(SaslAuthenticateRequest(auth_bytes=mechanism.auth_bytes()), 1)
+        if step.error_code != _NONE:
+            tokens.forget()
+            raise _refused(connection, security, str(step.error_message))
         try:
-            mechanism.receive(token.auth_bytes)
+            mechanism.receive(step.auth_bytes)
         except ValueError as error:
             raise _refused(connection, security, str(error)) from error
+    return step.session_lifetime_ms / 1000 or math.inf
 
 
 def _refused(connection: Connection, security: Security, said: str) -> RelayError:
-    return PermissionDeniedError(
-        f"{connection} refused user {security.username!r} ({said})", remedy="check security.username, password and mechanism"
-    )
+    if security.token_endpoint:
+        who, remedy = f"the token of client {security.client_id!r}", "see what it expects of a token; check security.scope"
+    else:
+        who, remedy = f"user {security.username!r}", "check security.username, password and mechanism"
+    return PermissionDeniedError(f"{connection} refused {who} ({said})", remedy=remedy)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, AdminClient, ResourcePatternType, ResourceType
+from kafka.protocol.metadata import MetadataRequest
 
 from relay_pipelines.copy import checkpoint, ledger
 from relay_pipelines.copy.copier import transactional_id
@@ -15,21 +16,25 @@ from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.embedded import EmbeddedCluster, Listener
 from relay_pipelines.embedded.certificates import Certificates
 from relay_pipelines.embedded.listeners import MECHANISMS
+from relay_pipelines.embedded.ports import free_ports
 from relay_pipelines.errors import SourceError
 from relay_pipelines.model import Cluster, Outcome, Status, TopicPartition
 from relay_pipelines.wire.cluster import ClusterClient
+from relay_pipelines.wire.connection import Connection
 from tests import independent
 from tests.copying import Mirror, numbered
 from tests.independent import Record
+from tests.token_endpoint import CLIENT, TokenEndpoint, token_endpoint
 
 PASSWORD = "correct-horse"
+OAUTHBEARER = "OAUTHBEARER"
 # who lacks what; relay lacks nothing
 LACKING = ("source", "destination", "id", "checkpoints", "unread", "ledger")
-WAYS = [
-    *((Listener.SASL_PLAINTEXT, mechanism) for mechanism in MECHANISMS),
-    (Listener.SSL, MECHANISMS[0]),
-    *((Listener.SASL_SSL, mechanism) for mechanism in MECHANISMS),
-]
+WITH_PASSWORD = [(listener, mechanism) for listener in (Listener.SASL_PLAINTEXT, Listener.SASL_SSL) for mechanism in MECHANISMS]
+WAYS = [*WITH_PASSWORD, (Listener.SSL, ""), (Listener.SASL_PLAINTEXT, OAUTHBEARER), (Listener.SASL_SSL, OAUTHBEARER)]
+# where sessions end; the broker refuses to begin another one within a second
+SESSION_MS = 1500
+ENDING = [(Listener.SASL_PLAINTEXT, "SCRAM-SHA-256"), (Listener.SASL_SSL, OAUTHBEARER)]
 # a retry would take longer than a test may
 ONCE = {"backoff_min_ms": 60_000, "backoff_max_ms": 60_000}
 
@@ -40,9 +45,50 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluste
     listeners = [Listener.PLAINTEXT, Listener.SASL_PLAINTEXT, Listener.SSL, Listener.SASL_SSL]
     users = dict.fromkeys(("relay", *LACKING), PASSWORD)
     folder = tmp_path_factory.mktemp("guarded")
-    with EmbeddedCluster("guarded", listeners=listeners, users=users, authorizer=True, folder=folder) as cluster:
+    with EmbeddedCluster(
+        "guarded", listeners=listeners, users=users, authorizer=True, folder=folder, config=more_properties()
+    ) as cluster:
         independent.transactional(cluster.cluster(), "first")  # a coordinator that is still being elected is retried, not refused
         yield cluster
+
+
+def more_properties() -> dict[str, object]:
+    """Tokens without a signature; client certificates asked for beside the password; sessions that end."""
+    module = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required;"
+    properties: dict[str, object] = {"listener.name.sasl_ssl.ssl.client.auth": "required"}
+    for listener in ("sasl_plaintext", "sasl_ssl"):
+        properties[f"listener.name.{listener}.sasl.enabled.mechanisms"] = ",".join([*MECHANISMS, OAUTHBEARER])
+        properties[f"listener.name.{listener}.oauthbearer.sasl.jaas.config"] = module
+    for listener, mechanism in ENDING:
+        properties[f"listener.name.{listener.lower()}.{mechanism.lower()}.connections.max.reauth.ms"] = SESSION_MS
+    return properties
+
+
+@pytest.fixture(scope="module")
+def issuer() -> Iterator[TokenEndpoint]:
+    """Gives out tokens."""
+    with token_endpoint(PASSWORD) as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+def tokens(issuer: TokenEndpoint, topic_name: str) -> TokenEndpoint:
+    """The same, at an address that no other test has asked for tokens."""
+    issuer.url = f"{issuer.url.rpartition('/')[0]}/{topic_name}"
+    issuer.seconds, issuer.answer = 3600.0, None
+    issuer.asked.clear()
+    return issuer
+
+
+def way_in(guarded: EmbeddedCluster, listener: Listener, mechanism: str, tokens: TokenEndpoint) -> Cluster:
+    """What `relay` must say at a listener."""
+    if mechanism != OAUTHBEARER:
+        username = "relay" if listener.sasl else None
+        return guarded.cluster(listener, mechanism=mechanism, username=username, client_certificate=listener is Listener.SASL_SSL)
+    plain = way_in(guarded, listener, MECHANISMS[0], tokens)
+    security = replace(plain.security, mechanism=mechanism, username=None, password=None)
+    security = replace(security, token_endpoint=tokens.url, client_id=CLIENT, client_secret=PASSWORD, scope="kafka")
+    return replace(plain, security=security)
 
 
 @pytest.fixture(scope="module")
@@ -99,15 +145,80 @@ def assert_refused(mirror: Mirror, outcome: Outcome, kind: str = "PermissionDeni
     assert mirror.copied() == []
 
 
+@pytest.mark.parametrize("side", ["source", "destination"])
 @pytest.mark.parametrize(("listener", "mechanism"), WAYS)
-def test_every_way_in(guarded: EmbeddedCluster, mirror: Mirror, listener: Listener, mechanism: str) -> None:
-    """With no more than the ACLs that a copy needs, a copy arrives whole over every protocol and mechanism."""
+def test_every_way_in(
+    guarded: EmbeddedCluster, mirror: Mirror, listener: Listener, mechanism: str, side: str, tokens: TokenEndpoint
+) -> None:
+    """With no more than the ACLs that a copy needs, a copy arrives whole over every protocol and mechanism, on either side."""
     grant(mirror, "relay")
-    way = guarded.cluster(listener, mechanism=mechanism, username="relay" if listener.sasl else None)
-    outcome = copy_as(mirror, way)
+    way = way_in(guarded, listener, mechanism, tokens)
+    outcome = copy_as(mirror, way, mirror.destination) if side == "source" else copy_as(mirror, mirror.source, way)
     assert (outcome.error, outcome.records) == ("", 20)
     mirror.assert_equal()
     mirror.assert_ledger_closes()
+
+
+def test_a_client_certificate_says_who_we_are(guarded: EmbeddedCluster, mirror: Mirror) -> None:
+    """Without a password, the broker goes by the certificate's name: it needs the ACLs, and with them copies."""
+    way = guarded.cluster(Listener.SSL, client_certificate=True)
+    assert_refused(mirror, copy_as(mirror.with_options(**ONCE), way))
+    grant(mirror, "CN=client")
+    assert copy_as(mirror, way).error == ""
+    mirror.assert_equal()
+
+
+def test_one_token_serves_all_connections(guarded: EmbeddedCluster, mirror: Mirror, tokens: TokenEndpoint) -> None:
+    """A token is asked for with its scope, once, and shared until shortly before it expires."""
+    grant(mirror, "relay")
+    way = way_in(guarded, Listener.SASL_PLAINTEXT, OAUTHBEARER, tokens)
+    assert copy_as(mirror, way).error == ""
+    assert tokens.asked == [{"grant_type": "client_credentials", "scope": "kafka"}]
+
+
+def test_sessions_that_end_are_renewed_in_the_middle_of_a_copy(
+    guarded: EmbeddedCluster, mirror: Mirror, tokens: TokenEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slow copy outlives several sessions, with requests always under way, on the connections it began with."""
+    tokens.seconds = 2 * SESSION_MS / 1000
+    ways = [way_in(guarded, listener, mechanism, tokens) for listener, mechanism in ENDING]
+    mirror.write(*(numbered(9, 2_000, first=n * 9 + 20) for n in range(14)))
+    connect, connected = Connection._connect, []
+    monkeypatch.setattr(Connection, "_connect", lambda self: connected.append(self) or connect(self))
+    assert copy_as(mirror, mirror.source).error == ""
+    needed = len(connected)
+    connected.clear()
+
+    mirror.name = f"{mirror.name}-slow"
+    grant(mirror, "relay")
+    outcome = copy_as(mirror.with_options(max_bytes_per_second=64 << 10, **ONCE), *ways)
+
+    assert (outcome.error, outcome.records) == ("", 20 + 14 * 9)
+    assert outcome.seconds > 2 * SESSION_MS / 1000
+    assert len(connected) == needed
+    assert len(tokens.asked) > 1
+    mirror.assert_ledger_closes()
+
+
+def test_answers_outlive_the_session_that_they_came_in(guarded: EmbeddedCluster, tokens: TokenEndpoint) -> None:
+    """The one that is in use stays as it is; those under way come first, in order."""
+    way = way_in(guarded, *ENDING[0], tokens)
+    connection = Connection(way, ("127.0.0.1", int(way.bootstrap_servers[0].rpartition(":")[2])), "test", SourceError, 10.0)
+
+    def ask() -> None:
+        connection.send(MetadataRequest.API_KEY, 4, b"\0\0\0\0\0")  # of no topics
+
+    ask()
+    first = connection.receive()
+    as_it_came = bytes(first)
+    ask()
+    ask()
+    connection._authenticate_at = 0.0
+    ask()
+    assert bytes(first) == as_it_came
+    assert connection.unanswered == 3
+    assert [bytes(connection.receive()) for _ in range(3)] == [as_it_came] * 3
+    connection.close()
 
 
 def test_both_sides_have_their_own_way_in(guarded: EmbeddedCluster, mirror: Mirror) -> None:
@@ -127,16 +238,18 @@ def test_large_batches_over_tls(guarded: EmbeddedCluster, mirror: Mirror) -> Non
     """Batches larger than any buffer on the way arrive as they were, both ways encrypted."""
     grant(mirror, "relay")
     mirror.write(*(numbered(9, 100_000, first=n * 9 + 20) for n in range(8)))
-    outcome = copy_as(mirror, guarded.cluster(Listener.SASL_SSL, username="relay"))
+    outcome = copy_as(mirror, guarded.cluster(Listener.SASL_SSL, username="relay", client_certificate=True))
     assert (outcome.error, outcome.records) == ("", 92)
     mirror.assert_equal()
 
 
 @pytest.mark.parametrize("side", ["source", "destination"])
-@pytest.mark.parametrize(("listener", "mechanism"), [way for way in WAYS if way[0].sasl])
-def test_a_wrong_password(guarded: EmbeddedCluster, mirror: Mirror, listener: Listener, mechanism: str, side: str) -> None:
+@pytest.mark.parametrize(("listener", "mechanism"), WITH_PASSWORD)
+def test_a_wrong_password(
+    guarded: EmbeddedCluster, mirror: Mirror, listener: Listener, mechanism: str, side: str, tokens: TokenEndpoint
+) -> None:
     """It is refused once, on either side, and the line names broker and user but no password."""
-    right = guarded.cluster(listener, mechanism=mechanism, username="relay")
+    right = way_in(guarded, listener, mechanism, tokens)
     wrong = replace(right, security=replace(right.security, password="wrong-horse"))
     grant(mirror, "relay")
     mirror.with_options(**ONCE)
@@ -147,13 +260,60 @@ def test_a_wrong_password(guarded: EmbeddedCluster, mirror: Mirror, listener: Li
     assert "wrong-horse" not in outcome.error
 
 
+def test_a_wrong_client_secret(guarded: EmbeddedCluster, mirror: Mirror, tokens: TokenEndpoint) -> None:
+    """What the token endpoint says of it becomes one line, without the secret that it repeats."""
+    right = way_in(guarded, Listener.SASL_PLAINTEXT, OAUTHBEARER, tokens)
+    wrong = replace(right, security=replace(right.security, client_secret="wrong-horse"))
+    outcome = copy_as(mirror.with_options(**ONCE), wrong)
+    assert_refused(mirror, outcome)
+    assert (
+        f"token endpoint {tokens.url} refused client 'relay' (HTTP 401: invalid_client unknown client relay:***)" in outcome.error
+    )
+    assert outcome.error.endswith("; check security.token_endpoint, client_id, client_secret and scope")
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "said"),
+    [
+        ((503, None), "SourceError", "gives no token now (HTTP 503); see its log"),
+        ((404, "nothing here"), "PermissionDeniedError", "refused client 'relay' (HTTP 404); check security.token_endpoint, "),
+        ((302, None), "PermissionDeniedError", "refused client 'relay' (HTTP 302); check security.token_endpoint, "),
+        ((200, {"token_type": "Bearer"}), "UnsupportedError", "gave no token; check security.token_endpoint"),
+        ((200, {"access_token": "a\x01b"}), "UnsupportedError", "gave no token; check security.token_endpoint"),
+        ((200, {"access_token": "a.b.c"}), "PermissionDeniedError", "refused the token of client 'relay' ("),
+    ],
+)
+def test_a_token_endpoint_that_gives_no_good_token(
+    guarded: EmbeddedCluster, mirror: Mirror, tokens: TokenEndpoint, answer: tuple[int, object], kind: str, said: str
+) -> None:
+    """One line says which endpoint, and what it did; what was refused is not used again."""
+    way = way_in(guarded, Listener.SASL_PLAINTEXT, OAUTHBEARER, tokens)
+    tokens.answer = answer
+    for asked in (1, 2):
+        outcome = copy_as(mirror.with_options(max_attempts=1), way, mirror.destination)
+        assert_refused(mirror, outcome, kind)
+        assert said in outcome.error
+        assert len(tokens.asked) == asked
+
+
+def test_a_token_endpoint_that_is_away(guarded: EmbeddedCluster, mirror: Mirror, tokens: TokenEndpoint) -> None:
+    """It may come back: what cannot be reached is tried again, as a broker is."""
+    way = way_in(guarded, Listener.SASL_PLAINTEXT, OAUTHBEARER, tokens)
+    url = f"http://127.0.0.1:{free_ports(1)[0]}/token"
+    outcome = copy_as(
+        mirror.with_options(max_attempts=2), replace(way, security=replace(way.security, token_endpoint=url)), mirror.destination
+    )
+    assert_refused(mirror, outcome, "SourceError")
+    assert f"token endpoint {url} cannot be reached: Connection refused; check security.token_endpoint" in outcome.error
+
+
 def test_an_unknown_mechanism(guarded: EmbeddedCluster, mirror: Mirror) -> None:
     """A mechanism that the listener does not offer is answered with those it does."""
     way = guarded.cluster(Listener.SASL_PLAINTEXT, username="relay")
-    other = replace(way, security=replace(way.security, mechanism="OAUTHBEARER"))
+    other = replace(way, security=replace(way.security, mechanism="GSSAPI"))
     outcome = copy_as(mirror.with_options(**ONCE), other)
     assert_refused(mirror, outcome)
-    assert "does not offer OAUTHBEARER; set security.mechanism to one of " in outcome.error
+    assert "does not offer GSSAPI; set security.mechanism to one of " in outcome.error
     assert all(mechanism in outcome.error for mechanism in MECHANISMS)
 
 
@@ -218,7 +378,8 @@ def test_a_missing_acl(guarded: EmbeddedCluster, mirror: Mirror, lacking: str) -
 def test_a_frozen_broker_is_given_up(guarded: EmbeddedCluster, listener: Listener) -> None:
     """The timeout holds inside TLS as outside, for a connection that is open and for a new one."""
     (broker,) = guarded.brokers
-    with ClusterClient(guarded.cluster(listener), SourceError, timeout_ms=1000) as client:
+    way = guarded.cluster(listener, client_certificate=listener.tls)
+    with ClusterClient(way, SourceError, timeout_ms=1000) as client:
         client.metadata([])
         broker.pause()
         try:

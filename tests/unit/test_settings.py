@@ -159,6 +159,18 @@ class TestAccepted:
             protocol="SASL_SSL", mechanism=mechanism, username="relay", password=SECRET
         )
 
+    def test_tokens(self, write):
+        security = TOKEN | {"client_secret": "${CLIENT_SECRET}", "scope": "kafka other"}
+        path = write(changed({f"{NODE}/security": security}))
+        assert load(path, {"CLIENT_SECRET": SECRET}).mirror("orders").nodes[0].security == model.Security(
+            protocol="SASL_SSL",
+            mechanism="OAUTHBEARER",
+            token_endpoint="https://login.example.com/token",
+            client_id="relay",
+            client_secret=SECRET,
+            scope="kafka other",
+        )
+
     def test_spark_configuration_becomes_text_as_spark_spells_it(self, write):
         conf = {"spark.executor.cores": 4, "spark.ui.enabled": False, "spark.executor.memory": "2g", "spark.speculation": False}
         assert load(write(changed({"spark/conf": conf}))).spark.conf == {
@@ -329,6 +341,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         {"@node/security": {"verify_hostname": "perhaps"}},
         "@node.security.verify_hostname: expected true or false, got 'perhaps'",
     ),
+TOKEN = {
+    "protocol": "SASL_SSL", "mechanism": "OAUTHBEARER", "token_endpoint": "https://login.example.com/token",
+    "client_id": "relay", "client_secret": "s",
+}  # fmt: skip
+ENDPOINT = "expected an address such as https://host/path, got a string: http or https, without user and password"
     (
         "a list for a Spark setting",
         {"spark/conf": {"spark.jars": ["x"]}},
@@ -647,7 +664,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "a mechanism that is not built",
         {"@node/security": SASL | {"mechanism": "GSSAPI"}},
-        "@node.security.mechanism: expected 'PLAIN', 'SCRAM-SHA-256' or 'SCRAM-SHA-512', got 'GSSAPI'",
+        "@node.security.mechanism: expected 'PLAIN', 'SCRAM-SHA-256', 'SCRAM-SHA-512' or 'OAUTHBEARER', got 'GSSAPI'",
     ),
     (
         "SASL without a mechanism",
@@ -657,12 +674,47 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "SASL without a user",
         {"@node/security": SASL | {"username": None}},
-        "@node.security.username: is missing; SASL_SSL needs it",
+        "@node.security.username: is missing; PLAIN needs it",
     ),
     (
         "SASL without a password",
         {"@node/security": SASL | {"password": None}},
-        "@node.security.password: is missing; SASL_SSL needs it",
+        "@node.security.password: is missing; PLAIN needs it",
+    ),
+    (
+        "a token without a secret to ask for it with",
+        {"@node/security": TOKEN | {"client_secret": None}},
+        "@node.security.client_secret: is missing; OAUTHBEARER needs it",
+    ),
+    (
+        "a token without a place to ask for it",
+        {"@node/security": TOKEN | {"token_endpoint": None}},
+        "@node.security.token_endpoint: is missing; OAUTHBEARER needs it",
+    ),
+    (
+        "a password beside a token",
+        {"@node/security": TOKEN | {"password": "p"}},
+        "@node.security.password: is of no use to OAUTHBEARER; remove it, or choose another mechanism",
+    ),
+    (
+        "a token's key beside a password",
+        {"@node/security": SASL | {"scope": "kafka"}},
+        "@node.security.scope: is of no use to PLAIN; remove it, or choose another mechanism",
+    ),
+    (
+        "a token that would go over no SASL",
+        {"@node/security": {"protocol": "SSL", "client_id": "relay"}},
+        "@node.security.client_id: needs a SASL protocol, not SSL",
+    ),
+    (
+        "a token endpoint that is no address",
+        {"@node/security": TOKEN | {"token_endpoint": "login.example.com/token"}},
+        f"@node.security.token_endpoint: {ENDPOINT}",
+    ),
+    (
+        "a token endpoint with a password in it",
+        {"@node/security": TOKEN | {"token_endpoint": "https://relay:hunter2@login.example.com/token"}},
+        f"@node.security.token_endpoint: {ENDPOINT}",
     ),
     (
         "a mechanism that the protocol would ignore",
@@ -810,7 +862,10 @@ def test_a_secret_never_shows_in_repr(write):
     settings = load(write(changed({f"{NODE}/security": security, "spark/conf": conf})), {"SECRET": SECRET})
     mirror = settings.mirror("orders")
     assert mirror.nodes[0].security.password == SECRET
-    for shown in (settings, mirror, mirror.nodes, mirror.source, settings.spark):
+    with_token = TOKEN | {"client_secret": "${SECRET}"}
+    token = load(write(changed({f"{NODE}/security": with_token})), {"SECRET": SECRET}).mirror("orders")
+    assert token.nodes[0].security.client_secret == SECRET
+    for shown in (settings, mirror, mirror.nodes, mirror.source, settings.spark, token, token.nodes, token.source):
         assert SECRET not in repr(shown)
         assert SECRET not in str(shown)
 
@@ -864,9 +919,12 @@ class TestExample:
         others_in_use = ("master:", "start: earliest", "policy:", "offsets:", "group:")
         lines = uncommented().splitlines(keepends=True)
         path.write_text("".join(line for line in lines if not any(one in line for one in others_in_use)))
-        settings = load(path, {"ORDERS_PASSWORD": "p"})
+        settings = load(path, {"ORDERS_PASSWORD": "p", "RELAY_CLIENT_SECRET": "s"})
         assert settings.mirror("orders").nodes[0].security.key_password == "k"
 
+    {f"{NODE}/security": TOKEN | {"client_secret": [SECRET]}},
+    {f"{NODE}/security": TOKEN | {"client_secret": SECRET, "client_id": None}},
+    {f"{NODE}/security": TOKEN | {"token_endpoint": f"https://relay:{SECRET}@login.example.com/token"}},
     def test_every_key_has_a_description(self):
         described = itertools.chain.from_iterable(section.model_fields.items() for section in sections(Settings))
         assert [name for name, field in described if not field.description] == []

@@ -1,0 +1,78 @@
+"""An OAuth token endpoint on this machine: tokens as Kafka's unsecured validator takes them, for one client."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs
+
+CLIENT = "relay"
+
+
+@dataclass
+class TokenEndpoint:
+    """Issues tokens to `relay`, whose secret it knows.
+
+    Args:
+        url: where it listens.
+        asked: the forms that were sent, the latest last.
+        seconds: of life of the tokens to come.
+        answer: status and JSON to give instead of tokens.
+    """
+
+    secret: str
+    url: str = ""
+    asked: list[dict[str, str]] = field(default_factory=list)
+    seconds: float = 3600.0
+    answer: tuple[int, Any] | None = None
+
+    def respond(self, authorization: str, form: str) -> tuple[int, Any]:
+        """Status and JSON for one request."""
+        self.asked.append({key: values[0] for key, values in parse_qs(form).items()})
+        if self.answer is not None:
+            return self.answer
+        expected = base64.b64encode(f"{CLIENT}:{self.secret}".encode()).decode()
+        if authorization != f"Basic {expected}":
+            # as a careless one does: it repeats what it was given
+            given = base64.b64decode(authorization.removeprefix("Basic ")).decode()
+            return 401, {"error": "invalid_client", "error_description": f"unknown\nclient {given}"}
+        return 200, {"access_token": unsecured(CLIENT, self.seconds), "token_type": "Bearer", "expires_in": self.seconds}
+
+
+def unsecured(subject: str, seconds: float) -> str:
+    """A JSON web token without a signature."""
+    now = time.time()
+    parts = {"alg": "none"}, {"sub": subject, "iat": now, "exp": now + seconds}
+    return ".".join(base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts) + "."
+
+
+@contextmanager
+def token_endpoint(secret: str) -> Iterator[TokenEndpoint]:
+    """One that listens on 127.0.0.1 until the end of the block."""
+    endpoint = TokenEndpoint(secret)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            form = self.rfile.read(int(self.headers["Content-Length"])).decode()
+            status, said = endpoint.respond(self.headers.get("Authorization", ""), form)
+            body = json.dumps(said).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        endpoint.url = f"http://127.0.0.1:{server.server_port}/token"
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        yield endpoint
+        server.shutdown()
