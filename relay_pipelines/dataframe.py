@@ -19,7 +19,7 @@ from relay_pipelines.copy.reader import read
 from relay_pipelines.driver.follow import LedgerFollower
 from relay_pipelines.errors import ConfigError, DestinationError, SourceError
 from relay_pipelines.model import Cluster, OffsetRange, TimestampType, TopicPartition
-from relay_pipelines.plan.topics import destinations
+from relay_pipelines.plan.topics import Target, targets
 from relay_pipelines.settings import Mirror
 from relay_pipelines.wire.cluster import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.wire.records import batches_of
@@ -188,9 +188,9 @@ def _ranges(options: Mapping[str, str]) -> list[_Range]:
     if "window" in options:
         return _of_window(name, mirror, options["window"], topic, at_source=side == "source")
     cluster = mirror.nodes[0] if side == "source" else mirror.destination_cluster
-    called = topic if side == "source" else destinations([topic], mirror.topics.rename)[topic]
+    called = Target(topic) if side == "source" else targets([topic], mirror.topics.rename)[topic]
     with ClusterClient(cluster, SourceError if side == "source" else DestinationError, "relay-frame") as client:
-        wanted = client.topic(called).topic_partitions
+        wanted = [one for one in client.topic(called.topic).topic_partitions if called.partition in {None, one.partition}]
         starts = _offsets(client, wanted, "start", options.get("start", "earliest"))
         ends = _offsets(client, wanted, "end", options.get("end", "latest"))
     return [_Range(cluster, OffsetRange(at, starts[at], ends[at])) for at in wanted if ends[at] > starts[at]]

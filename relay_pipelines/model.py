@@ -7,7 +7,7 @@ milliseconds since the Unix epoch unless the name says otherwise.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -149,6 +149,7 @@ class Skipped(StrEnum):
     ABORTED = "aborted"
     COMPACTION_GAP = "compaction_gap"
     FILTERED = "filtered"
+    QUARANTINED = "quarantined"
     LOST = "lost"
 
 
@@ -203,6 +204,7 @@ class CopyOptions:
         max_attempts: how often a range is tried in a task, the first time included, without any progress in between.
         backoff_min_ms, backoff_max_ms: wait between attempts, doubled with jitter from one to the other.
         max_bytes_per_second: produced by one task, on average; 0 for as many as it can.
+        parallelism: how many tasks may copy at the same time; 0 for as many as there are slots.
     """
 
     chunk_bytes: int = 32 << 20
@@ -216,11 +218,12 @@ class CopyOptions:
     backoff_min_ms: int = 100
     backoff_max_ms: int = 5_000
     max_bytes_per_second: int = 0
+    parallelism: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class FilterSpec:
-    """A filter of the user's: a class, and what it is constructed with.
+class ClassSpec:
+    """A class of the user's, a filter or a transform, and what it is constructed with.
 
     Args:
         name: `module:Class`, or the name of an entry point.
@@ -231,6 +234,46 @@ class FilterSpec:
     name: str
     config: str = "{}"
     folder: str = ""
+
+
+class OnRecordError(StrEnum):
+    """What becomes of a record on which a filter or transform raises something."""
+
+    FAIL = "fail"
+    QUARANTINE = "quarantine"
+
+
+SELECTABLE = ("key", "value", "headers", "timestamp")
+
+
+@dataclass(frozen=True, slots=True)
+class Handling:
+    """How the records of one topic are copied.
+
+    Args:
+        options: in place of the job's.
+        filters: records that one of them does not keep are left out.
+        where: a predicate in Spark's SQL; records for which it does not hold are left out. Empty for none.
+        transform: makes other records of what is kept.
+        select: columns of the copy, each with an expression in Spark's SQL.
+    """
+
+    options: CopyOptions | None = None
+    filters: tuple[ClassSpec, ...] = ()
+    where: str = ""
+    transform: ClassSpec | None = None
+    select: tuple[tuple[str, str], ...] = ()
+    on_record_error: OnRecordError = OnRecordError.FAIL
+
+    @property
+    def in_rows(self) -> bool:
+        """Whether records must go through Spark as rows."""
+        return bool(self.where or self.transform or self.select)
+
+    @property
+    def may_quarantine(self) -> bool:
+        """Whether records may have to go to the quarantine topic."""
+        return self.on_record_error is OnRecordError.QUARANTINE and bool(self.filters or self.transform)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +287,6 @@ class CopyRange:
         timestamp_type: of the destination topic.
         checkpoint: as the driver read it; the task reads again, but only from `checkpoint_position` on.
         checkpoint_position: the offset in the checkpoint's home up to which the driver read.
-        filters: records that one of them does not keep are left out.
     """
 
     source: OffsetRange
@@ -253,7 +295,7 @@ class CopyRange:
     timestamp_type: TimestampType = TimestampType.CREATE_TIME
     checkpoint: Checkpoint | None = None
     checkpoint_position: int = 0
-    filters: tuple[FilterSpec, ...] = ()
+    handling: Handling = Handling()
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,3 +375,73 @@ class Outcome:
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     peak_memory_bytes: int = 0
+
+
+class Operation(IntEnum):
+    """What an ACL allows or denies to do with a topic, by its code in Kafka's protocol."""
+
+    ALL = 2
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+
+
+class Permission(IntEnum):
+    """By its code in Kafka's protocol."""
+
+    DENY = 2
+    ALLOW = 3
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Acl:
+    """An entry of a cluster's access control lists, on topics.
+
+    Args:
+        resource: a topic's name, `*` for every topic, or what the names begin with, if `prefixed`.
+        principal: such as `User:alice`, or `User:*` for everybody.
+        host: an address, or `*`.
+    """
+
+    resource: str
+    permission: Permission
+    principal: str
+    host: str
+    operation: Operation
+    prefixed: bool = False
+
+    def __str__(self) -> str:
+        resource = f"{self.resource}*" if self.prefixed else self.resource
+        return f"{self.permission.name} {self.operation.name} on {resource} to {self.principal} from {self.host}"
+
+    def covers(self, topic: str) -> bool:
+        """Whether it is about the topic, among others perhaps."""
+        return topic.startswith(self.resource) if self.prefixed else self.resource in {topic, "*"}
+
+    def decides(self, other: Acl) -> bool:
+        """Whether it does, by itself, what another one of the same permission does, for the topic that one names.
+
+        As Kafka's own authorizer judges: everybody includes anybody; whoever is allowed to read, write, alter or delete may
+        describe; a denial implies no other.
+        """
+        return (
+            self.permission is other.permission
+            and self.covers(other.resource)
+            and self.principal in {other.principal, "User:*"}
+            and self.host in {other.host, "*"}
+            and (
+                self.operation in {other.operation, Operation.ALL}
+                or (self.permission is Permission.ALLOW and self.operation in _IMPLYING.get(other.operation, ()))
+            )
+        )
+
+
+_IMPLYING = {
+    Operation.DESCRIBE: (Operation.READ, Operation.WRITE, Operation.ALTER, Operation.DELETE),
+    Operation.DESCRIBE_CONFIGS: (Operation.ALTER_CONFIGS,),
+}

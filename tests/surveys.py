@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from relay_pipelines.driver.planning import RunPlan, plan
 from relay_pipelines.driver.survey import Survey
 from relay_pipelines.model import Cluster
+from relay_pipelines.plan.topics import Target
 from relay_pipelines.plan.windows import Position, StartPolicy
 
 
@@ -17,7 +18,7 @@ def plan_of(mirror: str, node: str, destinations: Mapping[str, str], positions: 
         node=Cluster(node, ("a:1",)),
         destination=Cluster("destination", ("b:1",)),
         decisions=(),
-        destinations=destinations,
+        targets={source: Target(to) for source, to in destinations.items()},
         positions=positions,
         checkpoints={},
         checkpoint_ends={},

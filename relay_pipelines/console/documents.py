@@ -7,11 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from relay_pipelines.console.words import moment
-from relay_pipelines.driver import topics
+from relay_pipelines.driver import configs, topics
+from relay_pipelines.driver.acls import AclReport
 from relay_pipelines.driver.nodes import NodeState
 from relay_pipelines.driver.planning import RunPlan
 from relay_pipelines.driver.survey import Survey
 from relay_pipelines.model import Checkpoint, LedgerEntry
+from relay_pipelines.plan.acls import State
 from relay_pipelines.plan.nodes import Choice
 from relay_pipelines.plan.windows import Position, StartPolicy, data_loss, lag_records
 
@@ -50,7 +52,7 @@ def plan(planned: RunPlan) -> Document:
         "windows": [
             {
                 "topic": window.topic,
-                "destination": survey.destinations[window.topic],
+                "destination": str(survey.targets[window.topic]),
                 "records": planned.offsets(window),
                 "bytes": planned.size_bytes(window),
                 "seconds": round(planned.seconds(window), 3),
@@ -62,6 +64,8 @@ def plan(planned: RunPlan) -> Document:
         ],
         "to_be_created": [one.name for one in topics.missing(survey)],
         "conflicts": topics.conflicts(survey),
+        "config_differences": [dataclasses.asdict(one) for one in configs.differences(survey)],
+        "deleted": dict(survey.deleted),
         "to_grow": topics.to_grow(survey),
         "too_few_partitions": topics.too_few_partitions(survey),
         "data_losses": [str(loss) for loss in planned.data_losses],
@@ -73,19 +77,48 @@ def status(survey: Survey, start: StartPolicy) -> Document:
     """How far every topic-partition is copied."""
     lags = lag_records(survey.positions, start)
     found = []
-    for topic, destination in survey.destinations.items():
+    for topic, destination in survey.targets.items():
         own = [one for one in survey.positions if one.topic_partition.topic == topic]
         found.append(
             {
                 "topic": topic,
-                "destination": destination,
+                "destination": str(destination),
                 "lag_records": sum(lags[one.topic_partition] for one in own),
                 "topic_partitions": [
                     _position(one, survey.checkpoints.get(one.topic_partition), lags[one.topic_partition]) for one in own
                 ],
             }
         )
-    return {"mirror": survey.mirror, "node": survey.node.name, "lag_records": sum(lags.values()), "topics": found}
+    return {
+        "mirror": survey.mirror,
+        "node": survey.node.name,
+        "lag_records": sum(lags.values()),
+        "topics": found,
+        "deleted": dict(survey.deleted),
+    }
+
+
+def acls(mirror: str, report: AclReport, *, applied: bool) -> Document:
+    """What becomes of the source's ACLs."""
+    return {
+        "mirror": mirror,
+        "applied": applied,
+        "without_authorizer": list(report.unsecured),
+        "without_acls_before": list(report.first),
+        "acls": [
+            {
+                "topic": one.acl.resource,
+                "permission": one.acl.permission.name,
+                "operation": one.acl.operation.name,
+                "principal": one.acl.principal,
+                "host": one.acl.host,
+                "state": "created" if applied and one.state is State.MISSING else str(one.state),
+                "why": one.why,
+                "source": str(one.origin),
+            }
+            for one in report.decisions
+        ],
+    }
 
 
 def problems(document: Mapping[str, Any]) -> list[str]:

@@ -16,8 +16,9 @@ from relay_pipelines.driver.nodes import NodeState
 from relay_pipelines.driver.planning import RunPlan
 from relay_pipelines.driver.result import RunResult, TopicTotals
 from relay_pipelines.model import LedgerEntry, OffsetRange
+from relay_pipelines.plan.acls import AclDecision
 from relay_pipelines.plan.nodes import Choice
-from relay_pipelines.plan.topics import TopicDecision
+from relay_pipelines.plan.topics import Target, TopicDecision
 
 _UNKNOWN = "?"
 _NAME_WIDTH = 12
@@ -41,7 +42,7 @@ def plan(planned: RunPlan, new_topics: Sequence[str]) -> Table:
     table = _table(f"{planned.survey.mirror}: from {planned.survey.node} to {planned.survey.destination}")
     _columns(table, ("topic",), ("partitions", "records", "bytes", "time"), ("destination",))
     for window in planned.windows:
-        destination = planned.survey.destinations[window.topic]
+        destination = planned.survey.targets[window.topic]
         size_bytes = planned.size_bytes(window)
         table.add_row(
             window.topic,
@@ -49,7 +50,7 @@ def plan(planned: RunPlan, new_topics: Sequence[str]) -> Table:
             count(planned.offsets(window)),
             _UNKNOWN if size_bytes is None else size(size_bytes),
             seconds(planned.seconds(window)),
-            f"{destination} (to be created)" if destination in new_topics else destination,
+            f"{destination} (to be created)" if destination.topic in new_topics else str(destination),
         )
     return table
 
@@ -72,12 +73,12 @@ def nodes(mirror: str, states: Sequence[NodeState], choice: Choice) -> Table:
     return table
 
 
-def why(decisions: Sequence[TopicDecision], destinations: Mapping[str, str]) -> Table:
+def why(decisions: Sequence[TopicDecision], targets: Mapping[str, Target]) -> Table:
     """One line per topic at the source."""
     table = _table("")
     _columns(table, ("topic", "copied", "why", "destination"), ())
     for one in decisions:
-        table.add_row(one.topic, "yes" if one.included else "no", one.why, destinations.get(one.topic, ""))
+        table.add_row(one.topic, "yes" if one.included else "no", one.why, str(targets.get(one.topic, "")))
     return table
 
 
@@ -128,6 +129,18 @@ def status(document: Mapping[str, Any]) -> Table:
             checkpoint = "-" if one["checkpoint"] is None else count(one["checkpoint"])
             committed = (one["node"] or "-", one["committed_at"] or "never")
             table.add_row(f"  {one['partition']}", count(one["source_end"]), checkpoint, count(one["lag_records"]), *committed)
+    return table
+
+
+def acls(mirror: str, decisions: Sequence[AclDecision]) -> Table:
+    """One line per ACL of the source on a mirrored topic."""
+    table = _table(f"{mirror}: ACLs of the source's readers")
+    _columns(table, ("topic", "ACL", "principal"), (), ("host", "at the destination", "at the source"))
+    for one in decisions:
+        acl = one.acl
+        state = f"{one.state}: {one.why}" if one.why else str(one.state)
+        what = f"{acl.permission.name} {acl.operation.name}"
+        table.add_row(acl.resource, what, acl.principal, acl.host, state, str(one.origin))
     return table
 
 

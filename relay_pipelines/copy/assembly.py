@@ -14,7 +14,7 @@ from crc32c import crc32c
 
 from relay_pipelines.copy.filtering import Sieve
 from relay_pipelines.copy.reader import Piece
-from relay_pipelines.errors import RecordTooLargeError
+from relay_pipelines.errors import FilterError, RecordTooLargeError
 from relay_pipelines.model import CopyOptions, CopyRange, Fingerprint, Skipped, TimestampType
 from relay_pipelines.wire.batch import Batch, Run, crc_mismatch, verify
 from relay_pipelines.wire.records import BatchBuilder, batches_of, body_of, codec_of, corrupt_at, decode, digest_of
@@ -47,15 +47,25 @@ class Assembler:
 
     Args:
         send: takes each finished batch; its bytes are used at once.
+        quarantine: takes each record on which a filter fails, and why; without it, that ends the copy.
     """
 
-    def __init__(self, copy_range: CopyRange, options: CopyOptions, send: Callable[[Batch], None]) -> None:
+    def __init__(
+        self,
+        copy_range: CopyRange,
+        options: CopyOptions,
+        send: Callable[[Batch], None],
+        quarantine: Callable[[Any, FilterError], None] | None = None,
+    ) -> None:
         self._range = copy_range
         self._options = options
         self._send = send
         self._limit_bytes = min(options.coalesce_to_bytes, copy_range.max_message_bytes)
         self._keeps_append_time = copy_range.timestamp_type is TimestampType.LOG_APPEND_TIME
-        self._sieve = Sieve(copy_range.filters, copy_range.source.topic_partition, self._drop) if copy_range.filters else None
+        filters = copy_range.handling.filters
+        failed = self._set_aside if quarantine else None
+        self._sieve = Sieve(filters, copy_range.source.topic_partition, self._drop, failed) if filters else None
+        self._quarantine = quarantine
         self._pending: BatchBuilder | None = None
         self._last_batch: Batch | None = None
         self._last_record: Any = None
@@ -133,7 +143,7 @@ class Assembler:
         if self._pending is not None and self._pending.codec != codec:
             self.flush()
         self._pending = self._pending or BatchBuilder(codec, self._limit_bytes)
-        before = self.chunk.rewritten + self._pending.records + self.chunk.skipped[Skipped.FILTERED]
+        before = self._accounted(self._pending)
         records: Iterator[Any] = chain.from_iterable(_checked(run, piece.end))
         if piece.start > run.first.base_offset or piece.end <= run.last.last_offset:
             records = (one for one in records if piece.start <= one.offset < piece.end)
@@ -144,13 +154,21 @@ class Assembler:
                 self.flush()
                 self._pending = BatchBuilder(codec, self._limit_bytes)
                 self._pending.append(unfitting)
-        after = self.chunk.rewritten + self._pending.records + self.chunk.skipped[Skipped.FILTERED]
-        gap = piece.end - piece.start - (after - before)
+        gap = piece.end - piece.start - (self._accounted(self._pending) - before)
         if gap:
             self.chunk.skipped[Skipped.COMPACTION_GAP] += gap
 
+    def _accounted(self, pending: BatchBuilder) -> int:
+        skipped = self.chunk.skipped
+        return self.chunk.rewritten + pending.records + skipped[Skipped.FILTERED] + skipped[Skipped.QUARANTINED]
+
     def _drop(self) -> None:
         self.chunk.skipped[Skipped.FILTERED] += 1
+
+    def _set_aside(self, record: Any, error: FilterError) -> None:
+        assert self._quarantine is not None
+        self._quarantine(record, error)
+        self.chunk.skipped[Skipped.QUARANTINED] += 1
 
     def _produce(self, batch: Batch) -> None:
         size = len(batch.data)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 from relay_pipelines.errors import ConfigError, FilterError
-from relay_pipelines.model import FilterSpec, TopicPartition
+from relay_pipelines.model import ClassSpec, TopicPartition
 
 ENTRY_POINTS = "relay_pipelines.filters"
 
@@ -33,7 +33,7 @@ class Filter(Protocol):
         """Whether the record is copied. What is raised here fails the topic-partition, at this record."""
 
 
-def load(spec: FilterSpec) -> Filter:
+def load(spec: ClassSpec) -> Filter:
     """Construct a filter.
 
     Raises:
@@ -56,12 +56,20 @@ class Sieve:
 
     Args:
         dropped: called for every record that is left out.
+        failed: called for every record on which a filter raises something, and with what; without it, that is raised.
     """
 
-    def __init__(self, specs: Sequence[FilterSpec], at: TopicPartition, dropped: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        specs: Sequence[ClassSpec],
+        at: TopicPartition,
+        dropped: Callable[[], None],
+        failed: Callable[[Any, FilterError], None] | None = None,
+    ) -> None:
         self._filters = [(spec.name, load(spec).keep) for spec in specs]
         self._at = at
         self._dropped = dropped
+        self._failed = failed
 
     def __call__(self, records: Iterable[Any]) -> Iterator[Any]:
         """Yield the records that every filter keeps.
@@ -78,19 +86,28 @@ class Sieve:
             try:
                 wanted = keep(record)
             except Exception as error:
-                raise FilterError(
-                    f"filter {name!r} raised {_line(error)}",
-                    remedy="mend the filter, or let it keep such records; run again to go on",
-                    topic_partition=self._at,
-                    offset=record.offset,
-                ) from error
+                found = record_error(f"filter {name!r}", error, self._at, record.offset)
+                if self._failed is None:
+                    raise found from error
+                self._failed(record, found)
+                continue
             if wanted:
                 yield record
             else:
                 self._dropped()
 
 
-def _class(spec: FilterSpec) -> Any:
+def record_error(what: str, error: Exception, at: TopicPartition, offset: int) -> FilterError:
+    """Return the error for what a class of the user's raised on a record."""
+    return FilterError(
+        f"{what} raised {_line(error)}",
+        remedy="mend it, or set on_record_error: quarantine; run again to go on",
+        topic_partition=at,
+        offset=offset,
+    )
+
+
+def _class(spec: ClassSpec) -> Any:
     module, colon, name = spec.name.partition(":")
     if not colon:
         return _entry_point(spec.name)

@@ -13,6 +13,7 @@ from relay_pipelines.copy.copier import RangeCopier
 from relay_pipelines.copy.faults import Point, reach
 from relay_pipelines.copy.throttle import Throttle
 from relay_pipelines.copy.upstream import Upstream
+from relay_pipelines.copy.writer import ChunkWriter
 from relay_pipelines.errors import DestinationError, FencedError, RelayError, RetriableError
 from relay_pipelines.model import CopyJob, CopyRange, Outcome, Status
 from relay_pipelines.wire.cluster import ClusterClient
@@ -31,12 +32,17 @@ def copy_ranges(job: CopyJob, ranges: Iterable[CopyRange], clock: Clock | None =
     client_id = f"relay-{job.mirror}"
     away: RetriableError | None = None
     throttle = Throttle(job.options, clock)
+    own_throttles: dict[str, Throttle] = {}
     with (
         Upstream(job, client_id) as source,
         ClusterClient(job.destination, DestinationError, client_id, timeout_ms) as destination,
     ):
         for copy_range in ranges:
-            copier = RangeCopier(job, copy_range, source, destination, throttle, clock)
+            throttles = [throttle]
+            if copy_range.handling.options is not None:
+                topic = copy_range.source.topic_partition.topic
+                throttles.append(own_throttles.setdefault(topic, Throttle(copy_range.handling.options, clock)))
+            copier = RangeCopier(job, copy_range, source, destination, throttles, clock)
             error: RelayError | None = None
             wall, cpu = clock.monotonic(), time.process_time()
             try:
@@ -49,14 +55,25 @@ def copy_ranges(job: CopyJob, ranges: Iterable[CopyRange], clock: Clock | None =
             except RelayError as caught:
                 error = caught
             reach(Point.BEFORE_OUTCOME)
-            yield _outcome(copier, source.diverged, error, clock.monotonic() - wall, time.process_time() - cpu)
+            spent = (clock.monotonic() - wall, time.process_time() - cpu)
+            yield outcome_of(copy_range, copier.writer, source.name, source.diverged, error, spent)
 
 
-def _outcome(
-    copier: RangeCopier, diverged: dict[str, str], error: RelayError | None, seconds: float, cpu_seconds: float
+def outcome_of(
+    planned: CopyRange,
+    writer: ChunkWriter,
+    node: str,
+    diverged: dict[str, str],
+    error: RelayError | None,
+    spent: tuple[float, float],
 ) -> Outcome:
-    planned = copier.copy_range
-    chunks = copier.committed
+    """Return what became of a range.
+
+    Args:
+        node: the source node that was read last.
+        spent: seconds, and CPU seconds.
+    """
+    chunks = writer.committed
     skipped: Counter[str] = Counter()
     for chunk in chunks:
         skipped.update(chunk.skipped)
@@ -65,21 +82,21 @@ def _outcome(
         range=planned.source,
         destination=planned.destination,
         status=status,
-        next_offset=planned.source.start if copier.checkpoint is None else copier.checkpoint.next_offset,
+        next_offset=planned.source.start if writer.checkpoint is None else writer.checkpoint.next_offset,
         records=sum(chunk.records for chunk in chunks),
         size_bytes=sum(chunk.size_bytes for chunk in chunks),
         batches=sum(chunk.batches for chunk in chunks),
         rewritten=sum(chunk.rewritten for chunk in chunks),
         skipped=dict(skipped),
         chunks=len(chunks),
-        commit_seconds=copier.commit_seconds,
-        node=copier.node,
-        segments=tuple(copier.segments),
+        commit_seconds=writer.commit_seconds,
+        node=node,
+        segments=tuple(writer.segments),
         diverged=diverged,
         error_kind="" if error is None else type(error).__name__,
         error="" if error is None else str(error),
         exit_code=0 if error is None else error.exit_code,
-        seconds=seconds,
-        cpu_seconds=cpu_seconds,
+        seconds=spent[0],
+        cpu_seconds=spent[1],
         peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT,
     )

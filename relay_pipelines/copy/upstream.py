@@ -11,6 +11,7 @@ from typing import Self
 
 from relay_pipelines.copy.clock import Clock
 from relay_pipelines.copy.reader import read
+from relay_pipelines.copy.writer import Origin
 from relay_pipelines.errors import DivergedNodeError, SourceError
 from relay_pipelines.model import Checkpoint, CopyJob, OffsetRange
 from relay_pipelines.wire.cluster import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
@@ -46,6 +47,10 @@ class Upstream:
     def diverged(self) -> dict[str, str]:
         """The nodes that were found not to hold what was copied, and why."""
         return {name: str(error) for name, error in self._diverged.items()}
+
+    def origin(self, topic: str) -> Origin:
+        """Where the records of a topic are read just now."""
+        return Origin(self.name, self.client.topic(topic).topic_id, self.client.cluster_id)
 
     def leave(self) -> None:
         """Go to the next node, around; the only one is asked again.

@@ -8,7 +8,7 @@ from dataclasses import replace
 from relay_pipelines.copy import checkpoint as checkpoints
 from relay_pipelines.copy import ledger
 from relay_pipelines.copy.clock import Clock
-from relay_pipelines.copy.copier import transactional_id
+from relay_pipelines.copy.writer import transactional_id
 from relay_pipelines.driver import topics
 from relay_pipelines.driver.owning import commit, take_over
 from relay_pipelines.driver.survey import Survey

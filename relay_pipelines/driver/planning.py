@@ -9,7 +9,7 @@ from relay_pipelines.copy import checkpoint
 from relay_pipelines.driver.survey import Survey
 from relay_pipelines.driver.topics import limits
 from relay_pipelines.errors import DataLossError
-from relay_pipelines.model import CopyRange, OffsetRange, TopicPartition, Window
+from relay_pipelines.model import CopyRange, Handling, OffsetRange, TopicPartition, Window
 from relay_pipelines.plan.frozen import FrozenWindow
 from relay_pipelines.plan.packing import copy_seconds
 from relay_pipelines.plan.windows import Position, StartPolicy, data_loss, freezes_the_start, plan_windows
@@ -54,12 +54,12 @@ class RunPlan:
         home = checkpoint.home(checkpoint.TOPIC, checkpoint.key_of(survey.mirror, topic_partition))
         return CopyRange(
             source=source,
-            destination=TopicPartition(survey.destinations[topic_partition.topic], topic_partition.partition),
+            destination=survey.destination_of(topic_partition),
             max_message_bytes=takes.max_message_bytes,
             timestamp_type=takes.timestamp_type,
             checkpoint=survey.checkpoints.get(topic_partition),
             checkpoint_position=survey.checkpoint_ends.get(home, 0),
-            filters=survey.filters.get(topic_partition.topic, ()),
+            handling=survey.handling.get(topic_partition.topic, Handling()),
         )
 
 

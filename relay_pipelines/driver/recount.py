@@ -111,7 +111,7 @@ def recount(
             configs = topic_configs(client, topics, (_CLEANUP, _CODEC)) if topics else {}
             for one in wanted:
                 at = one.topic_partition
-                found[at] = _Counting(client, one, entries.get(at, []), configs, options, clock).count()
+                found[at] = _Counting(client, one, entries, configs, options, clock).count()
             wanted = [one for one in wanted if found[one.topic_partition].foreign]
             if not wanted:
                 break
@@ -166,16 +166,20 @@ class _Counting:
         self,
         client: ClusterClient,
         wanted: OffsetRange,
-        entries: Sequence[LedgerEntry],
+        entries: Mapping[TopicPartition, Sequence[LedgerEntry]],
         configs: Mapping[str, Mapping[str, object]],
         options: CopyOptions,
         clock: Clock,
     ) -> None:
         self._client = client
-        self._entries = entries
+        self._entries = entries.get(wanted.topic_partition, [])
         self._ours = [
-            one for one in entries if one.source.start < wanted.end and one.source.end > wanted.start and len(one.source)
+            one for one in self._entries if one.source.start < wanted.end and one.source.end > wanted.start and len(one.source)
         ]
+        # several sources may be pinned to one destination
+        homes = {one.destination.topic_partition for one in self._ours}
+        self._written = [one.destination for some in entries.values() for one in some if one.records]
+        self._written = [one for one in self._written if one.topic_partition in homes]
         self._configs = configs
         self._options = options
         self._clock = clock
@@ -219,13 +223,16 @@ class _Counting:
         found.scanned = OffsetRange(at, max(low, begin), max(low, begin, end))
         counted: Counter[int] = Counter()
         digests: Counter[int] = Counter()
+        producers: dict[int, int] = {}
         for batch in _batches(self._client, found.scanned, self._options, self._clock):
-            index = self._chunk_of(batch.header.base_offset)
-            if index is None:
-                found.foreign += batch.header.records
-            else:
+            offset, producer = batch.header.base_offset, batch.header.producer_id
+            index = self._chunk_of(offset)
+            # a chunk has one producer and begins with a record of its own; another one's may lie within it
+            if index is not None and producers.setdefault(index, producer) == producer:
                 counted[index] += batch.header.records
                 digests[index] = crc32c(body_of(batch), digests[index])
+            elif not self._is_of_another_source(index, offset):
+                found.foreign += batch.header.records
         found.counted = sum(counted.values())
         found.differing = sum(
             f"{digests[index]:08x}" != one.digest
@@ -240,13 +247,17 @@ class _Counting:
 
     def _end(self, at: TopicPartition, last: int) -> int:
         """Where the next chunk of the mirror begins; after the last one nobody may have written anything."""
-        following = [one.destination.start for one in self._entries if one.destination.start >= last and one.records]
+        following = [one.start for one in self._written if one.start >= last]
         return min([*following, self._client.list_offsets([at], LATEST, READ_COMMITTED)[at]])
 
     def _chunk_of(self, offset: int) -> int | None:
         return next(
             (index for index, one in enumerate(self._ours) if one.destination.start <= offset < one.destination.end), None
         )
+
+    def _is_of_another_source(self, index: int | None, offset: int) -> bool:
+        within = None if index is None else self._ours[index].destination
+        return any(one.start <= offset < one.end and one != within for one in self._written)
 
     def _value(self, topic: str, key: str) -> str:
         return str(getattr(self._configs.get(topic, {}).get(key), "value", ""))

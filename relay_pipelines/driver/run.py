@@ -10,14 +10,14 @@ from typing import Any, Protocol
 
 from relay_pipelines.copy import filtering
 from relay_pipelines.copy.clock import Clock
-from relay_pipelines.copy.copier import transactional_id
-from relay_pipelines.driver import quarantine, topics
+from relay_pipelines.copy.writer import transactional_id
+from relay_pipelines.driver import configs, quarantine, topics
 from relay_pipelines.driver.follow import LedgerFollower
 from relay_pipelines.driver.owning import take_over
 from relay_pipelines.driver.planning import RunPlan
 from relay_pipelines.driver.result import RunResult, tally
 from relay_pipelines.errors import DestinationError, RelayError
-from relay_pipelines.model import CopyJob, CopyRange, LedgerEntry, Outcome
+from relay_pipelines.model import CopyJob, CopyOptions, CopyRange, LedgerEntry, Outcome
 from relay_pipelines.plan.packing import pack
 from relay_pipelines.settings import Mirror
 from relay_pipelines.spark import job as spark_job
@@ -74,13 +74,16 @@ def run(
     result = RunResult(plan.survey.mirror, run_id=run_id or uuid.uuid4().hex[:12], topics={}, errors=list(plan.data_losses))
     started = clock.monotonic()
     options = mirror.copy_options
-    ranges = plan.ranges
     follower = LedgerFollower(plan.survey.destination, plan.survey.mirror, result.run_id, options, clock)
     for observer in observers:
         observer.begin(plan)
     try:
+        if mirror.topics.sync_configs:
+            survey, result.reconfigured = configs.follow(plan.survey, options.request_timeout_ms, clock)
+            plan = replace(plan, survey=survey)
+        ranges = plan.ranges
         if ranges:
-            for spec in {spec for one in ranges for spec in one.filters}:
+            for spec in {spec for one in ranges for spec in one.handling.filters}:
                 filtering.load(spec)  # what is wrong with it is wrong for every task
             topics.create(plan.survey, mirror.destination.replication_factor, options.request_timeout_ms, clock)
             follower.start()
@@ -123,8 +126,9 @@ class _Submission:
     def __init__(self, session: Any, job: CopyJob, ranges: Sequence[CopyRange], plan: RunPlan) -> None:
         self._session = session
         slots = spark_session.slots(session)
-        self._groups = pack(ranges, slots, plan.sizes_bytes)
-        self._job = _shared_out(job, min(slots, len(self._groups)))
+        self._groups = pack(ranges, slots, plan.sizes_bytes, job.options.parallelism)
+        self._job = replace(job, options=_share(job.options, min(slots, len(self._groups))))
+        self._groups = [[_with_share(one, self._groups) for one in group] for group in self._groups]
         self._tag = f"relay-{job.run_id}"
         self._thread = threading.Thread(target=self._submit, name=self._tag, daemon=True)
         self.outcomes: list[Outcome] = []
@@ -148,10 +152,17 @@ class _Submission:
             self.error = error
 
 
-def _shared_out(job: CopyJob, tasks: int) -> CopyJob:
-    """Give each of the tasks that run at the same time its share of the bytes per second."""
-    total = job.options.max_bytes_per_second
-    return replace(job, options=replace(job.options, max_bytes_per_second=-(-total // max(1, tasks))))
+def _share(options: CopyOptions, tasks: int) -> CopyOptions:
+    """The share that each of the tasks running at the same time has of the bytes per second."""
+    return replace(options, max_bytes_per_second=-(-options.max_bytes_per_second // max(1, tasks)))
+
+
+def _with_share(one: CopyRange, groups: Sequence[Sequence[CopyRange]]) -> CopyRange:
+    if one.handling.options is None:
+        return one
+    topic = one.source.topic_partition.topic
+    tasks = sum(any(each.source.topic_partition.topic == topic for each in group) for group in groups)
+    return replace(one, handling=replace(one.handling, options=_share(one.handling.options, tasks)))
 
 
 def _watch(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tenacity import (
@@ -18,6 +18,7 @@ from relay_pipelines.copy import checkpoint as checkpoints
 from relay_pipelines.copy.backoff import backoff
 from relay_pipelines.copy.checkpoint import Stored
 from relay_pipelines.copy.clock import Clock
+from relay_pipelines.copy.writer import QUARANTINE
 from relay_pipelines.driver import cycles, nodes
 from relay_pipelines.driver.follow import LedgerFollower
 from relay_pipelines.driver.positions import Positions
@@ -28,24 +29,16 @@ from relay_pipelines.errors import (
     RetriableError,
     SourceError,
 )
-from relay_pipelines.model import Checkpoint, Cluster, FilterSpec, LedgerEntry, TopicPartition
+from relay_pipelines.model import Checkpoint, Cluster, Handling, LedgerEntry, TopicPartition
 from relay_pipelines.plan.nodes import Verdict
-from relay_pipelines.plan.topics import TopicDecision, destinations, select
+from relay_pipelines.plan.topics import Target, TopicDecision, select, targets
 from relay_pipelines.plan.windows import Position
 from relay_pipelines.settings import Mirror
 from relay_pipelines.wire.admin import ConfigValue, sizes_on_disk, topic_configs
 from relay_pipelines.wire.cluster import ClusterClient, TopicMetadata
 
-KEPT_CONFIGS = (
-    "cleanup.policy",
-    "compression.type",
-    "max.message.bytes",
-    "message.timestamp.after.max.ms",
-    "message.timestamp.before.max.ms",
-    "message.timestamp.type",
-    "retention.bytes",
-    "retention.ms",
-)
+NEEDED_CONFIGS = ("compression.type", "max.message.bytes", "message.timestamp.type")
+"""What a copy must know of its destination."""
 _LOG = logging.getLogger(__name__)
 
 Belongs = Callable[[str], bool]
@@ -59,26 +52,28 @@ class Survey:
     Args:
         node: the source node that was asked, and will be read.
         decisions: on every topic of the source.
-        destinations: source topic -> destination topic, of the included ones.
+        targets: source topic -> destination topic, and the partition to which it is pinned, of the included ones.
         positions: every topic-partition of the included topics.
         checkpoint_ends: how far each partition of the checkpoint topic was read; empty if it does not exist yet.
         source_topics, destination_topics: metadata by name; of the destination only those that exist.
-        source_configs, destination_configs: the configurations that a copy depends on; empty if nobody asked for them.
+        source_configs: those that follow the source, `topics.config_keys`; empty if nobody asked for them.
+        destination_configs: those, and what a copy must know; empty if nobody asked for them.
         sizes_bytes: on the source's disk, where it tells.
         node_why: why this node is read.
         other_nodes: those to go on with when it fails, in order.
         left_node: the node that was read before, if this is another one.
         verdicts: on every node that was asked.
         recorded: the last ledger entry per topic-partition, where the mirror has no checkpoint at all.
-        filters: source topic -> its filters, where it has some.
+        handling: source topic -> how its records are copied.
         accepted: losses behind which the copy has just been told to go on.
+        deleted: source topic -> destination topic, of those that were copied, are still selected, and are not at the node.
     """
 
     mirror: str
     node: Cluster
     destination: Cluster
     decisions: Sequence[TopicDecision]
-    destinations: Mapping[str, str]
+    targets: Mapping[str, Target]
     positions: Sequence[Position]
     checkpoints: Mapping[TopicPartition, Checkpoint]
     checkpoint_ends: Mapping[TopicPartition, int]
@@ -92,8 +87,43 @@ class Survey:
     left_node: str = ""
     verdicts: tuple[Verdict, ...] = ()
     recorded: Mapping[TopicPartition, LedgerEntry] = field(default_factory=dict)
-    filters: Mapping[str, tuple[FilterSpec, ...]] = field(default_factory=dict)
+    handling: Mapping[str, Handling] = field(default_factory=dict)
     accepted: tuple[DataLossError, ...] = ()
+    deleted: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def copied_to(self) -> set[str]:
+        """The destination topics that this mirror has copied to: they are its own to alter."""
+        return {one.destination.topic for one in self.checkpoints.values()}
+
+    @property
+    def destinations(self) -> dict[str, str]:
+        """Source topic -> destination topic."""
+        return {source: to.topic for source, to in self.targets.items()}
+
+    def destination_of(self, source: TopicPartition) -> TopicPartition:
+        """Where the records of a source topic-partition go."""
+        to = self.targets[source.topic]
+        return TopicPartition(to.topic, source.partition if to.partition is None else to.partition)
+
+    def partitions_needed(self) -> dict[str, int]:
+        """How many partitions every destination topic must have, quarantines included."""
+        needed: dict[str, int] = {}
+        for source, to in self.targets.items():
+            count = len(self.source_topics[source].leaders) if to.partition is None else to.partition + 1
+            for topic in _written_to(to.topic, self.handling.get(source)):
+                needed[topic] = max(count, needed.get(topic, 0))
+        return needed
+
+    def first_source(self, destination: str) -> str:
+        """The source topic after which a destination topic, or its quarantine, is made."""
+        return next(
+            source for source, to in self.targets.items() if destination in _written_to(to.topic, self.handling.get(source))
+        )
+
+
+def _written_to(destination: str, handling: Handling | None) -> list[str]:
+    return [destination, destination + QUARANTINE] if handling and handling.may_quarantine else [destination]
 
 
 def everything(_topic: str) -> bool:
@@ -181,34 +211,45 @@ def _take(
             if only_topic is not None and not included:
                 raise _not_mirrored(only_topic, decisions)
             # of all topics, as those of other lanes and runs must not land on the same ones
-            everywhere = destinations([one.topic for one in decisions if one.included], mirror.topics.rename)
-            renamed = {topic: everywhere[topic] for topic in included}
+            everywhere = targets([one.topic for one in decisions if one.included], mirror.topics.rename)
+            renamed = {topic: everywhere[topic].topic for topic in included}
             if at_source.cluster_id == at_destination.cluster_id:
                 cycles.refuse_onto_itself(source.cluster, renamed)
             if checkpoints.TOPIC in at_source.topics:
                 cycles.refuse(source, at_destination.cluster_id, renamed, clock)
-            existing = [topic for topic in renamed.values() if topic in at_destination.topics]
+            handling = {topic: mirror.handling(topic) for topic in included}
+            written = {one for topic in included for one in _written_to(renamed[topic], handling[topic])}
+            existing = sorted(topic for topic in written if topic in at_destination.topics)
+            keys = mirror.topics.config_keys
             return Survey(
                 mirror=name,
                 node=source.cluster,
                 destination=destination.cluster,
                 decisions=decisions,
-                destinations=renamed,
+                targets={topic: everywhere[topic] for topic in included},
                 positions=Positions(source, at_destination, renamed, known, recorded, mirror).all(),
                 checkpoints=known.checkpoints,
                 checkpoint_ends=known.ends,
                 source_topics={topic: at_source.topics[topic] for topic in included},
                 destination_topics={topic: at_destination.topics[topic] for topic in existing},
-                source_configs=topic_configs(source, included, KEPT_CONFIGS) if configs else {},
-                destination_configs=topic_configs(destination, existing, KEPT_CONFIGS) if configs else {},
+                source_configs=topic_configs(source, included, keys) if configs else {},
+                destination_configs=topic_configs(destination, existing, sorted({*keys, *NEEDED_CONFIGS})) if configs else {},
                 sizes_bytes=sizes_on_disk(source, included),
                 recorded=recorded,
                 node_why=reading.why,
                 other_nodes=reading.others,
                 left_node=reading.left,
                 verdicts=reading.verdicts,
-                filters={topic: filters for topic in included if (filters := mirror.filters_of(topic))},
+                handling=handling,
+                deleted={} if only_topic else _deleted(mirror, known, at_source.topics, belongs),
             )
+
+
+def _deleted(mirror: Mirror, known: Stored, present: Container[str], belongs: Belongs) -> dict[str, str]:
+    """Source topic -> destination topic, of those that were copied and are still selected, and that the source no longer has."""
+    gone = {at.topic: one.destination.topic for at, one in known.checkpoints.items() if at.topic not in present}
+    decisions = select(gone, mirror.topics.allow, mirror.topics.deny)
+    return {one.topic: gone[one.topic] for one in decisions if one.included and belongs(one.topic)}
 
 
 def _recorded(name: str, mirror: Mirror, clock: Clock) -> dict[TopicPartition, LedgerEntry]:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from relay_pipelines.copy import checkpoint, ledger
 from relay_pipelines.copy.clock import Clock
+from relay_pipelines.copy.writer import QUARANTINE
 from relay_pipelines.driver.survey import Survey
 from relay_pipelines.errors import DestinationError, RelayError, RetriableError
 from relay_pipelines.model import TimestampType, TopicPartition
-from relay_pipelines.wire.admin import NewTopic, create_topics, grow_topics
+from relay_pipelines.wire.admin import NewTopic, absent, create_topics, grow_topics
 from relay_pipelines.wire.cluster import LATEST, READ_COMMITTED, ClusterClient
 
 _DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
@@ -30,16 +31,29 @@ class Limits:
 
 
 def missing(survey: Survey) -> list[NewTopic]:
-    """Return the mirrored topics to be created, with the partition count and the configuration that the source sets."""
+    """Return the mirrored topics to be created, with the partitions they need and the configuration that the source sets.
+
+    Where several source topics share one, the configuration is that of the first.
+    """
     return [
         NewTopic(
             name=destination,
-            partitions=len(survey.source_topics[source].leaders),
-            configs={key: one.value for key, one in survey.source_configs[source].items() if not one.is_default},
+            partitions=count,
+            configs={
+                key: one.value
+                for key, one in survey.source_configs[survey.first_source(destination)].items()
+                if not one.is_default
+            },
         )
-        for source, destination in survey.destinations.items()
+        for destination, count in survey.partitions_needed().items()
         if destination not in survey.destination_topics
     ]
+
+
+def needed(survey: Survey) -> list[NewTopic]:
+    """Return the topics that a run makes sure of: our own two, and those of the mirror that nobody has seen yet."""
+    new = missing(survey)
+    return [*_OWN, *new] if new or not survey.checkpoint_ends else []
 
 
 def to_grow(survey: Survey) -> dict[str, int]:
@@ -48,7 +62,7 @@ def to_grow(survey: Survey) -> dict[str, int]:
     Only topics that this mirror has copied to before: others are somebody's own.
     """
     ours = {one.destination.topic for one in survey.checkpoints.values()}
-    return {topic: count for topic, count in _short(survey).items() if topic in ours}
+    return {topic: count for topic, count in _short(survey).items() if topic.removesuffix(QUARANTINE) in ours}
 
 
 def too_few_partitions(survey: Survey) -> list[str]:
@@ -58,9 +72,12 @@ def too_few_partitions(survey: Survey) -> list[str]:
 
 
 def _short(survey: Survey) -> dict[str, int]:
-    wanted = {destination: len(survey.source_topics[source].leaders) for source, destination in survey.destinations.items()}
     there = survey.destination_topics
-    return {topic: count for topic, count in wanted.items() if topic in there and len(there[topic].leaders) < count}
+    return {
+        topic: count
+        for topic, count in survey.partitions_needed().items()
+        if topic in there and len(there[topic].leaders) < count
+    }
 
 
 def create(survey: Survey, replication_factor: int | None, timeout_ms: int, clock: Clock) -> None:
@@ -71,12 +88,12 @@ def create(survey: Survey, replication_factor: int | None, timeout_ms: int, cloc
     """
     for topic in too_few_partitions(survey):
         raise RelayError(
-            f"topic {topic!r} has fewer partitions at the destination than at the source",
+            f"topic {topic!r} has fewer partitions at the destination than its records need",
             remedy=f"add partitions to it: kafka-topics.sh --alter --topic {topic} --partitions N",
         )
-    new, growing = missing(survey), to_grow(survey)
-    if new or not survey.checkpoint_ends:
-        _create(survey, [*_OWN, *new], replication_factor, timeout_ms, clock)
+    wanted, growing = needed(survey), to_grow(survey)
+    if wanted:
+        _create(survey, wanted, replication_factor, timeout_ms, clock)
     if growing:
         with ClusterClient(survey.destination, DestinationError, f"relay-{survey.mirror}", timeout_ms) as client:
             grow_topics(client, growing)
@@ -92,7 +109,7 @@ def create_own(survey: Survey, replication_factor: int | None, timeout_ms: int, 
 def limits(survey: Survey, source_topic: str) -> Limits:
     """Return what the destination topic takes: as it is, or as it will be created."""
     destination = survey.destinations[source_topic]
-    configs = survey.destination_configs.get(destination) or survey.source_configs[source_topic]
+    configs = survey.destination_configs.get(destination) or survey.source_configs[survey.first_source(destination)]
     size, kind = configs.get("max.message.bytes"), configs.get("message.timestamp.type")
     return Limits(
         int(size.value) if size else _DEFAULT_MAX_MESSAGE_BYTES,
@@ -103,8 +120,8 @@ def limits(survey: Survey, source_topic: str) -> Limits:
 def conflicts(survey: Survey) -> list[str]:
     """Say in words which destination topics would alter the records they are given."""
     found = []
-    for source, destination in survey.destinations.items():
-        there = survey.destination_configs.get(destination) or survey.source_configs[source]
+    for destination in dict.fromkeys(survey.destinations.values()):
+        there = survey.destination_configs.get(destination) or survey.source_configs[survey.first_source(destination)]
         kind, codec = there.get("message.timestamp.type"), there.get("compression.type")
         if kind and kind.value == TimestampType.LOG_APPEND_TIME:
             found.append(f"{destination}: message.timestamp.type=LogAppendTime, so the destination sets its own timestamps")
@@ -115,9 +132,19 @@ def conflicts(survey: Survey) -> list[str]:
     return found
 
 
+def deleted(survey: Survey) -> list[str]:
+    """Say in words which topics were copied and are gone from the source; at the destination nothing is ever deleted for that."""
+    return [
+        f"{topic}: it was copied, and node {survey.node.name} has no such topic any more, or hides it from the user;"
+        f" the copy {destination} stays"
+        for topic, destination in survey.deleted.items()
+    ]
+
+
 def _create(survey: Survey, wanted: Sequence[NewTopic], replication_factor: int | None, timeout_ms: int, clock: Clock) -> None:
     with ClusterClient(survey.destination, DestinationError, f"relay-{survey.mirror}", timeout_ms) as client:
-        create_topics(client, wanted, replication_factor)
+        # not those that are there, which the user may not be allowed to create
+        create_topics(client, absent(client, wanted), replication_factor)
         _wait_for_leaders(client, {one.name: one.partitions for one in wanted}, clock, timeout_ms)
 
 

@@ -74,7 +74,7 @@ def lanes_of(name: str, mirror: Mirror, known: Sequence[str]) -> list[Lane]:
     waiting = [topic for topic in known if topic in chosen]
     groups: list[tuple[str, WindowSettings, tuple[str, ...], tuple[str, ...], list[str]]] = []
     foreign: tuple[str, ...] = ()
-    for lane, settings in mirror.lanes.items():
+    for lane, settings in mirror.all_lanes.items():
         mine = [topic for topic in waiting if _matches(topic, settings.topics)]
         waiting = [topic for topic in waiting if topic not in mine]
         groups.append((lane, settings.window or mirror.window, settings.topics, foreign, mine))

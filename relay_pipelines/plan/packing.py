@@ -30,21 +30,25 @@ def copy_seconds(source: OffsetRange, size_bytes: int | None = None) -> float:
     return RANGE_SECONDS + work
 
 
-def pack(ranges: Sequence[CopyRange], slots: int, size_bytes: _Sizes | None = None) -> list[list[CopyRange]]:
+def pack(ranges: Sequence[CopyRange], slots: int, size_bytes: _Sizes | None = None, most: int = 0) -> list[list[CopyRange]]:
     """Group ranges into tasks, the longest task first.
 
     The rule:
 
-    1. Ranges of one source topic-partition stay together, in order: two tasks on it would fence each other.
+    1. Ranges of one source topic-partition stay together, in order: two tasks on it would fence each other. So do those that
+       are pinned to one destination topic-partition: each chunk of it is then of one source.
     2. What takes `BIG_SECONDS` or more has a task of its own. There may be more of these than slots: Spark queues them.
-    3. The rest shares as few tasks as are worth it: one per `TASK_SECONDS` of work, at most `slots`, so a micro-batch of many
+    3. A topic whose options say how many tasks may copy it at once, its `parallelism`, is in that many.
+    4. The rest shares as few tasks as are worth it: one per `TASK_SECONDS` of work, at most `slots`, so a micro-batch of many
        small topics never costs more tasks than run at once. Each goes, longest first, to the task with the least work so far
        (longest processing time first: no task gets more than an even share plus one such range).
+    5. With a bound on all tasks, `most`, nothing has a task of its own.
 
     Args:
         ranges: what to copy; zero-length ranges count, they write a first checkpoint.
         slots: how many tasks run at once.
         size_bytes: estimated bytes of a range by its source topic-partition, where they are known.
+        most: how many tasks there may be; 0 for any number.
 
     Raises:
         ValueError: slots is less than 1.
@@ -52,18 +56,35 @@ def pack(ranges: Sequence[CopyRange], slots: int, size_bytes: _Sizes | None = No
     if slots < 1:
         raise ValueError(f"slots must be at least 1, not {slots}")
     sizes = size_bytes or {}
-    units = _by_topic_partition(ranges)
-    big = [unit for unit in units if _seconds(unit, sizes) >= BIG_SECONDS]
-    small = [unit for unit in units if _seconds(unit, sizes) < BIG_SECONDS]
-    groups = big + _spread(small, slots, sizes)
+    units = _bounded(_by_destination(ranges), sizes)
+    big = [unit for unit in units if _seconds(unit, sizes) >= BIG_SECONDS and not most]
+    small = [unit for unit in units if _seconds(unit, sizes) < BIG_SECONDS or most]
+    groups = big + _spread(small, min(slots, most or slots), sizes)
     return sorted(groups, key=lambda group: (-_seconds(group, sizes), group[0].source))
 
 
-def _by_topic_partition(ranges: Sequence[CopyRange]) -> list[list[CopyRange]]:
+def _by_destination(ranges: Sequence[CopyRange]) -> list[list[CopyRange]]:
     units: dict[TopicPartition, list[CopyRange]] = defaultdict(list)
     for each in sorted(ranges, key=lambda each: each.source):
-        units[each.source.topic_partition].append(each)
+        units[each.destination].append(each)
     return list(units.values())
+
+
+def _bounded(units: Sequence[list[CopyRange]], sizes: _Sizes) -> list[list[CopyRange]]:
+    """Put the units of each topic that has a bound of its own into as many."""
+    found = [unit for unit in units if not _parallelism(unit)]
+    topics: dict[str, list[list[CopyRange]]] = defaultdict(list)
+    for unit in units:
+        if _parallelism(unit):
+            topics[unit[0].source.topic_partition.topic].append(unit)
+    for some in topics.values():
+        found += _spread(some, _parallelism(some[0]), sizes)
+    return found
+
+
+def _parallelism(unit: Sequence[CopyRange]) -> int:
+    options = unit[0].handling.options
+    return options.parallelism if options else 0
 
 
 def _seconds(group: Sequence[CopyRange], sizes: _Sizes) -> float:

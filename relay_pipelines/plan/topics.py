@@ -10,6 +10,7 @@ from typing import NamedTuple
 from relay_pipelines.errors import ConfigError
 
 _INTERNAL_PREFIX = "__"
+_PINNED = re.compile(r"(?P<topic>.+):(?P<partition>\d{1,9})")
 _LEGAL_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")  # org.apache.kafka.common.internals.Topic
 
 
@@ -72,28 +73,56 @@ class RenameRule(NamedTuple):
 Rename = str | Mapping[str, str] | Sequence[RenameRule]
 
 
+class Target(NamedTuple):
+    """A destination topic, and the one partition of it to which all records go, where it is pinned."""
+
+    topic: str
+    partition: int | None = None
+
+    def __str__(self) -> str:
+        return self.topic if self.partition is None else f"{self.topic}:{self.partition}"
+
+
+def target(name: str) -> Target:
+    """Read `dst`, or `dst:3` with a pinned partition: a colon is in no topic's name."""
+    match = _PINNED.fullmatch(name)
+    return Target(match["topic"], int(match["partition"])) if match else Target(name)
+
+
 def destinations(topics: Iterable[str], rename: Rename) -> dict[str, str]:
     """Source topic -> destination topic.
+
+    Raises:
+        ConfigError: as `targets`.
+    """
+    return {source: found.topic for source, found in targets(topics, rename).items()}
+
+
+def targets(topics: Iterable[str], rename: Rename) -> dict[str, Target]:
+    """Source topic -> where its records go.
 
     Args:
         topics: the included ones.
         rename: a template in which `{topic}` stands for the source's name, a map, or rules of which the first that matches
-            counts; topics that are not in the map, or match no rule, keep their names.
+            counts; topics that are not in the map, or match no rule, keep their names. With `:3` behind the name, every
+            topic-partition goes to that partition; pinned topics may share one.
 
     Raises:
-        ConfigError: two topics would land on one, where their records would mix; or a name is illegal or internal.
+        ConfigError: two topics would land on one that are not both pinned, where their records would mix unasked; or a name
+            is illegal or internal.
     """
-    renamed = {topic: _rename(topic, rename) for topic in sorted(set(topics))}
+    found = {topic: target(_rename(topic, rename)) for topic in sorted(set(topics))}
     sources: dict[str, str] = {}
-    for source, destination in renamed.items():
-        _refuse_bad_name(source, destination)
-        other = sources.setdefault(destination, source)
-        if other != source:
+    for source, to in found.items():
+        _refuse_bad_name(source, to.topic)
+        other = sources.setdefault(to.topic, source)
+        if other != source and (to.partition is None or found[other].partition is None):
             raise ConfigError(
-                f"topics {other!r} and {source!r} would both land on {destination!r}",
-                remedy="change rename so that each has a destination of its own, or deny one",
+                f"topics {other!r} and {source!r} would both land on {to.topic!r}",
+                remedy="change rename so that each has a destination of its own, pin both to partitions of it"
+                f' ("{to.topic}:0"), or deny one',
             )
-    return renamed
+    return found
 
 
 def _rename(topic: str, rename: Rename) -> str:

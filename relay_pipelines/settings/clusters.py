@@ -1,4 +1,4 @@
-"""The clusters of a mirror: where they are and how to talk to them."""
+"""The clusters of a mirror: where they are."""
 
 from __future__ import annotations
 

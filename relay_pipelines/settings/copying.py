@@ -52,9 +52,17 @@ class Copying(Section):
     """The wait between attempts."""
     max_bytes_per_second: Annotated[PositiveSize, AfterValidator(_not_too_slow)] | None = None
     """What the mirror's tasks may write together, on average; as much as they can when left out."""
+    parallelism: Count | None = None
+    """At most this many tasks copy at the same time; as many as Spark runs when left out."""
 
     @model_validator(mode="after")
-    def _bounds_are_in_order(self) -> Copying:
+    def _holds_together(self) -> Copying:
+        if found := self.problems():
+            raise complaints(*found)
+        return self
+
+    def problems(self) -> list[tuple[Location, str]]:
+        """What contradicts each other."""
         rules: list[tuple[bool, Location, str]] = [
             (self.coalesce_below <= self.coalesce_to, ("coalesce_below",), "is more than coalesce_to"),
             (self.backoff.min <= self.backoff.max, ("backoff", "min"), "is more than backoff.max"),
@@ -64,10 +72,7 @@ class Copying(Section):
                 "must be shorter than transaction_timeout, or the destination aborts every transaction",
             ),
         ]
-        found = [(where, text) for holds, where, text in rules if not holds]
-        if found:
-            raise complaints(*found)
-        return self
+        return [(where, text) for holds, where, text in rules if not holds]
 
     def as_model(self) -> model.CopyOptions:
         """The value that tasks take."""
@@ -83,4 +88,5 @@ class Copying(Section):
             backoff_min_ms=self.backoff.min,
             backoff_max_ms=self.backoff.max,
             max_bytes_per_second=self.max_bytes_per_second or 0,
+            parallelism=self.parallelism or 0,
         )

@@ -7,6 +7,7 @@ Sizes are held in bytes, durations in milliseconds. A key without a value (null)
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from typing import Annotated
 
 from pydantic import Field, PlainValidator, model_validator
@@ -16,8 +17,10 @@ from relay_pipelines.errors import ConfigError
 from relay_pipelines.plan.topics import Rename
 from relay_pipelines.plan.windows import OnDataLoss
 from relay_pipelines.settings.clusters import Destination, Source
+from relay_pipelines.settings.configs import DEFAULT_KEYS, ConfigKeys
 from relay_pipelines.settings.copying import Copying
-from relay_pipelines.settings.filters import FilterSettings
+from relay_pipelines.settings.filters import RecordSettings
+from relay_pipelines.settings.overrides import Override, lane_name
 from relay_pipelines.settings.problems import nearest
 from relay_pipelines.settings.rename import rename_rule
 from relay_pipelines.settings.section import Section
@@ -47,10 +50,17 @@ class Topics(Section):
     """Regular expressions for the whole name; deny wins over allow."""
     rename: Annotated[Rename, PlainValidator(rename_rule)] = "{topic}"
     """A template with "{topic}", a map of source topic to destination topic, or rules {match, to} with regex groups; a topic that
-    is not in the map, or matches no rule, keeps its name."""
+    is not in the map, or matches no rule, keeps its name. A destination "dst:3" is pinned: every topic-partition goes to that
+    partition, and several topics may share it."""
+    overrides: dict[Pattern, Override] = Field(default={})
+    """Settings of topics, by a regular expression for the whole name; the first that matches counts."""
+    config_keys: ConfigKeys = DEFAULT_KEYS
+    """Which configuration of a topic follows the source: new topics are created with it, differences are reported."""
+    sync_configs: bool = False
+    """Whether a run sets what differs, and takes off what the source does not set, before it copies; else it is only reported."""
 
 
-class Mirror(Section):
+class Mirror(RecordSettings):
     """Topics of a source, copied to a destination."""
 
     source: Source
@@ -61,8 +71,6 @@ class Mirror(Section):
     """Which topics, and their names at the destination."""
     start: Start = Start()
     """Where a topic is taken up that this mirror has never copied: earliest, latest, a timestamp, offsets or a group's."""
-    filters: tuple[FilterSettings, ...] = ()
-    """Which records are left out: a record is copied if every filter keeps it."""
     on_data_loss: OnDataLoss = OnDataLoss.FAIL
     """When records, or their copies, are gone: fail, or continue behind the gap, which the ledger and a failed check tell of."""
     copying: Copying = Field(default=Copying(), alias="copy")
@@ -87,14 +95,51 @@ class Mirror(Section):
             raise complaints(*found)
         return self
 
+    @model_validator(mode="after")
+    def _overrides_fit(self) -> Mirror:
+        """What an override says must hold together with what it leaves to the mirror, and its lane must have a name."""
+        found: list[tuple[Location, str]] = []
+        names = set(self.lanes)
+        for pattern, over in self.topics.overrides.items():
+            where: Location = ("topics", "overrides", pattern)
+            found += [((*where, "copy", *at), text) for at, text in self.copying.with_over(over.copying).problems()]
+            found += [((*where, "window", *at), text) for at, text in self.window.with_over(over.window).problems()]
+            name = lane_name(pattern)
+            if over.window and (name in names or name in {"", "main"} or _PART.fullmatch(name)):
+                found.append(((*where, "window"), f"its lane cannot be called {name!r}; write it under lanes, with a name"))
+            names |= {name} if over.window else set()
+        if found:
+            raise complaints(*found)
+        return self
+
+    @property
+    def all_lanes(self) -> dict[str, Lane]:
+        """The lanes by name: those of overrides, then those that are given."""
+        own = {
+            lane_name(pattern): Lane(topics=(pattern,), window=self.window.with_over(over.window))
+            for pattern, over in self.topics.overrides.items()
+            if over.window
+        }
+        return {**own, **self.lanes}
+
     @property
     def nodes(self) -> tuple[model.Cluster, ...]:
         """The source's nodes, in order of preference; at least one."""
         return tuple(node.cluster for node in self.source.nodes)
 
-    def filters_of(self, topic: str) -> tuple[model.FilterSpec, ...]:
-        """The filters of a source topic."""
-        return tuple(one.spec for one in self.filters if one.applies_to(topic))
+    def handling(self, topic: str) -> model.Handling:
+        """How the records of a source topic are copied."""
+        over = next((one for pattern, one in self.topics.overrides.items() if re.fullmatch(pattern, topic)), Override())
+        said: dict[str, RecordSettings] = defaultdict(lambda: self, dict.fromkeys(over.model_fields_set, over))
+        transform = said["transform"].transform
+        return model.Handling(
+            options=self.copying.with_over(over.copying).as_model() if over.copying else None,
+            filters=tuple(one.spec for one in said["filters"].filters if one.applies_to(topic)),
+            where=said["where"].where or "",
+            transform=transform.spec if transform else None,
+            select=tuple(said["select"].select.items()),
+            on_record_error=said["on_record_error"].on_record_error,
+        )
 
     @property
     def destination_cluster(self) -> model.Cluster:

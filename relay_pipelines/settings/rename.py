@@ -1,15 +1,16 @@
-"""The key `rename`: a template with `{topic}`, a map of source topic to destination topic, or rules with groups."""
+"""The key `rename`: a template with `{topic}`, a map of source topic to destination topic, or rules with groups.
+
+Whatever names the destination may pin a partition of it: `dst:3`.
+"""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 
-from relay_pipelines.plan.topics import Rename, RenameRule, is_topic_name
+from relay_pipelines.plan.topics import Rename, RenameRule, is_topic_name, target
 from relay_pipelines.settings.values import complaints, expected
-
-_PINNED = re.compile(r".+:\d+")
-_PINNED_REFUSED = "pinning a destination partition is not supported"
 
 
 def rename_rule(value: object) -> Rename:
@@ -20,12 +21,16 @@ def rename_rule(value: object) -> Rename:
         return _rules(value)
     if not isinstance(value, dict):
         raise expected('a template such as "copy.{topic}", a map of source topic to destination topic, or a list of rules')
-    targets = list(value.values())
-    found = [((topic,), problem) for topic, target in value.items() if (problem := _problem(target))]
+    targets = {topic: target(one) for topic, one in value.items() if isinstance(one, str)}
+    found = [((topic,), problem) for topic, one in value.items() if (problem := _problem(one))]
+    count = Counter(one.topic for one in targets.values())
+    unpinned = {one.topic: topic for topic, one in targets.items() if one.partition is None and count[one.topic] > 1}
     found += [
-        ((topic,), "another topic is renamed to the same; every source topic needs a destination of its own")
-        for position, (topic, target) in enumerate(value.items())
-        if isinstance(target, str) and target in targets[:position]
+        (
+            (topic,),
+            'another topic is renamed to the same; pin both to a partition of it, as in "dst:0", or let their names differ',
+        )
+        for topic in unpinned.values()
     ]
     if found:
         raise complaints(*found)
@@ -33,11 +38,12 @@ def rename_rule(value: object) -> Rename:
 
 
 def _template(template: str) -> str:
-    if _PINNED.fullmatch(template):
-        raise expected("a template without a partition", _PINNED_REFUSED)
-    if "{topic}" not in template:
-        raise expected('a template that contains "{topic}"', "every topic would land on the same one")
-    if not is_topic_name(template.replace("{topic}", "x")):
+    to = target(template)
+    if "{topic}" not in template and to.partition is None:
+        raise expected(
+            'a template that contains "{topic}", or pins a partition as in "all:0"', "every topic would land on the same"
+        )
+    if not is_topic_name(to.topic.replace("{topic}", "x")):
         raise expected("a template of letters, digits, '.', '_', '-' and \"{topic}\"")
     return template
 
@@ -61,15 +67,13 @@ def _rule_problems(entry: object) -> Iterator[tuple[str, str]]:
     wanted = [int(number) for number in re.findall(r"\\(\d+)", entry["to"])]
     if max(wanted, default=0) > groups:
         yield "to", f"refers to group {max(wanted)}, and match has {groups}"
-    elif not is_topic_name(re.sub(r"\\(?:\d+|g<\w+>)", "x", entry["to"])):
+    elif not is_topic_name(target(re.sub(r"\\(?:\d+|g<\w+>)", "x", entry["to"])).topic):
         yield "to", "expected letters, digits, '.', '_', '-' and groups such as \\1"
 
 
-def _problem(target: object) -> str:
-    if target is None:
+def _problem(name: object) -> str:
+    if name is None:
         return 'no destination topic given; a template needs quotes: "{topic}"'
-    if not isinstance(target, str):
+    if not isinstance(name, str):
         return "expected the name of a destination topic; put it in quotes"
-    if _PINNED.fullmatch(target):
-        return f"{_PINNED_REFUSED}; name the topic alone"
-    return "" if is_topic_name(target) else "expected a topic name: up to 249 letters, digits, '.', '_' and '-'"
+    return "" if is_topic_name(target(name).topic) else "expected a topic name: up to 249 letters, digits, '.', '_' and '-'"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
@@ -19,3 +19,13 @@ class Section(BaseModel):
             return data
         known = {field.alias or name for name, field in cls.model_fields.items()}
         return {key: value for key, value in data.items() if value is not None or key not in known}
+
+    def with_over(self, over: Self | None) -> Self:
+        """These settings, with those of another section over them: key by key, as far as the other one has them written down."""
+        if over is None:
+            return self
+        changed = {}
+        for name in over.model_fields_set:
+            here, there = getattr(self, name), getattr(over, name)
+            changed[name] = here.with_over(there) if isinstance(here, Section) and isinstance(there, Section) else there
+        return self.model_copy(update=changed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field, model_validator
 
 from relay_pipelines.settings.section import Section
-from relay_pipelines.settings.values import Count, Duration, Pattern, PositiveSize, complaints
+from relay_pipelines.settings.values import Count, Duration, Location, Pattern, PositiveSize, complaints
 
 
 class WindowSettings(Section):
@@ -25,10 +25,16 @@ class WindowSettings(Section):
     """The lag check fails when the oldest record that is not copied yet is older."""
 
     @model_validator(mode="after")
-    def _what_waits_is_kept(self) -> WindowSettings:
-        if self.keep <= self.ahead:
-            raise complaints((("keep",), "must be more than ahead: windows that wait to be copied would be deleted"))
+    def _holds_together(self) -> WindowSettings:
+        if found := self.problems():
+            raise complaints(*found)
         return self
+
+    def problems(self) -> list[tuple[Location, str]]:
+        """What contradicts each other."""
+        if self.keep <= self.ahead:
+            return [(("keep",), "must be more than ahead: windows that wait to be copied would be deleted")]
+        return []
 
 
 class Lane(Section):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import struct
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -127,10 +127,10 @@ class BatchBuilder:
         return _batch(self._builder)
 
 
-def encode(key: bytes | None, value: bytes | None, timestamp_ms: int) -> Batch:
+def encode(key: bytes | None, value: bytes | None, timestamp_ms: int, headers: Sequence[tuple[str, bytes | None]] = ()) -> Batch:
     """Return a batch of one uncompressed record."""
     builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, _UNBOUNDED)
-    builder.append(0, timestamp_ms, key, value, [])
+    builder.append(0, timestamp_ms, key, value, list(headers))
     return _batch(builder)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from relay_pipelines.copy import checkpoint, copier
+from relay_pipelines.copy import checkpoint, writer
 from relay_pipelines.copy.clock import SystemClock
 from relay_pipelines.copy.faults import Point
 from relay_pipelines.embedded import EmbeddedCluster
@@ -59,7 +59,7 @@ def held(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenTransa
             begun.append(OpenTransaction(mirror))
 
     with monkeypatch.context() as patched:
-        patched.setattr(copier, "reach", reach)
+        patched.setattr(writer, "reach", reach)
         assert mirror.try_copy(0, 10).status is Status.DONE
     assert len(begun) == 1
     with ClusterClient(mirror.destination, DestinationError) as client:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from relay_pipelines.copy import checkpoint, copier
+from relay_pipelines.copy import checkpoint, writer
 from relay_pipelines.copy.clock import SystemClock
 from relay_pipelines.copy.faults import Point
 from relay_pipelines.copy.task import copy_ranges
@@ -35,7 +35,7 @@ def fail_at(
                 clock.hurried = True
             raise kind("made to fail")
 
-    monkeypatch.setattr(copier, "reach", reach)
+    monkeypatch.setattr(writer, "reach", reach)
 
 
 class HurriedClock(SystemClock):
@@ -98,7 +98,7 @@ def test_attempts_are_counted_from_the_last_progress(mirror: Mirror, monkeypatch
         if point is Point.BEFORE_END_TXN and passes % 2:
             raise DestinationError("made to fail")
 
-    monkeypatch.setattr(copier, "reach", every_other)
+    monkeypatch.setattr(writer, "reach", every_other)
     assert mirror.try_copy(0, 50).status is Status.DONE
     passes = 0
 
@@ -108,7 +108,7 @@ def test_attempts_are_counted_from_the_last_progress(mirror: Mirror, monkeypatch
             passes += 1
             raise DestinationError("made to fail")
 
-    monkeypatch.setattr(copier, "reach", always)
+    monkeypatch.setattr(writer, "reach", always)
     outcome = mirror.try_copy(0, 60)
     assert (outcome.status, outcome.error, outcome.next_offset) == (Status.FAILED, "made to fail", 50)
     assert passes == 2

@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from relay_pipelines.copy.filtering import load
+from relay_pipelines.copy.producer import TransactionalProducer
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.embedded import EmbeddedCluster
-from relay_pipelines.errors import ConfigError
-from relay_pipelines.model import FilterSpec, Outcome, Status
+from relay_pipelines.errors import ConfigError, DestinationError
+from relay_pipelines.model import ClassSpec, Handling, OnRecordError, Outcome, Status, TopicPartition
 from relay_pipelines.wire.batch import CODEC_MASK
 from tests.copying import Mirror, batches_of, numbered, settled_end
-from tests.independent import Record
+from tests.independent import Record, create, read, records_of
 
 MODULE = """
 import json
@@ -70,10 +71,8 @@ def mirror(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster
 
 def copy(mirror: Mirror, folder: Path, *names: str, start: int = 0, end: int | None = None, **config: object) -> Outcome:
     """Copy through filters; the first one gets the configuration."""
-    specs = [
-        FilterSpec(f"the_filters:{name}", json.dumps(config if not at else {}), str(folder)) for at, name in enumerate(names)
-    ]
-    (outcome,) = copy_ranges(mirror.job, [replace(mirror.range(start, end), filters=tuple(specs))])
+    specs = [ClassSpec(f"the_filters:{name}", json.dumps(config if not at else {}), str(folder)) for at, name in enumerate(names)]
+    (outcome,) = copy_ranges(mirror.job, [replace(mirror.range(start, end), handling=Handling(filters=tuple(specs)))])
     return outcome
 
 
@@ -110,11 +109,77 @@ def test_what_a_filter_raises(mirror: Mirror, folder: Path) -> None:
     outcome = copy(mirror, folder, "Failing")
     assert (outcome.status, outcome.error_kind, outcome.exit_code) == (Status.FAILED, "FilterError", 1)
     assert outcome.error == (
-        f"{mirror.at} at offset 25: filter 'the_filters:Failing' raised ValueError: no country; mend the filter, or let it keep"
-        " such records; run again to go on"
+        f"{mirror.at} at offset 25: filter 'the_filters:Failing' raised ValueError: no country; mend it, or set"
+        " on_record_error: quarantine; run again to go on"
     )
     assert outcome.next_offset <= 25
     assert copy(mirror, folder, "EveryNth", n=1).status is Status.DONE
+    mirror.assert_equal()
+
+
+def test_a_record_in_quarantine(mirror: Mirror, folder: Path) -> None:
+    """It stands beside the copy with where it is from and why, committed with its neighbours, and the count still closes."""
+    assert mirror.to is not None
+    quarantine = TopicPartition(f"{mirror.to.topic}.quarantine", mirror.to.partition)
+    create(mirror.destination, quarantine.topic, 1)
+    handling = Handling(
+        filters=(
+            ClassSpec("the_filters:Failing", folder=str(folder)),
+            ClassSpec("the_filters:EveryNth", '{"n": 5}', str(folder)),
+        ),
+        on_record_error=OnRecordError.QUARANTINE,
+    )
+    (outcome,) = copy_ranges(mirror.job, [replace(mirror.range(), handling=handling)])
+    assert (outcome.error, outcome.records, outcome.skipped) == ("", 11, {"filtered": 48, "quarantined": 1})
+    mirror.assert_ledger_closes()
+    assert [int(one.value or b"") for one in mirror.copied()] == [number for number in range(0, 60, 5) if number != 25]
+    (found,) = records_of(mirror.destination, quarantine)
+    original = mirror.original()[25]
+    told = {"mirror": mirror.name, "topic": mirror.at.topic, "partition": 0, "offset": 25}
+    assert (found.key, found.value, found.timestamp) == (original.key, original.value, original.timestamp)
+    assert found.headers == (
+        *original.headers,
+        *((f"relay.{name}", str(value).encode()) for name, value in told.items()),
+        ("relay.error", b"filter 'the_filters:Failing' raised ValueError: no country"),
+    )
+
+
+def test_a_quarantined_record_is_committed_with_its_chunk_or_not_at_all(
+    mirror: Mirror, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an attempt that fails has put there is aborted with it."""
+    assert mirror.to is not None
+    quarantine = TopicPartition(f"{mirror.to.topic}.quarantine", mirror.to.partition)
+    create(mirror.destination, quarantine.topic, 1)
+    handling = Handling(filters=(ClassSpec("the_filters:Failing", folder=str(folder)),), on_record_error=OnRecordError.QUARANTINE)
+    calls: list[int] = []
+
+    def commit_once_in_vain(self: TransactionalProducer) -> None:
+        calls.append(1)
+        if len(calls) == 1:
+            raise DestinationError("gone for a moment")
+        committed(self)
+
+    committed = TransactionalProducer.commit
+    monkeypatch.setattr(TransactionalProducer, "commit", commit_once_in_vain)
+    mirror.options = replace(mirror.options, chunk_bytes=1 << 20)
+    (outcome,) = copy_ranges(mirror.job, [replace(mirror.range(), handling=handling)])
+    assert (outcome.error, outcome.records, outcome.skipped) == ("", 59, {"quarantined": 1})
+    assert len(records_of(mirror.destination, quarantine)) == 1
+    assert len(records_of(mirror.destination, quarantine)) == len(records_of_all(mirror, quarantine)) - 1
+
+
+def records_of_all(mirror: Mirror, at: TopicPartition) -> list[object]:
+    """What is in the log, aborted records included."""
+    return list(read(mirror.destination, at, "read_uncommitted"))
+
+
+def test_options_of_a_topic_alone(mirror: Mirror) -> None:
+    """They take the place of the mirror's: here, a commit for every batch."""
+    own = replace(mirror.options, coalesce_below_bytes=0, chunk_bytes=1)
+    mirror.options = replace(mirror.options, chunk_bytes=1 << 20)
+    (outcome,) = copy_ranges(mirror.job, [replace(mirror.range(), handling=Handling(options=own))])
+    assert (outcome.error, outcome.chunks) == ("", 6)
     mirror.assert_equal()
 
 
@@ -142,6 +207,6 @@ BAD = {
 def test_a_filter_that_cannot_be_used(folder: Path, name: str, config: str, line: str) -> None:
     """One line, before anything is copied."""
     with pytest.raises(ConfigError) as caught:
-        load(FilterSpec(name, config, str(folder)))
+        load(ClassSpec(name, config, str(folder)))
     assert str(caught.value).startswith(line)
     assert "\n" not in str(caught.value)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from relay_pipelines.model import CopyRange, OffsetRange, TopicPartition
+from relay_pipelines.model import CopyOptions, CopyRange, Handling, OffsetRange, TopicPartition
 from relay_pipelines.plan.packing import pack
 
 
@@ -53,6 +55,34 @@ def test_twenty_small_topics_take_no_more_tasks_than_slots(slots):
     """A task each would cost twenty times connections and a Python worker for a second of work."""
     ranges = [copy_range(f"t{index}", 50_000) for index in range(20)]
     assert 1 <= len(pack(ranges, slots)) <= slots
+
+
+def of_topic(topic: str, partitions: int, records: int, parallelism: int = 0) -> list[CopyRange]:
+    handling = Handling(options=CopyOptions(parallelism=parallelism)) if parallelism else Handling()
+    ranges = [OffsetRange(TopicPartition(topic, partition), 0, records) for partition in range(partitions)]
+    return [CopyRange(one, one.topic_partition, handling=handling) for one in ranges]
+
+
+@pytest.mark.parametrize(("most", "tasks"), [(0, 6), (1, 1), (2, 2), (9, 4)])
+def test_a_bound_on_all_tasks(most, tasks):
+    """Also for what would have a task of its own."""
+    groups = pack(of_topic("big", 6, 5 * M), slots=4, most=most)
+    assert len(groups) == tasks
+    assert sum(map(len, groups)) == 6
+
+
+def test_a_bound_on_a_topic():
+    """Two tasks at most copy it at the same time, and the others go on beside it."""
+    groups = pack([*of_topic("bound", 6, 5 * M, parallelism=2), *of_topic("free", 3, 5 * M)], slots=8)
+    topics = [{each.source.topic_partition.topic for each in group} for group in groups]
+    assert topics.count({"bound"}) == 2
+    assert topics.count({"free"}) == 3
+    assert sum(map(len, groups)) == 9
+
+
+def test_what_is_pinned_to_one_topic_partition_stays_in_one_task():
+    ranges = [replace(one, destination=TopicPartition("all", 0)) for one in of_topic("t", 4, 5 * M)]
+    assert len(pack(ranges, slots=8)) == 1
 
 
 def test_ranges_of_a_topic_partition_stay_in_one_task_in_order():

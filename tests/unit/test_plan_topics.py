@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from relay_pipelines.errors import ConfigError
-from relay_pipelines.plan.topics import RenameRule, TopicDecision, destinations, is_topic_name, select
+from relay_pipelines.plan.topics import RenameRule, TopicDecision, destinations, is_topic_name, select, targets
 
 
 @pytest.mark.parametrize(
@@ -50,17 +50,47 @@ def test_topics_are_renamed(rename, expected):
 
 
 @pytest.mark.parametrize(
+    ("rename", "expected"),
+    [
+        ({"a": "x:3"}, {"a": ("x", 3), "b.c": ("b.c", None)}),
+        ({"a": "x:3", "b.c": "x:3"}, {"a": ("x", 3), "b.c": ("x", 3)}),
+        ({"a": "x:3", "b.c": "x:0"}, {"a": ("x", 3), "b.c": ("x", 0)}),
+        ("all:0", {"a": ("all", 0), "b.c": ("all", 0)}),
+        ("{topic}:1", {"a": ("a", 1), "b.c": ("b.c", 1)}),
+        ([RenameRule(r"(\w)\.(\w)", r"\1:7")], {"a": ("a", None), "b.c": ("b", 7)}),
+    ],
+)
+def test_topics_are_pinned(rename, expected):
+    """Several may share a partition, on purpose."""
+    assert targets(["b.c", "a"], rename) == expected
+
+
+@pytest.mark.parametrize(
     ("topics", "rename", "line"),
     [
         (
             ["a", "b"],
             {"a": "b"},
-            "topics 'a' and 'b' would both land on 'b'; change rename so that each has a destination of its own, or deny one",
+            (
+                "topics 'a' and 'b' would both land on 'b'; change rename so that each has a destination of its own, pin both to"
+                ' partitions of it ("b:0"), or deny one'
+            ),
         ),
         (
             ["a", "b"],
             {"a": "c", "b": "c"},
-            "topics 'a' and 'b' would both land on 'c'; change rename so that each has a destination of its own, or deny one",
+            (
+                "topics 'a' and 'b' would both land on 'c'; change rename so that each has a destination of its own, pin both to"
+                ' partitions of it ("c:0"), or deny one'
+            ),
+        ),
+        (
+            ["a", "b"],
+            {"a": "b:0"},
+            (
+                "topics 'a' and 'b' would both land on 'b'; change rename so that each has a destination of its own, pin both to"
+                ' partitions of it ("b:0"), or deny one'
+            ),
         ),
         (["a"], "__{topic}", "topic 'a' would land on the internal topic '__a'; change rename"),
         (["a"], {"a": "__relay_checkpoints"}, "topic 'a' would land on the internal topic '__relay_checkpoints'; change rename"),
@@ -73,7 +103,14 @@ def test_topics_are_renamed(rename, expected):
             ),
         ),
     ],
-    ids=["a name that another keeps", "a name twice", "internal by template", "internal by map", "too long for a broker"],
+    ids=[
+        "a name that another keeps",
+        "a name twice",
+        "pinned to what another keeps",
+        "internal by template",
+        "internal by map",
+        "too long for a broker",
+    ],
 )
 def test_bad_destinations_are_refused(topics, rename, line):
     with pytest.raises(ConfigError) as caught:

@@ -8,6 +8,7 @@ import re
 import textwrap
 import traceback
 from pathlib import Path
+from types import UnionType
 from typing import Any, get_args
 
 import pytest
@@ -19,7 +20,8 @@ from pydantic import BaseModel
 from relay_pipelines import model
 from relay_pipelines.errors import ConfigError
 from relay_pipelines.plan.windows import StartPolicy
-from relay_pipelines.settings import Settings, load
+from relay_pipelines.settings import Mirror, Settings, load
+from relay_pipelines.settings.overrides import Override
 
 EXAMPLE = Path(__file__).parents[2] / "relay.example.yaml"
 SECRET = "hunter2-do-not-print"
@@ -194,6 +196,43 @@ class TestAccepted:
         assert (mirror.lanes["big_2024"].window.every, mirror.lanes["big_2024"].window.ahead) == (1_000, 3)
         assert (mirror.lanes["two"].topics, mirror.lanes["two"].window) == (("b", "c.*"), None)
 
+    def test_overrides_are_laid_over_the_mirror_key_by_key(self, write):
+        """What an override does not say is as the mirror has it, in sections as well; the first that matches counts."""
+        overrides = {
+            r"orders\.big": {"copy": {"chunk": "1MiB", "backoff": {"min": "1s"}, "parallelism": 2}, "where": "key IS NULL"},
+            r"orders\.big|orders\.x": {"copy": {"chunk": "2MiB"}, "filters": []},
+        }
+        changes = {
+            "copy": {"chunk": "3MiB", "chunk_interval": "2s", "backoff": {"max": "9s"}},
+            "topics/overrides": overrides,
+            "filters": [{"class": "a:B"}],
+            "select": {"key": "value"},
+        }
+        mirror = load(write(changed({f"mirrors/orders/{key}": one for key, one in changes.items()}))).mirror("orders")
+        big, other, free = (mirror.handling(topic) for topic in ("orders.big", "orders.x", "payments"))
+        assert big.options is not None
+        assert other.options is not None
+        assert (big.options.chunk_bytes, big.options.chunk_ms, big.options.parallelism) == (1 << 20, 2_000, 2)
+        assert (big.options.backoff_min_ms, big.options.backoff_max_ms) == (1_000, 9_000)
+        assert (other.options.chunk_bytes, other.options.parallelism) == (2 << 20, 0)
+        assert free.options is None
+        assert [len(one.filters) for one in (big, other, free)] == [1, 0, 1]
+        assert [one.where for one in (big, other, free)] == ["key IS NULL", "", ""]
+        assert [one.select for one in (big, other, free)] == [(("key", "value"),)] * 3
+
+    def test_an_override_of_windows_is_a_lane(self, write):
+        """Called after its pattern, before the others, and with the mirror's windows where it says nothing."""
+        changes = {
+            "window": {"every": "5s", "ahead": 2},
+            "lanes": {"slow": {"topics": ["s.*"]}},
+            "topics/overrides": {r"Orders\.big": {"window": {"max_records": 5}}, "x": {"where": "true"}},
+        }
+        mirror = load(write(changed({f"mirrors/orders/{key}": one for key, one in changes.items()}))).mirror("orders")
+        assert list(mirror.all_lanes) == ["orders_big", "slow"]
+        window = mirror.all_lanes["orders_big"].window
+        assert (window.max_records, window.every, window.ahead) == (5, 5_000, 2)
+        assert mirror.all_lanes["orders_big"].topics == (r"Orders\.big",)
+
     def test_owners_are_addresses_and_teams(self, write):
         """What is accepted here is what Dagster takes: its own test is asked as well."""
         owners = ["team:data-eng_1", "some.one+x@mail.example.com", "a_b@example.io"]
@@ -300,6 +339,11 @@ class TestInterpolation:
 
 
 SASL = {"protocol": "SASL_SSL", "mechanism": "PLAIN", "username": "relay", "password": "p"}
+TOKEN = {
+    "protocol": "SASL_SSL", "mechanism": "OAUTHBEARER", "token_endpoint": "https://login.example.com/token",
+    "client_id": "relay", "client_secret": "s",
+}  # fmt: skip
+ENDPOINT = "expected an address such as https://host/path, got a string: http or https, without user and password"
 DURATION = "expected a duration such as 500ms, 3s or 5m"
 SIZE = "expected a size such as 64KiB, 10MB or a number of bytes"
 # title, changes, and the line; "@" stands for mirrors.orders and "@node" for its first node
@@ -318,8 +362,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         "a key that resembles none",
         {"@/health": {}},
         (
-            "@.health: unknown key; valid keys: copy, destination, filters, lanes, on_data_loss, owners, source, start, topics,"
-            " window"
+            "@.health: unknown key; valid keys: copy, destination, filters, lanes, on_data_loss, on_record_error,"
+            " owners, select, source, start, topics, transform, where, window"
         ),
     ),
     ("the attribute's name instead of the key's", {"@/copying": {}}, "@.copying: unknown key; did you mean 'copy'?"),
@@ -341,11 +385,6 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         {"@node/security": {"verify_hostname": "perhaps"}},
         "@node.security.verify_hostname: expected true or false, got 'perhaps'",
     ),
-TOKEN = {
-    "protocol": "SASL_SSL", "mechanism": "OAUTHBEARER", "token_endpoint": "https://login.example.com/token",
-    "client_id": "relay", "client_secret": "s",
-}  # fmt: skip
-ENDPOINT = "expected an address such as https://host/path, got a string: http or https, without user and password"
     (
         "a list for a Spark setting",
         {"spark/conf": {"spark.jars": ["x"]}},
@@ -414,7 +453,10 @@ ENDPOINT = "expected an address such as https://host/path, got a string: http or
     (
         "a template that puts all topics into one",
         {"@/topics/rename": "all"},
-        "@.topics.rename: expected a template that contains \"{topic}\", got 'all': every topic would land on the same one",
+        (
+            '@.topics.rename: expected a template that contains "{topic}", or pins a partition as in "all:0",'
+            " got 'all': every topic would land on the same"
+        ),
     ),
     (
         "a template with another placeholder",
@@ -422,12 +464,9 @@ ENDPOINT = "expected an address such as https://host/path, got a string: http or
         "@.topics.rename: expected a template of letters, digits, '.', '_', '-' and \"{topic}\", got '{topic}.{date}'",
     ),
     (
-        "a template that pins",
-        {"@/topics/rename": "{topic}:3"},
-        (
-            "@.topics.rename: expected a template without a partition, got '{topic}:3':"
-            " pinning a destination partition is not supported"
-        ),
+        "a template that pins an illegal name",
+        {"@/topics/rename": "{topic}/a:3"},
+        "@.topics.rename: expected a template of letters, digits, '.', '_', '-' and \"{topic}\", got '{topic}/a:3'",
     ),
     (
         "a list for rename",
@@ -466,9 +505,17 @@ ENDPOINT = "expected an address such as https://host/path, got a string: http or
         '@.topics.rename.topic: no destination topic given; a template needs quotes: "{topic}"',
     ),
     (
-        "a pinned destination",
-        {"@/topics/rename": {"a": "dst:3"}},
-        "@.topics.rename.a: pinning a destination partition is not supported; name the topic alone",
+        "a pinned destination no broker takes",
+        {"@/topics/rename": {"a": "d/t:3"}},
+        "@.topics.rename.a: expected a topic name: up to 249 letters, digits, '.', '_' and '-'",
+    ),
+    (
+        "a destination pinned by one topic alone",
+        {"@/topics/rename": {"a": "c", "b": "c:0"}},
+        (
+            '@.topics.rename.a: another topic is renamed to the same; pin both to a partition of it, as in "dst:0",'
+            " or let their names differ"
+        ),
     ),
     (
         "a destination no broker takes",
@@ -483,7 +530,47 @@ ENDPOINT = "expected an address such as https://host/path, got a string: http or
     (
         "two topics renamed to one",
         {"@/topics/rename": {"a": "c", "b": "c"}},
-        "@.topics.rename.b: another topic is renamed to the same; every source topic needs a destination of its own",
+        (
+            '@.topics.rename.b: another topic is renamed to the same; pin both to a partition of it, as in "dst:0",'
+            " or let their names differ"
+        ),
+    ),
+    # overrides
+    (
+        "an override that contradicts the mirror",
+        {"@/copy": {"coalesce_to": "16KiB"}, "@/topics/overrides": {"big": {"copy": {"coalesce_below": "32KiB"}}}},
+        "@.topics.overrides.big.copy.coalesce_below: is more than coalesce_to",
+    ),
+    (
+        "an override of what all topics share",
+        {"@/topics/overrides": {"big": {"copy": {"request_timeout": "5s"}}}},
+        "@.topics.overrides.big.copy.request_timeout: holds for all topics of a mirror, whose connections are shared",
+    ),
+    (
+        "an override whose lane has the name of another",
+        {"@/lanes": {"big": {"topics": ["x"]}}, "@/topics/overrides": {"big": {"window": {"ahead": 2}}}},
+        "@.topics.overrides.big.window: its lane cannot be called 'big'; write it under lanes, with a name",
+    ),
+    (
+        "an override of a pattern without a letter",
+        {"@/topics/overrides": {".*": {"window": {"ahead": 2}}}},
+        "@.topics.overrides..*.window: its lane cannot be called ''; write it under lanes, with a name",
+    ),
+    (
+        "an override of what there is not",
+        {"@/topics/overrides": {"big": {"chunk": "1MiB"}}},
+        "@.topics.overrides.big.chunk: unknown key; valid keys: copy, filters, on_record_error, select, transform, where, window",
+    ),
+    (
+        "a column that no record has",
+        {"@/select": {"vaule": "1"}},
+        "@.select.vaule: a record has no such column; it has key, value, headers, timestamp",
+    ),
+    ("an empty predicate", {"@/where": ""}, "@.where: expected a string that is not empty, got ''"),
+    (
+        "an unknown policy for records",
+        {"@/on_record_error": "skip"},
+        "@.on_record_error: expected 'fail' or 'quarantine', got 'skip'",
     ),
     # windows and lanes
     ("no time between windows", {"@/window/every": "0s"}, "@.window.every: expected more than zero, got '0s'"),
@@ -830,13 +917,16 @@ SECRETLY_WRONG = [
     {f"{NODE}/security": SASL | {"password": None, "pasword": SECRET}},
     {f"{NODE}/security": {"password": SECRET}},
     {f"{NODE}/security": {"key_password": SECRET}},
+    {f"{NODE}/security": TOKEN | {"client_secret": [SECRET]}},
+    {f"{NODE}/security": TOKEN | {"client_secret": SECRET, "client_id": None}},
+    {f"{NODE}/security": TOKEN | {"token_endpoint": f"https://relay:{SECRET}@login.example.com/token"}},
     {f"{NODE}/security": SECRET},
     {f"{NODE}/security": [SECRET]},
     {f"{NODE}/security": SASL | {"mechanism": "${SECRET}"}},
     {f"{NODE}/security": {"protocol": "SSL", "ca_location": "${SECRET}"}},
     {f"{NODE}/bootstrap_servers": "${SECRET}"},
     {f"{NODE}/name": "${SECRET} "},
-    {"mirrors/orders/topics/rename": {"a": "${SECRET}:1", "b": "${SECRET}:1"}},
+    {"mirrors/orders/topics/rename": {"a": "${SECRET}", "b": "${SECRET}"}},
     {"mirrors/orders/topics/rename": "${SECRET}"},
     {"spark/conf": {"spark.hadoop.fs.s3a.secret.key": [SECRET]}},
     {"spark/conf": {"spark.hadoop.fs.s3a.secret.key": SECRET, "spark.speculation": True}},
@@ -881,6 +971,8 @@ def sections(annotation: Any) -> dict[type[BaseModel], dict[str, Any]]:
 
 def written_keys(tree: Any, annotation: Any) -> set[tuple[type[BaseModel], str]]:
     """The keys of every model that a parsed file gives."""
+    if isinstance(annotation, UnionType):  # UserClass | None
+        annotation = get_args(annotation)[0]
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         keys = {field.alias or name: field.annotation for name, field in annotation.model_fields.items()}
         below = [written_keys(value, keys[key]) for key, value in (tree or {}).items()]
@@ -895,7 +987,7 @@ def written_keys(tree: Any, annotation: Any) -> set[tuple[type[BaseModel], str]]
 
 def uncommented() -> str:
     """The example with every key in use: `#key:` is a key, `# text` a comment."""
-    return re.sub(r"^(\s*)#(?=(?:- )?[a-z_]+:)", r"\1", EXAMPLE.read_text(), flags=re.MULTILINE)
+    return re.sub(r"^(\s*)#(?=(?:- )?[a-z_.]+:)", r"\1", EXAMPLE.read_text(), flags=re.MULTILINE)
 
 
 class TestExample:
@@ -908,7 +1000,9 @@ class TestExample:
     def test_documents_every_key(self):
         every = {(section, key) for section, keys in sections(Settings).items() for key in keys}
         assert len(every) > 30
-        assert every - written_keys(yaml.safe_load(uncommented()), Settings) == set()
+        written = written_keys(yaml.safe_load(uncommented()), Settings)
+        # the mirror's own are written there
+        assert every - written - {(Override, key) for section, key in written if section is Mirror} == set()
 
     def test_loads_with_every_key_in_use(self, tmp_path):
         """What is commented out must be right too: it is what people copy."""
@@ -922,9 +1016,6 @@ class TestExample:
         settings = load(path, {"ORDERS_PASSWORD": "p", "RELAY_CLIENT_SECRET": "s"})
         assert settings.mirror("orders").nodes[0].security.key_password == "k"
 
-    {f"{NODE}/security": TOKEN | {"client_secret": [SECRET]}},
-    {f"{NODE}/security": TOKEN | {"client_secret": SECRET, "client_id": None}},
-    {f"{NODE}/security": TOKEN | {"token_endpoint": f"https://relay:{SECRET}@login.example.com/token"}},
     def test_every_key_has_a_description(self):
         described = itertools.chain.from_iterable(section.model_fields.items() for section in sections(Settings))
         assert [name for name, field in described if not field.description] == []

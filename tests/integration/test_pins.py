@@ -1,0 +1,143 @@
+"""Topics pinned to a destination partition: many to one, on purpose, and still counted record by record."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from relay_pipelines.copy.clock import SystemClock
+from relay_pipelines.copy.task import copy_ranges
+from relay_pipelines.driver import planning, survey, topics
+from relay_pipelines.driver.recount import Recount, recount
+from relay_pipelines.driver.survey import Survey
+from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.model import Cluster, CopyJob, CopyOptions, CopyRange, OffsetRange, TopicPartition
+from relay_pipelines.plan.packing import pack
+from relay_pipelines.plan.windows import StartPolicy
+from relay_pipelines.settings import Mirror
+from tests.copying import KEPT, OPTIONS, ensure_homes, numbered, settled_end
+from tests.independent import Record, create, records_of, write
+
+CLOCK = SystemClock()
+
+
+@dataclass
+class Pinned:
+    """Two topics of two partitions each, all of which go to one partition.
+
+    Args:
+        first, second: the source topics.
+    """
+
+    source: Cluster
+    destination: Cluster
+    name: str
+    first: str
+    second: str
+
+    @property
+    def to(self) -> TopicPartition:
+        return TopicPartition(f"all.{self.name}", 3)
+
+    def survey(self) -> Survey:
+        mirror: dict[str, Any] = {
+            "source": {"nodes": [{"name": "only", "bootstrap_servers": ",".join(self.source.bootstrap_servers)}]},
+            "destination": {"bootstrap_servers": ",".join(self.destination.bootstrap_servers)},
+            "topics": {"allow": [self.first, self.second], "rename": f"{self.to.topic}:{self.to.partition}"},
+        }
+        return survey.take(f"pins-{self.name}", Mirror.model_validate(mirror), CLOCK)
+
+    def write(self, topic: str, count: int) -> None:
+        for partition in range(2):
+            at = TopicPartition(topic, partition)
+            some = numbered(count, make=lambda number, at=at: f"{at}:{number}".encode())  # type: ignore[misc]
+            write(self.source, at, *(some[first : first + 10] for first in range(0, count, 10)))
+
+    def job(self, taken: Survey, options: CopyOptions = OPTIONS) -> CopyJob:
+        return CopyJob(taken.mirror, "run", taken.node, taken.destination, options)
+
+    def recount(self, ranges: list[OffsetRange]) -> list[Recount]:
+        return list(recount(f"pins-{self.name}", ranges, self.destination, OPTIONS, CLOCK, 0).values())
+
+    def copied(self) -> list[bytes]:
+        settled_end(self.destination, self.to)
+        return [record.value or b"" for record in records_of(self.destination, self.to)]
+
+
+@pytest.fixture
+def pinned(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str) -> Pinned:
+    """The topics, with records."""
+    made = Pinned(source_cluster.cluster(), destination_cluster.cluster(), topic_name, f"{topic_name}.a", f"{topic_name}.b")
+    ensure_homes(made.destination)
+    for topic in (made.first, made.second):
+        create(made.source, topic, 2, KEPT)
+        made.write(topic, 50)
+    return made
+
+
+def expected(pinned: Pinned, count: int) -> dict[str, list[bytes]]:
+    return {
+        f"{topic}-{partition}": [f"{topic}-{partition}:{number}".encode() for number in range(count)]
+        for topic in (pinned.first, pinned.second)
+        for partition in range(2)
+    }
+
+
+def by_source(values: list[bytes]) -> dict[str, list[bytes]]:
+    found: dict[str, list[bytes]] = {}
+    for value in values:
+        found.setdefault(value.decode().rpartition(":")[0], []).append(value)
+    return found
+
+
+def both_at_once(*work: Callable[[], object]) -> None:
+    threads = [threading.Thread(target=one) for one in work]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+
+
+def test_many_to_one(pinned: Pinned) -> None:
+    """One partition gets the records of all, each source's in order; one task copies them, and the counts close."""
+    taken = pinned.survey()
+    assert topics.missing(taken)[0].partitions == 4
+    topics.create(taken, None, 10_000, CLOCK)
+    groups = pack(planning.plan(taken, StartPolicy.EARLIEST).ranges, slots=4)
+    assert [len(group) for group in groups] == [4]
+    outcomes = list(copy_ranges(pinned.job(taken), groups[0]))
+    assert [one.error for one in outcomes] == [""] * 4
+    assert by_source(pinned.copied()) == expected(pinned, 50)
+    found = pinned.recount([one.range for one in outcomes])
+    assert [(one.problems, one.counted) for one in found] == [([], 50)] * 4
+
+
+def test_chunks_within_each_other_are_told_apart(pinned: Pinned) -> None:
+    """Two runs at the same time write to the partition in turns: each record is still counted for the source it is of."""
+    taken = pinned.survey()
+    topics.create(taken, None, 10_000, CLOCK)
+    ranges = planning.plan(taken, StartPolicy.EARLIEST).ranges
+    # a batch at a time, and slowly
+    slow = pinned.job(taken, CopyOptions(coalesce_below_bytes=0, request_timeout_ms=10_000, max_bytes_per_second=3_000))
+
+    def copy(some: list[CopyRange]) -> None:
+        list(copy_ranges(slow, some))
+
+    both_at_once(*(lambda topic=topic: copy(_of(ranges, topic)) for topic in (pinned.first, pinned.second)))  # type: ignore[misc]
+    assert by_source(pinned.copied()) == expected(pinned, 50)
+    sources = [value.decode().rpartition(":")[0] for value in pinned.copied()]
+    assert sum(before != after for before, after in pairwise(sources)) > 3, "they did not meet"
+    wanted = [one.source for one in ranges]
+    assert [(one.problems, one.counted) for one in pinned.recount(wanted)] == [([], 50)] * 4
+
+    write(pinned.destination, pinned.to, [Record(None, b"of nobody")])
+    assert any("did not write: 1" in problem for one in pinned.recount(wanted) for problem in one.problems)
+
+
+def _of(ranges: list[CopyRange], topic: str) -> list[CopyRange]:
+    return [one for one in ranges if one.source.topic_partition.topic == topic]
