@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kafka.protocol.admin import CreatePartitionsRequest, CreateTopicsRequest, DescribeConfigsRequest, DescribeLogDirsRequest
+from kafka.protocol.admin import (
+    ACLOperation,
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DescribeConfigsRequest,
+    DescribeLogDirsRequest,
+    IncrementalAlterConfigsRequest,
+)
+from kafka.protocol.metadata import MetadataRequest
 
 from relay_pipelines.errors import PermissionDeniedError
 from relay_pipelines.model import TopicPartition
@@ -15,17 +23,26 @@ from relay_pipelines.wire import failures
 from relay_pipelines.wire.cluster import ClusterClient
 
 _TOPIC = 2
+_TOPIC_CONFIG = 1
 _DEFAULT_CONFIG = 5
+_SET = 0
+_DELETE = 1
 _BROKER_DEFAULT = -1
 _PER_REQUEST = 500
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigValue:
-    """A topic's configuration value; `is_default` if neither topic nor broker sets it."""
+    """A topic's configuration value.
+
+    Args:
+        is_default: neither the topic nor a broker sets it.
+        is_own: the topic itself sets it.
+    """
 
     value: str
     is_default: bool
+    is_own: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +60,9 @@ def topic_configs(client: ClusterClient, topics: Sequence[str], keys: Sequence[s
     Raises:
         PermissionDeniedError: the user may not describe them.
     """
-    configs: dict[str, dict[str, ConfigValue]] = {}
+    configs: dict[str, dict[str, ConfigValue]] = {topic: {} for topic in topics}
+    if not keys:
+        return configs  # the protocol takes no keys for all of them
     resource = DescribeConfigsRequest.DescribeConfigsResource
     for first in range(0, len(topics), _PER_REQUEST):
         resources = [
@@ -55,18 +74,42 @@ def topic_configs(client: ClusterClient, topics: Sequence[str], keys: Sequence[s
             if result.error_code != failures.NONE:
                 raise client.failure(result.error_code, f"DescribeConfigs of topic {result.resource_name}")
             configs[result.resource_name] = {
-                one.name: ConfigValue(one.value, one.config_source == _DEFAULT_CONFIG)
+                one.name: ConfigValue(one.value, one.config_source == _DEFAULT_CONFIG, one.config_source == _TOPIC_CONFIG)
                 for one in result.configs
                 if one.value is not None
             }
     return configs
 
 
-def create_topics(client: ClusterClient, topics: Sequence[NewTopic], replication_factor: int | None) -> None:
+def absent(client: ClusterClient, topics: Sequence[NewTopic]) -> list[NewTopic]:
+    """Return those that do not exist, or that the user may not see."""
+    there = client.metadata([topic.name for topic in topics]).topics if topics else {}
+    return [topic for topic in topics if there[topic.name].error_code]
+
+
+def unreadable(client: ClusterClient, topics: Collection[str]) -> list[str]:
+    """Return the topics that exist and that the user may not read, as far as the broker tells (KIP-430)."""
+    request = MetadataRequest(
+        topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in topics],
+        allow_auto_topic_creation=False,
+        include_cluster_authorized_operations=False,
+        include_topic_authorized_operations=True,
+    )
+    return [
+        topic.name
+        for topic in client.call_any(request, 8).topics
+        if not topic.error_code and topic.authorized_operations and ACLOperation.READ not in topic.authorized_operations
+    ]
+
+
+def create_topics(
+    client: ClusterClient, topics: Sequence[NewTopic], replication_factor: int | None, *, validate_only: bool = False
+) -> None:
     """Create topics; one that exists already is left as it is.
 
     Args:
         replication_factor: None for the broker's default (Kafka 2.4, KIP-464).
+        validate_only: only find out whether they could be.
 
     Raises:
         PermissionDeniedError: the user may not create them.
@@ -87,13 +130,18 @@ def create_topics(client: ClusterClient, topics: Sequence[NewTopic], replication
             for topic in topics
         ],
         timeout_ms=client.timeout_ms,
-        validate_only=False,
+        validate_only=validate_only,
     )
-    _raise_for(client, client.call_any(request, 4).topics, "CreateTopics", tolerated=failures.TOPIC_ALREADY_EXISTS)
+    answers = client.call_any(request, 4).topics
+    permission = "Create on the topic or the cluster"
+    _raise_for(client, answers, "CreateTopics", permission, tolerated=failures.TOPIC_ALREADY_EXISTS)
 
 
-def grow_topics(client: ClusterClient, partitions: Mapping[str, int]) -> None:
+def grow_topics(client: ClusterClient, partitions: Mapping[str, int], *, validate_only: bool = False) -> None:
     """Add partitions to topics until they have so many.
+
+    Args:
+        validate_only: only find out whether they could be added.
 
     Raises:
         PermissionDeniedError: the user may not alter them.
@@ -105,11 +153,50 @@ def grow_topics(client: ClusterClient, partitions: Mapping[str, int]) -> None:
         CreatePartitionsRequest.CreatePartitionsTopic(name=name, count=count, assignments=None)
         for name, count in partitions.items()
     ]
-    request = CreatePartitionsRequest(topics=wanted, timeout_ms=client.timeout_ms, validate_only=False)
-    _raise_for(client, client.call_any(request, 1).results, "CreatePartitions")
+    request = CreatePartitionsRequest(topics=wanted, timeout_ms=client.timeout_ms, validate_only=validate_only)
+    _raise_for(client, client.call_any(request, 1).results, "CreatePartitions", "Alter on the topic")
 
 
-def _raise_for(client: ClusterClient, results: Iterable[Any], doing: str, tolerated: int = failures.NONE) -> None:
+def alter_topic_configs(client: ClusterClient, changes: Mapping[str, Mapping[str, str | None]]) -> None:
+    """Set keys of topics, and leave their other keys alone (KIP-339).
+
+    Args:
+        changes: topic -> key -> value; None takes the key off the topic, so that the broker's own value holds.
+
+    Raises:
+        PermissionDeniedError: the user may not alter them.
+        RelayError: the cluster refuses a value, or has a policy against it.
+    """
+    resource = IncrementalAlterConfigsRequest.AlterConfigsResource
+    request = IncrementalAlterConfigsRequest(
+        resources=[
+            resource(
+                resource_type=_TOPIC,
+                resource_name=topic,
+                configs=[
+                    resource.AlterableConfig(name=key, config_operation=_DELETE if value is None else _SET, value=value)
+                    for key, value in keys.items()
+                ],
+            )
+            for topic, keys in changes.items()
+        ],
+        validate_only=False,
+    )
+    for result in client.call_any(request, 1).responses:
+        if result.error_code != failures.NONE:
+            raise failures.failure(
+                result.error_code,
+                f"IncrementalAlterConfigs of topic {result.resource_name}",
+                at=str(client.cluster),
+                retriable=client.retriable,
+                detail=result.error_message or "",
+                permission=f"AlterConfigs on topic {result.resource_name}",
+            )
+
+
+def _raise_for(
+    client: ClusterClient, results: Iterable[Any], doing: str, permission: str, tolerated: int = failures.NONE
+) -> None:
     """Raise the first error among the results per topic, with what the broker says of it."""
     for result in results:
         if result.error_code not in {failures.NONE, tolerated}:
@@ -119,6 +206,7 @@ def _raise_for(client: ClusterClient, results: Iterable[Any], doing: str, tolera
                 at=str(client.cluster),
                 retriable=client.retriable,
                 detail=result.error_message or "",
+                permission=permission,
             )
 
 

@@ -177,7 +177,11 @@ class Connection:
 
     def _connect(self) -> socket.socket:
         plain = self._connect_plain()
-        connected = tls.wrap(plain, self.cluster, self.address[0])
+        try:
+            connected = tls.wrap(plain, self.cluster.security, self.address[0], str(self))
+        except (OSError, RelayError):
+            plain.close()
+            raise
         if isinstance(connected, ssl.SSLSocket):
             return connected  # Python keeps the time: without its timeout, it reads again whenever the kernel's has passed
         # the kernel keeps the time from here on: Python's own timeout would cost a poll() before every read and write
@@ -237,6 +241,9 @@ class Connection:
 
     def _lost(self, error: OSError) -> RelayError:
         self.close()
+        refusal = tls.refusal(error, self.cluster.security, str(self))
+        if refusal is not None:
+            return refusal
         # EAGAIN is how the kernel reports that SO_RCVTIMEO or SO_SNDTIMEO has passed
         timed_out = isinstance(error, BlockingIOError | TimeoutError)
         why = (

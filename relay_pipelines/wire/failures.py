@@ -19,6 +19,7 @@ from relay_pipelines.model import TopicPartition
 
 NONE = 0
 TOPIC_ALREADY_EXISTS = 36
+SECURITY_DISABLED = 54
 OPERATION_NOT_ATTEMPTED = 55
 COORDINATOR_MOVING = frozenset({15, 16})
 # the coordinator is loading, moving, or still completing the previous transaction: the same request works in a moment
@@ -47,6 +48,7 @@ _REMEDIES = {
     17: "the topic name is not valid at the destination: rename it",
     32: "set message.timestamp.before.max.ms and message.timestamp.after.max.ms of the destination topic as the source has them",
     38: "lower destination.replication_factor: the destination has too few brokers",
+    40: "correct the value, or take the key off topics.config_keys",
     44: "the destination's policy refused it: create the topic by hand or relax the policy",
     87: "a record breaks a rule of the destination topic, such as a null key in a compacted topic: see its cleanup.policy",
 }
@@ -66,6 +68,7 @@ def failure(
     topic_partition: TopicPartition | None = None,
     offset: int | None = None,
     detail: str = "",
+    permission: str = "",
 ) -> RelayError:
     """Return the error for a broker's code.
 
@@ -74,9 +77,12 @@ def failure(
         at: the cluster, for people.
         retriable: what a code that may pass by itself becomes: a source's or the destination's error.
         detail: what the broker said beside the code.
+        permission: what the user needs for it, as in "Alter on the cluster"; for the remedy when that is refused.
     """
     passing = code in _PASSING or for_code(code).retriable
     kind, remedy = _BY_CODE.get(code, (retriable if passing else RelayError, _REMEDIES.get(code, "")))
+    if kind is PermissionDeniedError and permission:
+        remedy = f"grant the user {permission}"
     said = f" ({detail})" if detail else ""
     what = f"{at} answered {doing} with {name_of(code)}{said}"
     return kind(what, remedy=remedy, topic_partition=topic_partition, offset=offset)

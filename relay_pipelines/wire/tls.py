@@ -5,47 +5,106 @@ from __future__ import annotations
 import functools
 import socket
 import ssl
+from pathlib import Path
 
 from relay_pipelines.errors import ConfigError, PermissionDeniedError
-from relay_pipelines.model import Cluster, Security
+from relay_pipelines.model import Security
+
+# OpenSSL's codes (x509_vfy.h)
+_EXPIRED, _OTHER_HOST, _OTHER_ADDRESS = 10, 62, 64
+_REMEDIES = {
+    _EXPIRED: "renew the broker's certificate, and check the clocks",
+    **dict.fromkeys(
+        (_OTHER_HOST, _OTHER_ADDRESS),
+        "use a name that is in the certificate in bootstrap_servers and the broker's advertised.listeners",
+    ),
+}
 
 
-def wrap(plain: socket.socket, cluster: Cluster, host: str) -> socket.socket:
-    """Return `plain`, or the same connection inside TLS if the cluster's protocol asks for it.
+def wrap(plain: socket.socket, security: Security, host: str, where: str) -> socket.socket:
+    """Return `plain`, or the same connection inside TLS if the protocol asks for it; after an error, `plain` is to be closed.
+
+    Args:
+        where: the cluster and broker, for people.
 
     Raises:
         PermissionDeniedError: the certificates do not match.
         OSError: the connection was lost, as a listener that does not speak TLS ends it, or a broker that is stopping.
-        ConfigError: a certificate file cannot be read.
+        ConfigError: a certificate file cannot be used.
     """
-    if not cluster.security.protocol.endswith("SSL"):
+    if not security.protocol.endswith("SSL"):
         return plain
     try:
-        return _context(cluster.security).wrap_socket(plain, server_hostname=host)
-    except ssl.SSLCertVerificationError as error:
-        plain.close()
-        raise PermissionDeniedError(
-            f"{cluster}: the broker's certificate is not trusted: {error.verify_message}",
-            remedy="check security.ca_location and the host names in the certificate",
-        ) from error
+        return _context(security).wrap_socket(plain, server_hostname=host)
     except ssl.SSLEOFError:
         raise  # says nothing of certificates, and may pass
-    except ssl.SSLError as error:
-        plain.close()
+    except ssl.SSLCertVerificationError as error:
+        remedy = _REMEDIES.get(error.verify_code, "check security.ca_location: it must hold the authority that signed it")
         raise PermissionDeniedError(
-            f"{cluster}: TLS failed: {error.reason or error}",
-            remedy="see whether the listener speaks TLS, and asks for a client certificate (security.certificate_location)",
+            f"{where}: its certificate is not trusted: {error.verify_message.rstrip('.')}", remedy=remedy
         ) from error
+    except ssl.SSLError as error:
+        raise refusal(error, security, where) or PermissionDeniedError(
+            f"{where}: TLS failed: {error.reason or error}",
+            remedy="see whether the listener speaks TLS, and which versions",
+        ) from error
+
+
+def refusal(error: OSError, security: Security, where: str) -> PermissionDeniedError | None:
+    """What it means if the broker does not want our certificate, or wants one; None if the error is another one.
+
+    In TLS 1.3 a client only learns of it with the first answer, when for its part the handshake is over.
+    """
+    reason = (error.reason or "") if isinstance(error, ssl.SSLError) else ""
+    if "ALERT" not in reason or ("CERTIFICATE" not in reason and "UNKNOWN_CA" not in reason):
+        return None
+    alert = reason.partition("ALERT_")[2].lower().replace("_", " ")
+    if security.certificate_location is None:
+        return PermissionDeniedError(
+            f"{where} asks for a client certificate ({alert})", remedy="set security.certificate_location and key_location"
+        )
+    return PermissionDeniedError(
+        f"{where} refused the client certificate in {security.certificate_location} ({alert})",
+        remedy="let its truststore hold the authority that signed it, or use another certificate",
+    )
 
 
 @functools.lru_cache(maxsize=32)
 def _context(security: Security) -> ssl.SSLContext:
+    if security.ca_location:
+        _require(security.ca_location, b"CERTIFICATE-----", "security.ca_location", "the authorities to trust")
     try:
         context = ssl.create_default_context(cafile=security.ca_location)
-        context.check_hostname = security.verify_hostname
-        if security.certificate_location:
-            context.load_cert_chain(security.certificate_location, security.key_location, security.key_password or "")
-    except OSError as error:
-        files = ", ".join(filter(None, (security.ca_location, security.certificate_location, security.key_location)))
-        raise ConfigError(f"a certificate or key cannot be read from {files}: {error.strerror or error}") from error
+    except ssl.SSLError as error:
+        raise ConfigError(f"security.ca_location: the certificates in {security.ca_location} are damaged: {error}") from error
+    context.check_hostname = security.verify_hostname
+    if security.certificate_location:
+        _load_certificate(context, security, security.certificate_location)
     return context
+
+
+def _load_certificate(context: ssl.SSLContext, security: Security, certificate: str) -> None:
+    key = security.key_location or certificate
+    _require(certificate, b"CERTIFICATE-----", "security.certificate_location", "the client's certificate")
+    _require(key, b"PRIVATE KEY-----", "security.key_location", "the private key of the client's certificate")
+    try:
+        # a password in any case: without one, OpenSSL would ask for it at the terminal
+        context.load_cert_chain(certificate, key, security.key_password or "")
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            what, remedy = f"{key} is not the key of the certificate in {certificate}", "give the key that belongs to it"
+        else:
+            what, remedy = f"the key in {key} cannot be read", "check security.key_password, and that the files are not damaged"
+        raise ConfigError(f"security.key_location: {what}", remedy=remedy) from error
+
+
+def _require(location: str, mark: bytes, key: str, what: str) -> None:
+    """OpenSSL does not say which of its files it could not use."""
+    try:
+        content = Path(location).read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            f"{key}: {location} cannot be read: {error.strerror}", remedy="it must be there wherever Spark runs tasks, too"
+        ) from error
+    if mark not in content:
+        raise ConfigError(f"{key}: {location} is not a PEM file with {what}", remedy="convert it to PEM with openssl")

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, AdminClient, ResourcePatternType, ResourceType
 from kafka.protocol.metadata import MetadataRequest
 
 from relay_pipelines.copy import checkpoint, ledger
-from relay_pipelines.copy.copier import transactional_id
 from relay_pipelines.copy.task import copy_ranges
+from relay_pipelines.copy.writer import transactional_id
 from relay_pipelines.embedded import EmbeddedCluster, Listener
 from relay_pipelines.embedded.certificates import Certificates
 from relay_pipelines.embedded.listeners import MECHANISMS
@@ -24,79 +22,15 @@ from relay_pipelines.wire.connection import Connection
 from tests import independent
 from tests.copying import Mirror, numbered
 from tests.independent import Record
-from tests.token_endpoint import CLIENT, TokenEndpoint, token_endpoint
+from tests.integration.guarded import ENDING, OAUTHBEARER, PASSWORD, SESSION_MS, way_in
+from tests.token_endpoint import TokenEndpoint
 
-PASSWORD = "correct-horse"
-OAUTHBEARER = "OAUTHBEARER"
-# who lacks what; relay lacks nothing
+# who lacks what of what a copy needs; relay lacks nothing
 LACKING = ("source", "destination", "id", "checkpoints", "unread", "ledger")
 WITH_PASSWORD = [(listener, mechanism) for listener in (Listener.SASL_PLAINTEXT, Listener.SASL_SSL) for mechanism in MECHANISMS]
 WAYS = [*WITH_PASSWORD, (Listener.SSL, ""), (Listener.SASL_PLAINTEXT, OAUTHBEARER), (Listener.SASL_SSL, OAUTHBEARER)]
-# where sessions end; the broker refuses to begin another one within a second
-SESSION_MS = 1500
-ENDING = [(Listener.SASL_PLAINTEXT, "SCRAM-SHA-256"), (Listener.SASL_SSL, OAUTHBEARER)]
 # a retry would take longer than a test may
 ONCE = {"backoff_min_ms": 60_000, "backoff_max_ms": 60_000}
-
-
-@pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
-    """One broker with every listener, where all but the nameless need ACLs; a topic is copied to another one of it."""
-    listeners = [Listener.PLAINTEXT, Listener.SASL_PLAINTEXT, Listener.SSL, Listener.SASL_SSL]
-    users = dict.fromkeys(("relay", *LACKING), PASSWORD)
-    folder = tmp_path_factory.mktemp("guarded")
-    with EmbeddedCluster(
-        "guarded", listeners=listeners, users=users, authorizer=True, folder=folder, config=more_properties()
-    ) as cluster:
-        independent.transactional(cluster.cluster(), "first")  # a coordinator that is still being elected is retried, not refused
-        yield cluster
-
-
-def more_properties() -> dict[str, object]:
-    """Tokens without a signature; client certificates asked for beside the password; sessions that end."""
-    module = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required;"
-    properties: dict[str, object] = {"listener.name.sasl_ssl.ssl.client.auth": "required"}
-    for listener in ("sasl_plaintext", "sasl_ssl"):
-        properties[f"listener.name.{listener}.sasl.enabled.mechanisms"] = ",".join([*MECHANISMS, OAUTHBEARER])
-        properties[f"listener.name.{listener}.oauthbearer.sasl.jaas.config"] = module
-    for listener, mechanism in ENDING:
-        properties[f"listener.name.{listener.lower()}.{mechanism.lower()}.connections.max.reauth.ms"] = SESSION_MS
-    return properties
-
-
-@pytest.fixture(scope="module")
-def issuer() -> Iterator[TokenEndpoint]:
-    """Gives out tokens."""
-    with token_endpoint(PASSWORD) as endpoint:
-        yield endpoint
-
-
-@pytest.fixture
-def tokens(issuer: TokenEndpoint, topic_name: str) -> TokenEndpoint:
-    """The same, at an address that no other test has asked for tokens."""
-    issuer.url = f"{issuer.url.rpartition('/')[0]}/{topic_name}"
-    issuer.seconds, issuer.answer = 3600.0, None
-    issuer.asked.clear()
-    return issuer
-
-
-def way_in(guarded: EmbeddedCluster, listener: Listener, mechanism: str, tokens: TokenEndpoint) -> Cluster:
-    """What `relay` must say at a listener."""
-    if mechanism != OAUTHBEARER:
-        username = "relay" if listener.sasl else None
-        return guarded.cluster(listener, mechanism=mechanism, username=username, client_certificate=listener is Listener.SASL_SSL)
-    plain = way_in(guarded, listener, MECHANISMS[0], tokens)
-    security = replace(plain.security, mechanism=mechanism, username=None, password=None)
-    security = replace(security, token_endpoint=tokens.url, client_id=CLIENT, client_secret=PASSWORD, scope="kafka")
-    return replace(plain, security=security)
-
-
-@pytest.fixture(scope="module")
-def stranger(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Another authority."""
-    other = Certificates(tmp_path_factory.mktemp("stranger"))
-    other.make()
-    return other.authority
 
 
 @pytest.fixture
@@ -318,13 +252,24 @@ def test_an_unknown_mechanism(guarded: EmbeddedCluster, mirror: Mirror) -> None:
 
 
 @pytest.mark.parametrize("listener", [Listener.SSL, Listener.SASL_SSL])
-def test_a_wrong_authority(guarded: EmbeddedCluster, mirror: Mirror, listener: Listener, stranger: Path) -> None:
+def test_a_wrong_authority(guarded: EmbeddedCluster, mirror: Mirror, listener: Listener, stranger: Certificates) -> None:
     """A broker whose certificate another authority signed is not trusted, even if that one has the same name."""
     way = guarded.cluster(listener)
-    outcome = copy_as(mirror.with_options(**ONCE), replace(way, security=replace(way.security, ca_location=str(stranger))))
+    wrong = replace(way, security=replace(way.security, ca_location=str(stranger.authority)))
+    outcome = copy_as(mirror.with_options(**ONCE), wrong)
     assert_refused(mirror, outcome)
-    assert "the broker's certificate is not trusted" in outcome.error
-    assert outcome.error.endswith("; check security.ca_location and the host names in the certificate")
+    assert f"guarded broker {way.bootstrap_servers[0]}: its certificate is not trusted" in outcome.error
+    assert outcome.error.endswith("; check security.ca_location: it must hold the authority that signed it")
+
+
+def test_a_certificate_that_the_broker_does_not_know(guarded: EmbeddedCluster, mirror: Mirror, stranger: Certificates) -> None:
+    """The broker says so only with its first answer; even so it is refused once, not tried again as a lost connection is."""
+    way = guarded.cluster(Listener.SSL)
+    shown, key = str(stranger.client_certificate), str(stranger.client_key)
+    wrong = replace(way, security=replace(way.security, certificate_location=shown, key_location=key))
+    outcome = copy_as(mirror.with_options(**ONCE), wrong)
+    assert_refused(mirror, outcome)
+    assert f"guarded broker {way.bootstrap_servers[0]} refused the client certificate in {shown} (" in outcome.error
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,86 @@
+"""What the users of a mirror lack, before a run finds out: the questions that a run asks, put so that they change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+
+from kafka.protocol.producer import AddPartitionsToTxnRequest
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
+
+from relay_pipelines.copy import checkpoint, ledger
+from relay_pipelines.copy.clock import Clock
+from relay_pipelines.copy.writer import transactional_id
+from relay_pipelines.driver import topics
+from relay_pipelines.driver.survey import Survey
+from relay_pipelines.errors import DestinationError, PermissionDeniedError, RelayError, RetriableError, SourceError
+from relay_pipelines.model import TopicPartition
+from relay_pipelines.settings import Mirror
+from relay_pipelines.wire.admin import absent, create_topics, grow_topics, unreadable
+from relay_pipelines.wire.cluster import ClusterClient
+
+_OWN = (checkpoint.TOPIC, ledger.TOPIC)
+_REFUSED = frozenset({29, 53})  # TOPIC_AUTHORIZATION_FAILED, TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+_ATTEMPTS = 8
+
+
+def lacking(taken: Survey, mirror: Mirror, clock: Clock) -> Iterator[RelayError]:
+    """Yield the first thing that each of reading, creating and writing lacks. What a broker cannot be asked is left out.
+
+    Nothing is written, except that a broker that never had a transaction makes its own internal topic for them.
+    """
+    timeout_ms, client_id = mirror.copy_options.request_timeout_ms, f"relay-{taken.mirror}"
+    with (
+        ClusterClient(taken.node, SourceError, client_id, timeout_ms) as source,
+        ClusterClient(taken.destination, DestinationError, client_id, timeout_ms) as destination,
+    ):
+        questions: list[Callable[[], None]] = [
+            lambda: _read(source, taken.destinations),
+            lambda: _read(destination, _OWN),
+            lambda: _create(destination, taken, mirror.destination.replication_factor),
+            lambda: _write(destination, taken, clock),
+        ]
+        for ask in questions:
+            try:
+                ask()
+            except RelayError as error:
+                yield error
+
+
+def _read(client: ClusterClient, names: Collection[str]) -> None:
+    for topic in unreadable(client, names):
+        raise PermissionDeniedError(
+            f"{client.cluster} does not let the user read topic {topic}", remedy=f"grant the user Read on topic {topic}"
+        )
+
+
+def _create(client: ClusterClient, taken: Survey, replication_factor: int | None) -> None:
+    create_topics(client, absent(client, topics.needed(taken)), replication_factor, validate_only=True)
+    grow_topics(client, topics.to_grow(taken), validate_only=True)
+
+
+def _write(client: ClusterClient, taken: Survey, clock: Clock) -> None:
+    """Ask to make the topics part of a transaction, of a producer that does not exist: permissions are looked at before that."""
+    if not taken.positions:
+        return
+    name = transactional_id(taken.mirror, taken.positions[0].topic_partition)
+    # one id, as the others are granted by the same prefix; a coordinator that is being elected is waited for
+    coordinator = Retrying(
+        retry=retry_if_exception_type(RetriableError),
+        stop=stop_after_attempt(_ATTEMPTS),
+        wait=wait_exponential(0.1, max=1.0),
+        sleep=clock.sleep,
+        reraise=True,
+    )(client.coordinator, name)
+    written = dict.fromkeys([*taken.destinations.values(), *_OWN])
+    request = AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id=name,
+        v3_and_below_producer_id=-1,
+        v3_and_below_producer_epoch=-1,
+        v3_and_below_topics=[AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=one, partitions=[0]) for one in written],
+    )
+    for topic in client.call(coordinator, request, 2).results_by_topic_v3_and_below:
+        for one in topic.results_by_partition:
+            if one.partition_error_code in _REFUSED:
+                raise client.failure(
+                    one.partition_error_code, f"AddPartitionsToTxn of {name}", topic_partition=TopicPartition(topic.name, 0)
+                )

@@ -1,0 +1,83 @@
+"""A broker that asks who we are, with every way in, and those who may come in; shared by the tests of security."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from relay_pipelines.embedded import EmbeddedCluster, Listener
+from relay_pipelines.embedded.certificates import Certificates
+from relay_pipelines.embedded.listeners import MECHANISMS
+from relay_pipelines.model import Cluster
+from tests import independent
+from tests.token_endpoint import CLIENT, TokenEndpoint, token_endpoint
+
+PASSWORD = "correct-horse"
+OAUTHBEARER = "OAUTHBEARER"
+# users by what they will lack; relay lacks nothing
+LACKING = ("source", "destination", "id", "checkpoints", "unread", "ledger", "unfollowed", "create")
+# where sessions end; the broker refuses to begin another one within a second
+SESSION_MS = 1500
+ENDING = [(Listener.SASL_PLAINTEXT, "SCRAM-SHA-256"), (Listener.SASL_SSL, OAUTHBEARER)]
+
+
+@pytest.fixture(scope="session")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
+    """One broker with every listener, where all but the nameless need ACLs; a topic is copied to another one of it."""
+    listeners = [Listener.PLAINTEXT, Listener.SASL_PLAINTEXT, Listener.SSL, Listener.SASL_SSL]
+    users = dict.fromkeys(("relay", *LACKING), PASSWORD)
+    folder = tmp_path_factory.mktemp("guarded")
+    with EmbeddedCluster(
+        "guarded", listeners=listeners, users=users, authorizer=True, folder=folder, config=more_properties()
+    ) as cluster:
+        independent.transactional(cluster.cluster(), "first")  # a coordinator that is still being elected is retried, not refused
+        yield cluster
+
+
+def more_properties() -> dict[str, object]:
+    """Tokens without a signature; client certificates asked for beside the password; sessions that end."""
+    module = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required;"
+    properties: dict[str, object] = {"listener.name.sasl_ssl.ssl.client.auth": "required"}
+    for listener in ("sasl_plaintext", "sasl_ssl"):
+        properties[f"listener.name.{listener}.sasl.enabled.mechanisms"] = ",".join([*MECHANISMS, OAUTHBEARER])
+        properties[f"listener.name.{listener}.oauthbearer.sasl.jaas.config"] = module
+    for listener, mechanism in ENDING:
+        properties[f"listener.name.{listener.lower()}.{mechanism.lower()}.connections.max.reauth.ms"] = SESSION_MS
+    return properties
+
+
+@pytest.fixture(scope="session")
+def issuer() -> Iterator[TokenEndpoint]:
+    """Gives out tokens."""
+    with token_endpoint(PASSWORD) as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+def tokens(issuer: TokenEndpoint, topic_name: str) -> TokenEndpoint:
+    """The same, at an address that no other test has asked for tokens."""
+    issuer.url = f"{issuer.url.rpartition('/')[0]}/{topic_name}"
+    issuer.seconds, issuer.answer = 3600.0, None
+    issuer.asked.clear()
+    return issuer
+
+
+def way_in(guarded: EmbeddedCluster, listener: Listener, mechanism: str, tokens: TokenEndpoint) -> Cluster:
+    """What `relay` must say at a listener."""
+    if mechanism != OAUTHBEARER:
+        username = "relay" if listener.sasl else None
+        return guarded.cluster(listener, mechanism=mechanism, username=username, client_certificate=listener is Listener.SASL_SSL)
+    plain = way_in(guarded, listener, MECHANISMS[0], tokens)
+    security = replace(plain.security, mechanism=mechanism, username=None, password=None)
+    security = replace(security, token_endpoint=tokens.url, client_id=CLIENT, client_secret=PASSWORD, scope="kafka")
+    return replace(plain, security=security)
+
+
+@pytest.fixture(scope="session")
+def stranger(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """Another authority, and certificates that it signed."""
+    other = Certificates(tmp_path_factory.mktemp("stranger"))
+    other.make()
+    return other

@@ -1,0 +1,266 @@
+"""`relay check` tells beforehand what a run would be refused for: permissions, certificates, passwords; one line each."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewPartitions,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from relay_pipelines.copy import checkpoint, ledger
+from relay_pipelines.copy.clock import SystemClock
+from relay_pipelines.copy.task import copy_ranges
+from relay_pipelines.driver import check
+from relay_pipelines.driver.check import Finding, Level
+from relay_pipelines.embedded import EmbeddedCluster, Listener
+from relay_pipelines.embedded.certificates import Certificates
+from relay_pipelines.embedded.listeners import MECHANISMS
+from relay_pipelines.model import Cluster, CopyJob, CopyRange, OffsetRange, Security, TopicPartition
+from relay_pipelines.settings import load
+from tests import independent
+from tests.copying import ensure_homes, numbered
+from tests.integration.guarded import LACKING, OAUTHBEARER, PASSWORD, way_in
+from tests.token_endpoint import TokenEndpoint
+
+MIRROR = "checked"
+DESCRIBE, CONFIGS = AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS
+READ, WRITE, CREATE = AclOperation.READ, AclOperation.WRITE, AclOperation.CREATE
+SAYS = {
+    "source": "does not let the user read topic {topic}; grant the user Read on topic {topic}",
+    "destination": "{topic}-copy-0: destination ({servers}) answered AddPartitionsToTxn of relay.checked.{topic}.0 with TOPIC_",
+    "id": "destination ({servers}) answered FindCoordinator of relay.checked.{topic}.0 with TRANSACTIONAL_ID_",
+    "checkpoints": "__relay_checkpoints-0: destination ({servers}) answered AddPartitionsToTxn of relay.checked.{topic}.0",
+    "unread": "does not let the user read topic __relay_checkpoints",
+    "ledger": "__relay_ledger-0: destination ({servers}) answered AddPartitionsToTxn of relay.checked.{topic}.0 with TOPIC_",
+    "unfollowed": "does not let the user read topic __relay_ledger",
+    "create": "answered CreateTopics of {topic}-copy with TOPIC_AUTHORIZATION_FAILED",
+}
+
+
+def written(cluster: Cluster) -> dict[str, Any]:
+    """How relay.yaml names a cluster."""
+    said = {one.name: getattr(cluster.security, one.name) for one in fields(Security)}
+    return {
+        "bootstrap_servers": list(cluster.bootstrap_servers),
+        "security": {key: value for key, value in said.items() if value not in {None, True}},
+    }
+
+
+def checked(folder: Path, source: Cluster, destination: Cluster, topic: str) -> list[Finding]:
+    """Check a mirror of one topic."""
+    path = folder / "relay.yaml"
+    mirror = {
+        "source": {"nodes": [{"name": "one", **written(source)}]},
+        "destination": written(destination),
+        "topics": {"allow": [topic], "rename": "{topic}-copy"},
+    }
+    path.write_text(yaml.safe_dump({"mirrors": {MIRROR: mirror}}))
+    return list(check.check(MIRROR, load(path).mirror(MIRROR), SystemClock()))
+
+
+def errors(found: list[Finding]) -> list[str]:
+    """The lines of the errors."""
+    lines = [str(one) for one in found if one.level is Level.ERROR]
+    assert not [line for line in lines if "\n" in line or PASSWORD in line]
+    return lines
+
+
+def grant(guarded: EmbeddedCluster, user: str, topic: str) -> None:
+    """Give a user all that a run of the mirror needs, but for what the user is called after."""
+    topics, copy = ResourceType.TOPIC, f"{topic}-copy"
+    needed = {
+        "source": (topics, topic, READ),
+        "destination": (topics, copy, WRITE),
+        "id": (ResourceType.TRANSACTIONAL_ID, f"relay.{MIRROR}.{topic}.0", WRITE),
+        "checkpoints": (topics, checkpoint.TOPIC, WRITE),
+        "unread": (topics, checkpoint.TOPIC, READ),
+        "ledger": (topics, ledger.TOPIC, WRITE),
+        "unfollowed": (topics, ledger.TOPIC, READ),
+        "create": (topics, copy, CREATE),
+    }
+    seen = [(topics, name, one) for name in (topic, copy, checkpoint.TOPIC, ledger.TOPIC) for one in (DESCRIBE, CONFIGS)]
+    bindings = [
+        AclBinding(kind, name, ResourcePatternType.LITERAL, f"User:{user}", "*", operation, AclPermissionType.ALLOW)
+        for kind, name, operation in [*seen, *(one for what, one in needed.items() if what != user)]
+    ]
+    admin = AdminClient(independent.client(guarded.cluster()))
+    for granted in admin.create_acls(bindings).values():
+        granted.result(30)
+
+
+@pytest.fixture
+def topic(guarded: EmbeddedCluster, topic_name: str) -> str:
+    """A topic with records, a copy that nobody has made yet, and our own two topics."""
+    independent.create(guarded.cluster(), topic_name)
+    independent.write(guarded.cluster(), TopicPartition(topic_name, 0), numbered(3))
+    ensure_homes(guarded.cluster())
+    return topic_name
+
+
+@pytest.mark.parametrize("user", ["relay", *LACKING])
+def test_what_the_user_lacks(guarded: EmbeddedCluster, topic: str, user: str, tmp_path: Path) -> None:
+    """Whichever permission is missing, its line names it; with all of them there is no error; nothing is written."""
+    if user not in {"relay", "create"}:
+        independent.create(guarded.cluster(), f"{topic}-copy")
+    grant(guarded, user, topic)
+    way = guarded.cluster(Listener.SASL_PLAINTEXT, username=user)
+    found = errors(checked(tmp_path, way, way, topic))
+    if user == "relay":
+        assert found == []
+    else:
+        (line,) = found
+        assert SAYS[user].format(topic=topic, servers=way.bootstrap_servers[0]) in line
+        assert "; grant the user " in line
+    there = AdminClient(independent.client(guarded.cluster())).list_topics(timeout=30).topics
+    assert (f"{topic}-copy" in there) == (user not in {"relay", "create"})
+
+
+def test_a_copy_that_may_not_grow(guarded: EmbeddedCluster, topic: str, tmp_path: Path) -> None:
+    """Partitions that the source has got since cannot be added by a user who may not alter the topic."""
+    independent.create(guarded.cluster(), f"{topic}-copy")
+    grant(guarded, "relay", topic)
+    admin = guarded.cluster()
+    job = CopyJob(MIRROR, "a-run", admin, admin)
+    wanted = OffsetRange(TopicPartition(topic, 0), 0, 3)
+    (outcome,) = copy_ranges(job, [CopyRange(wanted, TopicPartition(f"{topic}-copy", 0))])
+    assert outcome.error == ""
+    client = AdminClient(independent.client(admin))
+    client.create_partitions([NewPartitions(topic, 2)])[topic].result(30)
+    way = guarded.cluster(Listener.SASL_PLAINTEXT, username="relay")
+    (line,) = errors(checked(tmp_path, way, way, topic))
+    assert f"answered CreatePartitions of {topic}-copy with TOPIC_AUTHORIZATION_FAILED" in line
+    assert line.endswith("; grant the user Alter on the topic")
+
+
+def port(cluster: Cluster) -> str:
+    return cluster.bootstrap_servers[0].rpartition(":")[2]
+
+
+Change = Callable[[Cluster, Certificates, Path], dict[str, Any]]
+NOT_TRUSTED: dict[str, tuple[Change, str]] = {
+    "another authority": (
+        lambda _way, other, _folder: {"ca_location": str(other.authority)},
+        "its certificate is not trusted: self-signed certificate in certificate chain; check security.ca_location",
+    ),
+    "the system's authorities": (
+        lambda _way, _other, _folder: {"ca_location": None},
+        "its certificate is not trusted: self-signed certificate in certificate chain; check security.ca_location",
+    ),
+    "a client certificate that another authority signed": (
+        lambda _way, other, _folder: {
+            "certificate_location": str(other.client_certificate),
+            "key_location": str(other.client_key),
+        },
+        "/client.crt (certificate unknown); let its truststore hold the authority that signed it",
+    ),
+    "no client certificate": (
+        lambda _way, _other, _folder: {"certificate_location": None, "key_location": None},
+        "asks for a client certificate (bad certificate); set security.certificate_location and key_location",
+    ),
+    "the key of another certificate": (
+        lambda _way, other, _folder: {"key_location": str(other.client_key)},
+        "/client.key is not the key of the certificate in ",
+    ),
+    "a key that nobody can read without its password": (
+        lambda way, _other, folder: {"key_location": str(encrypted(Path(way.security.key_location or ""), folder))},
+        "encrypted.key cannot be read; check security.key_password",
+    ),
+    "a key where the certificate should be": (
+        lambda way, _other, _folder: {"certificate_location": way.security.key_location},
+        "/client.key is not a PEM file with the client's certificate; convert it to PEM",
+    ),
+    "a certificate without its key": (
+        lambda _way, _other, _folder: {"key_location": None},
+        "/client.crt is not a PEM file with the private key of the client's certificate",
+    ),
+    "authorities that are no PEM": (
+        lambda _way, _other, folder: {"ca_location": str(junk(folder))},
+        "security.ca_location: {folder}/junk is not a PEM file with the authorities to trust; convert it to PEM",
+    ),
+    "authorities that are damaged": (
+        lambda way, _other, folder: {"ca_location": str(damaged(Path(way.security.ca_location or ""), folder))},
+        "security.ca_location: the certificates in {folder}/damaged are damaged",
+    ),
+}
+
+
+def encrypted(key: Path, folder: Path) -> Path:
+    target = folder / "encrypted.key"
+    command = ["openssl", "pkcs8", "-topk8", "-in", key, "-out", target, "-passout", f"pass:{PASSWORD}"]
+    subprocess.run(command, check=True)
+    return target
+
+
+def junk(folder: Path) -> Path:
+    target = folder / "junk"
+    target.write_bytes(bytes(range(256)))
+    return target
+
+
+def damaged(certificate: Path, folder: Path) -> Path:
+    target = folder / "damaged"
+    lines = certificate.read_text().splitlines(keepends=True)
+    target.write_text("".join([lines[0], *lines[2:]]))
+    return target
+
+
+@pytest.mark.parametrize("side", ["source", "destination"])
+@pytest.mark.parametrize("wrong", NOT_TRUSTED)
+def test_certificates_that_do_not_match(
+    guarded: EmbeddedCluster,
+    topic: str,
+    stranger: Certificates,
+    tokens: TokenEndpoint,
+    wrong: str,
+    side: str,
+    tmp_path: Path,
+) -> None:
+    """One line says what does not fit, where, and what to do."""
+    way = way_in(guarded, Listener.SASL_SSL, MECHANISMS[-1], tokens)
+    change, says = NOT_TRUSTED[wrong]
+    bad = replace(way, security=replace(way.security, **change(way, stranger, tmp_path)))
+    plain = guarded.cluster()
+    (line,) = errors(checked(tmp_path, bad, plain, topic) if side == "source" else checked(tmp_path, plain, bad, topic))
+    assert says.format(folder=tmp_path) in line
+    where = f"node one (127.0.0.1:{port(way)})" if side == "source" else f"to destination (127.0.0.1:{port(way)})"
+    assert line.startswith(f"{MIRROR}: {where}: ")
+
+
+def test_a_host_that_the_certificate_does_not_name(guarded: EmbeddedCluster, topic: str, tmp_path: Path) -> None:
+    """The name in bootstrap_servers must stand in the certificate; without verify_hostname it need not."""
+    way = guarded.cluster(Listener.SSL)
+    other = replace(way, bootstrap_servers=(f"127.1:{port(way)}",))
+    (line,) = errors(checked(tmp_path, other, guarded.cluster(), topic))
+    assert "Hostname mismatch, certificate is not valid for '127.1'; use a name that is in the certificate in bootstrap" in line
+    lax = replace(other, security=replace(other.security, verify_hostname=False))
+    assert errors(checked(tmp_path, lax, guarded.cluster(), topic)) == []
+
+
+@pytest.mark.parametrize("mechanism", [*MECHANISMS, OAUTHBEARER])
+def test_a_wrong_secret(guarded: EmbeddedCluster, topic: str, tokens: TokenEndpoint, mechanism: str, tmp_path: Path) -> None:
+    """Both sides are told, each in a line, and the topics are not asked for."""
+    way = way_in(guarded, Listener.SASL_PLAINTEXT, mechanism, tokens)
+    secret = "client_secret" if mechanism == OAUTHBEARER else "password"
+    wrong = replace(way, security=replace(way.security, **{secret: "wrong-horse"}))
+    found = checked(tmp_path, wrong, wrong, topic)
+    at_source, at_destination = errors(found)
+    assert len(found) == 2
+    assert at_source.startswith(f"{MIRROR}: node one (")
+    assert at_destination.startswith(f"{MIRROR}: to destination (")
+    for line in (at_source, at_destination):
+        assert "refused " in line
+        assert "; check security." in line
+        assert "wrong-horse" not in line
