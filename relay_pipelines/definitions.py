@@ -10,7 +10,7 @@ import dagster as dg
 
 from relay_pipelines import settings
 from relay_pipelines.assets import external, mirrored
-from relay_pipelines.checks import divergence, lag
+from relay_pipelines.checks import configs, divergence, lag, source_topics
 from relay_pipelines.jobs import backfill, once, replan
 from relay_pipelines.lanes.catalog import Catalog
 from relay_pipelines.lanes.lane import lanes_of
@@ -55,7 +55,10 @@ def _mirror(name: str, mirror: Mirror, catalog: Catalog) -> dg.Definitions:
             *external.sources(name, mirror, lanes),
             *external.nodes(name, mirror),
         ],
-        asset_checks=[*(lag.build(lane) for lane in lanes), *(divergence.build(name, node) for node in mirror.nodes)],
+        asset_checks=[
+            *(check.build(lane) for lane in lanes for check in (lag, configs, source_topics)),
+            *(divergence.build(name, node) for node in mirror.nodes),
+        ],
         sensors=[*(planner.build(lane, copied.get(lane.name), catalog) for lane in lanes), health.build(name, mirror)],
     )
 

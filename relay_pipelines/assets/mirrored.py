@@ -7,7 +7,7 @@ from typing import Any
 
 import dagster as dg
 
-from relay_pipelines.checks import divergence, message_counts
+from relay_pipelines.checks import configs, divergence, message_counts
 from relay_pipelines.driver.signals import Stop
 from relay_pipelines.driver.survey import Survey
 from relay_pipelines.errors import RelayError
@@ -128,6 +128,8 @@ def _copy(
     for node, why in report.result.diverged.items():
         context.log.error("node %s is in quarantine: %s", node, why)
         context.instance.report_runless_asset_event(divergence.evaluation(lane.mirror, node, why))
+    if report.is_whole:
+        context.instance.report_runless_asset_event(configs.evaluation(lane, report.differences))
     if report.result.interrupted:
         raise dg.DagsterExecutionInterruptedError
     return report

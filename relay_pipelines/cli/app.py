@@ -139,6 +139,20 @@ def ledger(
 
 
 @app.command()
+def acls(
+    context: typer.Context,
+    mirror: MirrorNames = None,
+    *,
+    apply: Annotated[bool, typer.Option("--apply", help="Create what is missing. Nothing is ever removed or altered.")] = False,
+    as_json: Json = False,
+) -> int:
+    """Show which ACLs of the mirrored topics the destination lacks: a dry run, unless told to create them."""
+    from relay_pipelines.cli import acls as command
+
+    return command.run(context.obj, mirror or [], apply=apply, as_json=as_json)
+
+
+@app.command()
 def demo(
     *, keep: Annotated[bool, typer.Option("--keep", help="Leave the folder with relay.yaml, logs and data.")] = False
 ) -> int:

@@ -9,7 +9,7 @@ from relay_pipelines.console import documents, say, tables
 from relay_pipelines.console.words import plural, stdout
 from relay_pipelines.copy.clock import SystemClock
 from relay_pipelines.driver import check as probe
-from relay_pipelines.driver import planning, survey, topics
+from relay_pipelines.driver import configs, planning, survey, topics
 from relay_pipelines.driver.follow import LedgerFollower
 from relay_pipelines.driver.planning import RunPlan
 from relay_pipelines.model import LedgerEntry
@@ -34,7 +34,7 @@ def plan(invocation: Invocation, names: Sequence[str], topic: str | None, *, why
             planned = planning.plan(survey.take(name, mirror, clock, only_topic=topic), mirror.start.policy)
             found.append(documents.plan(planned))
             if not as_json:
-                _show_plan(planned, why=why)
+                _show_plan(planned, why=why, sync=mirror.topics.sync_configs)
             for loss in planned.data_losses:
                 invocation.fail(loss, name)
     if as_json:
@@ -42,7 +42,7 @@ def plan(invocation: Invocation, names: Sequence[str], topic: str | None, *, why
     return invocation.exit_code
 
 
-def _show_plan(planned: RunPlan, *, why: bool) -> None:
+def _show_plan(planned: RunPlan, *, why: bool, sync: bool) -> None:
     name, console = planned.survey.mirror, stdout()
     new = [one.name for one in topics.missing(planned.survey)]
     if planned.windows:
@@ -50,9 +50,13 @@ def _show_plan(planned: RunPlan, *, why: bool) -> None:
     elif not planned.data_losses:
         console.print(f"{name}: nothing new in {plural(len(planned.survey.destinations), 'topic')}")
     if why:
-        tables.show(console, tables.why(planned.survey.decisions, planned.survey.destinations))
+        tables.show(console, tables.why(planned.survey.decisions, planned.survey.targets))
     for conflict in topics.conflicts(planned.survey):
         say.warning(f"{name}: {conflict}")
+    for one in configs.differences(planned.survey):
+        say.warning(f"{name}: {one}; {one.remedy(sync=sync)}")
+    for gone in topics.deleted(planned.survey):
+        say.warning(f"{name}: {gone}")
     for topic, count in topics.to_grow(planned.survey).items():
         console.print(f"{name}: {topic} will grow to {plural(count, 'partition')}, as its source has", soft_wrap=True)
     for short in topics.too_few_partitions(planned.survey):
@@ -65,12 +69,15 @@ def status(invocation: Invocation, names: Sequence[str], *, as_json: bool) -> in
     found = []
     for name, mirror in chosen(invocation.settings(), names).items():
         with invocation.tolerating(name):
-            document = documents.status(survey.take(name, mirror, clock), mirror.start.policy)
+            taken = survey.take(name, mirror, clock)
+            document = documents.status(taken, mirror.start.policy)
             found.append(document)
             if not as_json:
                 tables.show(stdout(), tables.status(document))
                 for problem in documents.problems(document):
                     say.error(f"{name}: {problem}")
+                for gone in topics.deleted(taken):
+                    say.warning(f"{name}: {gone}")
     if as_json:
         say.document({"mirrors": found})
     return invocation.exit_code

@@ -12,7 +12,7 @@ from relay_pipelines.console import say, tables
 from relay_pipelines.console.progress import progress
 from relay_pipelines.console.words import count, plural, stderr, stdout
 from relay_pipelines.copy.clock import SystemClock
-from relay_pipelines.driver import losses, planning, survey, topics
+from relay_pipelines.driver import configs, losses, planning, survey, topics
 from relay_pipelines.driver.planning import RunPlan
 from relay_pipelines.driver.result import INTERRUPTED, RunResult
 from relay_pipelines.driver.run import run as copy
@@ -83,6 +83,11 @@ def _mirror(
             say.warning(f"{name}: {lost.topic_partition}: {lost.what}; the copy goes on behind it: on_data_loss is continue")
         for conflict in topics.conflicts(planned.survey):
             say.warning(f"{name}: {conflict}")
+        for gone in topics.deleted(taken):
+            say.warning(f"{name}: {gone}")
+        for one in configs.differences(taken):
+            if not (mirror.topics.sync_configs and one.is_ours):  # else it is about to be set
+                say.warning(f"{name}: {one}; {one.remedy(sync=mirror.topics.sync_configs)}")
         with progress(name, stderr()) as watcher, session.asked_to_stop.deferred():
             observers = [watcher] if metrics is None else [watcher, metrics]
             result = copy(planned, mirror, session, observers, SystemClock(), stop=session.asked_to_stop)
@@ -113,6 +118,8 @@ def _say(invocation: Invocation, planned: RunPlan, result: RunResult) -> None:
         say.error(f"{name}: {failure}")
     for node, why in result.diverged.items():
         say.warning(f"{name}: node {node} is in quarantine: {why}")
+    for one in result.reconfigured:
+        stdout().print(f"{name}: {one.done}", soft_wrap=True)
     if result.topics:
         tables.show(stdout(), tables.summary(result))
     if result.interrupted:

@@ -8,8 +8,8 @@ from enum import StrEnum
 
 from relay_pipelines.copy import filtering
 from relay_pipelines.copy.clock import Clock
-from relay_pipelines.driver import planning, survey, topics
-from relay_pipelines.driver.survey import KEPT_CONFIGS, Survey
+from relay_pipelines.driver import configs, permissions, planning, survey, topics
+from relay_pipelines.driver.survey import NEEDED_CONFIGS, Survey
 from relay_pipelines.errors import ConfigError, DestinationError, RelayError, RetriableError, SourceError
 from relay_pipelines.model import Cluster
 from relay_pipelines.plan.topics import matches_nothing, select
@@ -69,7 +69,7 @@ def check(name: str, mirror: Mirror, clock: Clock) -> Iterator[Finding]:
                 yield finding
     if answered:
         try:
-            yield from _topics(name, mirror, survey.take(name, mirror, clock))
+            yield from _topics(name, mirror, survey.take(name, mirror, clock, patient=False), clock)
         except RelayError as error:
             yield _error(name, error)
 
@@ -90,12 +90,12 @@ def _probe(name: str, mirror: Mirror, client: ClusterClient, *, at_source: bool)
         [one.topic for one in select(visible, mirror.topics.allow, mirror.topics.deny) if one.included] if at_source else visible
     )
     try:
-        topic_configs(client, chosen[:1], KEPT_CONFIGS)
+        topic_configs(client, chosen[:1], NEEDED_CONFIGS)
     except RelayError as error:
         yield _error(where, error)
 
 
-def _topics(name: str, mirror: Mirror, taken: Survey) -> Iterator[Finding]:
+def _topics(name: str, mirror: Mirror, taken: Survey, clock: Clock) -> Iterator[Finding]:
     yield from _patterns(name, mirror, taken)
     included = list(taken.destinations)
     if included:
@@ -104,13 +104,19 @@ def _topics(name: str, mirror: Mirror, taken: Survey) -> Iterator[Finding]:
     for conflict in topics.conflicts(taken):
         topic, _, what = conflict.partition(": ")
         yield Finding(Level.WARNING, f"{name}: {topic}", what, "set it as the source has it, or accept the change")
+    for one in configs.differences(taken):
+        yield Finding(Level.WARNING, name, str(one), one.remedy(sync=mirror.topics.sync_configs))
+    for gone in topics.deleted(taken):
+        yield Finding(Level.WARNING, name, gone, "delete the copy when nobody needs it, and add the topic to topics.deny")
     for topic in topics.too_few_partitions(taken):
         remedy = f"add partitions to it: kafka-topics.sh --alter --topic {topic} --partitions N"
-        yield Finding(Level.ERROR, f"{name}: {topic}", "has fewer partitions at the destination than at the source", remedy, 1)
+        yield Finding(Level.ERROR, f"{name}: {topic}", "has fewer partitions at the destination than its records need", remedy, 1)
     new = topics.missing(taken)
     if new:
-        what = f"{len(new)} topic{'s' if len(new) != 1 else ''} will be created at the destination, if the user may"
+        what = f"{len(new)} topic{'s' if len(new) != 1 else ''} will be created at the destination"
         yield Finding(Level.OK, name, what)
+    for error in permissions.lacking(taken, mirror, clock):
+        yield _error(name, error)
     for loss in planning.plan(taken, mirror.start.policy).data_losses:
         yield _error(name, loss)
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from relay_pipelines.driver.configs import Difference
 from relay_pipelines.errors import RelayError
 from relay_pipelines.model import LedgerEntry, Outcome, Status
 
@@ -43,6 +44,7 @@ class RunResult:
         topics: source topic -> what was committed.
         outcomes: per range, of the tasks that came to an end.
         errors: what stopped the run or held topic-partitions back, beside failed outcomes.
+        reconfigured: what was set at the destination as the source has it.
         diverged: nodes that were found not to hold what was copied, and why; they are in quarantine now.
         seconds: the whole run.
         copying_seconds: of these, from the submission of the copy to its end; without Spark's start.
@@ -53,6 +55,7 @@ class RunResult:
     topics: dict[str, TopicTotals]
     outcomes: Sequence[Outcome] = ()
     errors: list[RelayError] = field(default_factory=list)
+    reconfigured: Sequence[Difference] = ()
     diverged: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
     copying_seconds: float = 0.0

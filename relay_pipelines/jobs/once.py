@@ -2,7 +2,7 @@
 
 import dagster as dg
 
-from relay_pipelines.checks import message_counts
+from relay_pipelines.checks import configs, message_counts
 from relay_pipelines.driver.run import never
 from relay_pipelines.errors import RelayError
 from relay_pipelines.lanes import keys, metadata, windows
@@ -74,5 +74,6 @@ def _copy(
             context.log_event(dg.AssetMaterialization(key, partition=frozen.key, metadata=told))
             # an op may log materialisations only
             context.instance.report_runless_asset_event(message_counts.evaluation(lane.mirror, topic, frozen.key))
+    context.instance.report_runless_asset_event(configs.evaluation(lane, report.differences))
     found = [f"{topic.topic}: {problem}" for topic in report.topics for problem in topic.problems]
     return [f"window {frozen.key}: {line}" for line in [*report.failures, *found]]

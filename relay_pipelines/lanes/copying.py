@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from relay_pipelines.copy.faults import Point, reach
-from relay_pipelines.driver import planning, recount, survey
+from relay_pipelines.driver import configs, planning, recount, survey
+from relay_pipelines.driver.configs import Difference
 from relay_pipelines.driver.recount import Recount
 from relay_pipelines.driver.result import RunResult, TopicTotals
 from relay_pipelines.driver.run import Observer, run
@@ -61,12 +62,22 @@ class TopicReport:
 
 @dataclass(slots=True)
 class WindowReport:
-    """What became of the window."""
+    """What became of the window.
+
+    Args:
+        differences: configurations that are not as at the source, and that the run has not set.
+    """
 
     frozen: FrozenWindow
     node: str
     topics: list[TopicReport]
     result: RunResult
+    differences: Sequence[Difference] = ()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the run was for all topics of the window, and so speaks for the lane."""
+        return set(self.frozen.topics) <= {one.topic for one in self.topics}
 
     @property
     def failures(self) -> list[str]:
@@ -138,7 +149,8 @@ def copy_window(
         )
         for one in complete:
             one.recounts = {at: found[at] for at in found if at.topic == one.topic}
-    return WindowReport(frozen, taken.node.name, reports, result)
+    differing = [one for one in configs.differences(taken) if one not in result.reconfigured]
+    return WindowReport(frozen, taken.node.name, reports, result, differing)
 
 
 def _failure(

@@ -5,6 +5,8 @@ import dagster as dg
 MESSAGE_COUNTS = "message_counts"
 LAG = "lag"
 DIVERGENCE = "divergence"
+CONFIGS = "configs"
+SOURCE_TOPICS = "source_topics"
 TAG_MIRROR = "relay/mirror"
 TAG_LANE = "relay/lane"
 TAG_NODE = "relay/node"

@@ -57,6 +57,8 @@ class RunLog:
 
     def end(self, result: RunResult) -> None:
         """Say what was copied."""
+        for one in result.reconfigured:
+            self._log.info("%s", one.done)
         self._log.info(
             "copied %s records, %s, in %s; %s of them Spark's start and planning",
             count(result.records),

@@ -5,11 +5,11 @@ One window at a time and in order, because that is what people expect; correctne
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 import dagster as dg
 
-from relay_pipelines.checks import lag
+from relay_pipelines.checks import lag, source_topics
 from relay_pipelines.console.words import plural, seconds
 from relay_pipelines.driver.survey import Survey
 from relay_pipelines.errors import RelayError
@@ -50,17 +50,18 @@ def build(lane: Lane, assets: dg.AssetsDefinition | None, catalog: Catalog) -> d
 
 @dataclass(slots=True)
 class _Cursor:
-    """What the last tick said of the lag: said again when it changes, or after a while."""
+    """What the last tick said: of the lag, said again when it changes, or after a while; of topics that are gone."""
 
     lag_passed: bool | None = None
     lag_at: float = 0.0
+    deleted: list[str] | None = None
 
     @staticmethod
     def load(text: str | None) -> "_Cursor":
         return _Cursor(**json.loads(text)) if text else _Cursor()
 
     def dump(self) -> str:
-        return json.dumps({"lag_passed": self.lag_passed, "lag_at": self.lag_at})
+        return json.dumps(asdict(self))
 
 
 @dataclass(slots=True)
@@ -81,7 +82,9 @@ class _Tick:
             self.context.log.warning("%s: %s; the copy goes on behind it", lost.topic_partition, lost.what)
         _limit_pool(instance, lane)
         history = windows.history(instance, lane)
-        looked_up = (of_window(instance, lane, window, now) for window in history.windows)
+        looked_up = [of_window(instance, lane, window, now) for window in history.windows]
+        # what is gone from the source nobody can copy
+        looked_up = [replace(one, missing=set(one.missing).difference(self.survey.deleted)) for one in looked_up]
         waiting = [one for one in looked_up if not one.is_settled]
         cut = self._cut(history, len(waiting), now)
         events: list[dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation] = []
@@ -91,7 +94,13 @@ class _Tick:
         passed = lag.passes(lane, found)
         if passed != cursor.lag_passed or now - cursor.lag_at > _LAG_SECONDS or cut:
             events.append(lag.evaluation(lane, found))
-            cursor = _Cursor(passed, now)
+            cursor = replace(cursor, lag_passed=passed, lag_at=now)
+        gone = sorted(self.survey.deleted)
+        if gone != cursor.deleted:
+            events.append(source_topics.evaluation(lane, self.survey))
+            cursor = replace(cursor, deleted=gone)
+        if gone:
+            self.remarks.append(f"gone from the source: {', '.join(gone)}")
         waiting = [*[Attempts(window=one, missing=self._listed(one)) for one in reversed(cut)], *waiting]
         requests = self._requests(list(reversed(waiting)), now)
         self.remarks.insert(0, str(found))

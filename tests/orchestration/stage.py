@@ -59,7 +59,7 @@ class Stage:
         """Where relay.yaml is."""
         return self.folder / "relay.yaml"
 
-    def write(self, allow: Sequence[str], **mirror: Any) -> None:
+    def write(self, allow: Sequence[str], *, sync_configs: bool = False, **mirror: Any) -> None:
         """Write relay.yaml; keys of the mirror may be given."""
         window = {"every": "10ms"} | mirror.pop("window", {})
         source = self.source.cluster().bootstrap_servers[0]
@@ -70,7 +70,7 @@ class Stage:
                         self.name: {
                             "source": mirror.pop("source", {"nodes": [{"name": "a", "bootstrap_servers": source}]}),
                             "destination": {"bootstrap_servers": self.destination.cluster().bootstrap_servers[0]},
-                            "topics": {"allow": list(allow), "rename": f"{self.name}.{{topic}}"},
+                            "topics": {"allow": list(allow), "rename": f"{self.name}.{{topic}}", "sync_configs": sync_configs},
                             "window": window,
                             **mirror,
                         }

@@ -10,12 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 import dagster as dg
 import psutil
 import pytest
+from confluent_kafka.admin import ResourceType
 
 from relay_pipelines.driver import quarantine
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.lanes import keys
 from relay_pipelines.model import TopicPartition
-from tests.independent import Record, create, delete, delete_before, until, write
+from tests.independent import Record, configure, create, delete, delete_before, until, write
 from tests.orchestration.stage import Stage, checks, failure
 from tests.trap import Trap
 
@@ -178,7 +179,7 @@ def test_the_lag_check(stage: Stage) -> None:
     """While records of last year wait, the check fails and says how many; when they are copied, it passes."""
 
     def lag(events: Sequence[object]) -> dg.AssetCheckEvaluation:
-        (found,) = [event for event in events if isinstance(event, dg.AssetCheckEvaluation)]
+        (found,) = [event for event in events if isinstance(event, dg.AssetCheckEvaluation) and event.check_name == keys.LAG]
         return found
 
     waiting = stage.tick()
@@ -334,14 +335,14 @@ def test_a_loss_is_accepted_and_seen(stage: Stage, topics: list[str]) -> None:
 
     held = stage.tick()
     assert not held.run_requests
-    (lag,) = [one for one in held.asset_events if isinstance(one, dg.AssetCheckEvaluation)]
+    (lag,) = evaluations(held, keys.LAG)
     assert not lag.passed
     assert "retention took the offsets [100, 101)" in str(lag.description)
     assert "was deleted and created again" in str(lag.description)
 
     stage.write(allow, on_data_loss="continue")
     told = stage.tick()
-    (lag,) = [one for one in told.asset_events if isinstance(one, dg.AssetCheckEvaluation)]
+    (lag,) = evaluations(told, keys.LAG)
     assert not lag.passed, "seen once, where people look"
     (request,) = told.run_requests or []
     run = stage.run(request)
@@ -413,9 +414,9 @@ def test_a_diverged_node_shows(stage: Stage, topics: list[str]) -> None:
     assert not evaluations(stage.health(third.cursor)), "only changes are told"
 
 
-def evaluations(result: dg.SensorResult) -> list[dg.AssetCheckEvaluation]:
-    """Of checks."""
-    return [one for one in result.asset_events if isinstance(one, dg.AssetCheckEvaluation)]
+def evaluations(result: dg.SensorResult, check: str = keys.DIVERGENCE) -> list[dg.AssetCheckEvaluation]:
+    """Of a check."""
+    return [one for one in result.asset_events if isinstance(one, dg.AssetCheckEvaluation) and one.check_name == check]
 
 
 def test_the_run_list_tells_of_a_node_that_died(stage: Stage, topic_name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -442,3 +443,60 @@ def test_the_run_list_tells_of_a_node_that_died(stage: Stage, topic_name: str, t
     assert told[1][keys.TAG_WHY].startswith("the next healthy one; a: ")
     assert "cannot be reached" in told[1][keys.TAG_WHY]
     assert stage.read(topic_name) == [str(number) for number in range(6)]
+
+
+def test_a_topic_that_is_gone_from_the_source(stage: Stage, topics: list[str]) -> None:
+    """Ticks go on and say so once; a window that waits with it is copied without it, and its copy stays."""
+    assert stage.run((stage.tick().run_requests or [])[0]).success
+    stage.fill(topics[0], ["more"])
+    stage.fill(topics[1], ["never copied"], partition=1)
+    before = stage.tick()
+    (waiting,) = before.run_requests or []
+    assert [one.passed for one in evaluations(before, keys.SOURCE_TOPICS)] == [True]
+    delete(stage.source.cluster(), topics[1])
+
+    after = stage.tick(cursor=before.cursor)
+
+    (found,) = evaluations(after, keys.SOURCE_TOPICS)
+    assert (found.passed, found.severity) == (False, dg.AssetCheckSeverity.WARN)
+    assert str(found.description).startswith(f"{topics[1]}: it was copied, and node a has no such topic any more")
+    (request,) = after.run_requests or []
+    assert request.partition_key == waiting.partition_key
+    assert {key.path[-1] for key in request.asset_selection or []} == {topics[0], topics[2]}
+    assert stage.run(request).success
+    last = stage.tick(cursor=after.cursor)
+    assert (last.run_requests, evaluations(last, keys.SOURCE_TOPICS)) == ([], [])
+    assert f"gone from the source: {topics[1]}" in str(last.skip_reason)
+    assert not stage.check(keys.windows(stage.name, "main"), keys.SOURCE_TOPICS).passed
+    assert (stage.read(topics[0])[-1], stage.read(topics[1], 1)) == ("more", [f"b{number}" for number in range(50)])
+
+
+def test_configurations_that_differ_show(stage: Stage, topics: list[str]) -> None:
+    """A run warns of them, or sets them when it is told to; a person may ask at any time."""
+    allow = [name.replace(".", r"\.") for name in topics]
+    plan = keys.windows(stage.name, "main")
+    assert stage.run((stage.tick().run_requests or [])[0]).success
+    assert last_check(stage, keys.CONFIGS).passed
+    configure(stage.source.cluster(), ResourceType.TOPIC, topics[0], retention_ms=7_000_000_000_000)
+    until(lambda: not stage.check(plan, keys.CONFIGS).passed, "the configuration")
+
+    stage.fill(topics[0], ["more"])
+    assert stage.run((stage.tick().run_requests or [])[0]).success
+    found = last_check(stage, keys.CONFIGS)
+    assert (found.passed, found.severity) == (False, dg.AssetCheckSeverity.WARN)
+    assert found.description == f"{stage.name}.{topics[0]}: retention.ms=-1, and the source has 7000000000000"
+
+    stage.write(allow, sync_configs=True)
+    stage.fill(topics[0], ["still more"])
+    assert stage.run((stage.tick().run_requests or [])[0]).success
+    assert last_check(stage, keys.CONFIGS).passed
+    assert stage.check(plan, keys.CONFIGS).passed
+
+
+def last_check(stage: Stage, name: str) -> dg.AssetCheckEvaluation:
+    """What a check of the lane said last."""
+    key = dg.AssetCheckKey(keys.windows(stage.name, "main"), name)
+    (record,) = stage.instance.event_log_storage.get_asset_check_execution_history(key, limit=1)
+    assert record.event is not None
+    assert record.event.dagster_event is not None
+    return record.event.dagster_event.asset_check_evaluation_data

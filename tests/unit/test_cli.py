@@ -41,6 +41,7 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         "run",
         "status",
         "ledger",
+        "acls",
         "demo",
         "ui",
     ]

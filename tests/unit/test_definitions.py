@@ -106,26 +106,30 @@ class TestNames:
         }
 
     def test_checks(self, repository):
-        """A count of every topic, that blocks; the lag of every lane; whether a node diverged."""
+        """A count of every topic, that blocks; of every lane its lag, and what differs at its source; whether a node diverged."""
         graph = repository.asset_graph
         assert sorted(f"{key.asset_key.to_user_string()}:{key.name}" for key in graph.asset_check_keys) == [
             "logs/logs_a:message_counts",
             "logs/logs_b:message_counts",
+            "logs/main/windows:configs",
             "logs/main/windows:lag",
+            "logs/main/windows:source_topics",
             "nodes/logs/only:divergence",
             "nodes/to-eu/a:divergence",
             "nodes/to-eu/b-2:divergence",
             "to-eu/big.one:message_counts",
-            "to-eu/big/windows:lag",
-            "to-eu/idle/windows:lag",
-            "to-eu/main/windows:lag",
-            "to-eu/main_2/windows:lag",
+            *(
+                f"to-eu/{lane}/windows:{check}"
+                for lane in ("big", "idle", "main", "main_2")
+                for check in ("configs", "lag", "source_topics")
+            ),
             "to-eu/payments:message_counts",
             "to-eu/shop-orders:message_counts",
             "to-eu/shop.orders:message_counts",
         ]
         blocking = {key.name: graph.get_check_spec(key).blocking for key in graph.asset_check_keys}
-        assert blocking == {"message_counts": True, "lag": False, "divergence": False}
+        not_blocking = dict.fromkeys(["lag", "configs", "source_topics", "divergence"], False)
+        assert blocking == {"message_counts": True, **not_blocking}
 
     def test_sensors(self, repository):
         """A planner per lane and a health sensor per mirror; planners tick every ten seconds or more often."""

@@ -1,0 +1,44 @@
+"""Whether every topic that was copied is still at the source. One that is gone is a warning: its copy stays."""
+
+from typing import Any
+
+import dagster as dg
+
+from relay_pipelines.driver import topics
+from relay_pipelines.driver.survey import Survey
+from relay_pipelines.lanes import keys
+from relay_pipelines.lanes.lane import Lane
+from relay_pipelines.resources import KafkaResource
+
+
+def evaluation(lane: Lane, taken: Survey) -> dg.AssetCheckEvaluation:
+    """What the planner reports when it changes."""
+    return dg.AssetCheckEvaluation(
+        asset_key=keys.windows(lane.mirror, lane.name),
+        check_name=keys.SOURCE_TOPICS,
+        **_found(taken),
+        severity=dg.AssetCheckSeverity.WARN,
+    )
+
+
+def build(lane: Lane) -> dg.AssetChecksDefinition:
+    """The check as people run it themselves."""
+
+    @dg.asset_check(
+        asset=keys.windows(lane.mirror, lane.name),
+        name=keys.SOURCE_TOPICS,
+        description="Every topic that was copied, and is still selected, is still at the source.",
+    )
+    def source_topics_check(kafka: KafkaResource) -> dg.AssetCheckResult:
+        taken = kafka.survey(lane.mirror, lane.belongs, configs=False)
+        return dg.AssetCheckResult(**_found(taken), severity=dg.AssetCheckSeverity.WARN)
+
+    return source_topics_check
+
+
+def _found(taken: Survey) -> dict[str, Any]:
+    return {
+        "passed": not taken.deleted,
+        "description": "; ".join(topics.deleted(taken)) or "none is gone",
+        "metadata": {"gone": len(taken.deleted)},
+    }

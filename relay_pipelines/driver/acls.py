@@ -1,0 +1,82 @@
+"""The ACLs of a mirror's topics at the source, and what the destination has of them; adding what it lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from relay_pipelines.copy.clock import Clock
+from relay_pipelines.driver import survey
+from relay_pipelines.errors import DestinationError, SourceError
+from relay_pipelines.model import Acl, Permission
+from relay_pipelines.plan.acls import AclDecision, State, first_acls, plan_acls
+from relay_pipelines.settings import Mirror
+from relay_pipelines.wire.acls import create_acls, topic_acls
+from relay_pipelines.wire.cluster import ClusterClient
+
+_POLL_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class AclReport:
+    """What the destination lacks.
+
+    Args:
+        decisions: on every ACL of the source on a mirrored topic.
+        unsecured: the clusters that have no authorizer; there are no decisions then.
+        first: topics without any ACL that would get their first.
+    """
+
+    decisions: Sequence[AclDecision] = ()
+    unsecured: Sequence[str] = ()
+    first: Sequence[str] = ()
+
+    @property
+    def missing(self) -> list[Acl]:
+        """What the destination lacks, denials first."""
+        return sorted((one.acl for one in self.decisions if one.state is State.MISSING), key=lambda one: one.permission)
+
+
+def report(name: str, mirror: Mirror, clock: Clock) -> AclReport:
+    """Ask both clusters; `plan.acls` has the rules. Nothing is written.
+
+    Raises:
+        PermissionDeniedError: the user may not describe one of the clusters.
+        RelayError: one of them does not answer.
+    """
+    taken = survey.take(name, mirror, clock, configs=False)
+    timeout_ms = mirror.copy_options.request_timeout_ms
+    with (
+        ClusterClient(taken.node, SourceError, f"relay-{name}-acls", timeout_ms) as source,
+        ClusterClient(taken.destination, DestinationError, f"relay-{name}-acls", timeout_ms) as destination,
+    ):
+        here, there = topic_acls(source), topic_acls(destination)
+    if here is None or there is None:
+        return AclReport(unsecured=[str(one) for one, acls in ((taken.node, here), (taken.destination, there)) if acls is None])
+    decisions = plan_acls(here, there, taken.destinations, taken.copied_to)
+    return AclReport(decisions, first=first_acls(decisions, there))
+
+
+def apply(name: str, mirror: Mirror, found: AclReport, clock: Clock) -> None:
+    """Create what the destination lacks: all denials, and only when it has them the grants.
+
+    Raises:
+        PermissionDeniedError: the user may not alter the destination's ACLs.
+        RelayError: the destination refuses one, or does not answer.
+    """
+    timeout_ms = mirror.copy_options.request_timeout_ms
+    with ClusterClient(mirror.destination_cluster, DestinationError, f"relay-{name}-acls", timeout_ms) as client:
+        for permission in (Permission.DENY, Permission.ALLOW):
+            _create(client, [one for one in found.missing if one.permission is permission], clock)
+
+
+def _create(client: ClusterClient, wanted: Sequence[Acl], clock: Clock) -> None:
+    """Create ACLs, and wait until the destination shows them: a broker learns of them a moment after the controller."""
+    if not wanted:
+        return
+    create_acls(client, wanted)
+    deadline = clock.monotonic() + client.timeout_ms / 1000
+    while not set(wanted).issubset(topic_acls(client) or ()):
+        if clock.monotonic() > deadline:
+            raise DestinationError(f"{client.cluster} took new ACLs and does not show them")
+        clock.sleep(_POLL_SECONDS)

@@ -1,0 +1,120 @@
+"""The configuration of mirrored topics: where the destination's differs from the source's, and following it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from relay_pipelines.copy.clock import Clock
+from relay_pipelines.driver.survey import Configs, Survey
+from relay_pipelines.errors import DestinationError
+from relay_pipelines.wire.admin import ConfigValue, alter_topic_configs, topic_configs
+from relay_pipelines.wire.cluster import ClusterClient
+
+_MAX_MESSAGE_BYTES = "max.message.bytes"
+_POLL_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A key of a destination topic that is not as its source has it.
+
+    Args:
+        topic: at the destination.
+        wanted: what the source sets, on the topic or its brokers; None if it sets nothing, and the destination's topic does.
+        there: what holds at the destination.
+        is_ours: whether this mirror has copied to the topic; others are somebody's own.
+    """
+
+    topic: str
+    key: str
+    wanted: str | None
+    there: str
+    is_ours: bool
+
+    def __str__(self) -> str:
+        source = "the source does not set it" if self.wanted is None else f"the source has {self.wanted}"
+        return f"{self.topic}: {self.key}={self.there}, and {source}"
+
+    @property
+    def done(self) -> str:
+        """What a run has done about it, in words."""
+        if self.wanted is None:
+            return f"{self.topic}: {self.key}={self.there} was taken off, as the source does not set it"
+        return f"{self.topic}: {self.key} was {self.there} and is {self.wanted} now, as the source has it"
+
+    def remedy(self, *, sync: bool) -> str:
+        """Say what becomes of it, or what to do.
+
+        Args:
+            sync: whether runs set what differs.
+        """
+        if not sync:
+            return "let runs set it with topics.sync_configs: true, or take the key off topics.config_keys"
+        return "the next run sets it" if self.is_ours else "it is left alone until the mirror has copied to the topic"
+
+
+def differences(survey: Survey) -> list[Difference]:
+    """Return what differs, of topics that exist; nothing if nobody asked for configurations.
+
+    A larger `max.message.bytes` is no difference: the source may still hold records from before its own was lowered, and a
+    copy that shrank the destination's would then refuse them.
+    """
+    # of several topics that are pinned to one, the first is the model: it was created after that one
+    models = {topic: source for source, topic in reversed(list(survey.destinations.items()))}
+    return [
+        Difference(topic, key, None if here.is_default else here.value, there[key].value, topic in survey.copied_to)
+        for topic, source in sorted(models.items())
+        for there in [survey.destination_configs.get(topic, {})]
+        for key, here in survey.source_configs.get(source, {}).items()
+        if key in there and _differ(key, here, there[key])
+    ]
+
+
+def follow(survey: Survey, timeout_ms: int, clock: Clock) -> tuple[Survey, list[Difference]]:
+    """Set at the destination what the source sets, and take off what it does not; only topics this mirror has copied to.
+
+    The source owns the keys that are compared, as it owns the records: what was set by hand at the destination goes. Whoever
+    wants a setting of their own there takes its key off `topics.config_keys`.
+
+    Returns:
+        the survey as it is then, which the copy's limits are taken from, and what differed.
+
+    Raises:
+        PermissionDeniedError: the user may not alter a topic.
+        RelayError: the destination refuses a value, or does not answer.
+    """
+    found = [one for one in differences(survey) if one.is_ours]
+    if not found:
+        return survey, []
+    changes: dict[str, dict[str, str | None]] = defaultdict(dict)
+    for one in found:
+        changes[one.topic][one.key] = one.wanted
+    with ClusterClient(survey.destination, DestinationError, f"relay-{survey.mirror}", timeout_ms) as client:
+        alter_topic_configs(client, changes)
+        now = _altered(client, survey, found, clock)
+    return replace(survey, destination_configs={**survey.destination_configs, **now}), found
+
+
+def _differ(key: str, here: ConfigValue, there: ConfigValue) -> bool:
+    if here.value == there.value or (here.is_default and not there.is_own):
+        return False
+    return key != _MAX_MESSAGE_BYTES or int(there.value) < int(here.value)
+
+
+def _altered(client: ClusterClient, survey: Survey, found: Sequence[Difference], clock: Clock) -> Configs:
+    """The configurations as they are now: a broker learns of them a moment after the controller has answered."""
+    keys = {one.topic: list(survey.destination_configs[one.topic]) for one in found}
+    deadline = clock.monotonic() + client.timeout_ms / 1000
+    while True:
+        now = topic_configs(client, list(keys), sorted({key for some in keys.values() for key in some}))
+        if all(_is_done(one, now[one.topic].get(one.key)) for one in found):
+            return now
+        if clock.monotonic() > deadline:
+            raise DestinationError(f"{survey.destination} took new topic configurations and does not show them")
+        clock.sleep(_POLL_SECONDS)
+
+
+def _is_done(one: Difference, now: ConfigValue | None) -> bool:
+    return now is not None and (not now.is_own if one.wanted is None else now.value == one.wanted)

@@ -1,0 +1,246 @@
+"""`relay acls` between two clusters with authorizers: what readers of the source may do, and nobody more."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import confluent_kafka
+import pytest
+import yaml
+from confluent_kafka import Consumer, KafkaError
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from relay_pipelines.cli import main
+from relay_pipelines.copy.clock import SystemClock
+from relay_pipelines.copy.task import copy_ranges
+from relay_pipelines.driver import configs, planning, survey, topics
+from relay_pipelines.embedded import EmbeddedCluster, Listener
+from relay_pipelines.errors import PermissionDeniedError
+from relay_pipelines.model import Cluster, CopyJob, TopicPartition
+from relay_pipelines.settings import Mirror
+from tests import independent
+from tests.copying import KEPT
+from tests.independent import Record, client, configure, until, write
+
+CLOCK = SystemClock()
+TIMEOUT_MS = 10_000
+PASSWORD = "correct-horse"
+NAMES = ("ann", "bob", "eve", "relay")
+ORDERS, OTHER = "shop.orders", "shop.other"
+LITERAL, PREFIXED = ResourcePatternType.LITERAL, ResourcePatternType.PREFIXED
+ALLOW, DENY = AclPermissionType.ALLOW, AclPermissionType.DENY
+
+
+def acl(
+    name: str, user: str, operation: AclOperation, permission: AclPermissionType = ALLOW, pattern: ResourcePatternType = LITERAL
+) -> AclBinding:
+    return AclBinding(ResourceType.TOPIC, name, pattern, f"User:{user}", "*", operation, permission)
+
+
+def grant(cluster: EmbeddedCluster, *acls: AclBinding) -> None:
+    admin = AdminClient(client(cluster.cluster(Listener.PLAINTEXT)))
+    for future in admin.create_acls(list(acls)).values():
+        future.result(30)
+
+
+def granted(cluster: EmbeddedCluster) -> set[tuple[str, str, str, str, str]]:
+    """Every ACL on a topic but our own two, as an independent client sees it."""
+    anything = AclBindingFilter(
+        ResourceType.TOPIC, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
+    )
+    admin = AdminClient(client(cluster.cluster(Listener.PLAINTEXT)))
+    return {
+        (one.name, one.resource_pattern_type.name, one.principal, one.operation.name, one.permission_type.name)
+        for one in admin.describe_acls(anything).result(30)
+    }
+
+
+def may_read(cluster: EmbeddedCluster, user: str, topic: str) -> bool:
+    """Whether a consumer of that user sees the topic, and gets its first record."""
+    known = client(cluster.cluster(username=user), group_id="readers", auto_offset_reset="earliest", enable_auto_commit=False)
+    consumer = Consumer(known)
+    try:
+        if topic not in consumer.list_topics(timeout=30).topics:
+            return False
+        consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
+        message = until(lambda: consumer.poll(1.0), f"{topic} read by {user}")
+    finally:
+        consumer.close()
+    assert message.error() is None or message.error().code() == KafkaError.TOPIC_AUTHORIZATION_FAILED, message.error()
+    return message.error() is None
+
+
+def may_write(cluster: EmbeddedCluster, user: str, topic: str) -> bool:
+    """Whether a record of that user is taken."""
+    told: list[KafkaError | None] = []
+    sender = independent.producer(cluster.cluster(username=user))
+    sender.produce(topic, b"foreign", on_delivery=lambda error, _: told.append(error))
+    sender.flush(30)
+    (error,) = told
+    assert error is None or error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED, error
+    return error is None
+
+
+class Guarded:
+    """Two clusters where named users need ACLs, and topics of which one was copied."""
+
+    def __init__(self, folder: Path) -> None:
+        users = dict.fromkeys(NAMES, PASSWORD)
+        self.source, self.destination = (
+            EmbeddedCluster(name, listeners=(Listener.SASL_PLAINTEXT,), folder=folder / name, users=users, authorizer=True)
+            for name in ("source", "destination")
+        )
+        self.folder = folder
+
+    def start(self) -> None:
+        self.source.start()
+        self.destination.start()
+        for topic in (ORDERS, OTHER):
+            independent.create(self.source.cluster(Listener.PLAINTEXT), topic, 1, KEPT)
+            write(self.source.cluster(Listener.PLAINTEXT), TopicPartition(topic, 0), [Record(None, b"first")])
+        taken = survey.take("m", Mirror.model_validate(self.mirror(ORDERS)), CLOCK)
+        topics.create(taken, None, TIMEOUT_MS, CLOCK)
+        ranges = planning.plan(taken, Mirror.model_validate(self.mirror()).start.policy).ranges
+        assert [one.error for one in copy_ranges(CopyJob("m", "run", taken.node, taken.destination), ranges)] == [""]
+
+    def mirror(
+        self, allow: str = r"shop\..*", source: Cluster | None = None, destination: Cluster | None = None
+    ) -> dict[str, object]:
+        """As relay.yaml has it; by default as those who may do everything."""
+        return {
+            "source": {"nodes": [{"name": "one", **at(source or self.source.cluster(Listener.PLAINTEXT))}]},
+            "destination": at(destination or self.destination.cluster(Listener.PLAINTEXT)),
+            "topics": {"allow": [allow], "rename": "copy.{topic}"},
+        }
+
+    def config(self, **mirror: Cluster) -> list[str]:
+        path = self.folder / "relay.yaml"
+        path.write_text(yaml.safe_dump({"mirrors": {"m": self.mirror(**mirror)}}))
+        return ["acls", "-c", str(path)]
+
+
+def at(cluster: Cluster) -> dict[str, object]:
+    named: dict[str, object] = {"bootstrap_servers": list(cluster.bootstrap_servers)}
+    security = cluster.security
+    if security.protocol != "PLAINTEXT":
+        named["security"] = {key: getattr(security, key) for key in ("protocol", "mechanism", "username", "password")}
+    return named
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    both = Guarded(tmp_path_factory.mktemp("guarded"))
+    try:
+        both.start()
+        grant(
+            both.source,
+            acl("shop.", "ann", AclOperation.READ, pattern=PREFIXED),
+            acl(ORDERS, "bob", AclOperation.ALL),
+            acl("*", "*", AclOperation.READ),
+            acl("shop.o", "eve", AclOperation.READ, DENY, PREFIXED),
+            acl("elsewhere", "ann", AclOperation.READ),
+        )
+        for cluster in (both.source, both.destination):
+            group = AclBinding(ResourceType.GROUP, "*", LITERAL, "User:*", "*", AclOperation.READ, ALLOW)
+            grant(cluster, group, acl(f"copy.{ORDERS}", "ann", AclOperation.DESCRIBE))
+        independent.create(both.destination.cluster(Listener.PLAINTEXT), "copy.shop.foreign", 1, KEPT)
+        write(both.destination.cluster(Listener.PLAINTEXT), TopicPartition("copy.shop.foreign", 0), [Record(None, b"theirs")])
+        until(lambda: may_read(both.source, "bob", ORDERS), "the ACLs at the source")
+        yield both
+    finally:
+        both.source.discard()
+        both.destination.discard()
+
+
+def test_a_dry_run_then_the_grants(guarded: Guarded, capsys: pytest.CaptureFixture[str]) -> None:
+    """The report writes nothing; --apply creates what is missing, by name, denials too; readers read, nobody does more."""
+    command, before = guarded.config(), granted(guarded.destination)
+    copied = f"copy.{ORDERS}"
+    assert main(command) == 0
+    said = capsys.readouterr()
+    assert "m: 4 ACLs missing; --apply creates them" in said.out
+    assert granted(guarded.destination) == before
+    assert not any(may_read(guarded.destination, user, copied) for user in ("ann", "bob", "eve"))
+
+    assert main([*command, "--json"]) == 0
+    (shown,) = json.loads(capsys.readouterr().out)["mirrors"]
+    lines = {(one["topic"], one["permission"], one["operation"], one["principal"], one["state"]) for one in shown["acls"]}
+    expected = [
+        ("DENY", "READ", "User:eve"),
+        ("ALLOW", "READ", "User:ann"),
+        ("ALLOW", "READ", "User:bob"),
+        ("ALLOW", "READ", "User:*"),
+    ]
+    assert {one for one in lines if one[0] == copied} == {(copied, *one, "missing") for one in expected}
+    assert {one[-1] for one in lines if one[0] != copied} == {"not copied"}, "nothing was copied to it yet"
+
+    assert main([*command, "--apply"]) == 0
+    assert "m: 4 ACLs created" in capsys.readouterr().out
+    created = granted(guarded.destination) - before
+    assert created == {(copied, "LITERAL", principal, operation, permission) for permission, operation, principal in expected}
+    assert [may_read(guarded.destination, user, copied) for user in ("ann", "bob", "eve")] == [True, True, False]
+    assert [may_read(guarded.source, user, ORDERS) for user in ("ann", "bob", "eve")] == [True, True, False]
+    assert may_write(guarded.source, "bob", ORDERS)
+    assert not may_write(guarded.destination, "bob", copied)
+    assert not may_read(guarded.destination, "ann", "copy.shop.foreign"), "a prefix of the source opens nothing else"
+
+    assert main([*command, "--apply"]) == 0
+    assert "m: 0 ACLs created" in capsys.readouterr().out
+    assert granted(guarded.destination) - before == created
+
+
+def test_who_lacks_a_permission_is_told_which(guarded: Guarded, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line each: Describe on the cluster to see ACLs, Alter on it to create them, AlterConfigs to follow configurations."""
+    relay = guarded.destination.cluster(username="relay")
+    everything = acl("*", "relay", AclOperation.DESCRIBE), acl("*", "relay", AclOperation.READ)
+    grant(guarded.destination, *everything)
+    until(lambda: may_read(guarded.destination, "relay", f"copy.{ORDERS}"), "the ACLs")
+    assert main(guarded.config(destination=relay)) == 1
+    line = capsys.readouterr().err
+    assert "answered DescribeAcls with CLUSTER_AUTHORIZATION_FAILED" in line
+    assert line.endswith("; grant the user Describe on the cluster\n")
+
+    # librdkafka's name for the resource type of the cluster
+    describe = AclBinding(ResourceType.BROKER, "kafka-cluster", LITERAL, "User:relay", "*", AclOperation.DESCRIBE, ALLOW)
+    grant(guarded.destination, describe)
+    grant(guarded.source, acl(ORDERS, "ann", AclOperation.DESCRIBE_CONFIGS))
+    command = guarded.config(destination=relay)
+    until(lambda: main(command) == 0, "the ACLs")
+    capsys.readouterr()
+    assert main([*command, "--apply"]) == 1
+    line = capsys.readouterr().err
+    assert (
+        "answered CreateAcls of ALLOW DESCRIBE_CONFIGS on copy.shop.orders to User:ann from * with CLUSTER_AUTHORIZATION_FAILED"
+        in line
+    )
+    assert line.endswith("; grant the user Alter on the cluster\n")
+
+    configure(guarded.source.cluster(Listener.PLAINTEXT), ResourceType.TOPIC, ORDERS, retention_ms=7_000_000)
+    grant(guarded.destination, acl("*", "relay", AclOperation.DESCRIBE_CONFIGS))
+    taken = survey.take("m", Mirror.model_validate(guarded.mirror(destination=relay)), CLOCK)
+    with pytest.raises(PermissionDeniedError, match=r"; grant the user AlterConfigs on topic copy\.shop\.orders$"):
+        configs.follow(taken, TIMEOUT_MS, CLOCK)
+
+
+def test_without_an_authorizer(guarded: Guarded, source_cluster: EmbeddedCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    """A cluster that guards nothing is said in one line, and is no error; nothing is created."""
+    open_to_all = source_cluster.cluster()
+    independent.create(open_to_all, ORDERS, 1, KEPT)
+    command = guarded.config(source=open_to_all)
+    before = granted(guarded.destination)
+    assert main([*command, "--apply"]) == 0
+    said = capsys.readouterr()
+    address = open_to_all.bootstrap_servers[0]
+    assert said.out == f"m: one ({address}) has no authorizer: everybody may do everything there, and no ACLs are copied\n"
+    assert said.err == ""
+    assert granted(guarded.destination) == before

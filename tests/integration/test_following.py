@@ -1,0 +1,235 @@
+"""The destination follows its source: the configuration of topics; topics that are gone."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+import yaml
+from confluent_kafka.admin import AdminClient, ConfigResource, ConfigSource, ResourceType
+
+from relay_pipelines.cli import main
+from relay_pipelines.copy.clock import SystemClock
+from relay_pipelines.copy.task import copy_ranges
+from relay_pipelines.driver import configs, planning, survey, topics
+from relay_pipelines.driver.result import RunResult
+from relay_pipelines.driver.run import run
+from relay_pipelines.driver.survey import Survey
+from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.model import Cluster, CopyJob, TopicPartition
+from relay_pipelines.settings import Mirror
+from tests.copying import KEPT, ensure_homes
+from tests.independent import Record, client, configure, create, delete, until, write
+
+CLOCK = SystemClock()
+TIMEOUT_MS = 10_000
+
+
+def no_spark() -> NoReturn:
+    raise AssertionError("nothing is to be copied")
+
+
+class Followed:
+    """A topic `t` with one record, copied to `copy.t`."""
+
+    def __init__(self, source: Cluster, destination: Cluster, topic: str, config: dict[str, str]) -> None:
+        self.source, self.destination, self.topic, self.copy_of = source, destination, topic, f"copy.{topic}"
+        self.name = f"follow-{topic[-8:]}"
+        ensure_homes(destination)
+        create(source, topic, 1, KEPT | config)
+        self.write(b"first")
+        self.copy()
+
+    def write(self, value: bytes) -> None:
+        write(self.source, TopicPartition(self.topic, 0), [Record(None, value)])
+
+    def mirror(self, **more: Any) -> dict[str, Any]:
+        """As relay.yaml has it."""
+        return {
+            "source": {"nodes": [{"name": "only", "bootstrap_servers": ",".join(self.source.bootstrap_servers)}]},
+            "destination": {"bootstrap_servers": ",".join(self.destination.bootstrap_servers)},
+            "topics": {"allow": [f"{self.topic}.*"], "rename": "copy.{topic}", **more},
+        }
+
+    def surveyed(self, **more: Any) -> Survey:
+        return survey.take(self.name, Mirror.model_validate(self.mirror(**more)), CLOCK)
+
+    def copy(self) -> None:
+        """As tasks do."""
+        mirror = Mirror.model_validate(self.mirror())
+        taken = self.surveyed()
+        topics.create(taken, None, TIMEOUT_MS, CLOCK)
+        ranges = planning.plan(taken, mirror.start.policy).ranges
+        outcomes = list(copy_ranges(CopyJob(taken.mirror, "run", taken.node, taken.destination), ranges))
+        assert [one.error for one in outcomes] == [""]
+        until(lambda: TopicPartition(self.topic, 0) in self.surveyed().checkpoints, "the checkpoint")
+
+    def run(self, **more: Any) -> RunResult:
+        """A run with nothing to copy."""
+        mirror = Mirror.model_validate(self.mirror(**more))
+        plan = planning.plan(survey.take(self.name, mirror, CLOCK), mirror.start.policy)
+        return run(plan, mirror, no_spark, [], CLOCK)
+
+    def differences(self, **more: Any) -> dict[str, tuple[str | None, str]]:
+        """Key -> the source's value, the destination's."""
+        return {one.key: (one.wanted, one.there) for one in configs.differences(self.surveyed(**more))}
+
+    def config(self, folder: Path, **more: Any) -> str:
+        path = folder / "relay.yaml"
+        path.write_text(yaml.safe_dump({"mirrors": {self.name: self.mirror(**more)}}))
+        return str(path)
+
+
+@pytest.fixture
+def followed(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str) -> Followed:
+    return Followed(source_cluster.cluster(), destination_cluster.cluster(), topic_name, {"max.message.bytes": "2000000"})
+
+
+def own_configs(cluster: Cluster, topic: str) -> dict[str, str]:
+    """What the topic itself sets, as an independent client sees it."""
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    admin = AdminClient(client(cluster))
+    described = admin.describe_configs([resource])[resource].result(30)
+    source = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+    return {name: str(entry.value) for name, entry in described.items() if entry.source == source}
+
+
+def test_a_run_sets_what_differs(followed: Followed) -> None:
+    """Values follow, keys that the source does not set go, and keys that are not on the list stay, before anything is copied."""
+    configure(followed.source, ResourceType.TOPIC, followed.topic, retention_ms=7_000_000, segment_bytes=2 << 20)
+    kept = {"min_insync_replicas": 1, "file_delete_delay_ms": 1234}
+    configure(followed.destination, ResourceType.TOPIC, followed.copy_of, min_compaction_lag_ms=5, **kept)
+    expected = {
+        "retention.ms": ("7000000", KEPT["retention.ms"]),
+        "segment.bytes": (str(2 << 20), str(1 << 30)),
+        "min.compaction.lag.ms": (None, "5"),
+    }
+    assert until(lambda: (found := followed.differences()) == expected and found, "the configurations") == expected
+
+    assert followed.run().reconfigured == (), "nothing is set unless somebody asked for it"
+    assert followed.differences() == expected
+    done = followed.run(sync_configs=True)
+
+    assert (done.failures, {one.key for one in done.reconfigured}) == ([], set(expected))
+    assert own_configs(followed.destination, followed.copy_of) == {
+        **KEPT,
+        "retention.ms": "7000000",
+        "segment.bytes": str(2 << 20),
+        "max.message.bytes": "2000000",
+        "min.insync.replicas": "1",
+        "file.delete.delay.ms": "1234",
+    }
+    assert followed.differences() == {}
+    assert followed.run(sync_configs=True).reconfigured == []
+
+
+def test_who_wants_a_setting_of_their_own_takes_its_key_off_the_list(followed: Followed) -> None:
+    """Keys that are not listed are neither reported nor set, nor given to new topics."""
+    configure(followed.destination, ResourceType.TOPIC, followed.copy_of, retention_ms=9_000_000)
+    until(followed.differences, "the configuration")
+    assert followed.differences(config_keys=["max.message.bytes"]) == {}
+    assert followed.run(config_keys=["max.message.bytes"], sync_configs=True).reconfigured == []
+    assert followed.differences(config_keys=[]) == {}
+    taken = followed.surveyed(config_keys=["max.message.bytes"])
+    (new,) = topics.missing(replace(taken, destination_topics={}))
+    assert new.configs == {"max.message.bytes": "2000000"}
+
+
+def test_the_copy_is_cut_by_the_limit_as_it_is_then(followed: Followed) -> None:
+    """max.message.bytes is raised before the limits are taken, and never lowered: larger records may have come before."""
+    configure(followed.source, ResourceType.TOPIC, followed.topic, max_message_bytes=3_000_000)
+    until(followed.differences, "the configuration")
+    taken = followed.surveyed()
+    assert topics.limits(taken, followed.topic).max_message_bytes == 2_000_000
+    after, _ = configs.follow(taken, TIMEOUT_MS, CLOCK)
+    assert topics.limits(after, followed.topic).max_message_bytes == 3_000_000
+    configure(followed.source, ResourceType.TOPIC, followed.topic, max_message_bytes=1_500_000)
+    until(lambda: followed.surveyed().source_configs[followed.topic]["max.message.bytes"].value == "1500000", "the configuration")
+    assert followed.differences() == {}
+
+
+def test_topics_of_others_are_left_alone(followed: Followed) -> None:
+    """A topic that the mirror has never copied to is reported and not altered."""
+    other = f"{followed.topic}-other"
+    create(followed.source, other, 1, KEPT)
+    create(followed.destination, f"copy.{other}", 1, {"retention.ms": "8000000"})
+    taken = followed.surveyed()
+    (found,) = configs.differences(taken)
+    assert (found.topic, found.is_ours) == (f"copy.{other}", False)
+    assert found.remedy(sync=True) == "it is left alone until the mirror has copied to the topic"
+    assert configs.follow(taken, TIMEOUT_MS, CLOCK) == (taken, [])
+    assert own_configs(followed.destination, f"copy.{other}") == {"retention.ms": "8000000"}
+
+
+def test_a_value_that_the_destination_refuses(followed: Followed) -> None:
+    """A broker that does not take a value says so in one line, with the key's way out, and nothing is copied."""
+    taken = followed.surveyed()
+    bad = replace(taken.source_configs[followed.topic]["retention.ms"], value="-7")
+    wrong = {followed.topic: {**taken.source_configs[followed.topic], "retention.ms": bad}}
+    mirror = Mirror.model_validate(followed.mirror(sync_configs=True))
+    plan = planning.plan(replace(taken, source_configs=wrong), mirror.start.policy)
+    (failure,) = run(plan, mirror, no_spark, [], CLOCK).failures
+    assert f"IncrementalAlterConfigs of topic {followed.copy_of} with INVALID_CONFIG" in failure
+    assert failure.endswith("; correct the value, or take the key off topics.config_keys")
+
+
+def test_the_commands_tell(followed: Followed, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """check, plan and run say what differs, and what will come of it; a run that sets it says what it did."""
+    configure(followed.source, ResourceType.TOPIC, followed.topic, retention_ms=7_000_000)
+    until(followed.differences, "the configuration")
+    differs = f"{followed.copy_of}: retention.ms=-1, and the source has 7000000"
+    hint = "let runs set it with topics.sync_configs: true, or take the key off topics.config_keys"
+    config = followed.config(tmp_path)
+
+    assert main(["check", "-c", config]) == 0
+    assert f"warning {followed.name}: {differs}; {hint}\n" in capsys.readouterr().out
+    assert main(["plan", "-c", config]) == 0
+    assert f"warning: {followed.name}: {differs}; {hint}\n" in capsys.readouterr().err
+    assert main(["plan", "-c", config, "--json"]) == 0
+    (shown,) = json.loads(capsys.readouterr().out)["mirrors"]
+    assert [(one["key"], one["wanted"], one["there"]) for one in shown["config_differences"]] == [
+        ("retention.ms", "7000000", "-1")
+    ]
+    assert main(["run", "-c", config]) == 0
+    assert f"warning: {followed.name}: {differs}; {hint}\n" in capsys.readouterr().err
+
+    syncing = followed.config(tmp_path, sync_configs=True)
+    assert main(["check", "-c", syncing]) == 0
+    assert f"{differs}; the next run sets it\n" in capsys.readouterr().out
+    assert main(["run", "-c", syncing]) == 0
+    said = capsys.readouterr()
+    assert f"{followed.copy_of}: retention.ms was -1 and is 7000000 now, as the source has it\n" in said.out
+    assert said.err == ""
+    assert own_configs(followed.destination, followed.copy_of)["retention.ms"] == "7000000"
+
+
+def test_a_source_topic_that_is_gone(followed: Followed, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every command says so, none fails for it, the other topics go on, and the copy stays."""
+    other = f"{followed.topic}-other"
+    create(followed.source, other, 1, KEPT)
+    delete(followed.source, followed.topic)
+    gone = (
+        f"{followed.name}: {followed.topic}: it was copied, and node only has no such topic any more, or hides it from the user;"
+        f" the copy {followed.copy_of} stays"
+    )
+    config = followed.config(tmp_path)
+
+    assert main(["check", "-c", config]) == 0
+    remedy = "delete the copy when nobody needs it, and add the topic to topics.deny"
+    assert f"warning {gone}; {remedy}\n" in capsys.readouterr().out
+    for command in ("plan", "status", "run"):
+        assert main([command, "-c", config]) == 0
+        assert f"warning: {gone}\n" in capsys.readouterr().err
+    for command in ("plan", "status"):
+        assert main([command, "-c", config, "--json"]) == 0
+        (shown,) = json.loads(capsys.readouterr().out)["mirrors"]
+        assert shown["deleted"] == {followed.topic: followed.copy_of}
+    assert list(followed.surveyed().destinations) == [other]
+    assert followed.copy_of in AdminClient(client(followed.destination)).list_topics(timeout=30).topics
+
+    denying = followed.config(tmp_path, deny=[followed.topic])
+    assert main(["status", "-c", denying]) == 0
+    assert capsys.readouterr().err == ""

@@ -1,0 +1,114 @@
+"""ACLs of copies, from those of their sources: one table."""
+
+from __future__ import annotations
+
+import pytest
+
+from relay_pipelines.model import Acl, Operation, Permission
+from relay_pipelines.plan.acls import State, first_acls, plan_acls
+
+TOPICS = {"orders.a": "eu.a", "orders.b": "eu.b", "pinned.1": "eu.all", "pinned.2": "eu.all", "orders.new": "eu.new"}
+COPIED_TO = {"eu.a", "eu.b", "eu.all"}
+
+
+def acl(text: str, *, prefixed: bool = False) -> Acl:
+    """From `ALLOW READ eu.a User:ann`; a host may follow. A resource `orders.+` is a prefix."""
+    permission, operation, resource, principal, *host = text.split()
+    name = resource.removesuffix("+")
+    return Acl(name, Permission[permission], principal, *(host or ["*"]), Operation[operation], prefixed or name != resource)
+
+
+CASES = [
+    ("a name is mapped", ["ALLOW READ orders.a User:ann"], [], ["ALLOW READ eu.a User:ann"]),
+    (
+        "a prefix is narrowed to the topics that are copied, and to those that were copied to",
+        ["ALLOW READ orders.+ User:ann"],
+        [],
+        ["ALLOW READ eu.a User:ann", "ALLOW READ eu.b User:ann"],
+    ),
+    (
+        "so is the wildcard; a shared topic is granted to whoever is granted all of its sources",
+        ["ALLOW DESCRIBE * User:ann 10.0.0.1"],
+        [],
+        [f"ALLOW DESCRIBE {topic} User:ann 10.0.0.1" for topic in ("eu.a", "eu.all", "eu.b")],
+    ),
+    ("a shared topic is not granted to others", ["ALLOW READ pinned.1 User:ann"], [], []),
+    (
+        "a shared topic is denied to whoever is denied one of its sources",
+        ["ALLOW READ pinned.+ User:*", "DENY READ pinned.2 User:eve"],
+        [],
+        ["DENY READ eu.all User:eve", "ALLOW READ eu.all User:*"],
+    ),
+    ("All is narrowed to Read", ["ALLOW ALL orders.a User:ann"], [], ["ALLOW READ eu.a User:ann"]),
+    ("writers do not follow", ["ALLOW WRITE orders.a User:ann", "DENY WRITE orders.a User:bob"], [], []),
+    (
+        "All, denied, denies all that could be granted",
+        ["DENY ALL orders.a User:ann"],
+        [],
+        ["DENY READ eu.a User:ann", "DENY DESCRIBE eu.a User:ann", "DENY DESCRIBE_CONFIGS eu.a User:ann"],
+    ),
+    (
+        "what is denied as well is not granted",
+        ["ALLOW READ orders.a User:ann 10.0.0.1", "DENY READ * User:*"],
+        [],
+        [f"DENY READ {topic} User:*" for topic in ("eu.a", "eu.all", "eu.b")],
+    ),
+    (
+        "what is denied to some of them is granted behind the denial",
+        ["ALLOW READ orders.a User:*", "DENY READ orders.a User:eve"],
+        [],
+        ["DENY READ eu.a User:eve", "ALLOW READ eu.a User:*"],
+    ),
+    ("what is there is not created again", ["ALLOW READ orders.a User:ann"], ["ALLOW READ eu.a User:ann"], []),
+    (
+        "nor what something wider there does",
+        ["ALLOW READ orders.a User:ann", "ALLOW DESCRIBE orders.a User:bob", "DENY READ orders.a User:eve"],
+        ["ALLOW ALL eu.+ User:*", "DENY ALL * User:eve"],
+        [],
+    ),
+    (
+        "narrower is not enough",
+        ["ALLOW READ orders.a User:ann"],
+        ["ALLOW READ eu.a User:ann 10.0.0.1", "ALLOW DESCRIBE eu.a User:ann"],
+        ["ALLOW READ eu.a User:ann"],
+    ),
+    ("a topic that was never copied to is somebody else's", ["ALLOW READ orders.new User:ann"], [], []),
+]
+
+
+@pytest.mark.parametrize(("source", "destination", "created"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+def test_what_is_created(source: list[str], destination: list[str], created: list[str]) -> None:
+    """From the lists on both sides to what the destination lacks."""
+    found = plan_acls([acl(one) for one in source], [acl(one) for one in destination], TOPICS, COPIED_TO)
+    assert {one.acl for one in found if one.state is State.MISSING} == {acl(one) for one in created}
+    assert [bool(one.why) for one in found] == [one.state is State.NOT_COPIED for one in found]
+
+
+def test_every_one_is_explained() -> None:
+    """What is not copied says why, and each names the entry at the source that it comes from."""
+    source = [
+        "ALLOW ALL orders.+ User:ann",
+        "ALLOW WRITE orders.a User:ann",
+        "ALLOW READ pinned.1 User:bob",
+        "DENY READ * User:bob",
+    ]
+    found = plan_acls([acl(one) for one in source], [], {"orders.new": "eu.new", **TOPICS}, COPIED_TO)
+    lines = [f"{one.acl} | {one.origin} | {one.why or one.state}" for one in found]
+    assert lines == [
+        "DENY READ on eu.a to User:bob from * | DENY READ on * to User:bob from * | missing",
+        "ALLOW READ on eu.a to User:ann from * | ALLOW ALL on orders.* to User:ann from * | missing",
+        "ALLOW WRITE on eu.a to User:ann from * | ALLOW WRITE on orders.a to User:ann from * | only what readers need is copied",
+        "DENY READ on eu.all to User:bob from * | DENY READ on * to User:bob from * | missing",
+        "ALLOW READ on eu.all to User:bob from * | ALLOW READ on pinned.1 to User:bob from * | denied as well",
+        "DENY READ on eu.b to User:bob from * | DENY READ on * to User:bob from * | missing",
+        "ALLOW READ on eu.b to User:ann from * | ALLOW ALL on orders.* to User:ann from * | missing",
+        "DENY READ on eu.new to User:bob from * | DENY READ on * to User:bob from * | nothing was copied to it yet",
+        "ALLOW READ on eu.new to User:ann from * | ALLOW ALL on orders.* to User:ann from * | nothing was copied to it yet",
+    ]
+
+
+def test_first_acls() -> None:
+    """A topic that nothing covers yet is named: its first ACL takes away what everybody may do where none is found."""
+    there = [acl("ALLOW WRITE eu.b User:relay")]
+    found = plan_acls([acl("ALLOW READ orders.+ User:ann")], there, TOPICS, COPIED_TO)
+    assert first_acls(found, there) == ["eu.a"]
