@@ -18,19 +18,23 @@ CLIENT = "relay"
 
 @dataclass
 class TokenEndpoint:
-    """Issues tokens to `relay`, whose secret it knows.
+    """Issues tokens to the client `relay`, whose secret it knows.
 
     Args:
         url: where it listens.
         asked: the forms that were sent, the latest last.
+        issued: the tokens that were given.
         seconds: of life of the tokens to come.
+        subject: whom they name.
         answer: status and JSON to give instead of tokens.
     """
 
     secret: str
     url: str = ""
     asked: list[dict[str, str]] = field(default_factory=list)
+    issued: list[str] = field(default_factory=list)
     seconds: float = 3600.0
+    subject: str = CLIENT
     answer: tuple[int, Any] | None = None
 
     def respond(self, authorization: str, form: str) -> tuple[int, Any]:
@@ -43,7 +47,8 @@ class TokenEndpoint:
             # as a careless one does: it repeats what it was given
             given = base64.b64decode(authorization.removeprefix("Basic ")).decode()
             return 401, {"error": "invalid_client", "error_description": f"unknown\nclient {given}"}
-        return 200, {"access_token": unsecured(CLIENT, self.seconds), "token_type": "Bearer", "expires_in": self.seconds}
+        self.issued.append(unsecured(self.subject, self.seconds))
+        return 200, {"access_token": self.issued[-1], "token_type": "Bearer", "expires_in": self.seconds}
 
 
 def unsecured(subject: str, seconds: float) -> str:

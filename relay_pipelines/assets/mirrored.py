@@ -10,7 +10,7 @@ import dagster as dg
 from relay_pipelines.checks import configs, divergence, message_counts
 from relay_pipelines.driver.signals import Stop
 from relay_pipelines.driver.survey import Survey
-from relay_pipelines.errors import RelayError
+from relay_pipelines.errors import PermissionDeniedError, RelayError
 from relay_pipelines.lanes import keys, metadata, windows
 from relay_pipelines.lanes.copying import WindowReport, copy_window
 from relay_pipelines.lanes.lane import Lane
@@ -122,7 +122,7 @@ def _copy(
                 attempt=attempt,
             )
         except RelayError as error:
-            if error.exit_code in _USELESS_TO_RETRY:
+            if error.exit_code in _USELESS_TO_RETRY or isinstance(error, PermissionDeniedError):
                 _forbid_retries(context)
             raise dg.Failure(f"window {frozen.key}: {error}") from None
     for node, why in report.result.diverged.items():
@@ -151,7 +151,8 @@ def _events(context: dg.AssetExecutionContext, lane: Lane, report: WindowReport)
 def _raise_for(context: dg.AssetExecutionContext, report: WindowReport) -> None:
     """Fail the run for topics that are not complete; a count that differs fails it as well, by its blocking check."""
     differs = any(topic.problems for topic in report.topics)
-    if differs or (report.failures and report.result.exit_code in _USELESS_TO_RETRY):
+    refused = PermissionDeniedError.__name__ in report.result.error_kinds
+    if differs or (report.failures and (refused or report.result.exit_code in _USELESS_TO_RETRY)):
         _forbid_retries(context)
     if report.failures:
         more = f" (and {len(report.failures) - 1} topics more)" if len(report.failures) > 1 else ""

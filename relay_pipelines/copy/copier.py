@@ -9,14 +9,12 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type
 from relay_pipelines.copy.assembly import Assembler
 from relay_pipelines.copy.backoff import backoff
 from relay_pipelines.copy.clock import Clock
-from relay_pipelines.copy.reader import read
 from relay_pipelines.copy.throttle import Throttle
 from relay_pipelines.copy.upstream import Upstream
 from relay_pipelines.copy.writer import ChunkWriter
 from relay_pipelines.errors import (
     AbortableError,
     CorruptBatchError,
-    DivergedNodeError,
     FencedError,
     RelayError,
     RetriableError,
@@ -97,7 +95,7 @@ class RangeCopier:
         except RelayError as error:
             # answers to pipelined requests may still be on their way: these connections are of no use to anyone
             self._destination.close()
-            if not isinstance(error, SourceError | DivergedNodeError):
+            if not self._upstream.is_of_the_node(error):
                 self._upstream.client.close()
                 raise
             self._upstream.leave()
@@ -116,7 +114,7 @@ class RangeCopier:
         if self.writer.checkpoint is None and len(wanted) == 0:
             self._commit()  # a mirror that starts at the end: remember where that was
         deadline = self._clock.monotonic() + options.chunk_ms / 1000
-        for pieces in read(self._upstream.client, wanted, options.fetch_max_bytes, self._clock, options.coalesce_below_bytes):
+        for pieces in self._upstream.read(wanted, options.fetch_max_bytes, self._clock, options.coalesce_below_bytes):
             for piece in pieces:
                 assembler.add(piece)
                 if assembler.chunk.size_bytes >= options.chunk_bytes:

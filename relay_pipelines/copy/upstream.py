@@ -6,13 +6,15 @@ copied with the same fingerprint.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
 from relay_pipelines.copy.clock import Clock
-from relay_pipelines.copy.reader import read
+from relay_pipelines.copy.reader import Piece, read
 from relay_pipelines.copy.writer import Origin
-from relay_pipelines.errors import DivergedNodeError, SourceError
+from relay_pipelines.errors import DivergedNodeError, PermissionDeniedError, RelayError, SourceError
 from relay_pipelines.model import Checkpoint, CopyJob, OffsetRange
 from relay_pipelines.wire.cluster import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.wire.records import decode, digest_of
@@ -28,7 +30,7 @@ class Upstream:
         self._client_id = client_id
         # with another node to go to, nobody waits for a dead one as long as for the only one
         self._timeout_ms = job.node_timeout_ms if job.other_nodes else job.options.request_timeout_ms
-        self._diverged: dict[str, DivergedNodeError] = {}
+        self._unfit: dict[str, RelayError] = {}
         self._at = 0
         self.client = self._connect()
 
@@ -46,26 +48,37 @@ class Upstream:
     @property
     def diverged(self) -> dict[str, str]:
         """The nodes that were found not to hold what was copied, and why."""
-        return {name: str(error) for name, error in self._diverged.items()}
+        return {name: str(error) for name, error in self._unfit.items() if isinstance(error, DivergedNodeError)}
+
+    def is_of_the_node(self, error: RelayError) -> bool:
+        """Whether another node may serve."""
+        return isinstance(error, SourceError) or error in self._unfit.values()
 
     def origin(self, topic: str) -> Origin:
         """Where the records of a topic are read just now."""
-        return Origin(self.name, self.client.topic(topic).topic_id, self.client.cluster_id)
+        with self._asked():
+            return Origin(self.name, self.client.topic(topic).topic_id, self.client.cluster_id)
+
+    def read(self, wanted: OffsetRange, max_bytes: int, clock: Clock, run_below_bytes: int) -> Iterator[list[Piece]]:
+        """Read from the node, as `reader.read` does."""
+        with self._asked():
+            yield from read(self.client, wanted, max_bytes, clock, run_below_bytes)
 
     def leave(self) -> None:
         """Go to the next node, around; the only one is asked again.
 
         Raises:
-            DivergedNodeError: all nodes have diverged from what was copied.
+            DivergedNodeError: no node is left, and the first that was given up has diverged from what was copied.
+            PermissionDeniedError: no node is left, and the first that was given up refused us.
         """
         self.client.close()
         for step in range(1, len(self._nodes) + 1):
             at = (self._at + step) % len(self._nodes)
-            if self._nodes[at].name not in self._diverged:
+            if self._nodes[at].name not in self._unfit:
                 self._at = at
                 self.client = self._connect()
                 return
-        raise next(iter(self._diverged.values()))
+        raise next(iter(self._unfit.values()))
 
     def make_sure(self, checkpoint: Checkpoint | None, clock: Clock) -> None:
         """Make sure that the node has what was copied, if that was copied from another one, or from another topic of that name.
@@ -73,7 +86,21 @@ class Upstream:
         Raises:
             SourceError: it ends before the checkpoint.
             DivergedNodeError: it holds another record where the last one copied was; this task does not return to it.
+            PermissionDeniedError: it refuses us; this task does not return to it.
         """
+        with self._asked():
+            self._make_sure(checkpoint, clock)
+
+    @contextmanager
+    def _asked(self) -> Iterator[None]:
+        """Asking a node again that refuses us, or that has diverged, is of no use."""
+        try:
+            yield
+        except (DivergedNodeError, PermissionDeniedError) as error:
+            self._unfit[self.name] = error
+            raise
+
+    def _make_sure(self, checkpoint: Checkpoint | None, clock: Clock) -> None:
         if checkpoint is None or (checkpoint.node == self.name and not self._rebuilt(checkpoint)):
             return
         at = checkpoint.source
@@ -86,9 +113,7 @@ class Upstream:
                 offset=checkpoint.next_offset,
             )
         if not holds(self.client, checkpoint, clock):
-            error = diverged(self.name, checkpoint)
-            self._diverged[self.name] = error
-            raise error
+            raise diverged(self.name, checkpoint)
 
     def _rebuilt(self, checkpoint: Checkpoint) -> bool:
         """Whether the node, one of several, has the topic anew; a single one is for the guards of the plan."""

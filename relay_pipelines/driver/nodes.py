@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from relay_pipelines.copy.checkpoint import Stored
 from relay_pipelines.copy.clock import Clock
-from relay_pipelines.errors import DivergedNodeError, RelayError, SourceError
+from relay_pipelines.errors import DivergedNodeError, RelayError, RetriableError, SourceError
 from relay_pipelines.model import Checkpoint, Cluster, TopicPartition
 from relay_pipelines.plan.nodes import Choice, NodeView, Verdict, choose, judge
 from relay_pipelines.plan.topics import select
@@ -26,6 +26,7 @@ class NodeState:
         latency_ms: of the whole answer, or of waiting for it.
         error: why there is no answer, in one line; empty if there is one.
         quarantined: why it is not to be read; empty if it may be.
+        refusal: the error, if asking again is of no use: it refuses us, or its certificates cannot be read.
     """
 
     node: Cluster
@@ -33,6 +34,7 @@ class NodeState:
     latency_ms: float = 0.0
     error: str = ""
     quarantined: str = ""
+    refusal: RelayError | None = None
 
     @property
     def view(self) -> NodeView:
@@ -96,6 +98,7 @@ def to_read(name: str, mirror: Mirror, stored: Stored, clock: Clock, retry: int 
 
     Raises:
         SourceError: none can be read now; names every node and its own reason.
+        RelayError: none can be read, and asking again is of no use.
         DivergedNodeError: none can be read until somebody has cleared one of them.
     """
     if len(mirror.nodes) == 1:
@@ -122,7 +125,9 @@ def to_read(name: str, mirror: Mirror, stored: Stored, clock: Clock, retry: int 
     if all(one.end_offsets is not None for one in readable):
         # all answer and none has what was copied: that is for the guards, which say what was lost
         return Reading(readable[0].node, made.why, verdicts=tuple(made.verdicts))
-    raise SourceError(f"no node of the source can be read: {made.why}", remedy="see `relay nodes`")
+    refusals = [one.refusal for one in readable if one.refusal]
+    kind = type(refusals[0]) if len(refusals) == len(readable) else SourceError
+    raise kind(f"no node of the source can be read: {made.why}", remedy="see `relay nodes`")
 
 
 def _read_last(checkpoints: Mapping[TopicPartition, Checkpoint]) -> str | None:
@@ -139,5 +144,6 @@ def _probe(name: str, mirror: Mirror, node: Cluster, clock: Clock) -> NodeState:
             wanted = [one for topic in chosen for one in topics[topic].topic_partitions]
             ends = client.list_offsets(wanted, LATEST, READ_COMMITTED)
     except RelayError as error:
-        return NodeState(node, None, (clock.monotonic() - began) * 1000, str(error))
+        refusal = None if isinstance(error, RetriableError) else error
+        return NodeState(node, None, (clock.monotonic() - began) * 1000, str(error), refusal=refusal)
     return NodeState(node, ends, (clock.monotonic() - began) * 1000)

@@ -79,6 +79,11 @@ class RunResult:
         return list(dict.fromkeys(lines))
 
     @property
+    def error_kinds(self) -> set[str]:
+        """The names of the errors, of tasks too."""
+        return {type(error).__name__ for error in self.errors} | {one.error_kind for one in self.outcomes if one.error_kind}
+
+    @property
     def exit_code(self) -> int:
         """0 when everything planned was copied; else the gravest of what went wrong."""
         if self.interrupted:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, AdminClient, ResourcePatternType, ResourceType
 
 from relay_pipelines.embedded import EmbeddedCluster, Listener
 from relay_pipelines.embedded.certificates import Certificates
@@ -16,7 +17,7 @@ from tests.token_endpoint import CLIENT, TokenEndpoint, token_endpoint
 
 PASSWORD = "correct-horse"
 OAUTHBEARER = "OAUTHBEARER"
-# users by what they will lack; relay lacks nothing
+# users by what they will lack; relay lacks nothing that a copy needs, and owner may do everything
 LACKING = ("source", "destination", "id", "checkpoints", "unread", "ledger", "unfollowed", "create")
 # where sessions end; the broker refuses to begin another one within a second
 SESSION_MS = 1500
@@ -27,13 +28,23 @@ ENDING = [(Listener.SASL_PLAINTEXT, "SCRAM-SHA-256"), (Listener.SASL_SSL, OAUTHB
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
     """One broker with every listener, where all but the nameless need ACLs; a topic is copied to another one of it."""
     listeners = [Listener.PLAINTEXT, Listener.SASL_PLAINTEXT, Listener.SSL, Listener.SASL_SSL]
-    users = dict.fromkeys(("relay", *LACKING), PASSWORD)
+    users = dict.fromkeys(("relay", "owner", *LACKING), PASSWORD)
     folder = tmp_path_factory.mktemp("guarded")
     with EmbeddedCluster(
         "guarded", listeners=listeners, users=users, authorizer=True, folder=folder, config=more_properties()
     ) as cluster:
+        let_own(cluster)
         independent.transactional(cluster.cluster(), "first")  # a coordinator that is still being elected is retried, not refused
         yield cluster
+
+
+def let_own(cluster: EmbeddedCluster) -> None:
+    """Let `owner` do everything."""
+    who = ("*", ResourcePatternType.LITERAL, "User:owner", "*", AclOperation.ALL, AclPermissionType.ALLOW)
+    admin = AdminClient(independent.client(cluster.cluster()))
+    acls = [AclBinding(kind, *who) for kind in (ResourceType.TOPIC, ResourceType.TRANSACTIONAL_ID)]
+    for granted in admin.create_acls(acls).values():
+        granted.result(30)
 
 
 def more_properties() -> dict[str, object]:
@@ -59,7 +70,7 @@ def issuer() -> Iterator[TokenEndpoint]:
 def tokens(issuer: TokenEndpoint, topic_name: str) -> TokenEndpoint:
     """The same, at an address that no other test has asked for tokens."""
     issuer.url = f"{issuer.url.rpartition('/')[0]}/{topic_name}"
-    issuer.seconds, issuer.answer = 3600.0, None
+    issuer.seconds, issuer.answer, issuer.subject = 3600.0, None, CLIENT
     issuer.asked.clear()
     return issuer
 

@@ -20,16 +20,17 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from relay_pipelines import settings
 from relay_pipelines.copy import checkpoint, ledger
 from relay_pipelines.copy.clock import SystemClock
 from relay_pipelines.copy.task import copy_ranges
-from relay_pipelines.driver import check
+from relay_pipelines.driver import check, survey
 from relay_pipelines.driver.check import Finding, Level
 from relay_pipelines.embedded import EmbeddedCluster, Listener
 from relay_pipelines.embedded.certificates import Certificates
 from relay_pipelines.embedded.listeners import MECHANISMS
+from relay_pipelines.errors import PermissionDeniedError, SourceError
 from relay_pipelines.model import Cluster, CopyJob, CopyRange, OffsetRange, Security, TopicPartition
-from relay_pipelines.settings import load
 from tests import independent
 from tests.copying import ensure_homes, numbered
 from tests.integration.guarded import LACKING, OAUTHBEARER, PASSWORD, way_in
@@ -59,16 +60,22 @@ def written(cluster: Cluster) -> dict[str, Any]:
     }
 
 
-def checked(folder: Path, source: Cluster, destination: Cluster, topic: str) -> list[Finding]:
-    """Check a mirror of one topic."""
+def configured(folder: Path, topic: str, destination: Cluster, *nodes: Cluster, **health: object) -> settings.Mirror:
+    """A mirror of one topic, read from its file."""
     path = folder / "relay.yaml"
+    names = ("one", "two")
     mirror = {
-        "source": {"nodes": [{"name": "one", **written(source)}]},
+        "source": {"nodes": [{"name": name} | written(node) for name, node in zip(names, nodes, strict=False)], "health": health},
         "destination": written(destination),
         "topics": {"allow": [topic], "rename": "{topic}-copy"},
     }
     path.write_text(yaml.safe_dump({"mirrors": {MIRROR: mirror}}))
-    return list(check.check(MIRROR, load(path).mirror(MIRROR), SystemClock()))
+    return settings.load(path).mirror(MIRROR)
+
+
+def checked(folder: Path, source: Cluster, destination: Cluster, topic: str) -> list[Finding]:
+    """What `relay check` finds in such a mirror."""
+    return list(check.check(MIRROR, configured(folder, topic, destination, source), SystemClock()))
 
 
 def errors(found: list[Finding]) -> list[str]:
@@ -264,3 +271,34 @@ def test_a_wrong_secret(guarded: EmbeddedCluster, topic: str, tokens: TokenEndpo
         assert "refused " in line
         assert "; check security." in line
         assert "wrong-horse" not in line
+
+
+class Untiring(SystemClock):
+    """Fails who waits."""
+
+    def sleep(self, seconds: float) -> None:
+        raise AssertionError(f"waits {seconds} s for a password to become right")
+
+
+@pytest.mark.parametrize("wrong", ["the only node", "both nodes", "destination"])
+def test_a_wrong_password_is_not_waited_for(guarded: EmbeddedCluster, topic: str, tmp_path: Path, wrong: str) -> None:
+    """Not even by who asks for ever."""
+    way = guarded.cluster(Listener.SASL_PLAINTEXT, username="owner")
+    locked = replace(way, security=replace(way.security, password="wrong-horse"))
+    nodes = {"the only node": [locked], "both nodes": [locked, locked], "destination": [way]}[wrong]
+    mirror = configured(tmp_path, topic, locked if wrong == "destination" else way, *nodes, max_retries=-1)
+    with pytest.raises(PermissionDeniedError, match="refused user 'owner'") as caught:
+        survey.take(MIRROR, mirror, Untiring())
+    assert caught.value.exit_code == 1
+    assert "\n" not in str(caught.value)
+
+
+def test_another_node_is_read(guarded: EmbeddedCluster, topic: str, tmp_path: Path) -> None:
+    """One node's wrong password keeps nobody from the other one; beside one that is away, it is the other that is waited for."""
+    way = guarded.cluster(Listener.SASL_PLAINTEXT, username="owner")
+    locked = replace(way, security=replace(way.security, password="wrong-horse"))
+    taken = survey.take(MIRROR, configured(tmp_path, topic, way, locked, way, max_retries=-1), Untiring())
+    assert taken.node.name == "two"
+    away = replace(way, bootstrap_servers=("127.0.0.1:1",))
+    with pytest.raises(SourceError, match=r"one: .* refused user 'owner' .*two: .* cannot be reached"):
+        survey.take(MIRROR, configured(tmp_path, topic, way, locked, away, max_retries=0), Untiring())

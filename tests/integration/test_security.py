@@ -117,8 +117,7 @@ def test_sessions_that_end_are_renewed_in_the_middle_of_a_copy(
     tokens.seconds = 2 * SESSION_MS / 1000
     ways = [way_in(guarded, listener, mechanism, tokens) for listener, mechanism in ENDING]
     mirror.write(*(numbered(9, 2_000, first=n * 9 + 20) for n in range(14)))
-    connect, connected = Connection._connect, []
-    monkeypatch.setattr(Connection, "_connect", lambda self: connected.append(self) or connect(self))
+    connected = spied(monkeypatch)
     assert copy_as(mirror, mirror.source).error == ""
     needed = len(connected)
     connected.clear()
@@ -192,6 +191,40 @@ def test_a_wrong_password(
     assert f"guarded broker {right.bootstrap_servers[0]} refused user 'relay'" in outcome.error
     assert outcome.error.endswith("; check security.username, password and mechanism")
     assert "wrong-horse" not in outcome.error
+
+
+def test_a_node_that_refuses_is_left_for_good(guarded: EmbeddedCluster, mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node with a wrong password is asked once; the copy goes on from another one, whatever becomes of the first."""
+    right = replace(guarded.cluster(), name="right")
+    locked = guarded.cluster(Listener.SASL_PLAINTEXT, username="relay")
+    locked = replace(locked, name="locked", security=replace(locked.security, password="wrong-horse"))
+    down = replace(right, name="down", bootstrap_servers=("127.0.0.1:1",))
+    asked = spied(monkeypatch)
+    job = replace(mirror.job, node=down, other_nodes=(locked, right), destination=right)
+    (outcome,) = copy_ranges(job, [mirror.range()])
+    assert (outcome.error, outcome.records, outcome.node) == ("", 20, "right")
+    assert asked.count("locked") == 1
+    mirror.assert_equal()
+
+
+def test_nodes_that_all_refuse_end_it(guarded: EmbeddedCluster, mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is asked once, however many attempts there are."""
+    locked = guarded.cluster(Listener.SASL_PLAINTEXT, username="relay")
+    locked = replace(locked, security=replace(locked.security, password="wrong-horse"))
+    asked = spied(monkeypatch)
+    mirror.with_options(backoff_min_ms=10, backoff_max_ms=10)
+    job = replace(mirror.job, node=replace(locked, name="a"), other_nodes=(replace(locked, name="b"),))
+    (outcome,) = copy_ranges(job, [mirror.range()])
+    assert_refused(mirror, outcome)
+    assert "a broker 127.0.0.1" in outcome.error
+    assert [name for name in asked if name in {"a", "b"}] == ["a", "b"]
+
+
+def spied(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the clusters that connections are made to, one by one."""
+    connect, connected = Connection._connect, []
+    monkeypatch.setattr(Connection, "_connect", lambda self: connected.append(self.cluster.name) or connect(self))
+    return connected
 
 
 def test_a_wrong_client_secret(guarded: EmbeddedCluster, mirror: Mirror, tokens: TokenEndpoint) -> None:
