@@ -59,17 +59,27 @@ def differences(survey: Survey) -> list[Difference]:
     """Return what differs, of topics that exist; nothing if nobody asked for configurations.
 
     A larger `max.message.bytes` is no difference: the source may still hold records from before its own was lowered, and a
-    copy that shrank the destination's would then refuse them.
+    copy that shrank the destination's would then refuse them. A topic that sources are pinned to follows none of them: it may
+    hold the records of several.
     """
-    # of several topics that are pinned to one, the first is the model: it was created after that one
-    models = {topic: source for source, topic in reversed(list(survey.destinations.items()))}
+    ours = survey.copied_to
     return [
-        Difference(topic, key, None if here.is_default else here.value, there[key].value, topic in survey.copied_to)
-        for topic, source in sorted(models.items())
+        Difference(topic, key, None if here.is_default else here.value, there[key].value, topic in ours)
+        for source, (topic, pinned) in survey.targets.items()
+        if pinned is None
         for there in [survey.destination_configs.get(topic, {})]
         for key, here in survey.source_configs.get(source, {}).items()
         if key in there and _differ(key, here, there[key])
     ]
+
+
+def changes(survey: Survey) -> dict[str, dict[str, str | None]]:
+    """Return what a run that follows sets: topic -> key -> value, None for what it takes off; only topics of its own."""
+    found: dict[str, dict[str, str | None]] = defaultdict(dict)
+    for one in differences(survey):
+        if one.is_ours:
+            found[one.topic][one.key] = one.wanted
+    return found
 
 
 def follow(survey: Survey, timeout_ms: int, clock: Clock) -> tuple[Survey, list[Difference]]:
@@ -88,11 +98,8 @@ def follow(survey: Survey, timeout_ms: int, clock: Clock) -> tuple[Survey, list[
     found = [one for one in differences(survey) if one.is_ours]
     if not found:
         return survey, []
-    changes: dict[str, dict[str, str | None]] = defaultdict(dict)
-    for one in found:
-        changes[one.topic][one.key] = one.wanted
     with ClusterClient(survey.destination, DestinationError, f"relay-{survey.mirror}", timeout_ms) as client:
-        alter_topic_configs(client, changes)
+        alter_topic_configs(client, changes(survey))
         now = _altered(client, survey, found, clock)
     return replace(survey, destination_configs={**survey.destination_configs, **now}), found
 

@@ -10,12 +10,12 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 from relay_pipelines.copy import checkpoint, ledger
 from relay_pipelines.copy.clock import Clock
 from relay_pipelines.copy.writer import transactional_id
-from relay_pipelines.driver import topics
+from relay_pipelines.driver import configs, topics
 from relay_pipelines.driver.survey import Survey
 from relay_pipelines.errors import DestinationError, PermissionDeniedError, RelayError, RetriableError, SourceError
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.settings import Mirror
-from relay_pipelines.wire.admin import absent, create_topics, grow_topics, unreadable
+from relay_pipelines.wire.admin import absent, alter_topic_configs, create_topics, grow_topics, unreadable
 from relay_pipelines.wire.cluster import ClusterClient
 
 _OWN = (checkpoint.TOPIC, ledger.TOPIC)
@@ -24,7 +24,7 @@ _ATTEMPTS = 8
 
 
 def lacking(taken: Survey, mirror: Mirror, clock: Clock) -> Iterator[RelayError]:
-    """Yield the first thing that each of reading, creating and writing lacks. What a broker cannot be asked is left out.
+    """Yield the first thing that each of reading, creating, writing and configuring lacks, as far as a broker can be asked.
 
     Nothing is written, except that a broker that never had a transaction makes its own internal topic for them.
     """
@@ -38,6 +38,9 @@ def lacking(taken: Survey, mirror: Mirror, clock: Clock) -> Iterator[RelayError]
             lambda: _read(destination, _OWN),
             lambda: _create(destination, taken, mirror.destination.replication_factor),
             lambda: _write(destination, taken, clock),
+            lambda: alter_topic_configs(
+                destination, configs.changes(taken) if mirror.topics.sync_configs else {}, validate_only=True
+            ),
         ]
         for ask in questions:
             try:

@@ -157,16 +157,21 @@ def grow_topics(client: ClusterClient, partitions: Mapping[str, int], *, validat
     _raise_for(client, client.call_any(request, 1).results, "CreatePartitions", "Alter on the topic")
 
 
-def alter_topic_configs(client: ClusterClient, changes: Mapping[str, Mapping[str, str | None]]) -> None:
+def alter_topic_configs(
+    client: ClusterClient, changes: Mapping[str, Mapping[str, str | None]], *, validate_only: bool = False
+) -> None:
     """Set keys of topics, and leave their other keys alone (KIP-339).
 
     Args:
         changes: topic -> key -> value; None takes the key off the topic, so that the broker's own value holds.
+        validate_only: only find out whether they could be set.
 
     Raises:
         PermissionDeniedError: the user may not alter them.
         RelayError: the cluster refuses a value, or has a policy against it.
     """
+    if not changes:
+        return
     resource = IncrementalAlterConfigsRequest.AlterConfigsResource
     request = IncrementalAlterConfigsRequest(
         resources=[
@@ -180,7 +185,7 @@ def alter_topic_configs(client: ClusterClient, changes: Mapping[str, Mapping[str
             )
             for topic, keys in changes.items()
         ],
-        validate_only=False,
+        validate_only=validate_only,
     )
     for result in client.call_any(request, 1).responses:
         if result.error_code != failures.NONE:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import confluent_kafka
 import pytest
@@ -23,7 +25,7 @@ from confluent_kafka.admin import (
 from relay_pipelines.cli import main
 from relay_pipelines.copy.clock import SystemClock
 from relay_pipelines.copy.task import copy_ranges
-from relay_pipelines.driver import configs, planning, survey, topics
+from relay_pipelines.driver import configs, permissions, planning, survey, topics
 from relay_pipelines.embedded import EmbeddedCluster, Listener
 from relay_pipelines.errors import PermissionDeniedError
 from relay_pipelines.model import Cluster, CopyJob, TopicPartition
@@ -103,8 +105,8 @@ class Guarded:
         self.folder = folder
 
     def start(self) -> None:
-        self.source.start()
-        self.destination.start()
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(EmbeddedCluster.start, (self.source, self.destination)))
         for topic in (ORDERS, OTHER):
             independent.create(self.source.cluster(Listener.PLAINTEXT), topic, 1, KEPT)
             write(self.source.cluster(Listener.PLAINTEXT), TopicPartition(topic, 0), [Record(None, b"first")])
@@ -115,7 +117,7 @@ class Guarded:
 
     def mirror(
         self, allow: str = r"shop\..*", source: Cluster | None = None, destination: Cluster | None = None
-    ) -> dict[str, object]:
+    ) -> dict[str, Any]:
         """As relay.yaml has it; by default as those who may do everything."""
         return {
             "source": {"nodes": [{"name": "one", **at(source or self.source.cluster(Listener.PLAINTEXT))}]},
@@ -227,9 +229,14 @@ def test_who_lacks_a_permission_is_told_which(guarded: Guarded, capsys: pytest.C
 
     configure(guarded.source.cluster(Listener.PLAINTEXT), ResourceType.TOPIC, ORDERS, retention_ms=7_000_000)
     grant(guarded.destination, acl("*", "relay", AclOperation.DESCRIBE_CONFIGS))
-    taken = survey.take("m", Mirror.model_validate(guarded.mirror(destination=relay)), CLOCK)
-    with pytest.raises(PermissionDeniedError, match=r"; grant the user AlterConfigs on topic copy\.shop\.orders$"):
+    following = guarded.mirror(destination=relay)
+    following["topics"] |= {"sync_configs": True}
+    mirror = Mirror.model_validate(following)
+    taken = survey.take("m", mirror, CLOCK)
+    remedy = f"grant the user AlterConfigs on topic copy.{ORDERS}"
+    with pytest.raises(PermissionDeniedError, match=f"; {remedy}$"):
         configs.follow(taken, TIMEOUT_MS, CLOCK)
+    assert remedy in [error.remedy for error in permissions.lacking(taken, mirror, CLOCK)], "known before a run"
 
 
 def test_without_an_authorizer(guarded: Guarded, source_cluster: EmbeddedCluster, capsys: pytest.CaptureFixture[str]) -> None:

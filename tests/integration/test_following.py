@@ -164,6 +164,13 @@ def test_topics_of_others_are_left_alone(followed: Followed) -> None:
     assert own_configs(followed.destination, f"copy.{other}") == {"retention.ms": "8000000"}
 
 
+def test_a_topic_that_sources_are_pinned_to(followed: Followed) -> None:
+    """It follows none of them: several would have it go to and fro."""
+    configure(followed.source, ResourceType.TOPIC, followed.topic, retention_ms=7_000_000)
+    until(followed.differences, "the configuration")
+    assert followed.differences(rename={followed.topic: f"{followed.copy_of}:0"}) == {}
+
+
 def test_a_value_that_the_destination_refuses(followed: Followed) -> None:
     """A broker that does not take a value says so in one line, with the key's way out, and nothing is copied."""
     taken = followed.surveyed()

@@ -472,23 +472,25 @@ def test_a_topic_that_is_gone_from_the_source(stage: Stage, topics: list[str]) -
 
 
 def test_configurations_that_differ_show(stage: Stage, topics: list[str]) -> None:
-    """A run warns of them, or sets them when it is told to; a person may ask at any time."""
+    """A run warns of them, or sets them when it is told to, before it copies; a person may ask at any time."""
     allow = [name.replace(".", r"\.") for name in topics]
     plan = keys.windows(stage.name, "main")
     assert stage.run((stage.tick().run_requests or [])[0]).success
     assert last_check(stage, keys.CONFIGS).passed
-    configure(stage.source.cluster(), ResourceType.TOPIC, topics[0], retention_ms=7_000_000_000_000)
+    configure(stage.source.cluster(), ResourceType.TOPIC, topics[0], max_message_bytes=3_000_000)
     until(lambda: not stage.check(plan, keys.CONFIGS).passed, "the configuration")
 
     stage.fill(topics[0], ["more"])
     assert stage.run((stage.tick().run_requests or [])[0]).success
     found = last_check(stage, keys.CONFIGS)
     assert (found.passed, found.severity) == (False, dg.AssetCheckSeverity.WARN)
-    assert found.description == f"{stage.name}.{topics[0]}: retention.ms=-1, and the source has 7000000000000"
+    assert found.description == f"{stage.name}.{topics[0]}: max.message.bytes=1048588, and the source has 3000000"
 
     stage.write(allow, sync_configs=True)
-    stage.fill(topics[0], ["still more"])
-    assert stage.run((stage.tick().run_requests or [])[0]).success
+    stage.fill(topics[0], [large := "x" * 2_500_000])
+    run = stage.run((stage.tick().run_requests or [])[0])
+    assert run.success, failure(run)
+    assert stage.read(topics[0])[-1] == large
     assert last_check(stage, keys.CONFIGS).passed
     assert stage.check(plan, keys.CONFIGS).passed
 
