@@ -7,7 +7,7 @@ are Arrow's, one Spark partition per topic-partition; only the columns of the sc
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,30 +15,20 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from relay_pipelines import settings
 from relay_pipelines.copy.clock import SystemClock, moment_ms
+from relay_pipelines.copy.columns import COLUMNS, ColumnBuilder, is_log_append_time, records_in
 from relay_pipelines.copy.reader import read
 from relay_pipelines.driver.follow import LedgerFollower
 from relay_pipelines.errors import ConfigError, DestinationError, SourceError
-from relay_pipelines.model import Cluster, OffsetRange, TimestampType, TopicPartition
+from relay_pipelines.model import Cluster, OffsetRange, TopicPartition
 from relay_pipelines.plan.topics import Target, targets
 from relay_pipelines.settings import Mirror
 from relay_pipelines.wire.cluster import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
-from relay_pipelines.wire.records import batches_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
 NAME = "relay"
-COLUMNS = {
-    "key": "binary",
-    "value": "binary",
-    "headers": "array<struct<name: string, value: binary>>",
-    "topic": "string",
-    "partition": "int",
-    "offset": "long",
-    "timestamp": "timestamp",
-    "timestamp_type": "string",
-}
 _OPTIONS = ("config", "mirror", "topic", "side", "start", "end", "window")
 _SIDES = ("source", "destination")
 _FETCH_BYTES = 4 << 20
@@ -103,75 +93,16 @@ class _Reader(DataSourceReader):  # type: ignore[misc]
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, _Range):
             return  # of no partition at all Spark makes one
-        builder = _Builder(self._columns, partition.wanted.topic_partition)
+        builder = ColumnBuilder(self._columns, partition.wanted.topic_partition)
         with ClusterClient(partition.cluster, SourceError, "relay-frame") as client:
             for pieces in read(client, partition.wanted, _FETCH_BYTES, SystemClock()):
                 for piece in pieces:
-                    if piece.run is None:
-                        continue
-                    for batch in batches_of(piece.run.data):
-                        appended = piece.run.first.is_log_append_time
-                        builder.add([one for one in batch if piece.start <= one.offset < piece.end], log_append_time=appended)
+                    for records in records_in(piece):
+                        builder.add(records, log_append_time=is_log_append_time(piece))
                     if builder.records >= _BATCH_RECORDS:
                         yield builder.take()
         if builder.records:
             yield builder.take()
-
-
-class _Builder:
-    """Collects the columns wanted of some records, until they are taken as one Arrow batch."""
-
-    def __init__(self, columns: Sequence[str], at: TopicPartition) -> None:
-        self._values: dict[str, list[Any]] = {name: [] for name in columns}
-        self._at = at
-        self.records = 0
-
-    def add(self, records: Sequence[Any], *, log_append_time: bool) -> None:
-        """Take the columns of these records."""
-        kind = str(TimestampType.LOG_APPEND_TIME if log_append_time else TimestampType.CREATE_TIME)
-        for name, values in self._values.items():
-            values.extend(_COLUMN_OF[name](records, self._at, kind))
-        self.records += len(records)
-
-    def take(self) -> pa.RecordBatch:
-        """Return what was collected, and begin anew."""
-        import pyarrow as pa
-
-        types = _arrow_types(pa)
-        arrays = [pa.array(values, types[name][0]) for name, values in self._values.items()]
-        arrays = [array.cast(types[name][1]) for array, name in zip(arrays, self._values, strict=True)]
-        batch = pa.RecordBatch.from_arrays(arrays, names=list(self._values))
-        self._values = {name: [] for name in self._values}
-        self.records = 0
-        return batch
-
-
-_COLUMN_OF: Mapping[str, Callable[[Sequence[Any], TopicPartition, str], list[Any]]] = {
-    "key": lambda records, _at, _kind: [one.key for one in records],
-    "value": lambda records, _at, _kind: [one.value for one in records],
-    "headers": lambda records, _at, _kind: [[{"name": name, "value": value} for name, value in one.headers] for one in records],
-    "topic": lambda records, at, _kind: [at.topic] * len(records),
-    "partition": lambda records, at, _kind: [at.partition] * len(records),
-    "offset": lambda records, _at, _kind: [one.offset for one in records],
-    "timestamp": lambda records, _at, _kind: [one.timestamp if one.timestamp >= 0 else None for one in records],
-    "timestamp_type": lambda records, _at, kind: [kind] * len(records),
-}
-
-
-def _arrow_types(pa: Any) -> dict[str, tuple[Any, Any]]:
-    """How each column is built, and what Spark wants of it."""
-    header = pa.struct([("name", pa.string()), ("value", pa.binary())])
-    plain = {
-        "key": pa.binary(),
-        "value": pa.binary(),
-        "headers": pa.list_(header),
-        "topic": pa.string(),
-        "partition": pa.int32(),
-        "offset": pa.int64(),
-        "timestamp_type": pa.string(),
-    }
-    times = (pa.timestamp("ms", tz="UTC"), pa.timestamp("us", tz="UTC"))
-    return {name: (kind, kind) for name, kind in plain.items()} | {"timestamp": times}
 
 
 def _ranges(options: Mapping[str, str]) -> list[_Range]:

@@ -16,8 +16,8 @@ from relay_pipelines.copy.filtering import Sieve
 from relay_pipelines.copy.reader import Piece
 from relay_pipelines.errors import FilterError, RecordTooLargeError
 from relay_pipelines.model import CopyOptions, CopyRange, Fingerprint, Skipped, TimestampType
-from relay_pipelines.wire.batch import Batch, Run, crc_mismatch, verify
-from relay_pipelines.wire.records import BatchBuilder, batches_of, body_of, codec_of, corrupt_at, decode, digest_of
+from relay_pipelines.wire.batch import Batch, Run, verify
+from relay_pipelines.wire.records import BatchBuilder, body_of, checked_batches, codec_of, corrupt_at, decode, digest_of
 
 
 class Chunk:
@@ -101,6 +101,23 @@ class Assembler:
         else:
             self._rewrite(piece, run)
 
+    def add_records(self, records: Iterable[Any], codec: int) -> None:
+        """Add records to the pending batch, and produce what is full.
+
+        Args:
+            codec: as a batch's attributes number it.
+
+        Raises:
+            RecordTooLargeError: one record does not fit the destination.
+        """
+        if self._pending is not None and self._pending.codec != codec:
+            self.flush()
+        self._pending = self._pending or BatchBuilder(codec, self._limit_bytes)
+        while (unfitting := self._pending.extend(records)) is not None:
+            self.flush()
+            self._pending = BatchBuilder(codec, self._limit_bytes)
+            self._pending.append(unfitting)
+
     def flush(self) -> None:
         """Produce what is pending: nothing, where the cleaner has emptied the batches."""
         pending, self._pending = self._pending, None
@@ -139,28 +156,21 @@ class Assembler:
 
     def _rewrite(self, piece: Piece, run: Run) -> None:
         """Add the run's records to the pending batch; those that the range cuts off, or the cleaner took, are not there."""
-        codec = codec_of(run.first)
-        if self._pending is not None and self._pending.codec != codec:
-            self.flush()
-        self._pending = self._pending or BatchBuilder(codec, self._limit_bytes)
-        before = self._accounted(self._pending)
-        records: Iterator[Any] = chain.from_iterable(_checked(run, piece.end))
+        before = self._accounted()
+        records: Iterator[Any] = chain.from_iterable(checked_batches(run, piece.end))
         if piece.start > run.first.base_offset or piece.end <= run.last.last_offset:
             records = (one for one in records if piece.start <= one.offset < piece.end)
         if self._sieve is not None:
             records = self._sieve(records)
         with corrupt_at(run.first.base_offset):
-            while (unfitting := self._pending.extend(records)) is not None:
-                self.flush()
-                self._pending = BatchBuilder(codec, self._limit_bytes)
-                self._pending.append(unfitting)
-        gap = piece.end - piece.start - (self._accounted(self._pending) - before)
+            self.add_records(records, codec_of(run.first))
+        gap = piece.end - piece.start - (self._accounted() - before)
         if gap:
             self.chunk.skipped[Skipped.COMPACTION_GAP] += gap
 
-    def _accounted(self, pending: BatchBuilder) -> int:
-        skipped = self.chunk.skipped
-        return self.chunk.rewritten + pending.records + skipped[Skipped.FILTERED] + skipped[Skipped.QUARANTINED]
+    def _accounted(self) -> int:
+        skipped, pending = self.chunk.skipped, self._pending.records if self._pending else 0
+        return self.chunk.rewritten + pending + skipped[Skipped.FILTERED] + skipped[Skipped.QUARANTINED]
 
     def _drop(self) -> None:
         self.chunk.skipped[Skipped.FILTERED] += 1
@@ -182,12 +192,3 @@ class Assembler:
             )
         self.chunk.add_batch(batch)
         self._send(batch)
-
-
-def _checked(run: Run, end: int) -> Iterator[Iterable[Any]]:
-    for batch in batches_of(run.data):
-        if batch.base_offset >= end:
-            return  # a corrupt batch behind the range is none of its business
-        if not batch.validate_crc():
-            raise crc_mismatch(batch.base_offset)
-        yield batch

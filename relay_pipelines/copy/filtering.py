@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.metadata
-import json
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
-from relay_pipelines.errors import ConfigError, FilterError
+from relay_pipelines.copy.user_class import construct, record_error
+from relay_pipelines.errors import FilterError
 from relay_pipelines.model import ClassSpec, TopicPartition
-
-ENTRY_POINTS = "relay_pipelines.filters"
 
 
 class Record(Protocol):
@@ -37,17 +32,9 @@ def load(spec: ClassSpec) -> Filter:
     """Construct a filter.
 
     Raises:
-        ConfigError: there is no such class, it cannot be imported, refuses its configuration, or is no filter.
+        ConfigError: as `construct`.
     """
-    where = f"filter {spec.name!r}"
-    try:
-        found: Filter = _class(spec)(**json.loads(spec.config))
-    except ConfigError:
-        raise
-    except Exception as error:
-        raise ConfigError(f"{where} cannot be constructed: {_line(error)}", remedy="see its config") from error
-    if not callable(getattr(found, "keep", None)):
-        raise ConfigError(f"{where} has no method keep(record)", remedy="see docs/filters.md")
+    found: Filter = construct(spec, "filter", "keep", "record")
     return found
 
 
@@ -95,44 +82,3 @@ class Sieve:
                 yield record
             else:
                 self._dropped()
-
-
-def record_error(what: str, error: Exception, at: TopicPartition, offset: int) -> FilterError:
-    """Return the error for what a class of the user's raised on a record."""
-    return FilterError(
-        f"{what} raised {_line(error)}",
-        remedy="mend it, or set on_record_error: quarantine; run again to go on",
-        topic_partition=at,
-        offset=offset,
-    )
-
-
-def _class(spec: ClassSpec) -> Any:
-    module, colon, name = spec.name.partition(":")
-    if not colon:
-        return _entry_point(spec.name)
-    if spec.folder and spec.folder not in sys.path:
-        sys.path.append(spec.folder)  # behind the installed ones: nothing there may take the place of a library
-    try:
-        return getattr(importlib.import_module(module), name)
-    except AttributeError:
-        raise ConfigError(f"module {module!r} has no filter {name!r}", remedy="write module:Class") from None
-    except Exception as error:
-        raise ConfigError(
-            f"filter {spec.name!r} cannot be imported: {_line(error)}",
-            remedy=f"put {module}.py beside the configuration, or install it; executors elsewhere need it as well",
-        ) from error
-
-
-def _entry_point(name: str) -> Any:
-    found = importlib.metadata.entry_points(group=ENTRY_POINTS)
-    if name not in found.names:
-        known = ", ".join(sorted(found.names)) or "none is installed"
-        raise ConfigError(f"no filter is called {name!r}", remedy=f"write module:Class, or an entry point: {known}")
-    return found[name].load()
-
-
-def _line(error: Exception) -> str:
-    """The kind of an exception and its first line."""
-    text = (str(error).splitlines() or [""])[0]
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from relay_pipelines.copy.clock import Clock, SystemClock
 from relay_pipelines.copy.copier import RangeCopier
 from relay_pipelines.copy.faults import Point, reach
-from relay_pipelines.copy.throttle import Throttle
+from relay_pipelines.copy.throttle import Throttles
 from relay_pipelines.copy.upstream import Upstream
 from relay_pipelines.copy.writer import ChunkWriter
 from relay_pipelines.errors import DestinationError, FencedError, RelayError, RetriableError
@@ -31,18 +31,13 @@ def copy_ranges(job: CopyJob, ranges: Iterable[CopyRange], clock: Clock | None =
     timeout_ms = job.options.request_timeout_ms
     client_id = f"relay-{job.mirror}"
     away: RetriableError | None = None
-    throttle = Throttle(job.options, clock)
-    own_throttles: dict[str, Throttle] = {}
+    throttles = Throttles(job.options, clock)
     with (
         Upstream(job, client_id) as source,
         ClusterClient(job.destination, DestinationError, client_id, timeout_ms) as destination,
     ):
         for copy_range in ranges:
-            throttles = [throttle]
-            if copy_range.handling.options is not None:
-                topic = copy_range.source.topic_partition.topic
-                throttles.append(own_throttles.setdefault(topic, Throttle(copy_range.handling.options, clock)))
-            copier = RangeCopier(job, copy_range, source, destination, throttles, clock)
+            copier = RangeCopier(job, copy_range, source, destination, throttles.of(copy_range), clock)
             error: RelayError | None = None
             wall, cpu = clock.monotonic(), time.process_time()
             try:

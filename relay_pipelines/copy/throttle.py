@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from relay_pipelines.copy.clock import Clock
-from relay_pipelines.model import CopyOptions
+from relay_pipelines.model import CopyOptions, CopyRange
 
 _BURST_SECONDS = 1.0
 _SHARE_OF_TIMEOUT = 0.25
@@ -31,3 +31,19 @@ class Throttle:
         wait = min(self._free_at - now, self._longest_seconds)
         if wait > 0:
             self._clock.sleep(wait)
+
+
+class Throttles:
+    """Those of one task: the mirror's, and one for each topic with options of its own."""
+
+    def __init__(self, options: CopyOptions, clock: Clock) -> None:
+        self._clock = clock
+        self._all = Throttle(options, clock)
+        self._of_topics: dict[str, Throttle] = {}
+
+    def of(self, copy_range: CopyRange) -> list[Throttle]:
+        """Those to be paid for what is written of a range."""
+        options, topic = copy_range.handling.options, copy_range.source.topic_partition.topic
+        if options is None:
+            return [self._all]
+        return [self._all, self._of_topics.setdefault(topic, Throttle(options, self._clock))]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -68,6 +68,24 @@ def submit(session: Any, job: CopyJob, groups: Sequence[Sequence[CopyRange]], ta
     Raises:
         RelayError: Spark gave the job up. What was committed until then is in the ledger.
     """
+
+    def frame() -> Any:
+        tasks = session.range(0, len(groups), 1, len(groups))
+        return tasks.mapInArrow(partial(_copy_groups, job, [list(group) for group in groups]), SCHEMA)
+
+    return collect(session, frame, tag)
+
+
+def collect(session: Any, frame: Callable[[], Any], tag: str) -> list[Outcome]:
+    """Run a job whose rows are outcomes.
+
+    Args:
+        frame: makes the DataFrame.
+        tag: under which `cancel` finds the job.
+
+    Raises:
+        RelayError: Spark gave the job up.
+    """
     context = context_of(session)
     if context is None:
         session.addTag(tag)
@@ -75,8 +93,7 @@ def submit(session: Any, job: CopyJob, groups: Sequence[Sequence[CopyRange]], ta
         # a session's own tag is unknown to every thread but this one, and cancelling is another thread's business
         context.addJobTag(tag)
     try:
-        tasks = session.range(0, len(groups), 1, len(groups))
-        rows = tasks.mapInArrow(partial(_copy_groups, job, [list(group) for group in groups]), SCHEMA).collect()
+        rows = frame().collect()
     except Exception as error:  # whatever py4j or gRPC raise
         raise RelayError(
             f"Spark gave the copy job up: {_reason(error)}",
@@ -104,10 +121,11 @@ def _copy_groups(job: CopyJob, groups: list[list[CopyRange]], ids: Iterator[pa.R
     for batch in ids:
         for group in batch.column(0).to_pylist():
             for outcome in copy_ranges(job, groups[group]):
-                yield from _arrow(outcome)
+                yield from arrow(outcome)
 
 
-def _arrow(outcome: Outcome) -> list[pa.RecordBatch]:
+def arrow(outcome: Outcome) -> list[pa.RecordBatch]:
+    """Return an outcome as a row of `SCHEMA`."""
     # through Arrow's JSON reader: building an array from Python objects imports pandas, 50 MB and half a second in every worker
     line = json.dumps(_row(outcome)).encode()
     table = pa_json.read_json(

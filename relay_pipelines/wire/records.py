@@ -15,7 +15,7 @@ from aiokafka.record.memory_records import MemoryRecords
 from cramjam import DecompressionError
 
 from relay_pipelines.errors import CorruptBatchError
-from relay_pipelines.wire.batch import CODEC_MASK, HEADER, HEADER_BYTES, Batch, BatchHeader
+from relay_pipelines.wire.batch import CODEC_MASK, HEADER, HEADER_BYTES, Batch, BatchHeader, Run, crc_mismatch
 
 _UNBOUNDED = 1 << 30
 _NO_TIMESTAMP = -1
@@ -51,6 +51,20 @@ def batches_of(data: memoryview) -> Iterator[Any]:
     batches = MemoryRecords(bytes(data))
     while batches.has_next():
         yield batches.next_batch()
+
+
+def checked_batches(run: Run, end: int) -> Iterator[Any]:
+    """Yield the batches of a run that begin below `end`, as `batches_of`: a corrupt one behind is none of its business.
+
+    Raises:
+        CorruptBatchError: the bytes of one do not match their CRC.
+    """
+    for batch in batches_of(run.data):
+        if batch.base_offset >= end:
+            return
+        if not batch.validate_crc():
+            raise crc_mismatch(batch.base_offset)
+        yield batch
 
 
 def decode(data: memoryview) -> Iterator[Any]:

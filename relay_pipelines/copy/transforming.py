@@ -1,0 +1,80 @@
+"""The user's transforms: other records in place of those that were read. Runs in a task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import pyarrow as pa
+
+from relay_pipelines.copy.columns import TYPES, Row, rows_of
+from relay_pipelines.copy.user_class import construct, record_error
+from relay_pipelines.errors import FilterError
+from relay_pipelines.model import SELECTABLE, ClassSpec, TopicPartition
+
+
+class Transform(Protocol):
+    """What a transform class must have. One is constructed per topic-partition and task, with `config` as keyword arguments."""
+
+    def transform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the batch with as many rows, each made of the one in its place.
+
+        Args:
+            batch: columns offset, timestamp, key, value, headers. Of what is returned, all but the offset counts; columns that
+                are left out stay as they are.
+        """
+
+
+def load(spec: ClassSpec) -> Transform:
+    """Construct a transform.
+
+    Raises:
+        ConfigError: as `construct`.
+    """
+    found: Transform = construct(spec, "transform", "transform", "batch")
+    return found
+
+
+class Transformer:
+    """The transform of one range.
+
+    Args:
+        failed: called for every record on which the transform raises something, and with what; without it, that is raised.
+    """
+
+    def __init__(self, spec: ClassSpec, at: TopicPartition, failed: Callable[[Row, FilterError], None] | None) -> None:
+        self._name = spec.name
+        self._transform = load(spec).transform
+        self._at = at
+        self._failed = failed
+
+    def __call__(self, batch: pa.RecordBatch) -> list[Row]:
+        """Return the rows of the transformed batch, without those that failed.
+
+        Raises:
+            FilterError: the transform raised something; it is asked again for smaller parts, to tell on which record.
+        """
+        if not len(batch):
+            return []
+        try:
+            return rows_of(self._replaced(batch))
+        except Exception as error:
+            if len(batch) > 1:
+                middle = len(batch) // 2
+                return self(batch.slice(0, middle)) + self(batch.slice(middle))
+            (row,) = rows_of(batch)
+            found = record_error(f"transform {self._name!r}", error, self._at, row.offset)
+            if self._failed is None:
+                raise found from error
+            self._failed(row, found)
+            return []
+
+    def _replaced(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        made = self._transform(batch)
+        if not isinstance(made, pa.RecordBatch) or len(made) != len(batch):
+            raise TypeError(f"transform must return a RecordBatch of {len(batch)} rows")
+        for name in SELECTABLE:
+            if name in made.schema.names:
+                column = made.column(name).cast(TYPES[name])
+                batch = batch.set_column(batch.schema.get_field_index(name), name, column)
+        return batch

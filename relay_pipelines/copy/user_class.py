@@ -1,0 +1,73 @@
+"""Classes of the user's: found, constructed, and what they raise put into words."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import json
+import sys
+from typing import Any
+
+from relay_pipelines.errors import ConfigError, FilterError
+from relay_pipelines.model import ClassSpec, TopicPartition
+
+
+def construct(spec: ClassSpec, kind: str, method: str, argument: str) -> Any:
+    """Construct a `filter` or a `transform`, which must have this method of one argument.
+
+    Entry points are those of the group `relay_pipelines.filters`, or `relay_pipelines.transforms`.
+
+    Raises:
+        ConfigError: there is no such class, it cannot be imported, refuses its configuration, or is none of this kind.
+    """
+    where = f"{kind} {spec.name!r}"
+    try:
+        found = _class(spec, kind)(**json.loads(spec.config))
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"{where} cannot be constructed: {_line(error)}", remedy="see its config") from error
+    if not callable(getattr(found, method, None)):
+        raise ConfigError(f"{where} has no method {method}({argument})", remedy="see docs/filters.md")
+    return found
+
+
+def record_error(what: str, error: Exception, at: TopicPartition, offset: int) -> FilterError:
+    """Return the error for what a class of the user's raised on a record."""
+    return FilterError(
+        f"{what} raised {_line(error)}",
+        remedy="mend it, or set on_record_error: quarantine; run again to go on",
+        topic_partition=at,
+        offset=offset,
+    )
+
+
+def _class(spec: ClassSpec, kind: str) -> Any:
+    module, colon, name = spec.name.partition(":")
+    if not colon:
+        return _entry_point(spec.name, kind)
+    if spec.folder and spec.folder not in sys.path:
+        sys.path.append(spec.folder)  # behind the installed ones: nothing there may take the place of a library
+    try:
+        return getattr(importlib.import_module(module), name)
+    except AttributeError:
+        raise ConfigError(f"module {module!r} has no {kind} {name!r}", remedy="write module:Class") from None
+    except Exception as error:
+        raise ConfigError(
+            f"{kind} {spec.name!r} cannot be imported: {_line(error)}",
+            remedy=f"put {module}.py beside the configuration, or install it; executors elsewhere need it as well",
+        ) from error
+
+
+def _entry_point(name: str, kind: str) -> Any:
+    found = importlib.metadata.entry_points(group=f"relay_pipelines.{kind}s")
+    if name not in found.names:
+        known = ", ".join(sorted(found.names)) or "none is installed"
+        raise ConfigError(f"no {kind} is called {name!r}", remedy=f"write module:Class, or an entry point: {known}")
+    return found[name].load()
+
+
+def _line(error: Exception) -> str:
+    """The kind of an exception and its first line."""
+    text = (str(error).splitlines() or [""])[0]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,0 +1,243 @@
+"""Topics with SQL or a transform: through Spark as rows, and still exactly once, in order, every offset accounted for."""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.errors import ConfigError, RelayError
+from relay_pipelines.model import ClassSpec, Handling, OnRecordError, Outcome, Status, TopicPartition
+from relay_pipelines.spark import rows
+from relay_pipelines.wire.batch import CODEC_MASK
+from tests.copying import Mirror, batches_of, numbered, settled_end
+from tests.independent import CREATE_TIME, Record, create, records_of
+
+MODULE = """
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+class Doubled:
+    def transform(self, batch):
+        value = pc.binary_join_element_wise(batch.column("value"), batch.column("value"), b"|")
+        return pa.RecordBatch.from_arrays([value], names=["value"])
+
+
+class Fails:
+    def __init__(self, at):
+        self.at = at
+
+    def transform(self, batch):
+        for offset in batch.column("offset").to_pylist():
+            if offset in self.at:
+                raise ValueError(f"cannot read {offset}")
+        return batch
+
+
+class TooFew:
+    def transform(self, batch):
+        return batch.slice(1)
+
+
+class KeepsAndFails:
+    def keep(self, record):
+        if record.offset == 3:
+            raise KeyError("country")
+        return record.offset % 2 == 1
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[str]:
+    """A folder with a module of classes, forgotten afterwards."""
+    module = f"rows_{uuid.uuid4().hex[:8]}"  # Spark's workers live on and remember
+    (tmp_path / f"{module}.py").write_text(MODULE)
+    yield str(tmp_path / module)
+    sys.modules.pop(module, None)
+
+
+@pytest.fixture
+def mirror(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str) -> Mirror:
+    """A topic of 60 records in batches of ten."""
+    made = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
+    made.options = replace(made.options, coalesce_below_bytes=0, fetch_max_bytes=600)
+    for first in range(0, 60, 10):
+        made.write(
+            [
+                Record(b"k%d" % number, b"%d" % number, (("n", b"%d" % number),), (CREATE_TIME, 1_700_000_000_000 + number))
+                for number in range(first, first + 10)
+            ]
+        )
+    return made
+
+
+def spec(folder: str, name: str, config: str = "{}") -> ClassSpec:
+    path = Path(folder)
+    return ClassSpec(f"{path.name}:{name}", config, str(path.parent))
+
+
+def copy(session: Any, mirror: Mirror, handling: Handling, *, end: int | None = None) -> Outcome:
+    """Copy what there is, as rows, and see that the ledger closes where it is done."""
+    copy_range = replace(mirror.range(0, end), handling=handling)
+    (outcome,) = rows.submit(session, mirror.job, [[copy_range]], rows.sql_of(handling), "rows")
+    if outcome.status is Status.DONE:
+        mirror.assert_ledger_closes()
+    return outcome
+
+
+def values(mirror: Mirror) -> list[int]:
+    return [int(one.value or b"") for one in mirror.copied()]
+
+
+def test_a_predicate(local_session: Any, mirror: Mirror) -> None:
+    """What it does not hold for is left out and accounted for; the rest is as it was."""
+    outcome = copy(local_session, mirror, Handling(where="CAST(CAST(value AS STRING) AS INT) % 3 = 0"))
+    assert (outcome.error, outcome.records, outcome.skipped) == ("", 20, {"filtered": 40})
+    assert outcome.next_offset == 60
+    assert mirror.copied() == mirror.original()[::3]
+    checkpoint = mirror.checkpoint()
+    assert (checkpoint.fingerprint and checkpoint.fingerprint.offset, checkpoint.node) == (59, mirror.source.name)
+
+
+def test_every_column_of_a_predicate(local_session: Any, mirror: Mirror) -> None:
+    where = (
+        f"topic = '{mirror.at.topic}' AND partition = 0 AND offset < 40 AND key <> X'6B31' AND timestamp_type = 'CreateTime'"
+        " AND timestamp >= TIMESTAMP_MILLIS(1700000000005) AND CAST(headers[0].value AS STRING) <> '7' AND headers[0].name = 'n'"
+    )
+    assert copy(local_session, mirror, Handling(where=where)).error == ""
+    assert values(mirror) == [number for number in range(5, 40) if number != 7]
+
+
+def test_nothing_holds(local_session: Any, mirror: Mirror) -> None:
+    """The checkpoint is moved all the same, to the end of the range; a second time copies nothing."""
+    outcome = copy(local_session, mirror, Handling(where="false"))
+    assert (outcome.error, outcome.records, outcome.skipped, outcome.next_offset) == ("", 0, {"filtered": 60}, 60)
+    assert mirror.copied() == []
+
+
+def test_expressions(local_session: Any, mirror: Mirror) -> None:
+    """Of any column; what is not named stays, nulls and tombstones are possible."""
+    select = (
+        ("key", "NULL"),
+        ("value", "IF(offset = 1, NULL, CONCAT('<', CAST(value AS STRING), '>'))"),
+        ("timestamp", "timestamp + INTERVAL 1 SECOND"),
+        ("headers", "FILTER(headers, one -> CAST(one.value AS STRING) <> '2')"),
+    )
+    assert copy(local_session, mirror, Handling(select=select), end=4).error == ""
+    assert mirror.copied() == [
+        Record(
+            None,
+            None if number == 1 else b"<%d>" % number,
+            () if number == 2 else (("n", b"%d" % number),),
+            (CREATE_TIME, 1_700_000_001_000 + number),
+        )
+        for number in range(4)
+    ]
+
+
+def test_a_transform(local_session: Any, mirror: Mirror, folder: str) -> None:
+    """Columns that it leaves out stay; it comes behind predicate and expressions."""
+    handling = Handling(where="offset >= 50", select=(("value", "CONCAT(value, X'21')"),), transform=spec(folder, "Doubled"))
+    assert copy(local_session, mirror, handling).error == ""
+    expected = [replace_value(one, b"%s!|%s!" % (one.value, one.value)) for one in mirror.original()[50:]]
+    assert mirror.copied() == expected
+
+
+def replace_value(record: Record, value: bytes) -> Record:
+    return Record(record.key, value, record.headers, record.timestamp)
+
+
+def test_a_transform_that_raises(local_session: Any, mirror: Mirror, folder: str) -> None:
+    """One line with topic-partition and offset; what was committed before stays, and nothing of it comes twice."""
+    mirror.options = replace(mirror.options, chunk_bytes=1, coalesce_to_bytes=100)
+    outcome = copy(local_session, mirror, Handling(transform=spec(folder, "Fails", '{"at": [25]}')))
+    assert (outcome.status, outcome.error_kind) == (Status.FAILED, "FilterError")
+    name = f"{Path(folder).name}:Fails"
+    assert outcome.error.startswith(f"{mirror.at} at offset 25: transform '{name}' raised ValueError: cannot read 25; mend it")
+    assert 0 < outcome.next_offset <= 25
+    # the driver knows the checkpoint by the next time
+    mirror.known = (mirror.checkpoint(), 0)
+    assert copy(local_session, mirror, Handling(transform=spec(folder, "Fails", '{"at": []}'))).error == ""
+    mirror.assert_equal()
+
+
+def test_a_transform_that_returns_something_else(local_session: Any, mirror: Mirror, folder: str) -> None:
+    outcome = copy(local_session, mirror, Handling(transform=spec(folder, "TooFew")))
+    assert "raised TypeError: transform must return a RecordBatch of 1 rows" in outcome.error
+
+
+def test_quarantine_at_both_ends(local_session: Any, mirror: Mirror, folder: str) -> None:
+    """What a filter fails on comes through untouched by SQL; what a transform fails on goes as it was before it."""
+    assert mirror.to is not None
+    quarantine = TopicPartition(f"{mirror.to.topic}.quarantine", 0)
+    create(mirror.destination, quarantine.topic, 1)
+    handling = Handling(
+        filters=(spec(folder, "KeepsAndFails"),),
+        where="offset <> 3 AND offset < 20",
+        select=(("value", "CONCAT(value, X'21')"),),
+        transform=spec(folder, "Fails", '{"at": [9, 15]}'),
+        on_record_error=OnRecordError.QUARANTINE,
+    )
+    outcome = copy(local_session, mirror, handling)
+    assert (outcome.error, outcome.records, outcome.skipped) == ("", 7, {"filtered": 50, "quarantined": 3})
+    assert [one.value for one in mirror.copied()] == [b"%d!" % number for number in range(1, 20, 2) if number not in {3, 9, 15}]
+    found = records_of(mirror.destination, quarantine)
+    assert sorted((one.value, dict(one.headers)["relay.offset"]) for one in found) == [
+        (b"15!", b"15"),
+        (b"3", b"3"),
+        (b"9!", b"9"),
+    ]
+
+
+def test_goes_on_from_the_checkpoint(local_session: Any, mirror: Mirror) -> None:
+    """Range by range; one that was planned before another task copied says so, and copies nothing."""
+    handling = Handling(where="true")
+    assert copy(local_session, mirror, handling, end=25).next_offset == 25
+    stale = copy(local_session, mirror, handling)
+    assert stale.error_kind == "DestinationError"
+    assert "another task has moved the checkpoint" in stale.error
+    mirror.known = (mirror.checkpoint(), 0)
+    assert copy(local_session, mirror, handling).error == ""
+    mirror.assert_equal()
+
+
+def test_codec_and_large_records(local_session: Any, mirror: Mirror) -> None:
+    """Batches keep their codec; what is larger than a batch of the destination is split, or said."""
+    mirror.known = (None, 0)
+    assert copy(local_session, mirror, Handling(where="true")).error == ""
+    plain_end = settled_end(mirror.destination, mirror.at)
+    mirror.known = (mirror.checkpoint(), 0)
+    mirror.write(numbered(300, 50, 60), compression_type="zstd")
+    assert copy(local_session, mirror, Handling(where="true")).error == ""
+    found = batches_of(mirror.destination, mirror.at, plain_end, settled_end(mirror.destination, mirror.at))
+    assert {header.attributes & CODEC_MASK for header, _ in found} == {4}
+    mirror.assert_equal()
+
+
+def test_sql_that_spark_does_not_take(local_session: Any) -> None:
+    """One line, by Spark's own parser and analysis."""
+    for sql, line in {
+        ("offset >", ()): "where: Spark does not take 'offset >': [PARSE_SYNTAX_ERROR]",
+        ("vaule = 1", ()): "where: Spark does not take 'vaule = 1': [UNRESOLVED_COLUMN",
+        ("value", ()): "where: Spark does not take 'value': [DATATYPE_MISMATCH",
+        ("", (("value", "no_such(value)"),)): "select.value: Spark does not take 'no_such(value)': [UNRESOLVED_ROUTINE]",
+        ("", (("headers", "1"),)): "select.headers: Spark does not take '1': [DATATYPE_MISMATCH",
+    }.items():
+        with pytest.raises(ConfigError) as caught:
+            rows.check(local_session, sql)
+        assert str(caught.value).startswith(line)
+        assert "\n" not in str(caught.value)
+    rows.check(local_session, ("value IS NOT NULL", (("key", "upper(CAST(value AS STRING))"), ("timestamp", "now()"))))
+
+
+def test_sql_that_fails_on_a_record(local_session: Any, mirror: Mirror) -> None:
+    """Nothing behind it is copied."""
+    with pytest.raises(RelayError, match="CAST_INVALID_INPUT"):
+        copy(local_session, mirror, Handling(where="CAST(CAST(key AS STRING) AS INT) = 1"))
