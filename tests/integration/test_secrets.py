@@ -1,0 +1,193 @@
+"""Passwords, client secrets, keys' passwords and tokens: nowhere to be found in what we print, log, write or hand to Dagster."""
+
+from __future__ import annotations
+
+import base64
+import os
+import sqlite3
+import subprocess
+import sys
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+import yaml
+from dagster import DagsterInstance
+
+from relay_pipelines.cli import main
+from relay_pipelines.embedded import EmbeddedCluster, Listener
+from tests import independent
+from tests.copying import numbered
+from tests.independent import TopicPartition
+from tests.integration.guarded import PASSWORD
+from tests.orchestration.stage import Stage, failure, shared
+from tests.token_endpoint import CLIENT, TokenEndpoint
+
+RELAY = Path(sys.executable).parent / "relay"
+KEY_PASSWORD, WRONG = "key-of-the-horse", "wrong-horse-battery"
+
+
+class Hunt:
+    """Two mirrors' worth of configuration, one right and one wrong, whose secrets stand in the environment and in a file."""
+
+    def __init__(self, folder: Path, guarded: EmbeddedCluster, tokens: TokenEndpoint, topic: str) -> None:
+        self.folder, self.guarded, self.tokens, self.topic = folder, guarded, tokens, topic
+        self.name = f"m{topic[-8:]}"
+        self.config, self.wrong = folder / "relay.yaml", folder / "wrong.yaml"
+        self.environment = {"THE_PASSWORD": PASSWORD, "THE_WRONG_ONE": WRONG}
+        self._kept = folder / "kept"
+        self._kept.mkdir()
+        (self._kept / "secret.txt").write_text(f"{PASSWORD}\n")
+        (self._kept / "key-password.txt").write_text(KEY_PASSWORD)
+        security = guarded.cluster(Listener.SASL_SSL, client_certificate=True).security
+        self._encrypt(Path(security.key_location or ""))
+        self.source = {
+            "protocol": "SASL_SSL", "mechanism": "SCRAM-SHA-512", "username": "owner", "password": "${THE_PASSWORD}",
+            "ca_location": security.ca_location, "certificate_location": security.certificate_location,
+            "key_location": "kept/client.key", "key_password": "${file:kept/key-password.txt}",
+        }  # fmt: skip
+        self.destination = {
+            "protocol": "SASL_PLAINTEXT", "mechanism": "OAUTHBEARER", "token_endpoint": tokens.url,
+            "client_id": CLIENT, "client_secret": "${file:kept/secret.txt}",
+        }  # fmt: skip
+        self.config.write_text(yaml.safe_dump(self.document(self.source, self.destination)))
+        wrong_source, wrong_destination = {"password": "${THE_WRONG_ONE}"}, {"client_secret": "${THE_WRONG_ONE}"}
+        self.wrong.write_text(yaml.safe_dump(self.document(self.source | wrong_source, self.destination | wrong_destination)))
+
+    def document(self, source: dict[str, Any], destination: dict[str, Any]) -> dict[str, Any]:
+        """The content of a relay.yaml."""
+        servers = [list(self.guarded.address(one)) for one in (Listener.SASL_SSL, Listener.SASL_PLAINTEXT)]
+        mirror = {
+            "source": {"nodes": [{"name": "one", "bootstrap_servers": servers[0], "security": source}]},
+            "destination": {"bootstrap_servers": servers[1], "security": destination},
+            "topics": {"allow": [self.topic], "rename": f"{self.name}.{{topic}}"},
+            "window": {"every": "10ms"},
+        }
+        events = {"spark.eventLog.enabled": True, "spark.eventLog.dir": str(self.folder)}
+        return {"mirrors": {self.name: mirror}, "spark": {"conf": events}}
+
+    def _encrypt(self, key: Path) -> None:
+        target = self._kept / "client.key"
+        command = ["openssl", "pkcs8", "-topk8", "-in", key, "-out", target, "-passout", f"pass:{KEY_PASSWORD}"]
+        subprocess.run(command, check=True)
+
+    def assert_nothing_in(self, *texts: str | bytes) -> None:
+        """No secret is in any of the texts, as it is or in Base64."""
+        assert self.tokens.issued
+        plain = [PASSWORD, KEY_PASSWORD, WRONG, *self.tokens.issued]
+        basic = [base64.b64encode(f"{CLIENT}:{word}".encode()).decode() for word in (PASSWORD, WRONG)]
+        for text in texts:
+            content = text if isinstance(text, bytes) else text.encode()
+            found = [word for word in (*plain, *basic) if word.encode() in content]
+            assert not found, content[max(0, content.index(found[0].encode()) - 300) :][:600]
+
+    def assert_nothing_in_files(self) -> None:
+        """Nor in any file below the folder, nor in what databases hold compressed."""
+        files = [one for one in self.folder.rglob("*") if one.is_file() and self._kept not in one.parents]
+        assert files
+        for file in files:
+            self.assert_nothing_in(file.read_bytes())
+            if file.suffix == ".db":
+                self.assert_nothing_in(*unpacked(file))
+
+
+def unpacked(database: Path) -> Iterable[bytes]:
+    """What a SQLite database holds compressed."""
+    with sqlite3.connect(database) as connection:
+        tables = connection.execute("select name from sqlite_master where type = 'table'").fetchall()
+        values = [value for (table,) in tables for row in connection.execute(f"select * from {table}") for value in row]
+    connection.close()
+    return [zlib.decompress(value) for value in values if isinstance(value, bytes) and value.startswith(b"\x78")]
+
+
+@pytest.fixture
+def hunt(
+    guarded: EmbeddedCluster, tokens: TokenEndpoint, topic_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Hunt:
+    """A topic with records, and the configurations that copy it, or cannot."""
+    tokens.subject = "owner"
+    independent.create(guarded.cluster(), topic_name)
+    independent.write(guarded.cluster(), TopicPartition(topic_name, 0), numbered(10))
+    found = Hunt(tmp_path, guarded, tokens, topic_name)
+    for name, value in found.environment.items():
+        monkeypatch.setenv(name, value)
+    return found
+
+
+def test_commands(hunt: Hunt, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
+    """With a right and with a wrong configuration, each command says what it has to without a secret, with --debug too."""
+    caplog.set_level("DEBUG")
+    temporary = hunt.folder / "tmp"
+    temporary.mkdir()
+    done = subprocess.run(
+        [RELAY, "--debug", "run"],
+        cwd=hunt.folder,
+        env=os.environ | {"TMPDIR": str(temporary), "SPARK_LOCAL_DIRS": str(temporary)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "10" in done.stdout
+    hunt.assert_nothing_in(done.stdout, done.stderr)
+    assert list(hunt.folder.glob("*/events_*")) or list(hunt.folder.glob("local-*")), "Spark's log of its events"
+
+    for flags in ([], ["--debug"]):
+        for command in ("check", "plan", "status", "nodes", "ledger"):
+            assert main([*flags, "-c", str(hunt.config), command]) == 0, command
+        for command in ("check", "plan", "status", "nodes", "ledger", "run"):
+            assert main([*flags, "-c", str(hunt.wrong), command]) == 1, command
+    broken = hunt.document(hunt.source | {"pasword": PASSWORD, "password": [PASSWORD]}, hunt.destination | {"scope": WRONG})
+    hunt.wrong.write_text(yaml.safe_dump(broken))
+    assert main(["--debug", "-c", str(hunt.wrong), "check"]) == 2
+    hunt.wrong.unlink()
+    said = capfd.readouterr()
+    assert "refused user 'owner'" in said.out + said.err
+    assert f"refused client '{CLIENT}'" in said.out + said.err
+    hunt.assert_nothing_in(said.out, said.err, caplog.text)
+    hunt.assert_nothing_in_files()
+
+
+@pytest.fixture
+def stage(hunt: Hunt, guarded: EmbeddedCluster, local_session: Any) -> Iterator[Stage]:
+    """Dagster beside the right configuration."""
+    home = hunt.folder / "dagster"
+    home.mkdir()
+    with DagsterInstance.local_temp(str(home)) as instance, shared(local_session):
+        yield Stage(hunt.folder, hunt.name, guarded, guarded, instance)
+
+
+def test_dagster(
+    hunt: Hunt, stage: Stage, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tick, a run, its checks and a run that is refused: configuration, events, metadata and logs hold no secret.
+
+    What is refused is not tried again.
+    """
+    caplog.set_level("DEBUG")
+    (request,) = stage.tick().run_requests or []
+    done = stage.run(request)
+    assert done.success
+    assert len(done.get_asset_check_evaluations()) == 1
+
+    monkeypatch.setenv("THE_PASSWORD", WRONG)
+    with pytest.raises(dg.Failure, match="refused user 'owner'") as caught:
+        stage.tick()
+    independent.write(hunt.guarded.cluster(), TopicPartition(hunt.topic, 0), numbered(5))
+    refused = stage.run(key=str(request.partition_key), topics=[hunt.topic])
+    assert not refused.success
+    assert "refused user 'owner'" in failure(refused)
+    run = stage.instance.get_run_by_id(refused.run_id)
+    assert run is not None
+    assert run.tags["dagster/max_retries"] == "0"
+
+    for result in (done, refused):
+        hunt.assert_nothing_in(repr(result.dagster_run), repr(result.dagster_run.run_config), repr(result.all_events))
+    said = capfd.readouterr()
+    hunt.assert_nothing_in(said.out, said.err, caplog.text, str(caught.value), repr(stage.health()))
+    hunt.config.unlink()
+    hunt.assert_nothing_in_files()
