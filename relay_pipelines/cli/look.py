@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 from relay_pipelines.cli.context import Invocation, chosen
+from relay_pipelines.cli.session import Session
 from relay_pipelines.console import documents, say, tables
 from relay_pipelines.console.words import plural, stdout
 from relay_pipelines.copy.clock import SystemClock
@@ -12,16 +14,22 @@ from relay_pipelines.driver import check as probe
 from relay_pipelines.driver import configs, planning, survey, topics
 from relay_pipelines.driver.follow import LedgerFollower
 from relay_pipelines.driver.planning import RunPlan
+from relay_pipelines.driver.signals import Stop
 from relay_pipelines.model import LedgerEntry
 
 
 def check(invocation: Invocation, names: Sequence[str]) -> int:
     """Say what was found, one line each."""
-    clock = SystemClock()
-    for name, mirror in chosen(invocation.settings(), names).items():
-        for finding in probe.check(name, mirror, clock):
-            stdout().print(tables.finding(finding), soft_wrap=True)
-            invocation.worsen(finding.exit_code)
+    clock, settings, stop = SystemClock(), invocation.settings(), Stop()
+    session = Session(settings.spark, stop, verbose=invocation.debug)
+    with stop.heard():
+        try:
+            for name, mirror in chosen(settings, names).items():
+                for finding in chain(probe.check(name, mirror, clock), probe.check_sql(name, mirror, session)):
+                    stdout().print(tables.finding(finding), soft_wrap=True)
+                    invocation.worsen(finding.exit_code)
+        finally:
+            session.stop()
     return invocation.exit_code
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from relay_pipelines.cli.context import Invocation, chosen
+from relay_pipelines.cli.session import Session
 from relay_pipelines.console import say, tables
 from relay_pipelines.console.progress import progress
 from relay_pipelines.console.words import count, plural, stderr, stdout
@@ -18,7 +19,7 @@ from relay_pipelines.driver.result import INTERRUPTED, RunResult
 from relay_pipelines.driver.run import run as copy
 from relay_pipelines.driver.signals import Stop
 from relay_pipelines.errors import RelayError
-from relay_pipelines.settings import Metrics, Mirror, Spark
+from relay_pipelines.settings import Metrics, Mirror
 
 if TYPE_CHECKING:
     from relay_pipelines.metrics import MetricsObserver
@@ -29,7 +30,7 @@ def run(invocation: Invocation, names: Sequence[str], topic: str | None) -> int:
     settings = invocation.settings()
     mirrors = chosen(settings, names)
     stop = Stop()
-    session = _Session(settings.spark, stop, verbose=invocation.debug)
+    session = Session(settings.spark, stop, verbose=invocation.debug)
     with stop.heard(), _metrics(settings.metrics) as metrics:
         try:
             for name, mirror in mirrors.items():
@@ -43,36 +44,8 @@ def run(invocation: Invocation, names: Sequence[str], topic: str | None) -> int:
     return invocation.exit_code
 
 
-class _Session:
-    """The Spark session, started when first asked for."""
-
-    def __init__(self, spark: Spark, stop: Stop, *, verbose: bool) -> None:
-        self.asked_to_stop = stop
-        self._spark = spark
-        self._verbose = verbose
-        self._session: Any = None
-
-    def __call__(self) -> Any:
-        """Return the session."""
-        if self._session is None:
-            from relay_pipelines.spark.session import connect
-
-            # cut short, it would leave a JVM behind that never ends
-            with self.asked_to_stop.shielded():
-                self._session = connect(self._spark.master, self._spark.remote, self._spark.conf, verbose=self._verbose)
-        return self._session
-
-    def stop(self) -> None:
-        """End the session if there is one."""
-        if self._session is not None:
-            from relay_pipelines.spark.session import end
-
-            end(self._session)
-            self._session = None
-
-
 def _mirror(
-    invocation: Invocation, name: str, mirror: Mirror, topic: str | None, session: _Session, metrics: MetricsObserver | None
+    invocation: Invocation, name: str, mirror: Mirror, topic: str | None, session: Session, metrics: MetricsObserver | None
 ) -> None:
     """Copy one mirror; what fails is said and counted, and does not stop the next."""
     try:

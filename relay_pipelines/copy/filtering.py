@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
-from relay_pipelines.copy.user_class import construct, record_error
+from relay_pipelines.copy.user_class import FILTER, construct, record_error
 from relay_pipelines.errors import FilterError
 from relay_pipelines.model import ClassSpec, TopicPartition
 
@@ -34,7 +34,7 @@ def load(spec: ClassSpec) -> Filter:
     Raises:
         ConfigError: as `construct`.
     """
-    found: Filter = construct(spec, "filter", "keep", "record")
+    found: Filter = construct(spec, FILTER)
     return found
 
 

@@ -8,7 +8,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from relay_pipelines.copy.columns import TYPES, Row, rows_of
-from relay_pipelines.copy.user_class import construct, record_error
+from relay_pipelines.copy.user_class import TRANSFORM, construct, record_error
 from relay_pipelines.errors import FilterError
 from relay_pipelines.model import SELECTABLE, ClassSpec, TopicPartition
 
@@ -31,7 +31,7 @@ def load(spec: ClassSpec) -> Transform:
     Raises:
         ConfigError: as `construct`.
     """
-    found: Transform = construct(spec, "transform", "transform", "batch")
+    found: Transform = construct(spec, TRANSFORM)
     return found
 
 

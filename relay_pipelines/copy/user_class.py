@@ -6,29 +6,49 @@ import importlib
 import importlib.metadata
 import json
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 from relay_pipelines.errors import ConfigError, FilterError
-from relay_pipelines.model import ClassSpec, TopicPartition
+from relay_pipelines.model import ClassSpec, Handling, TopicPartition
 
 
-def construct(spec: ClassSpec, kind: str, method: str, argument: str) -> Any:
-    """Construct a `filter` or a `transform`, which must have this method of one argument.
+class Kind(NamedTuple):
+    """What a class is for; its entry points are those of the group `relay_pipelines.<name>s`."""
 
-    Entry points are those of the group `relay_pipelines.filters`, or `relay_pipelines.transforms`.
+    name: str
+    method: str
+
+
+FILTER, TRANSFORM = Kind("filter", "keep(record)"), Kind("transform", "transform(batch)")
+
+
+def construct_all(handling: Handling) -> None:
+    """Construct what a topic's records go through, and forget it.
+
+    Raises:
+        ConfigError: as `construct`.
+    """
+    for spec in handling.filters:
+        construct(spec, FILTER)
+    if handling.transform is not None:
+        construct(handling.transform, TRANSFORM)
+
+
+def construct(spec: ClassSpec, kind: Kind) -> Any:
+    """Construct a class of this kind.
 
     Raises:
         ConfigError: there is no such class, it cannot be imported, refuses its configuration, or is none of this kind.
     """
-    where = f"{kind} {spec.name!r}"
+    where = f"{kind.name} {spec.name!r}"
     try:
-        found = _class(spec, kind)(**json.loads(spec.config))
+        found = _class(spec, kind.name)(**json.loads(spec.config))
     except ConfigError:
         raise
     except Exception as error:
         raise ConfigError(f"{where} cannot be constructed: {_line(error)}", remedy="see its config") from error
-    if not callable(getattr(found, method, None)):
-        raise ConfigError(f"{where} has no method {method}({argument})", remedy="see docs/filters.md")
+    if not callable(getattr(found, kind.method.partition("(")[0], None)):
+        raise ConfigError(f"{where} has no method {kind.method}", remedy="see docs/filters.md")
     return found
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
-from relay_pipelines.copy import filtering
+from relay_pipelines.copy import user_class
 from relay_pipelines.copy.clock import Clock
 from relay_pipelines.driver import configs, permissions, planning, survey, topics
 from relay_pipelines.driver.survey import NEEDED_CONFIGS, Survey
@@ -53,11 +54,14 @@ class Finding:
 
 def check(name: str, mirror: Mirror, clock: Clock) -> Iterator[Finding]:
     """Yield what is found, cluster by cluster, then topic by topic; the topics only if all clusters answer."""
-    for one in mirror.filters:
-        try:
-            filtering.load(one.spec)
-        except ConfigError as error:
-            yield _error(f"{name}: filters", error)
+    for settings in mirror.record_settings:
+        specs = [(user_class.FILTER, one.spec) for one in settings.filters]
+        specs += [(user_class.TRANSFORM, settings.transform.spec)] if settings.transform else []
+        for purpose, spec in specs:
+            try:
+                user_class.construct(spec, purpose)
+            except ConfigError as error:
+                yield _error(name, error)
     timeout_ms = mirror.copy_options.request_timeout_ms
     answered = True
     clusters: list[tuple[Cluster, type[RetriableError]]] = [(node, SourceError) for node in mirror.nodes]
@@ -72,6 +76,22 @@ def check(name: str, mirror: Mirror, clock: Clock) -> Iterator[Finding]:
             yield from _topics(name, mirror, survey.take(name, mirror, clock, patient=False), clock)
         except RelayError as error:
             yield _error(name, error)
+
+
+def check_sql(name: str, mirror: Mirror, session: Callable[[], Any]) -> Iterator[Finding]:
+    """Yield what Spark has against the SQL of a mirror.
+
+    Args:
+        session: gives the Spark session; called only if there is SQL.
+    """
+    for settings in mirror.record_settings:
+        if settings.where or settings.select:
+            from relay_pipelines.spark import rows
+
+            try:
+                rows.check(session(), (settings.where or "", tuple(settings.select.items())))
+            except RelayError as error:
+                yield _error(name, error)
 
 
 def _probe(name: str, mirror: Mirror, client: ClusterClient, *, at_source: bool) -> Iterator[Finding]:

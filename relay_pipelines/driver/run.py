@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from relay_pipelines.copy import filtering
+from relay_pipelines.copy import user_class
 from relay_pipelines.copy.clock import Clock
 from relay_pipelines.copy.writer import transactional_id
 from relay_pipelines.driver import configs, quarantine, topics
@@ -16,18 +15,15 @@ from relay_pipelines.driver.follow import LedgerFollower
 from relay_pipelines.driver.owning import take_over
 from relay_pipelines.driver.planning import RunPlan
 from relay_pipelines.driver.result import RunResult, tally
+from relay_pipelines.driver.submission import Submission
 from relay_pipelines.errors import DestinationError, RelayError
-from relay_pipelines.model import CopyJob, CopyOptions, CopyRange, LedgerEntry, Outcome
-from relay_pipelines.plan.packing import pack
+from relay_pipelines.model import CopyJob, CopyRange, LedgerEntry
 from relay_pipelines.settings import Mirror
-from relay_pipelines.spark import job as spark_job
-from relay_pipelines.spark import session as spark_session
 from relay_pipelines.wire.cluster import LATEST, READ_COMMITTED, READ_UNCOMMITTED, ClusterClient
 
 _POLL_SECONDS = 0.5
 _VISIBLE_SECONDS = 5.0
 _VISIBLE_POLL_SECONDS = 0.01
-_CANCEL_SECONDS = 2.0
 
 
 class Observer(Protocol):
@@ -83,8 +79,8 @@ def run(
             plan = replace(plan, survey=survey)
         ranges = plan.ranges
         if ranges:
-            for spec in {spec for one in ranges for spec in one.handling.filters}:
-                filtering.load(spec)  # what is wrong with it is wrong for every task
+            for handling in {one.handling for one in ranges}:
+                user_class.construct_all(handling)  # what is wrong with one is wrong for every task
             topics.create(plan.survey, mirror.destination.replication_factor, options.request_timeout_ms, clock)
             follower.start()
             job = CopyJob(
@@ -99,10 +95,10 @@ def run(
             )
             spark = session()
             copying = clock.monotonic()
-            submission = _Submission(spark, job, ranges, plan)
+            submission = Submission(spark, job, ranges, plan.sizes_bytes, clock)
             _watch(submission, follower, result, observers, stop)
             result.copying_seconds = clock.monotonic() - copying
-            if result.interrupted or submission.error is not None:
+            if result.interrupted or submission.errors:
                 _fence(job, ranges, clock)
             _count(follower.finish(), result, observers)
             _wait_until_visible(job, ranges, clock)
@@ -120,53 +116,8 @@ def run(
     return result
 
 
-class _Submission:
-    """The Spark job on a thread of its own, so that the main thread can watch it and hear Ctrl-C."""
-
-    def __init__(self, session: Any, job: CopyJob, ranges: Sequence[CopyRange], plan: RunPlan) -> None:
-        self._session = session
-        slots = spark_session.slots(session)
-        self._groups = pack(ranges, slots, plan.sizes_bytes, job.options.parallelism)
-        self._job = replace(job, options=_share(job.options, min(slots, len(self._groups))))
-        self._groups = [[_with_share(one, self._groups) for one in group] for group in self._groups]
-        self._tag = f"relay-{job.run_id}"
-        self._thread = threading.Thread(target=self._submit, name=self._tag, daemon=True)
-        self.outcomes: list[Outcome] = []
-        self.error: RelayError | None = None
-        self._thread.start()
-
-    def ended(self, within_seconds: float) -> bool:
-        self._thread.join(within_seconds)
-        return not self._thread.is_alive()
-
-    def cancel(self) -> None:
-        """End the job and its tasks; when this returns, none of them begins another range."""
-        spark_job.cancel(self._session, self._tag)
-        self.ended(_CANCEL_SECONDS)
-        spark_session.end(self._session)
-
-    def _submit(self) -> None:
-        try:
-            self.outcomes = spark_job.submit(self._session, self._job, self._groups, self._tag)
-        except RelayError as error:
-            self.error = error
-
-
-def _share(options: CopyOptions, tasks: int) -> CopyOptions:
-    """The share that each of the tasks running at the same time has of the bytes per second."""
-    return replace(options, max_bytes_per_second=-(-options.max_bytes_per_second // max(1, tasks)))
-
-
-def _with_share(one: CopyRange, groups: Sequence[Sequence[CopyRange]]) -> CopyRange:
-    if one.handling.options is None:
-        return one
-    topic = one.source.topic_partition.topic
-    tasks = sum(any(each.source.topic_partition.topic == topic for each in group) for group in groups)
-    return replace(one, handling=replace(one.handling, options=_share(one.handling.options, tasks)))
-
-
 def _watch(
-    submission: _Submission, follower: LedgerFollower, result: RunResult, observers: Sequence[Observer], stop: Callable[[], bool]
+    submission: Submission, follower: LedgerFollower, result: RunResult, observers: Sequence[Observer], stop: Callable[[], bool]
 ) -> None:
     try:
         while not submission.ended(_POLL_SECONDS) and not result.interrupted:
@@ -178,8 +129,8 @@ def _watch(
     if result.interrupted:
         submission.cancel()
     result.outcomes = submission.outcomes
-    if submission.error is not None and not result.interrupted:
-        result.errors.append(submission.error)
+    if not result.interrupted:
+        result.errors += submission.errors
 
 
 def _count(entries: Sequence[LedgerEntry], result: RunResult, observers: Sequence[Observer]) -> None:

@@ -113,6 +113,11 @@ class Mirror(RecordSettings):
         return self
 
     @property
+    def record_settings(self) -> list[RecordSettings]:
+        """The mirror's own, and those of its overrides."""
+        return [self, *self.topics.overrides.values()]
+
+    @property
     def all_lanes(self) -> dict[str, Lane]:
         """The lanes by name: those of overrides, then those that are given."""
         own = {

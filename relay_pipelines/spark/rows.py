@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
+from itertools import accumulate, pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +19,7 @@ from relay_pipelines.copy.clock import SystemClock
 from relay_pipelines.copy.columns import COLUMNS
 from relay_pipelines.copy.row_copier import write_rows
 from relay_pipelines.copy.rows import ALWAYS, NOTE, RANGE, read_rows, schema
-from relay_pipelines.errors import ConfigError
+from relay_pipelines.errors import ConfigError, FilterError, RelayError
 from relay_pipelines.model import CopyJob, CopyRange, Handling, Outcome
 from relay_pipelines.spark.job import SCHEMA, arrow, collect
 
@@ -52,22 +54,81 @@ def submit(session: Any, job: CopyJob, groups: Sequence[Sequence[CopyRange]], sq
     Raises:
         RelayError: Spark gave the job up. What was committed until then is in the ledger.
     """
-    where, select = sql
     ranges = [one for group in groups for one in group]
-    starts = [sum(map(len, groups[:at])) for at in range(len(groups))]
-    indices = [range(start, start + len(group)) for start, group in zip(starts, groups, strict=True)]
-    named = [name for name in COLUMNS if re.search(rf"\b{name}\b", f"{where} {select}", re.IGNORECASE)]
-    columns = list(dict.fromkeys([*ALWAYS, *named]))
 
     def frame() -> Any:
-        tasks = session.range(0, len(groups), 1, len(groups))
-        rows = tasks.mapInArrow(partial(_read, job, ranges, indices, columns), schema(columns))
-        if where:
-            rows = rows.where(f"{NOTE} IS NOT NULL OR ({where})")
-        made = rows.selectExpr(NOTE, RANGE, *(_column(name, dict(select)) for name in ALWAYS))
-        return made.mapInArrow(partial(_write, job, ranges), SCHEMA)
+        return _made(session, job, groups, sql).mapInArrow(partial(_write, job, ranges), SCHEMA)
 
     return collect(session, frame, tag)
+
+
+def failing(session: Any, job: CopyJob, ranges: Sequence[CopyRange], sql: Sql, tag: str) -> FilterError | None:
+    """Look for the record on which the SQL fails, by halves, and return its error; nothing is written.
+
+    Spark itself does not say which one it was. The cost is about twice that of reading the range, and twenty small jobs.
+
+    Raises:
+        RelayError: Spark gave a job up for another reason.
+    """
+    for one in ranges:
+        start = one.source.start if one.checkpoint is None else one.checkpoint.next_offset
+        end, error = one.source.end, None
+        while end > start:
+            middle = end if error is None else (start + end) // 2
+            found = _fails(
+                session, job, replace(one, checkpoint=None, source=replace(one.source, start=start, end=middle)), sql, tag
+            )
+            if found is None and error is None:
+                break
+            if found is None:
+                start = middle
+            else:
+                end, error = middle, found
+            if end - start == 1 and error is not None:
+                return FilterError(
+                    f"SQL failed on the record: {error}",
+                    remedy="let it cope with such records, as with try_cast; run again to go on",
+                    topic_partition=one.source.topic_partition,
+                    offset=start,
+                )
+    return None
+
+
+def is_of_sql(error: RelayError) -> bool:
+    """Whether Spark gave a job up because of what its SQL met."""
+    cause = error.__cause__
+    return isinstance(cause, PySparkException) and bool(cause.getCondition())
+
+
+def _fails(session: Any, job: CopyJob, one: CopyRange, sql: Sql, tag: str) -> str | None:
+    try:
+        collect(session, lambda: _made(session, job, [[one]], sql).mapInArrow(_nothing, SCHEMA), tag)
+    except RelayError as error:
+        if not is_of_sql(error):
+            raise
+        return _first_line(error.__cause__ or error)
+    return None
+
+
+def _made(session: Any, job: CopyJob, groups: Sequence[Sequence[CopyRange]], sql: Sql) -> Any:
+    """The rows of all groups, one Spark partition each, behind predicate and expressions."""
+    where, select = sql
+    ranges = [one for group in groups for one in group]
+    starts = list(accumulate(map(len, groups), initial=0))
+    indices = [range(start, end) for start, end in pairwise(starts)]
+    named = [name for name in COLUMNS if re.search(rf"\b{name}\b", f"{where} {select}", re.IGNORECASE)]
+    columns = list(dict.fromkeys([*ALWAYS, *named]))
+    tasks = session.range(0, len(groups), 1, len(groups))
+    rows = tasks.mapInArrow(partial(_read, job, ranges, indices, columns), schema(columns))
+    if where:
+        rows = rows.where(f"{NOTE} IS NOT NULL OR ({where})")
+    return rows.selectExpr(NOTE, RANGE, *(_column(name, dict(select)) for name in ALWAYS))
+
+
+def _nothing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for _ in batches:
+        pass
+    yield from ()
 
 
 def _column(name: str, select: dict[str, str]) -> str:
@@ -90,5 +151,5 @@ def _write(job: CopyJob, ranges: list[CopyRange], batches: Iterator[pa.RecordBat
         yield from arrow(outcome)
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(error: BaseException) -> str:
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -238,6 +238,12 @@ def test_sql_that_spark_does_not_take(local_session: Any) -> None:
 
 
 def test_sql_that_fails_on_a_record(local_session: Any, mirror: Mirror) -> None:
-    """Nothing behind it is copied."""
-    with pytest.raises(RelayError, match="CAST_INVALID_INPUT"):
-        copy(local_session, mirror, Handling(where="CAST(CAST(key AS STRING) AS INT) = 1"))
+    """Nothing behind it is copied; the record is found by halves, in the range that has it."""
+    sql = "CAST(CAST(value AS STRING) AS INT) / IF(offset = 37, 0, 1) >= 0"
+    handling = Handling(where=sql)
+    with pytest.raises(RelayError, match="DIVIDE_BY_ZERO") as caught:
+        copy(local_session, mirror, handling)
+    assert rows.is_of_sql(caught.value)
+    wanted = [replace(mirror.range(start, end), handling=handling) for start, end in ((0, 30), (36, 40))]
+    found = rows.failing(local_session, mirror.job, wanted, rows.sql_of(handling), "look")
+    assert str(found).startswith(f"{mirror.at} at offset 37: SQL failed on the record: [DIVIDE_BY_ZERO]")

@@ -1,0 +1,151 @@
+"""The Spark jobs of a run, on threads of their own: one for what is copied as it is, one for each SQL that topics have."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from tenacity import Retrying, retry_if_result, stop_after_attempt
+
+from relay_pipelines.copy import checkpoint as checkpoints
+from relay_pipelines.copy.backoff import backoff
+from relay_pipelines.copy.clock import Clock
+from relay_pipelines.errors import DestinationError, RelayError
+from relay_pipelines.model import CopyJob, CopyOptions, CopyRange, Outcome, Status, TopicPartition
+from relay_pipelines.plan.packing import pack
+from relay_pipelines.spark import job as spark_job
+from relay_pipelines.spark import session as spark_session
+from relay_pipelines.wire.cluster import ClusterClient
+
+if TYPE_CHECKING:
+    from relay_pipelines.spark.rows import Sql
+
+_CANCEL_SECONDS = 2.0
+_MAY_PASS = frozenset({"DestinationError", "AbortableError"})
+
+Groups = Sequence[Sequence[CopyRange]]
+
+
+class Submission:
+    """The jobs, submitted at once, so that the main thread can watch them and hear Ctrl-C.
+
+    Args:
+        sizes_bytes: estimated bytes of a range by its source topic-partition, where they are known.
+    """
+
+    def __init__(
+        self,
+        session: Any,
+        job: CopyJob,
+        ranges: Sequence[CopyRange],
+        sizes_bytes: Mapping[TopicPartition, int],
+        clock: Clock,
+    ) -> None:
+        self._session = session
+        self._clock = clock
+        self._tag = f"relay-{job.run_id}"
+        slots = spark_session.slots(session)
+        alike: dict[Sql | None, list[CopyRange]] = defaultdict(list)
+        for one in ranges:
+            alike[(one.handling.where, one.handling.select) if one.handling.in_rows else None].append(one)
+        packed = {sql: pack(some, slots, sizes_bytes, job.options.parallelism) for sql, some in alike.items()}
+        groups = [group for some in packed.values() for group in some]
+        self._job = replace(job, options=_share(job.options, min(slots, len(groups))))
+        self.outcomes: list[Outcome] = []
+        self.errors: list[RelayError] = []
+        self._threads = [
+            threading.Thread(target=self._submit, name=self._tag, daemon=True, args=(sql, _with_shares(some, groups)))
+            for sql, some in packed.items()
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def ended(self, within_seconds: float) -> bool:
+        """Wait for the jobs, and return whether all have ended."""
+        deadline = time.monotonic() + within_seconds
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def cancel(self) -> None:
+        """End the jobs and their tasks; when this returns, none of them begins another range."""
+        spark_job.cancel(self._session, self._tag)
+        self.ended(_CANCEL_SECONDS)
+        spark_session.end(self._session)
+
+    def _submit(self, sql: Sql | None, groups: Groups) -> None:
+        try:
+            if sql is None:
+                self.outcomes += spark_job.submit(self._session, self._job, groups, self._tag)
+            else:
+                self._submit_rows(sql, groups)
+        except RelayError as error:
+            self.errors.append(error)
+
+    def _submit_rows(self, sql: Sql, groups: Groups) -> None:
+        """Copy rows; what the destination did not take and may take later is read again, from its checkpoint on."""
+        from relay_pipelines.spark import rows
+
+        rows.check(self._session, sql)
+        outcomes: dict[TopicPartition, Outcome] = {}
+        waiting = groups
+
+        def copy() -> Groups:
+            nonlocal waiting
+            waiting = self._as_they_stand(waiting) if outcomes else waiting
+            try:
+                found = rows.submit(self._session, self._job, waiting, sql, self._tag)
+            except RelayError as error:
+                if rows.is_of_sql(error):
+                    ranges = [one for group in self._as_they_stand(waiting) for one in group]
+                    raise rows.failing(self._session, self._job, ranges, sql, self._tag) or error from error
+                raise
+            outcomes.update({outcome.range.topic_partition: outcome for outcome in found})
+            again = [[one for one in group if _may_pass(outcomes[one.source.topic_partition])] for group in waiting]
+            waiting = [group for group in again if group]
+            return waiting
+
+        options = self._job.options
+        Retrying(
+            retry=retry_if_result(bool),
+            stop=stop_after_attempt(options.max_attempts),
+            wait=backoff(options),
+            sleep=self._clock.sleep,
+            retry_error_callback=lambda _: None,
+        )(copy)
+        self.outcomes += outcomes.values()
+
+    def _as_they_stand(self, groups: Groups) -> Groups:
+        """The ranges with the checkpoints that are committed by now."""
+        job = self._job
+        with ClusterClient(job.destination, DestinationError, f"relay-{job.mirror}", job.options.request_timeout_ms) as client:
+            known = checkpoints.read_all(client, job.mirror, self._clock).checkpoints
+        # from the start of the checkpoint's home on: where the task reads it anew does not matter here
+        return [[replace(one, checkpoint=known.get(one.source.topic_partition)) for one in group] for group in groups]
+
+
+def _may_pass(outcome: Outcome) -> bool:
+    return outcome.status is Status.FAILED and outcome.error_kind in _MAY_PASS
+
+
+def _share(options: CopyOptions, tasks: int) -> CopyOptions:
+    """The share that each of the tasks running at the same time has of the bytes per second."""
+    return replace(options, max_bytes_per_second=-(-options.max_bytes_per_second // max(1, tasks)))
+
+
+def _with_shares(some: Groups, groups: Groups) -> Groups:
+    """Give the ranges of topics with options of their own their share among all groups."""
+    tasks: dict[str, int] = defaultdict(int)
+    for group in groups:
+        for topic in {one.source.topic_partition.topic for one in group}:
+            tasks[topic] += 1
+    return [[_with_share(one, tasks[one.source.topic_partition.topic]) for one in group] for group in some]
+
+
+def _with_share(one: CopyRange, tasks: int) -> CopyRange:
+    options = one.handling.options
+    return one if options is None else replace(one, handling=replace(one.handling, options=_share(options, tasks)))
