@@ -21,6 +21,7 @@ from relay_pipelines.driver.survey import Survey
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.model import Cluster, CopyJob, TopicPartition
 from relay_pipelines.settings import Mirror
+from relay_pipelines.wire.admin import ConfigValue
 from tests.copying import KEPT, ensure_homes
 from tests.independent import Record, client, configure, create, delete, until, write
 
@@ -161,7 +162,21 @@ def test_topics_of_others_are_left_alone(followed: Followed) -> None:
     assert (found.topic, found.is_ours) == (f"copy.{other}", False)
     assert found.remedy(sync=True) == "it is left alone until the mirror has copied to the topic"
     assert configs.follow(taken, TIMEOUT_MS, CLOCK) == (taken, [])
+    configure(followed.source, ResourceType.TOPIC, followed.topic, segment_ms=5_000_000)
+    until(lambda: "segment.ms" in followed.differences(), "the configuration")
+    assert [one.key for one in followed.run(sync_configs=True).reconfigured] == ["segment.ms"]
     assert own_configs(followed.destination, f"copy.{other}") == {"retention.ms": "8000000"}
+
+
+def test_what_the_destinations_brokers_set_holds(followed: Followed) -> None:
+    """Where the source sets nothing, and the destination's topic does not either, its brokers decide: that is no difference."""
+    taken = followed.surveyed()
+    there = taken.destination_configs[followed.copy_of]
+    of_the_broker = {**there, "segment.ms": ConfigValue("5000000", is_default=False, is_own=False)}
+    assert configs.differences(replace(taken, destination_configs={followed.copy_of: of_the_broker})) == []
+    of_the_topic = {**there, "segment.ms": ConfigValue("5000000", is_default=False, is_own=True)}
+    (found,) = configs.differences(replace(taken, destination_configs={followed.copy_of: of_the_topic}))
+    assert (found.key, found.wanted) == ("segment.ms", None)
 
 
 def test_a_topic_that_sources_are_pinned_to(followed: Followed) -> None:
