@@ -13,7 +13,7 @@ from benchmarks.values import PARTITIONS, Extent
 from relay_pipelines.copy import checkpoint, ledger
 from relay_pipelines.copy.clock import SystemClock
 from relay_pipelines.copy.reader import read
-from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.embedded import EmbeddedCluster, Listener
 from relay_pipelines.errors import SourceError
 from relay_pipelines.model import Cluster, OffsetRange, TopicPartition
 from relay_pipelines.wire.admin import NewTopic, create_topics
@@ -42,8 +42,9 @@ _SCAN_BYTES = 4 << 20
 
 
 def embedded(name: str) -> EmbeddedCluster:
-    """A broker with a heap like a real one's."""
-    return EmbeddedCluster(name, config=_BROKER_CONFIG, jvm_options=(f"-Xms{BROKER_HEAP}", f"-Xmx{BROKER_HEAP}", "-XX:+UseG1GC"))
+    """A broker with a heap like a real one's; plain, and with a TLS listener beside."""
+    options = (f"-Xms{BROKER_HEAP}", f"-Xmx{BROKER_HEAP}", "-XX:+UseG1GC")
+    return EmbeddedCluster(name, listeners=(Listener.PLAINTEXT, Listener.SSL), config=_BROKER_CONFIG, jvm_options=options)
 
 
 def create_topic(cluster: Cluster, topic: str, configs: Mapping[str, str] | None = None, partitions: int = PARTITIONS) -> None:

@@ -16,11 +16,11 @@ from benchmarks.contenders.contract import Contender
 from benchmarks.contenders.mirrormaker import MirrorMaker
 from benchmarks.contenders.relay_process import COMMAND, RelayProcess
 from benchmarks.contenders.relay_spark import RelaySpark
-from benchmarks.contenders.relay_task import RelayTask
+from benchmarks.contenders.relay_task import RelayTask, RelayTls
 from benchmarks.inputs import CODEC_NAMES, Input
 from benchmarks.profiling import profile
 from benchmarks.values import Case, Cost, Extent, Result
-from relay_pipelines.model import Cluster
+from relay_pipelines.embedded import EmbeddedCluster, Listener
 
 LIMIT_SECONDS = 180.0
 PROFILED = ("1k-128k", "compacted", "one-record")
@@ -65,7 +65,7 @@ def run(
     ):
         clusters.create_own_topics(destination.cluster())
         for wanted in inputs:
-            bench = _Bench(wanted, source.cluster(), destination.cluster(), figures, progress)
+            bench = _Bench(wanted, source, destination, figures, progress)
             bench.run(contenders, repetitions)
             keep(figures)
     return figures
@@ -73,7 +73,7 @@ def run(
 
 @contextmanager
 def _contenders(folder: Path, figures: Figures) -> Iterator[list[Contender]]:
-    contenders: list[Contender] = [RelaySpark(), RelayTask(), ConfluentLoop(), MirrorMaker(folder)]
+    contenders: list[Contender] = [RelaySpark(), RelayTask(), RelayTls(), ConfluentLoop(), MirrorMaker(folder)]
     if COMMAND.exists() and importlib.util.find_spec("relay_pipelines.cli"):
         contenders.insert(0, RelayProcess(folder))
     else:
@@ -91,8 +91,8 @@ class _Bench:
     """One input."""
 
     wanted: Input
-    source: Cluster
-    destination: Cluster
+    source: EmbeddedCluster
+    destination: EmbeddedCluster
     figures: Figures
     progress: Callable[[str], None]
 
@@ -102,7 +102,7 @@ class _Bench:
 
     def run(self, contenders: Sequence[Contender], repetitions: int) -> None:
         self.progress(f"{self.wanted.title}: filling the source")
-        extents = clusters.make_input(self.source, self.topic, self.wanted)
+        extents = clusters.make_input(self.source.cluster(), self.topic, self.wanted)
         self.figures.inputs.append(self.wanted)
         self.figures.extents[self.wanted.name] = extents
         for repetition in range(1, repetitions + 1):
@@ -113,7 +113,7 @@ class _Bench:
         if self.wanted.name in PROFILED:
             with self._case("profile", extents) as case:
                 self.figures.profiles[self.wanted.name] = profile(case)
-        clusters.delete_topics(self.source, self.topic)
+        clusters.delete_topics(self.source.cluster(), self.topic)
 
     def _measure(self, contender: Contender, repetition: int, extents: tuple[Extent, ...]) -> None:
         short = "".join(character if character.isalnum() else "-" for character in contender.name.lower()).replace("--", "-")
@@ -122,7 +122,7 @@ class _Bench:
                 cost = contender.copy(case)
             except Exception as error:  # noqa: BLE001 - one contender's failure must not cost the others their figures
                 cost = Cost(error=f"{type(error).__name__}: {error}")
-            found = clusters.scan(self.destination, case.destination_topic)
+            found = clusters.scan(case.destination, case.destination_topic)
         if not cost.error and [one.records for one in found] != [one.records for one in extents]:
             expected = [one.records for one in extents]
             cost = dataclasses.replace(cost, error=f"{[one.records for one in found]} records arrived where {expected} were due")
@@ -135,13 +135,14 @@ class _Bench:
     def _case(self, attempt: str, extents: tuple[Extent, ...]) -> Iterator[Case]:
         """A fresh destination topic, and no dirty pages of whoever was before."""
         codec = CODEC_NAMES[self.wanted.codec]
-        case = Case(attempt, self.source, self.destination, self.topic, extents, codec, LIMIT_SECONDS)
-        clusters.create_topic(self.destination, case.destination_topic)
+        plain, tls = ((self.source.cluster(one), self.destination.cluster(one)) for one in (Listener.PLAINTEXT, Listener.SSL))
+        case = Case(attempt, *plain, self.topic, extents, codec, LIMIT_SECONDS, tls)
+        clusters.create_topic(case.destination, case.destination_topic)
         os.sync()
         try:
             yield case
         finally:
-            clusters.delete_topics(self.destination, case.destination_topic)
+            clusters.delete_topics(case.destination, case.destination_topic)
 
 
 def _line(result: Result) -> str:

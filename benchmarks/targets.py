@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from benchmarks.contenders.mirrormaker import MirrorMaker
 from benchmarks.contenders.relay_spark import RelaySpark
-from benchmarks.contenders.relay_task import RelayTask
+from benchmarks.contenders.relay_task import RelayTask, RelayTls
 from benchmarks.medians import median_of, peak_memory_bytes, ratio
 from benchmarks.run import Figures
 
@@ -16,6 +16,7 @@ _CPU_RATIO = 1 / 15
 _CPU_PER_GB = 1.3
 _RECORDS_PER_SECOND = 400_000
 _MEMORY_BYTES = 200_000_000
+_TLS_SHARE = 0.5
 _LARGE_BATCHES = ("1k-128k", "100b-128k")
 
 
@@ -45,6 +46,7 @@ def targets(figures: Figures) -> Iterator[Target]:
         relay = median_of(figures, "one-record", contender)
         if relay and (rate := relay.per_second()) is not None:
             yield _rate(f"one-record batches, coalesced: {contender}", rate)
+    yield from _beside_plain(figures)
     for contender in (RelayTask.name, RelaySpark.name):
         if (used_bytes := peak_memory_bytes(figures, contender)) is not None:
             reached = used_bytes < _MEMORY_BYTES
@@ -62,6 +64,16 @@ def _beside_mirrormaker(figures: Figures, name: str) -> Iterator[Target]:
         )
     if cpu := ratio(relay.of("copy_cpu_seconds"), other.of("copy_cpu_seconds")):
         yield Target(f"CPU of the copy phase beside MirrorMaker 2's: {title}", "≤ 1/15", f"1/{1 / cpu:.1f}", cpu <= _CPU_RATIO)
+
+
+def _beside_plain(figures: Figures) -> Iterator[Target]:
+    """Each connection's own work, encryption, is most where batches are large and everything else is least."""
+    for name in _LARGE_BATCHES:
+        plain, tls = median_of(figures, name, RelayTask.name), median_of(figures, name, RelayTls.name)
+        if plain and tls and (share := ratio(tls.per_second(), plain.per_second())):
+            title = next(one.title for one in figures.inputs if one.name == name)
+            what = f"TLS on both sides beside plain, tasks alone: {title}"
+            yield Target(what, f"≥ {_TLS_SHARE:g}x its rate", f"{share:.2f}x", share >= _TLS_SHARE)
 
 
 def _rate(what: str, rate: float) -> Target:

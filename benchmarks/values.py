@@ -35,6 +35,7 @@ class Case:
         extents: of the source topic, by partition.
         codec: the name of the input's compression, for contenders that choose one.
         limit_seconds: after which the contender is stopped.
+        over_tls: source and destination by their TLS listeners.
     """
 
     attempt: str
@@ -44,6 +45,7 @@ class Case:
     extents: tuple[Extent, ...]
     codec: str
     limit_seconds: float
+    over_tls: tuple[Cluster, Cluster] | None = None
 
     @property
     def destination_topic(self) -> str:

