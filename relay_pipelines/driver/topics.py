@@ -16,6 +16,7 @@ from relay_pipelines.wire.cluster import LATEST, READ_COMMITTED, ClusterClient
 
 _DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
 _POLL_SECONDS = 0.05
+_PROVENANCE_BYTES = 64 << 10  # the headers of a record in quarantine
 _OWN = (
     NewTopic(checkpoint.TOPIC, checkpoint.PARTITIONS, checkpoint.CONFIGS),
     NewTopic(ledger.TOPIC, checkpoint.PARTITIONS, ledger.CONFIGS),
@@ -33,21 +34,21 @@ class Limits:
 def missing(survey: Survey) -> list[NewTopic]:
     """Return the mirrored topics to be created, with the partitions they need and the configuration that the source sets.
 
-    Where several source topics share one, the configuration is that of the first.
+    Where several source topics share one, the configuration is that of the first. A quarantine keeps what it has until somebody
+    has looked at it, however old the records are.
     """
     return [
-        NewTopic(
-            name=destination,
-            partitions=count,
-            configs={
-                key: one.value
-                for key, one in survey.source_configs[survey.first_source(destination)].items()
-                if not one.is_default
-            },
-        )
+        NewTopic(destination, count, _configs(survey, destination))
         for destination, count in survey.partitions_needed().items()
         if destination not in survey.destination_topics
     ]
+
+
+def _configs(survey: Survey, destination: str) -> dict[str, str]:
+    source = survey.first_source(destination)
+    if destination != survey.destinations[source]:
+        return {"retention.ms": "-1", "max.message.bytes": str(limits(survey, source).max_message_bytes + _PROVENANCE_BYTES)}
+    return {key: one.value for key, one in survey.source_configs[source].items() if not one.is_default}
 
 
 def needed(survey: Survey) -> list[NewTopic]:

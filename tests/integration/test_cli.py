@@ -10,18 +10,15 @@ import re
 import signal
 import struct
 import subprocess
-import sys
 import termios
 import time
 import urllib.request
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import confluent_kafka
 import pytest
-import yaml
 from confluent_kafka import IsolationLevel
 from confluent_kafka.admin import (
     AclBinding,
@@ -36,9 +33,9 @@ from confluent_kafka.admin import (
 from relay_pipelines.embedded import EmbeddedCluster, Listener
 from relay_pipelines.embedded.ports import free_ports
 from relay_pipelines.model import Cluster, TopicPartition
+from tests.commands import RELAY, configured, environment, error_line, mirror, relay
 from tests.independent import CREATE_TIME, Record, client, create, delete_before, read, until, write
 
-RELAY = Path(sys.executable).parent / "relay"
 PASSWORD = "relay-secret"
 PLAIN, DAMAGED, MANY = 1500, 50, 247_500
 SOON = 20.0
@@ -47,48 +44,9 @@ COPIED_LINE = re.compile(
 )
 
 
-def relay(config: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the command to its end."""
-    command = [RELAY, "--config", config, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=environment())
-
-
-def environment() -> dict[str, str]:
-    return {key: value for key, value in os.environ.items() if key not in {"COLUMNS", "LINES", "NO_COLOR", "RELAY_CONFIG"}}
-
-
-def at(cluster: Cluster) -> dict[str, Any]:
-    """How relay.yaml names a cluster."""
-    named: dict[str, Any] = {"bootstrap_servers": list(cluster.bootstrap_servers)}
-    security = cluster.security
-    if security.protocol != "PLAINTEXT":
-        named["security"] = {key: getattr(security, key) for key in ("protocol", "mechanism", "username", "password")}
-    return named
-
-
-def mirror(source: Cluster, destination: Cluster, *topics: str, **more: Any) -> dict[str, Any]:
-    """One mirror of relay.yaml; `one` is its only node."""
-    node = {"name": "one", **at(source)}
-    return {"source": {"nodes": [node]}, "destination": at(destination), "topics": {"allow": list(topics)}, **more}
-
-
-def configured(folder: Path, mirrors: dict[str, Any], **more: Any) -> Path:
-    path = folder / f"relay-{uuid.uuid4().hex[:8]}.yaml"
-    path.write_text(yaml.safe_dump({"mirrors": mirrors, **more}))
-    return path
-
-
 def numbered(count: int, size: int = 20) -> list[Record]:
     now = (CREATE_TIME, time.time_ns() // 1_000_000)  # older ones would fall to the brokers' retention
     return [Record(b"%d" % number, b"v" * size, (), now) for number in range(count)]
-
-
-def error_line(done: subprocess.CompletedProcess[str]) -> str:
-    """The only line on stderr that is an error; there is no trace."""
-    assert "Traceback" not in done.stderr
-    lines = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert len(lines) == 1, done.stderr
-    return lines[0].removeprefix("error: ")
 
 
 class Copied:

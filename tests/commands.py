@@ -1,0 +1,55 @@
+"""The `relay` command as people run it: configurations written, a process of its own, what it said."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from relay_pipelines.model import Cluster
+
+RELAY = Path(sys.executable).parent / "relay"
+
+
+def relay(config: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command to its end."""
+    command = [RELAY, "--config", config, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=environment())
+
+
+def environment() -> dict[str, str]:
+    return {key: value for key, value in os.environ.items() if key not in {"COLUMNS", "LINES", "NO_COLOR", "RELAY_CONFIG"}}
+
+
+def at(cluster: Cluster) -> dict[str, Any]:
+    """How relay.yaml names a cluster."""
+    named: dict[str, Any] = {"bootstrap_servers": list(cluster.bootstrap_servers)}
+    security = cluster.security
+    if security.protocol != "PLAINTEXT":
+        named["security"] = {key: getattr(security, key) for key in ("protocol", "mechanism", "username", "password")}
+    return named
+
+
+def mirror(source: Cluster, destination: Cluster, *topics: str, **more: Any) -> dict[str, Any]:
+    """One mirror of relay.yaml; `one` is its only node."""
+    node = {"name": "one", **at(source)}
+    return {"source": {"nodes": [node]}, "destination": at(destination), "topics": {"allow": list(topics)}, **more}
+
+
+def configured(folder: Path, mirrors: dict[str, Any], **more: Any) -> Path:
+    path = folder / f"relay-{uuid.uuid4().hex[:8]}.yaml"
+    path.write_text(yaml.safe_dump({"mirrors": mirrors, **more}))
+    return path
+
+
+def error_line(done: subprocess.CompletedProcess[str]) -> str:
+    """The only line on stderr that is an error; there is no trace."""
+    assert "Traceback" not in done.stderr
+    lines = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1, done.stderr
+    return lines[0].removeprefix("error: ")

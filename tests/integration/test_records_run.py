@@ -1,0 +1,164 @@
+"""What a run does with records beside copying them, from relay.yaml to the destination, through the command."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relay_pipelines import settings
+from relay_pipelines.copy.clock import SystemClock
+from relay_pipelines.driver import planning, recount, survey
+from relay_pipelines.driver import run as driver
+from relay_pipelines.driver.result import RunResult
+from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.errors import FilterError
+from relay_pipelines.model import Cluster, CopyOptions, OffsetRange, TopicPartition
+from tests.commands import configured, mirror, relay
+from tests.copying import settled_end
+from tests.independent import CREATE_TIME, Record, create, records_of, write
+
+MODULE = """
+import json
+
+class Country:
+    def __init__(self, country):
+        self.country = country
+
+    def keep(self, record):
+        return json.loads(record.value)["country"] == self.country
+"""
+CLOCK = SystemClock()
+KINDS = ("plain", "filtered", "predicate", "anew", "one", "two")
+COUNTRIES = ("de", "fr", "it", "es")
+
+
+@dataclass
+class Topics:
+    """Topics that are copied in ways of their own: as they are, filtered, by a predicate, made anew, two into one."""
+
+    source: Cluster
+    destination: Cluster
+    prefix: str
+    folder: Path
+
+    def name(self, kind: str) -> str:
+        return f"{self.prefix}.{kind}"
+
+    def config(self, overrides: dict[str, Any] | None = None, **more: Any) -> Path:
+        own = {
+            self.name("filtered"): {
+                "filters": [{"class": f"{self.module}:Country", "config": {"country": "de"}}],
+                "on_record_error": "quarantine",
+                "copy": {"parallelism": 1, "chunk": "1KiB", "coalesce_below": "1KiB", "coalesce_to": "1KiB"},
+            },
+            self.name("predicate"): {"where": "get_json_object(CAST(value AS STRING), '$.country') IN ('de', 'fr')"},
+            self.name("anew"): {"select": {"key": "get_json_object(CAST(value AS STRING), '$.country')"}},
+        }
+        made = mirror(self.source, self.destination, f"{self.prefix}[.].*", **more)
+        made["topics"]["rename"] = {self.name("one"): f"{self.name('both')}:1", self.name("two"): f"{self.name('both')}:1"}
+        made["topics"]["overrides"] = own | (overrides or {})
+        return configured(self.folder, {"handled": made})
+
+    @property
+    def module(self) -> str:
+        return f"filters_{self.prefix.replace('-', '_')}"
+
+    def write(self, count: int) -> None:
+        now = time.time_ns() // 1_000_000
+        records = [
+            Record(b"k", json.dumps({"country": COUNTRIES[number % 4], "n": number}).encode(), (), (CREATE_TIME, now + number))
+            for number in range(count)
+        ]
+        for kind in KINDS:
+            for partition in range(2):
+                write(self.source, TopicPartition(self.name(kind), partition), records[: count // 2], records[count // 2 :])
+
+    def copied(self, kind: str, partition: int) -> list[Record]:
+        at = TopicPartition(self.name(kind), partition)
+        settled_end(self.destination, at)
+        return records_of(self.destination, at)
+
+    def written(self, kind: str, partition: int) -> list[Record]:
+        return records_of(self.source, TopicPartition(self.name(kind), partition))
+
+
+@pytest.fixture
+def topics(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, tmp_path: Path) -> Topics:
+    made = Topics(source_cluster.cluster(), destination_cluster.cluster(), f"records-{uuid.uuid4().hex[:8]}", tmp_path)
+    for kind in KINDS:
+        create(made.source, made.name(kind), 2)
+    (tmp_path / f"{made.module}.py").write_text(MODULE)
+    return made
+
+
+def country(record: Record) -> str:
+    return str(json.loads(record.value or b"")["country"])
+
+
+def run(config: Path, session: Any) -> RunResult:
+    """As `relay run`, in this process."""
+    loaded = settings.load(config).mirror("handled")
+    planned = planning.plan(survey.take("handled", loaded, CLOCK), loaded.start.policy)
+    return driver.run(planned, loaded, lambda: session, [], CLOCK)
+
+
+def test_every_topic_its_own_way(topics: Topics, local_session: Any) -> None:
+    """One run, several Spark jobs; a second run goes on where it ended, and a third finds nothing."""
+    config = topics.config()
+    bad = TopicPartition(topics.name("filtered"), 1)
+    for number in range(2):
+        topics.write(200)
+        write(topics.source, bad, [Record(b"bad", b"no json", (("h", b"1"),))])
+        result = run(config, local_session)
+        assert (result.exit_code, result.errors) == (0, [])
+        assert result.topics[bad.topic].skipped["quarantined"] == 1, number
+        for partition in range(2):
+            assert topics.copied("plain", partition) == topics.written("plain", partition)
+            good = [one for one in topics.written("filtered", partition) if one.key != b"bad"]
+            assert topics.copied("filtered", partition) == [one for one in good if country(one) == "de"]
+            wanted = [one for one in topics.written("predicate", partition) if country(one) in {"de", "fr"}]
+            assert topics.copied("predicate", partition) == wanted
+            made = [one._replace(key=country(one).encode()) for one in topics.written("anew", partition)]
+            assert topics.copied("anew", partition) == made
+        both = topics.copied("both", 1)
+        assert topics.copied("both", 0) == []
+        written = [one for kind in ("one", "two") for partition in range(2) for one in topics.written(kind, partition)]
+        assert sorted(both) == sorted(written)
+    quarantined = topics.copied("filtered.quarantine", 1)
+    assert [(one.key, one.value) for one in quarantined] == [(b"bad", b"no json")] * 2
+    told = dict(quarantined[1].headers)
+    assert told["h"] == b"1"
+    assert (told["relay.topic"], told["relay.partition"], told["relay.offset"]) == (bad.topic.encode(), b"1", b"401")
+    assert told["relay.error"].startswith(b"filter")
+    assert not run(config, local_session).outcomes
+    ranges = [OffsetRange(TopicPartition(topics.name(kind), at), 0, 400) for kind in KINDS for at in range(2)]
+    counted = recount.recount("handled", ranges, topics.destination, CopyOptions(), CLOCK, 0)
+    assert [one.problems for one in counted.values()] == [[]] * len(ranges)
+
+
+def test_bad_sql_is_one_line_at_check(topics: Topics) -> None:
+    """By Spark itself; and so is a class that is not there."""
+    config = topics.config(where="valeu IS NOT NULL", transform={"class": "nowhere:Transform"})
+    checked = relay(config, "check")
+    assert checked.returncode == 2
+    assert "where: Spark does not take 'valeu IS NOT NULL': [UNRESOLVED_COLUMN" in checked.stdout
+    assert "transform 'nowhere:Transform' cannot be imported: ModuleNotFoundError" in checked.stdout
+
+
+def test_a_record_that_sql_fails_on_is_named(topics: Topics, local_session: Any) -> None:
+    """With topic-partition and offset; what the other topics have is copied."""
+    topics.write(20)
+    failing = {topics.name("plain"): {"where": "CAST(get_json_object(CAST(value AS STRING), '$.n') AS INT) / (offset - 7) > 0"}}
+    result = run(topics.config(overrides=failing), local_session)
+    assert result.exit_code == 1
+    (error,) = result.errors
+    assert isinstance(error, FilterError)
+    assert (error.topic_partition and error.topic_partition.topic, error.offset) == (topics.name("plain"), 7)
+    assert "SQL failed on the record: [DIVIDE_BY_ZERO]" in str(error)
+    assert topics.copied("anew", 0) != []
