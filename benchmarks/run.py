@@ -15,6 +15,7 @@ from benchmarks.contenders.confluent_loop import ConfluentLoop
 from benchmarks.contenders.contract import Contender
 from benchmarks.contenders.mirrormaker import MirrorMaker
 from benchmarks.contenders.relay_process import COMMAND, RelayProcess
+from benchmarks.contenders.relay_records import RelayFilter, RelayFrame, RelayWhere
 from benchmarks.contenders.relay_spark import RelaySpark
 from benchmarks.contenders.relay_task import RelayTask, RelayTls
 from benchmarks.inputs import CODEC_NAMES, Input
@@ -73,7 +74,8 @@ def run(
 
 @contextmanager
 def _contenders(folder: Path, figures: Figures) -> Iterator[list[Contender]]:
-    contenders: list[Contender] = [RelaySpark(), RelayTask(), RelayTls(), ConfluentLoop(), MirrorMaker(folder)]
+    contenders: list[Contender] = [RelaySpark(), RelayTask(), RelayTls(), RelayFilter(), RelayWhere()]
+    contenders += [RelayFrame(folder), ConfluentLoop(), MirrorMaker(folder)]
     if COMMAND.exists() and importlib.util.find_spec("relay_pipelines.cli"):
         contenders.insert(0, RelayProcess(folder))
     else:
@@ -105,6 +107,7 @@ class _Bench:
         extents = clusters.make_input(self.source.cluster(), self.topic, self.wanted)
         self.figures.inputs.append(self.wanted)
         self.figures.extents[self.wanted.name] = extents
+        contenders = [one for one in contenders if not one.inputs or self.wanted.name in one.inputs]
         for repetition in range(1, repetitions + 1):
             # another one goes first each time
             first = (repetition - 1) % len(contenders)
@@ -123,6 +126,8 @@ class _Bench:
             except Exception as error:  # noqa: BLE001 - one contender's failure must not cost the others their figures
                 cost = Cost(error=f"{type(error).__name__}: {error}")
             found = clusters.scan(case.destination, case.destination_topic)
+        if not contender.copies:
+            found = extents if not cost.error else ()
         if not cost.error and [one.records for one in found] != [one.records for one in extents]:
             expected = [one.records for one in extents]
             cost = dataclasses.replace(cost, error=f"{[one.records for one in found]} records arrived where {expected} were due")

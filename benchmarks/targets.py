@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from benchmarks.contenders.mirrormaker import MirrorMaker
+from benchmarks.contenders.relay_records import RelayFilter, RelayFrame, RelayWhere
 from benchmarks.contenders.relay_spark import RelaySpark
 from benchmarks.contenders.relay_task import RelayTask, RelayTls
 from benchmarks.medians import median_of, peak_memory_bytes, ratio
 from benchmarks.run import Figures
+from benchmarks.values import LARGE_BATCHES
 
 _RATE_RATIO = 4.0
 _CPU_RATIO = 1 / 15
@@ -17,7 +19,8 @@ _CPU_PER_GB = 1.3
 _RECORDS_PER_SECOND = 400_000
 _MEMORY_BYTES = 200_000_000
 _TLS_SHARE = 0.5
-_LARGE_BATCHES = ("1k-128k", "100b-128k")
+_FRAME = {"100b-128k": 1_500_000, "1k-128k": 350_000}
+_INSIDE = 300_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +35,7 @@ class Target:
 
 def targets(figures: Figures) -> Iterator[Target]:
     """Yield every target whose input was measured."""
-    for name in _LARGE_BATCHES:
+    for name in LARGE_BATCHES:
         yield from _beside_mirrormaker(figures, name)
     relay = median_of(figures, "1k-128k", RelaySpark.name)
     if relay and (used := relay.per_gb("task_cpu_seconds")) is not None:
@@ -47,6 +50,7 @@ def targets(figures: Figures) -> Iterator[Target]:
         if relay and (rate := relay.per_second()) is not None:
             yield _rate(f"one-record batches, coalesced: {contender}", rate)
     yield from _beside_plain(figures)
+    yield from _inside_records(figures)
     for contender in (RelayTask.name, RelaySpark.name):
         if (used_bytes := peak_memory_bytes(figures, contender)) is not None:
             reached = used_bytes < _MEMORY_BYTES
@@ -68,7 +72,7 @@ def _beside_mirrormaker(figures: Figures, name: str) -> Iterator[Target]:
 
 def _beside_plain(figures: Figures) -> Iterator[Target]:
     """Each connection's own work, encryption, is most where batches are large and everything else is least."""
-    for name in _LARGE_BATCHES:
+    for name in LARGE_BATCHES:
         plain, tls = median_of(figures, name, RelayTask.name), median_of(figures, name, RelayTls.name)
         if plain and tls and (share := ratio(tls.per_second(), plain.per_second())):
             title = next(one.title for one in figures.inputs if one.name == name)
@@ -76,7 +80,17 @@ def _beside_plain(figures: Figures) -> Iterator[Target]:
             yield Target(what, f"≥ {_TLS_SHARE:g}x its rate", f"{share:.2f}x", share >= _TLS_SHARE)
 
 
-def _rate(what: str, rate: float) -> Target:
-    return Target(
-        what, f"≥ {_RECORDS_PER_SECOND // 1000} k records/s", f"{rate / 1000:.0f} k records/s", rate >= _RECORDS_PER_SECOND
-    )
+def _inside_records(figures: Figures) -> Iterator[Target]:
+    for name, wanted in _FRAME.items():
+        frame = median_of(figures, name, RelayFrame.name)
+        if frame and (rate := frame.per_second()) is not None:
+            title = next(one.title for one in figures.inputs if one.name == name)
+            yield _rate(f"data source to a counted predicate: {title}", rate, wanted)
+    for contender, what in ((RelayFilter.name, "a trivial filter class"), (RelayWhere.name, "a mirrored where")):
+        found = median_of(figures, "100b-128k", contender)
+        if found and (rate := found.per_second("copy_cpu_seconds")) is not None:
+            yield _rate(f"{what}, 100 B, per CPU second", rate, _INSIDE)
+
+
+def _rate(what: str, rate: float, wanted: int = _RECORDS_PER_SECOND) -> Target:
+    return Target(what, f"≥ {wanted // 1000:,} k records/s", f"{rate / 1000:,.0f} k records/s", rate >= wanted)

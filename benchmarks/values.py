@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from relay_pipelines.model import Cluster, OffsetRange, TopicPartition
 
 PARTITIONS = 2
+LARGE_BATCHES = ("1k-128k", "100b-128k")
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,6 +87,8 @@ class ConfluentLoop:
 
     name = "confluent-kafka loop"
     guarantee = "at least once"
+    inputs: tuple[str, ...] = ()
+    copies = True
 
     def copy(self, case: Case) -> Cost:
         """Run the loops side by side."""

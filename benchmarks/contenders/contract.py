@@ -14,6 +14,10 @@ class Contender(Protocol):
     """In the tables."""
     guarantee: str
     """Exactly once, or what else."""
+    inputs: tuple[str, ...]
+    """Those it takes part in; all if empty."""
+    copies: bool
+    """Whether records are to arrive; one that only reads counts them itself."""
 
     def copy(self, case: Case) -> Cost:
         """Copy the case's topic into its destination topic, which exists and is empty.

@@ -45,6 +45,8 @@ class MirrorMaker:
 
     name = "MirrorMaker 2"
     guarantee = "exactly once"
+    inputs: tuple[str, ...] = ()
+    copies = True
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

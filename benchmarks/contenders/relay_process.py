@@ -23,6 +23,8 @@ class RelayProcess:
 
     name = "relay run, cold"
     guarantee = "exactly once"
+    inputs: tuple[str, ...] = ()
+    copies = True
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

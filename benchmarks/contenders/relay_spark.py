@@ -8,10 +8,10 @@ from typing import Any
 
 import psutil
 
-from benchmarks.contenders.relay_task import works
+from benchmarks.contenders.relay_task import CopyWork, works
 from benchmarks.values import PARTITIONS, Case, Cost
 from relay_pipelines.errors import RelayError
-from relay_pipelines.model import CopyJob, Status
+from relay_pipelines.model import CopyJob, Outcome, Status
 from relay_pipelines.spark.job import submit
 from relay_pipelines.spark.session import connect
 
@@ -21,6 +21,8 @@ class RelaySpark:
 
     name = "relay, warm Spark session"
     guarantee = "exactly once"
+    inputs: tuple[str, ...] = ()
+    copies = True
 
     def __init__(self) -> None:
         self._session: Any = None
@@ -29,9 +31,9 @@ class RelaySpark:
         """Submit the job and wait; the first time, start and warm the session."""
         tasks = works(case)
         session = self._warm(tasks[0].job)
-        before, began = _cpu_by_process(session), time.monotonic()
+        before, began = cpu_by_process(session), time.monotonic()
         try:
-            outcomes = submit(session, tasks[0].job, [[task.range] for task in tasks], case.attempt)
+            outcomes = self.submit(session, tasks[0].job, tasks, case.attempt)
         except RelayError as error:
             return Cost(error=str(error))
         seconds = time.monotonic() - began
@@ -40,10 +42,14 @@ class RelaySpark:
             return Cost(error=failed[0])
         return Cost(
             copy_seconds=seconds,
-            copy_cpu_seconds=sum(used - before.get(process, 0.0) for process, used in _cpu_by_process(session).items()),
+            copy_cpu_seconds=sum(used - before.get(process, 0.0) for process, used in cpu_by_process(session).items()),
             task_cpu_seconds=sum(outcome.cpu_seconds for outcome in outcomes),
             peak_memory_bytes=max(outcome.peak_memory_bytes for outcome in outcomes),
         )
+
+    def submit(self, session: Any, job: CopyJob, tasks: list[CopyWork], tag: str) -> list[Outcome]:
+        """Submit the job."""
+        return submit(session, job, [[task.range] for task in tasks], tag)
 
     def close(self) -> None:
         """Stop the session."""
@@ -58,7 +64,7 @@ class RelaySpark:
         return self._session
 
 
-def _cpu_by_process(session: Any) -> dict[int, float]:
+def cpu_by_process(session: Any) -> dict[int, float]:
     """CPU seconds so far of this process, Spark's JVM and its Python workers; brokers, our children too, are not among them."""
     jvm = psutil.Process(session.sparkContext._gateway.proc.pid)  # noqa: SLF001 - PySpark has no other way to its JVM
     used = {}

@@ -36,6 +36,8 @@ class RelayTask:
 
     name = "relay, tasks alone"
     guarantee = "exactly once"
+    inputs: tuple[str, ...] = ()
+    copies = True
 
     def copy(self, case: Case) -> Cost:
         """Run the tasks side by side."""

@@ -48,7 +48,7 @@ def construct(spec: ClassSpec, kind: Kind) -> Any:
     except Exception as error:
         raise ConfigError(f"{where} cannot be constructed: {_line(error)}", remedy="see its config") from error
     if not callable(getattr(found, kind.method.partition("(")[0], None)):
-        raise ConfigError(f"{where} has no method {kind.method}", remedy="see docs/filters.md")
+        raise ConfigError(f"{where} has no method {kind.method}", remedy="see docs/records.md")
     return found
 
 

@@ -45,7 +45,7 @@ def check(session: Any, sql: Sql) -> None:
                 _ = empty.selectExpr(f"CAST(({text}) AS {wanted})" if what != "where" else f"assert_true({text})").schema
         except PySparkException as error:
             found = f"{what}: Spark does not take {text!r}: {_first_line(error)}"
-            raise ConfigError(found, remedy="see docs/filters.md") from None
+            raise ConfigError(found, remedy="see docs/records.md") from None
 
 
 def submit(session: Any, job: CopyJob, groups: Sequence[Sequence[CopyRange]], sql: Sql, tag: str) -> list[Outcome]:
