@@ -107,7 +107,11 @@ class Process:
 
 @dataclass
 class Mirror:
-    """One mirror of one topic, under a name and to a topic of its own."""
+    """One mirror of one topic, under a name and to a topic of its own.
+
+    Args:
+        more: keys of relay.yaml for the mirror.
+    """
 
     source: Source
     destination: EmbeddedCluster
@@ -115,6 +119,7 @@ class Mirror:
     options: CopyOptions = OPTIONS
     name: str = field(default_factory=lambda: f"m{uuid.uuid4().hex[:8]}")
     processes: list[Process] = field(default_factory=list)
+    more: dict[str, Any] = field(default_factory=dict)
 
     @property
     def topic(self) -> str:
@@ -200,6 +205,7 @@ class Mirror:
             "destination": {"bootstrap_servers": list(self.destination.bootstrap_servers)},
             "topics": {"allow": [self.source.topic], "rename": f"{self.name}.{{topic}}"},
             "copy": {"chunk": options.chunk_bytes, "fetch_max": options.fetch_max_bytes},
+            **self.more,
         }
 
 

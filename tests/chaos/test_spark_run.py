@@ -20,6 +20,15 @@ def test_python_worker_killed(mirror: Mirror, point: Point, at_pass: int) -> Non
     mirror.assert_all_arrived()
 
 
+def test_python_worker_killed_among_rows(mirror: Mirror) -> None:
+    """The task that Spark runs again finds the checkpoint moved; the driver plans the rest anew, within the same run."""
+    mirror.more = {"where": "offset >= 0"}
+    run = mirror.start_run(f"{Point.AFTER_END_TXN}=SIGKILL@2")
+    assert run.end() == 0, run.errors.read_text()[-2000:]
+    assert run.token.exists()
+    mirror.assert_all_arrived()
+
+
 def test_driver_killed(mirror: Mirror) -> None:
     """A run whose driver is killed within a chunk is taken up by the next; a task of the first that wakes later is harmless."""
     first = mirror.start_run(f"{Point.MID_CHUNK}=SIGSTOP@40")

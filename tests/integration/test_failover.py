@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +15,9 @@ from typing import Any
 import pytest
 import yaml
 
-from relay_pipelines.copy.clock import SystemClock
+from relay_pipelines.copy.clock import Clock, SystemClock
+from relay_pipelines.copy.row_copier import write_rows
+from relay_pipelines.copy.rows import ALWAYS, read_rows
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.driver import planning, quarantine, survey
 from relay_pipelines.driver.result import RunResult
@@ -23,7 +26,7 @@ from relay_pipelines.driver.survey import Survey
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import ConfigError, DataLossError, SourceError
 from relay_pipelines.metrics import MetricsObserver
-from relay_pipelines.model import Cluster, CopyJob, CopyOptions, Status, TopicPartition
+from relay_pipelines.model import Cluster, CopyJob, CopyOptions, CopyRange, Outcome, Status, TopicPartition
 from relay_pipelines.plan.windows import StartPolicy
 from relay_pipelines.settings import Mirror
 from tests.copying import KEPT, ensure_homes, settled_end
@@ -123,20 +126,25 @@ def pair(
     return made
 
 
-@pytest.mark.parametrize("how", ["killed", "hangs"])
-def test_a_node_fails_in_the_middle_of_a_range(pair: Pair, how: str) -> None:
+def copy_rows(job: CopyJob, ranges: list[CopyRange], clock: Clock) -> list[Outcome]:
+    """Both ends of the way of rows, with nothing between them."""
+    return list(write_rows(job, ranges, read_rows(job, ranges, range(len(ranges)), ALWAYS, clock), clock))
+
+
+@pytest.mark.parametrize(("how", "way"), [("killed", copy_ranges), ("hangs", copy_ranges), ("killed", copy_rows)])
+def test_a_node_fails_in_the_middle_of_a_range(pair: Pair, how: str, way: Callable[..., Iterable[Outcome]]) -> None:
     """The task goes on from the other node within seconds; nothing lost or doubled, and the outcome tells who gave what."""
     for _ in range(300):
         pair.write(10)
     taken = pair.survey()
     assert (taken.node.name, [one.name for one in taken.other_nodes]) == ("a", ["b"])
     create(pair.destination, f"pair.{pair.topic}", 1, KEPT)
-    options = CopyOptions(chunk_bytes=1, fetch_max_bytes=500, coalesce_below_bytes=0, backoff_max_ms=1_000)
+    options = CopyOptions(chunk_bytes=1, fetch_max_bytes=500, coalesce_below_bytes=0, coalesce_to_bytes=100, backoff_max_ms=1_000)
     job = CopyJob(taken.mirror, "run", taken.node, pair.destination, options, "", taken.other_nodes, 2_000)
     ranges = planning.plan(taken, StartPolicy.EARLIEST).ranges
     broker, clock = pair.a.brokers[0], Halting(before_commit=20)
     with ThreadPoolExecutor(1) as elsewhere:
-        copying = elsewhere.submit(lambda: list(copy_ranges(job, ranges, clock)))
+        copying = elsewhere.submit(lambda: list(way(job, ranges, clock)))
         assert clock.halted.wait(60)
         before = pair.arrived()
         (broker.kill if how == "killed" else broker.pause)()
