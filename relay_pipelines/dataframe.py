@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from relay_pipelines import settings
 from relay_pipelines.copy.clock import SystemClock, moment_ms
-from relay_pipelines.copy.columns import COLUMNS, ColumnBuilder, is_log_append_time, records_in
+from relay_pipelines.copy.columns import COLUMNS, ColumnBuilder, is_log_append_time, records_in, uncollected
 from relay_pipelines.copy.reader import read
 from relay_pipelines.driver.follow import LedgerFollower
 from relay_pipelines.errors import ConfigError, DestinationError, SourceError
@@ -94,7 +94,7 @@ class _Reader(DataSourceReader):  # type: ignore[misc]
         if not isinstance(partition, _Range):
             return  # of no partition at all Spark makes one
         builder = ColumnBuilder(self._columns, partition.wanted.topic_partition)
-        with ClusterClient(partition.cluster, SourceError, "relay-frame") as client:
+        with uncollected(), ClusterClient(partition.cluster, SourceError, "relay-frame") as client:
             for pieces in read(client, partition.wanted, _FETCH_BYTES, SystemClock()):
                 for piece in pieces:
                     for records in records_in(piece):

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 
 from relay_pipelines.copy.clock import SystemClock
-from relay_pipelines.copy.columns import COLUMNS
+from relay_pipelines.copy.columns import COLUMNS, uncollected
 from relay_pipelines.copy.row_copier import write_rows
 from relay_pipelines.copy.rows import ALWAYS, NOTE, RANGE, read_rows, schema
 from relay_pipelines.errors import ConfigError, FilterError, RelayError
@@ -141,14 +141,16 @@ def _column(name: str, select: dict[str, str]) -> str:
 def _read(
     job: CopyJob, ranges: list[CopyRange], indices: list[range], columns: list[str], ids: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    for batch in ids:
-        for group in batch.column(0).to_pylist():
-            yield from read_rows(job, ranges, indices[group], columns, SystemClock())
+    with uncollected():
+        for batch in ids:
+            for group in batch.column(0).to_pylist():
+                yield from read_rows(job, ranges, indices[group], columns, SystemClock())
 
 
 def _write(job: CopyJob, ranges: list[CopyRange], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for outcome in write_rows(job, ranges, batches, SystemClock()):
-        yield from arrow(outcome)
+    with uncollected():
+        for outcome in write_rows(job, ranges, batches, SystemClock()):
+            yield from arrow(outcome)
 
 
 def _first_line(error: BaseException) -> str:
