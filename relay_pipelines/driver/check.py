@@ -143,7 +143,7 @@ def _topics(name: str, mirror: Mirror, taken: Survey, clock: Clock) -> Iterator[
 
 def _patterns(name: str, mirror: Mirror, taken: Survey) -> Iterator[Finding]:
     names = [one.topic for one in taken.decisions if not one.topic.startswith("__")]
-    for key, patterns in (("allow", mirror.topics.allow), ("deny", mirror.topics.deny)):
+    for key, patterns in (("allow", mirror.topics.allow), ("deny", mirror.topics.deny), ("overrides", mirror.topics.overrides)):
         for pattern in matches_nothing(names, patterns):
             remedy = nearest(pattern, names, "topics") if names else "the source has no topics, or the user may see none"
             yield Finding(Level.WARNING, f"{name}: topics.{key}", f"{pattern!r} matches no topic of the source", remedy)

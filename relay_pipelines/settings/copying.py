@@ -51,7 +51,7 @@ class Copying(Section):
     backoff: Backoff = Backoff()
     """The wait between attempts."""
     max_bytes_per_second: Annotated[PositiveSize, AfterValidator(_not_too_slow)] | None = None
-    """What the mirror's tasks may write together, on average; as much as they can when left out."""
+    """What the tasks of a run may write together, on average; as much as they can when left out. Each lane has its own runs."""
     parallelism: Count | None = None
     """At most this many tasks copy at the same time; as many as Spark runs when left out."""
 

@@ -144,11 +144,12 @@ def test_every_topic_its_own_way(topics: Topics, local_session: Any) -> None:
 
 def test_bad_sql_is_one_line_at_check(topics: Topics) -> None:
     """By Spark itself; and so is a class that is not there."""
-    config = topics.config(where="valeu IS NOT NULL", transform={"class": "nowhere:Transform"})
+    config = topics.config({"no.such": {"where": "true"}}, where="valeu IS NOT NULL", transform={"class": "nowhere:Transform"})
     checked = relay(config, "check")
     assert checked.returncode == 2
     assert "where: Spark does not take 'valeu IS NOT NULL': [UNRESOLVED_COLUMN" in checked.stdout
     assert "transform 'nowhere:Transform' cannot be imported: ModuleNotFoundError" in checked.stdout
+    assert "topics.overrides: 'no.such' matches no topic of the source" in checked.stdout
 
 
 def test_a_record_that_sql_fails_on_is_named(topics: Topics, local_session: Any) -> None:
