@@ -32,7 +32,7 @@ from relay_pipelines.embedded.listeners import MECHANISMS
 from relay_pipelines.errors import PermissionDeniedError, SourceError
 from relay_pipelines.model import Cluster, CopyJob, CopyRange, OffsetRange, Security, TopicPartition
 from tests import independent
-from tests.copying import ensure_homes, numbered
+from tests.copying import KEPT, ensure_homes, numbered
 from tests.integration.guarded import LACKING, OAUTHBEARER, PASSWORD, way_in
 from tests.token_endpoint import TokenEndpoint
 
@@ -112,7 +112,7 @@ def grant(guarded: EmbeddedCluster, user: str, topic: str) -> None:
 @pytest.fixture
 def topic(guarded: EmbeddedCluster, topic_name: str) -> str:
     """A topic with records, a copy that nobody has made yet, and our own two topics."""
-    independent.create(guarded.cluster(), topic_name)
+    independent.create(guarded.cluster(), topic_name, 1, KEPT)
     independent.write(guarded.cluster(), TopicPartition(topic_name, 0), numbered(3))
     ensure_homes(guarded.cluster())
     return topic_name

@@ -20,7 +20,7 @@ from dagster import DagsterInstance
 from relay_pipelines.cli import main
 from relay_pipelines.embedded import EmbeddedCluster, Listener
 from tests import independent
-from tests.copying import numbered
+from tests.copying import KEPT, numbered
 from tests.independent import TopicPartition
 from tests.integration.guarded import PASSWORD
 from tests.orchestration.stage import Stage, failure, shared
@@ -109,7 +109,7 @@ def hunt(
 ) -> Hunt:
     """A topic with records, and the configurations that copy it, or cannot."""
     tokens.subject = "owner"
-    independent.create(guarded.cluster(), topic_name)
+    independent.create(guarded.cluster(), topic_name, 1, KEPT)
     independent.write(guarded.cluster(), TopicPartition(topic_name, 0), numbered(10))
     found = Hunt(tmp_path, guarded, tokens, topic_name)
     for name, value in found.environment.items():
@@ -171,7 +171,7 @@ def test_dagster(
     caplog.set_level("DEBUG")
     (request,) = stage.tick().run_requests or []
     done = stage.run(request)
-    assert done.success
+    assert done.success, failure(done)
     assert len(done.get_asset_check_evaluations()) == 1
 
     monkeypatch.setenv("THE_PASSWORD", WRONG)
