@@ -978,7 +978,7 @@ def written_keys(tree: Any, annotation: Any) -> set[tuple[type[BaseModel], str]]
         below = [written_keys(value, keys[key]) for key, value in (tree or {}).items()]
         return {(annotation, key) for key in tree or {}}.union(*below)
     arguments = get_args(annotation)
-    if isinstance(tree, list):
+    if isinstance(tree, list) and arguments:
         return set().union(*(written_keys(value, arguments[0]) for value in tree))
     if isinstance(tree, dict) and arguments:
         return set().union(*(written_keys(value, arguments[1]) for value in tree.values()))
