@@ -27,8 +27,8 @@ $(STAMP): requirements.lock pyproject.toml | prerequisites
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@touch $@
 
-test: setup  ## The whole suite, on real brokers and real Spark.
-	$(BIN)/python -m pytest
+test: setup  ## The whole suite, on real brokers and real Spark, by two workers.
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 chaos: setup  ## Ten minutes of brokers killed, frozen and restarted while a mirror copies; another time: make chaos MINUTES=2 SEED=7
 	$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),10) $(addprefix --seed ,$(SEED))

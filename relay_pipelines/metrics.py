@@ -66,7 +66,7 @@ METRICS = (
         "offsets_skipped_total",
         "counter",
         ("topic", "reason"),
-        "Source offsets without a record at the destination: control, aborted, compaction_gap or lost.",
+        "Source offsets without a record at the destination: control, aborted, compaction_gap, filtered, quarantined or lost.",
     ),
     Metric("bytes_relayed_total", "counter", ("source_topic", "target_topic"), "Bytes of the record batches committed."),
     Metric(
@@ -204,7 +204,7 @@ class MetricsObserver:
             entry.records
         )
         metrics["msg_count"].labels(source.topic, target.topic, source.partition).inc(entry.records)
-        metrics["consumed_messages_total"].labels(source.topic).inc(entry.records + entry.skipped.get(Skipped.FILTERED, 0))
+        metrics["consumed_messages_total"].labels(source.topic).inc(_consumed(entry))
         metrics["produced_messages_total"].labels(target.topic).inc(entry.records)
         metrics["messages_rewritten_total"].labels(source.topic).inc(entry.rewritten)
         metrics["bytes_relayed_total"].labels(source.topic, target.topic).inc(entry.size_bytes)
@@ -285,3 +285,7 @@ def _collector(metric: Metric, registry: CollectorRegistry) -> Any:
         return prometheus.Histogram(name, metric.meaning, metric.labels, registry=registry, buckets=_DURATIONS)
     kinds = {"counter": prometheus.Counter, "gauge": prometheus.Gauge, "summary": prometheus.Summary}
     return kinds[metric.kind](name, metric.meaning, metric.labels, registry=registry)
+
+
+def _consumed(entry: LedgerEntry) -> int:
+    return entry.records + sum(entry.skipped.get(reason, 0) for reason in (Skipped.FILTERED, Skipped.QUARANTINED))

@@ -26,7 +26,9 @@ def run(invocation: Invocation, names: Sequence[str], *, apply: bool, as_json: b
             found.append(documents.acls(name, report, applied=apply))
             if not as_json and report.decisions:
                 what = f"{plural(len(report.missing), 'ACL')}"
-                stdout().print(f"{name}: {what} created" if apply else f"{name}: {what} missing; --apply creates them")
+                stdout().print(
+                    f"{name}: {what} created" if apply else f"{name}: {what} missing; --apply creates them", soft_wrap=True
+                )
     if as_json:
         say.document({"mirrors": found})
     return invocation.exit_code
@@ -36,9 +38,11 @@ def _show(name: str, report: AclReport) -> None:
     if report.decisions:
         tables.show(stdout(), tables.acls(name, report.decisions))
     elif not report.unsecured:
-        stdout().print(f"{name}: the source has no ACLs on the mirrored topics")
+        stdout().print(f"{name}: the source has no ACLs on the mirrored topics", soft_wrap=True)
     for cluster in report.unsecured:
-        stdout().print(f"{name}: {cluster} has no authorizer: everybody may do everything there, and no ACLs are copied")
+        stdout().print(
+            f"{name}: {cluster} has no authorizer: everybody may do everything there, and no ACLs are copied", soft_wrap=True
+        )
     for topic in report.first:
         say.warning(
             f"{name}: {topic} has no ACLs at the destination yet: if its brokers have allow.everyone.if.no.acl.found=true, the"

@@ -57,10 +57,10 @@ class Submission:
         self._job = replace(job, options=_share(job.options, min(slots, len(groups))))
         self.outcomes: list[Outcome] = []
         self.errors: list[RelayError] = []
-        self._threads = [
-            threading.Thread(target=self._submit, name=self._tag, daemon=True, args=(sql, _with_shares(some, groups)))
-            for sql, some in packed.items()
-        ]
+        shared = {sql: _with_shares(some, groups) for sql, some in packed.items()}
+        # a bound on the tasks of a run is one on all its jobs: then they come one after another
+        lines = [shared] if job.options.parallelism else [{sql: some} for sql, some in shared.items()]
+        self._threads = [threading.Thread(target=self._submit, name=self._tag, daemon=True, args=(line,)) for line in lines]
         for thread in self._threads:
             thread.start()
 
@@ -77,14 +77,15 @@ class Submission:
         self.ended(_CANCEL_SECONDS)
         spark_session.end(self._session)
 
-    def _submit(self, sql: Sql | None, groups: Groups) -> None:
-        try:
-            if sql is None:
-                self.outcomes += spark_job.submit(self._session, self._job, groups, self._tag)
-            else:
-                self._submit_rows(sql, groups)
-        except RelayError as error:
-            self.errors.append(error)
+    def _submit(self, line: Mapping[Sql | None, Groups]) -> None:
+        for sql, groups in line.items():
+            try:
+                if sql is None:
+                    self.outcomes += spark_job.submit(self._session, self._job, groups, self._tag)
+                else:
+                    self._submit_rows(sql, groups)
+            except RelayError as error:
+                self.errors.append(error)
 
     def _submit_rows(self, sql: Sql, groups: Groups) -> None:
         """Copy rows; what the destination did not take and may take later is read again, from its checkpoint on."""

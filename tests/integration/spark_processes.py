@@ -21,6 +21,7 @@ import pyspark
 
 from relay_pipelines.embedded import guardian
 from relay_pipelines.embedded.ports import free_ports
+from tests.chaos.harness import kill
 
 _START_SECONDS = 120.0
 _CLASS = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
@@ -114,9 +115,7 @@ def _running(
         below = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
         process.terminate()
         process.communicate(timeout=30)
-        for one in below:
-            if one.is_running():
-                one.kill()
+        kill(below)
 
 
 def _wait_for(port: int, process: subprocess.Popen[bytes], log: Path) -> None:

@@ -109,6 +109,7 @@ def play(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, 
     return Play(tmp_path, source_cluster, destination_cluster, topic_name)
 
 
+@pytest.mark.timeout(600)  # a dozen runs, each of which starts a Spark of its own
 def test_from_end_to_end(play: Play) -> None:
     """Start the sensor, produce, see windows succeed; kill -9 a run in its middle, see its retry finish; backfill; all is equal.
 
@@ -138,6 +139,12 @@ def test_from_end_to_end(play: Play) -> None:
         until(lambda: story()[0] == "SUCCESS", "the retry", pause_seconds=graphql.PAUSE_SECONDS)
         assert story()[-1] == "FAILURE"
 
+        # the records may have been cut into two windows
+        until(
+            lambda: not graphql.partitions(dagster, play.asset)["unmaterialized"],
+            "all windows",
+            pause_seconds=graphql.PAUSE_SECONDS,
+        )
         stop_sensor(dagster, play.planner)
         for _ in range(2):
             play.produce(2)
