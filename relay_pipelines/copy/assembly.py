@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from crc32c import crc32c
 
@@ -18,6 +18,9 @@ from relay_pipelines.errors import FilterError, RecordTooLargeError
 from relay_pipelines.model import CopyOptions, CopyRange, Fingerprint, Skipped, TimestampType
 from relay_pipelines.wire.batch import Batch, Run, verify
 from relay_pipelines.wire.records import BatchBuilder, body_of, checked_batches, codec_of, corrupt_at, decode, digest_of
+
+if TYPE_CHECKING:
+    from relay_pipelines.copy.decided import Decided
 
 
 class Chunk:
@@ -48,6 +51,7 @@ class Assembler:
     Args:
         send: takes each finished batch; its bytes are used at once.
         quarantine: takes each record on which a filter fails, and why; without it, that ends the copy.
+        decided: the offsets that a predicate keeps; all without it.
     """
 
     def __init__(
@@ -56,6 +60,7 @@ class Assembler:
         options: CopyOptions,
         send: Callable[[Batch], None],
         quarantine: Callable[[Any, FilterError], None] | None = None,
+        decided: Decided | None = None,
     ) -> None:
         self._range = copy_range
         self._options = options
@@ -66,6 +71,7 @@ class Assembler:
         failed = self._set_aside if quarantine else None
         self._sieve = Sieve(filters, copy_range.source.topic_partition, self._drop, failed) if filters else None
         self._quarantine = quarantine
+        self._decided = decided
         self._pending: BatchBuilder | None = None
         self._last_batch: Batch | None = None
         self._last_record: Any = None
@@ -152,6 +158,7 @@ class Assembler:
             and piece.end - piece.start == header.records == header.last_offset_delta + 1
             # a producer cannot set append time: the destination stamps, or each record carries it as its own
             and (self._keeps_append_time or not header.is_log_append_time)
+            and (self._decided is None or self._decided.keeps_all(piece.start, piece.end))
         )
 
     def _rewrite(self, piece: Piece, run: Run) -> None:
@@ -160,6 +167,8 @@ class Assembler:
         records: Iterator[Any] = chain.from_iterable(checked_batches(run, piece.end))
         if piece.start > run.first.base_offset or piece.end <= run.last.last_offset:
             records = (one for one in records if piece.start <= one.offset < piece.end)
+        if self._decided is not None:
+            records = self._decided.sieve(records, piece.start, piece.end, self._drop)
         if self._sieve is not None:
             records = self._sieve(records)
         with corrupt_at(run.first.base_offset):

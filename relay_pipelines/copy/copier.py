@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from tenacity import RetryCallState, Retrying, retry_if_exception_type
 
@@ -23,12 +24,16 @@ from relay_pipelines.errors import (
 from relay_pipelines.model import CopyJob, CopyRange, OffsetRange, OnRecordError
 from relay_pipelines.wire.cluster import ClusterClient
 
+if TYPE_CHECKING:
+    from relay_pipelines.copy.decided import Decided
+
 
 class RangeCopier:
     """Copies the records of one range, from its checkpoint through the range's end.
 
     Args:
         upstream, destination, throttles: shared by the ranges of one task.
+        decided: the offsets that a predicate keeps, if there is one.
     """
 
     def __init__(
@@ -39,6 +44,7 @@ class RangeCopier:
         destination: ClusterClient,
         throttles: Sequence[Throttle],
         clock: Clock,
+        decided: Decided | None = None,
     ) -> None:
         self._range = copy_range
         self._options = copy_range.handling.options or job.options
@@ -48,7 +54,9 @@ class RangeCopier:
         self._source_partition = copy_range.source.topic_partition
         self.writer = ChunkWriter(job, copy_range, destination, throttles, clock)
         quarantines = copy_range.handling.on_record_error is OnRecordError.QUARANTINE
-        self._assembler = Assembler(copy_range, self._options, self.writer.send, self.writer.quarantine if quarantines else None)
+        quarantine = self.writer.quarantine if quarantines else None
+        self._assembler = Assembler(copy_range, self._options, self.writer.send, quarantine, decided)
+        self._decided = decided
         self._fruitless = 0
 
     def copy(self) -> None:
@@ -138,3 +146,5 @@ class RangeCopier:
         assembler.flush()
         self.writer.commit(assembler.chunk, self._upstream.origin(self._source_partition.topic), assembler.fingerprint())
         self._fruitless = 0
+        if self._decided is not None:
+            self._decided.forget(assembler.chunk.end)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import pickle
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
 from relay_pipelines.copy.assembly import Assembler
 from relay_pipelines.copy.backoff import backoff
 from relay_pipelines.copy.clock import Clock
 from relay_pipelines.copy.columns import Row, rows_of
-from relay_pipelines.copy.rows import NOTE, RANGE, Note
+from relay_pipelines.copy.rows import Note, parts
 from relay_pipelines.copy.task import outcome_of
 from relay_pipelines.copy.throttle import Throttle, Throttles
 from relay_pipelines.copy.transforming import Transformer
@@ -135,16 +133,15 @@ def write_rows(job: CopyJob, ranges: Sequence[CopyRange], batches: Iterable[pa.R
     throttles = Throttles(job.options, clock)
     with ClusterClient(job.destination, DestinationError, f"relay-{job.mirror}", job.options.request_timeout_ms) as destination:
         writing: _Writing | None = None
-        for batch in batches:
-            for index, note, rows in _parts(batch):
-                if writing is None:
-                    copy_range = ranges[index]
-                    copier = RowCopier(job, copy_range, destination, throttles.of(copy_range), clock)
-                    writing = _Writing(copy_range, copier, clock)
-                writing.take(note, rows)
-                if isinstance(note, Note) and note.is_last:
-                    yield writing.outcome(note)
-                    writing = None
+        for index, note, rows in parts(batches):
+            if writing is None:
+                copy_range = ranges[index]
+                copier = RowCopier(job, copy_range, destination, throttles.of(copy_range), clock)
+                writing = _Writing(copy_range, copier, clock)
+            writing.take(note, rows)
+            if isinstance(note, Note) and note.is_last:
+                yield writing.outcome(note)
+                writing = None
 
 
 class _Writing:
@@ -182,17 +179,3 @@ class _Writing:
             self._error = error
             if not isinstance(error, FencedError):
                 self._copier.writer.leave_nothing_open()
-
-
-def _parts(batch: pa.RecordBatch) -> Iterator[tuple[int, Note | FilterError | None, pa.RecordBatch]]:
-    """Cut a batch at its notes: rows with None for a note, or one row with one."""
-    notes, start = batch.column(NOTE), 0
-    ranges, rows = batch.column(RANGE), batch.drop_columns([NOTE, RANGE])
-    for at in pc.indices_nonzero(pc.is_valid(notes)).to_pylist():
-        if at > start:
-            yield ranges[start].as_py(), None, rows.slice(start, at - start)
-        note = pickle.loads(notes[at].as_py())  # noqa: S301 - our own, from the other end of the task
-        yield ranges[at].as_py(), note, rows.slice(at, 1)
-        start = at + 1
-    if start < len(batch):
-        yield ranges[start].as_py(), None, rows.slice(start)

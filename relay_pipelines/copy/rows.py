@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from tenacity import RetryCallState, Retrying, retry_if_exception_type
 
 from relay_pipelines.copy.backoff import backoff
@@ -220,3 +221,18 @@ def _numbered(batch: pa.RecordBatch, index: int, note: object = None) -> pa.Reco
 def _note(note: Note, index: int, columns: Sequence[str]) -> pa.RecordBatch:
     nothing = pa.RecordBatch.from_arrays([pa.nulls(1, TYPES[name]) for name in columns], names=list(columns))
     return _numbered(nothing, index, note)
+
+
+def parts(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, Note | FilterError | None, pa.RecordBatch]]:
+    """Cut batches at their notes: the range's index and rows with None for a note, or one row with one."""
+    for batch in batches:
+        notes, start = batch.column(NOTE), 0
+        ranges, rows = batch.column(RANGE), batch.drop_columns([NOTE, RANGE])
+        for at in pc.indices_nonzero(pc.is_valid(notes)).to_pylist():
+            if at > start:
+                yield ranges[start].as_py(), None, rows.slice(start, at - start)
+            note = pickle.loads(notes[at].as_py())  # noqa: S301 - our own, from the other end of the task
+            yield ranges[at].as_py(), note, rows.slice(at, 1)
+            start = at + 1
+        if start < len(batch):
+            yield ranges[start].as_py(), None, rows.slice(start)

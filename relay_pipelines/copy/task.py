@@ -6,7 +6,10 @@ import resource
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING
 
 from relay_pipelines.copy.clock import Clock, SystemClock
 from relay_pipelines.copy.copier import RangeCopier
@@ -18,16 +21,38 @@ from relay_pipelines.errors import DestinationError, FencedError, RelayError, Re
 from relay_pipelines.model import CopyJob, CopyRange, Outcome, Status
 from relay_pipelines.wire.cluster import ClusterClient
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from relay_pipelines.copy.decided import Decided
+
 _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
 def copy_ranges(job: CopyJob, ranges: Iterable[CopyRange], clock: Clock | None = None) -> Iterator[Outcome]:
-    """Copy each range and yield its outcome; never raises what is in the error tree.
+    """Copy each range and yield its outcome; never raises what is in the error tree."""
+    return _copy_each(job, ((one, None) for one in ranges), clock or SystemClock())
+
+
+def copy_decided(job: CopyJob, ranges: Sequence[CopyRange], batches: Iterable[pa.RecordBatch], clock: Clock) -> Iterator[Outcome]:
+    """Copy what a predicate keeps of each range, and yield its outcome.
+
+    Args:
+        batches: what `read_rows` yields for the same ranges, of what is kept the offsets, and every note.
+    """
+    from relay_pipelines.copy.decided import Decided
+    from relay_pipelines.copy.rows import parts
+
+    own = groupby(parts(batches), key=itemgetter(0))
+    return _copy_each(job, ((ranges[index], Decided(some)) for index, some in own), clock)
+
+
+def _copy_each(job: CopyJob, ranges: Iterable[tuple[CopyRange, Decided | None]], clock: Clock) -> Iterator[Outcome]:
+    """Copy ranges over the same connections.
 
     Once a cluster has been away for all attempts of one range, the ranges behind it fail at once with the same error. One
     that names a topic-partition concerns it alone.
     """
-    clock = clock or SystemClock()
     timeout_ms = job.options.request_timeout_ms
     client_id = f"relay-{job.mirror}"
     away: RetriableError | None = None
@@ -36,8 +61,8 @@ def copy_ranges(job: CopyJob, ranges: Iterable[CopyRange], clock: Clock | None =
         Upstream(job, client_id) as source,
         ClusterClient(job.destination, DestinationError, client_id, timeout_ms) as destination,
     ):
-        for copy_range in ranges:
-            copier = RangeCopier(job, copy_range, source, destination, throttles.of(copy_range), clock)
+        for copy_range, decided in ranges:
+            copier = RangeCopier(job, copy_range, source, destination, throttles.of(copy_range), clock, decided)
             error: RelayError | None = None
             wall, cpu = clock.monotonic(), time.process_time()
             try:

@@ -19,6 +19,7 @@ from relay_pipelines.copy.clock import SystemClock
 from relay_pipelines.copy.columns import COLUMNS, uncollected
 from relay_pipelines.copy.row_copier import write_rows
 from relay_pipelines.copy.rows import ALWAYS, NOTE, RANGE, read_rows, schema
+from relay_pipelines.copy.task import copy_decided
 from relay_pipelines.errors import ConfigError, FilterError, RelayError
 from relay_pipelines.model import CopyJob, CopyRange, Handling, Outcome
 from relay_pipelines.spark.job import SCHEMA, arrow, collect
@@ -56,8 +57,12 @@ def submit(session: Any, job: CopyJob, groups: Sequence[Sequence[CopyRange]], sq
     """
     ranges = [one for group in groups for one in group]
 
+    # where nothing but a predicate is asked for, the records need not go through Spark: what it keeps is enough
+    only_where = not any(one.handling.select or one.handling.transform or one.handling.filters for one in ranges)
+
     def frame() -> Any:
-        return _made(session, job, groups, sql).mapInArrow(partial(_write, job, ranges), SCHEMA)
+        made = _made(session, job, groups, sql, ("offset",) if only_where else ALWAYS)
+        return made.mapInArrow(partial(_copy if only_where else _write, job, ranges), SCHEMA)
 
     return collect(session, frame, tag)
 
@@ -110,19 +115,19 @@ def _fails(session: Any, job: CopyJob, one: CopyRange, sql: Sql, tag: str) -> st
     return None
 
 
-def _made(session: Any, job: CopyJob, groups: Sequence[Sequence[CopyRange]], sql: Sql) -> Any:
-    """The rows of all groups, one Spark partition each, behind predicate and expressions."""
+def _made(session: Any, job: CopyJob, groups: Sequence[Sequence[CopyRange]], sql: Sql, wanted: Sequence[str] = ALWAYS) -> Any:
+    """The rows of all groups, one Spark partition each, behind predicate and expressions; of each the columns wanted."""
     where, select = sql
     ranges = [one for group in groups for one in group]
     starts = list(accumulate(map(len, groups), initial=0))
     indices = [range(start, end) for start, end in pairwise(starts)]
     named = [name for name in COLUMNS if re.search(rf"\b{name}\b", f"{where} {select}", re.IGNORECASE)]
-    columns = list(dict.fromkeys([*ALWAYS, *named]))
+    columns = list(dict.fromkeys([*wanted, *named]))
     tasks = session.range(0, len(groups), 1, len(groups))
     rows = tasks.mapInArrow(partial(_read, job, ranges, indices, columns), schema(columns))
     if where:
         rows = rows.where(f"{NOTE} IS NOT NULL OR ({where})")
-    return rows.selectExpr(NOTE, RANGE, *(_column(name, dict(select)) for name in ALWAYS))
+    return rows.selectExpr(NOTE, RANGE, *(_column(name, dict(select)) for name in wanted))
 
 
 def _nothing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -150,6 +155,12 @@ def _read(
 def _write(job: CopyJob, ranges: list[CopyRange], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     with uncollected():
         for outcome in write_rows(job, ranges, batches, SystemClock()):
+            yield from arrow(outcome)
+
+
+def _copy(job: CopyJob, ranges: list[CopyRange], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    with uncollected():
+        for outcome in copy_decided(job, ranges, batches, SystemClock()):
             yield from arrow(outcome)
 
 

@@ -103,7 +103,14 @@ def test_a_predicate(local_session: Any, mirror: Mirror) -> None:
     assert outcome.next_offset == 60
     assert mirror.copied() == mirror.original()[::3]
     checkpoint = mirror.checkpoint()
-    assert (checkpoint.fingerprint and checkpoint.fingerprint.offset, checkpoint.node) == (59, mirror.source.name)
+    assert (checkpoint.fingerprint and checkpoint.fingerprint.offset, checkpoint.node) == (57, mirror.source.name)
+
+
+def test_batches_kept_whole_go_as_they_are(local_session: Any, mirror: Mirror) -> None:
+    """With a predicate alone the records need not go through Spark."""
+    outcome = copy(local_session, mirror, Handling(where="offset < 20 OR offset BETWEEN 25 AND 39 OR offset = 55"))
+    assert (outcome.error, outcome.records, outcome.rewritten, outcome.skipped) == ("", 36, 6, {"filtered": 24})
+    assert values(mirror) == [*range(20), *range(25, 40), 55]
 
 
 def test_every_column_of_a_predicate(local_session: Any, mirror: Mirror) -> None:
@@ -197,9 +204,10 @@ def test_quarantine_at_both_ends(local_session: Any, mirror: Mirror, folder: str
 
 
 def test_goes_on_from_the_checkpoint(local_session: Any, mirror: Mirror) -> None:
-    """Range by range; one that was planned before another task copied says so, and copies nothing."""
-    handling = Handling(where="true")
-    assert copy(local_session, mirror, handling, end=25).next_offset == 25
+    """Range by range; one whose rows were planned before another task copied says so, and copies nothing."""
+    handling = Handling(where="true", select=(("key", "key"),))
+    assert copy(local_session, mirror, Handling(where="true"), end=15).next_offset == 15
+    assert copy(local_session, mirror, Handling(where="true"), end=25).next_offset == 25  # from 0 on, by the plan
     stale = copy(local_session, mirror, handling)
     assert stale.error_kind == "DestinationError"
     assert "another task has moved the checkpoint" in stale.error
@@ -208,14 +216,14 @@ def test_goes_on_from_the_checkpoint(local_session: Any, mirror: Mirror) -> None
     mirror.assert_equal()
 
 
-def test_codec_and_large_records(local_session: Any, mirror: Mirror) -> None:
-    """Batches keep their codec; what is larger than a batch of the destination is split, or said."""
-    mirror.known = (None, 0)
-    assert copy(local_session, mirror, Handling(where="true")).error == ""
+def test_codecs(local_session: Any, mirror: Mirror) -> None:
+    """Batches keep their codec."""
+    same = Handling(select=(("key", "key"),))
+    assert copy(local_session, mirror, same).error == ""
     plain_end = settled_end(mirror.destination, mirror.at)
     mirror.known = (mirror.checkpoint(), 0)
     mirror.write(numbered(300, 50, 60), compression_type="zstd")
-    assert copy(local_session, mirror, Handling(where="true")).error == ""
+    assert copy(local_session, mirror, same).error == ""
     found = batches_of(mirror.destination, mirror.at, plain_end, settled_end(mirror.destination, mirror.at))
     assert {header.attributes & CODEC_MASK for header, _ in found} == {4}
     mirror.assert_equal()
