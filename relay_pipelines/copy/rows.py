@@ -1,7 +1,8 @@
 """Records as rows, for SQL and transforms: read in one Python process, written in another, with Spark in between.
 
-Rows come in order, range by range. Behind those of each fetch comes a note, a row without a record: how far they reach, and
-where they were read. Notes pass whatever is done to rows, so that the writer knows of every source offset what became of it.
+Rows come in order, range by range. Before those of a range, and behind those of each fetch, comes a note, a row without a record:
+of which range they are, how far they reach, and where they were read. Notes pass whatever is done to rows, so that the writer
+knows of every source offset what became of it.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from relay_pipelines.errors import DivergedNodeError, FilterError, RelayError, S
 from relay_pipelines.model import Checkpoint, CopyJob, CopyRange, Fingerprint, OffsetRange, OnRecordError, Skipped
 from relay_pipelines.wire.records import codec_of, digest_of
 
-NOTE, RANGE = "relay_note", "relay_range"
+NOTE = "relay_note"
 ALWAYS = ("offset", "timestamp", "key", "value", "headers")
 _BATCH_RECORDS = 20_000
 
 
 def schema(columns: Sequence[str]) -> str:
     """Return the schema of rows with these columns, in Spark's words."""
-    return ", ".join(f"{name} {kind}" for name, kind in {NOTE: "binary", RANGE: "int", **_of_records(columns)}.items())
+    return ", ".join(f"{name} {kind}" for name, kind in {NOTE: "binary", **_of_records(columns)}.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,7 @@ class Note:
     """What the writer must know of the rows since the last note.
 
     Args:
+        index: of the range.
         end: the source offset that they reach.
         skipped: offsets without a row, by reason.
         leader_epoch: of the last batch; -1 if there was none.
@@ -53,6 +55,7 @@ class Note:
         diverged: nodes that were found not to hold what was copied, and why.
     """
 
+    index: int
     end: int
     skipped: dict[Skipped, int] = field(default_factory=dict)
     leader_epoch: int = -1
@@ -80,12 +83,13 @@ def read_rows(
             copy_range = ranges[index]
             source = _RangeRows(job, copy_range, index, columns, upstream, clock)
             try:
+                yield _note(Note(index, source.position), columns)
                 yield from source.batches()
                 origin = upstream.origin(copy_range.source.topic_partition.topic)
-                last = Note(source.position, origin=origin, is_last=True, diverged=upstream.diverged)
+                last = Note(index, source.position, origin=origin, is_last=True, diverged=upstream.diverged)
             except RelayError as error:
-                last = Note(source.position, is_last=True, error=error, diverged=upstream.diverged)
-            yield _note(last, index, columns)
+                last = Note(index, source.position, is_last=True, error=error, diverged=upstream.diverged)
+            yield _note(last, columns)
 
 
 class _RangeRows:
@@ -160,18 +164,19 @@ class _RangeRows:
                     records if self._sieve is None else list(self._sieve(records)), log_append_time=is_log_append_time(piece)
                 )
                 if builder.records >= _BATCH_RECORDS:
-                    found.append(_numbered(builder.take(), self._index))
+                    found.append(_noted(builder.take()))
             skipped[Skipped.COMPACTION_GAP] += piece.end - piece.start - present
         if builder.records:
-            found.append(_numbered(builder.take(), self._index))
+            found.append(_noted(builder.take()))
         for record, error in self._aside:
             builder.add([record], log_append_time=False)
-            found.append(_numbered(builder.take(), self._index, error))
+            found.append(_noted(builder.take(), error))
         skipped[Skipped.FILTERED] += self._dropped
         self._aside, self._dropped = [], 0
         self.position = pieces[-1].end
         note = Note(
-            end=self.position,
+            self._index,
+            self.position,
             skipped={reason: count for reason, count in skipped.items() if count},
             leader_epoch=run.last.leader_epoch if run else -1,
             codec=codec_of(run.first) if run else 0,
@@ -179,7 +184,7 @@ class _RangeRows:
             fingerprint=Fingerprint(last.offset, digest_of(last.timestamp, last.key, last.value, last.headers)) if last else None,
         )
         self._remember(note)
-        return [*found, _note(note, self._index, self._columns)]
+        return [*found, _note(note, self._columns)]
 
     def _remember(self, note: Note) -> None:
         """Keep what another node must hold, should this one fail."""
@@ -211,28 +216,29 @@ def _of_records(columns: Sequence[str]) -> dict[str, str]:
     return {name: COLUMNS[name] for name in columns}
 
 
-def _numbered(batch: pa.RecordBatch, index: int, note: object = None) -> pa.RecordBatch:
-    """A batch with the columns in front that say which range it is of, and what is to be noted."""
+def _noted(batch: pa.RecordBatch, note: object = None) -> pa.RecordBatch:
+    """A batch with the column in front that holds what is to be noted."""
     notes = pa.nulls(len(batch), pa.binary()) if note is None else pa.array([pickle.dumps(note)] * len(batch), pa.binary())
-    ranges = pa.array([index] * len(batch), pa.int32())
-    return pa.RecordBatch.from_arrays([notes, ranges, *batch.columns], names=[NOTE, RANGE, *batch.schema.names])
+    return pa.RecordBatch.from_arrays([notes, *batch.columns], names=[NOTE, *batch.schema.names])
 
 
-def _note(note: Note, index: int, columns: Sequence[str]) -> pa.RecordBatch:
+def _note(note: Note, columns: Sequence[str]) -> pa.RecordBatch:
     nothing = pa.RecordBatch.from_arrays([pa.nulls(1, TYPES[name]) for name in columns], names=list(columns))
-    return _numbered(nothing, index, note)
+    return _noted(nothing, note)
 
 
 def parts(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, Note | FilterError | None, pa.RecordBatch]]:
     """Cut batches at their notes: the range's index and rows with None for a note, or one row with one."""
+    index = -1
     for batch in batches:
         notes, start = batch.column(NOTE), 0
-        ranges, rows = batch.column(RANGE), batch.drop_columns([NOTE, RANGE])
+        rows = batch.drop_columns([NOTE])
         for at in pc.indices_nonzero(pc.is_valid(notes)).to_pylist():
             if at > start:
-                yield ranges[start].as_py(), None, rows.slice(start, at - start)
+                yield index, None, rows.slice(start, at - start)
             note = pickle.loads(notes[at].as_py())  # noqa: S301 - our own, from the other end of the task
-            yield ranges[at].as_py(), note, rows.slice(at, 1)
+            index = note.index if isinstance(note, Note) else index
+            yield index, note, rows.slice(at, 1)
             start = at + 1
         if start < len(batch):
-            yield ranges[start].as_py(), None, rows.slice(start)
+            yield index, None, rows.slice(start)

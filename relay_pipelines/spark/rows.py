@@ -18,7 +18,7 @@ from pyspark.errors import PySparkException
 from relay_pipelines.copy.clock import SystemClock
 from relay_pipelines.copy.columns import COLUMNS, uncollected
 from relay_pipelines.copy.row_copier import write_rows
-from relay_pipelines.copy.rows import ALWAYS, NOTE, RANGE, read_rows, schema
+from relay_pipelines.copy.rows import ALWAYS, NOTE, read_rows, schema
 from relay_pipelines.copy.task import copy_decided
 from relay_pipelines.errors import ConfigError, FilterError, RelayError
 from relay_pipelines.model import CopyJob, CopyRange, Handling, Outcome
@@ -127,7 +127,7 @@ def _made(session: Any, job: CopyJob, groups: Sequence[Sequence[CopyRange]], sql
     rows = tasks.mapInArrow(partial(_read, job, ranges, indices, columns), schema(columns))
     if where:
         rows = rows.where(f"{NOTE} IS NOT NULL OR ({where})")
-    return rows.selectExpr(NOTE, RANGE, *(_column(name, dict(select)) for name in wanted))
+    return rows.selectExpr(NOTE, *(_column(name, dict(select)) for name in wanted))
 
 
 def _nothing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
