@@ -32,7 +32,6 @@ NAME = "relay"
 _OPTIONS = ("config", "mirror", "topic", "side", "start", "end", "window")
 _SIDES = ("source", "destination")
 _FETCH_BYTES = 4 << 20
-_BATCH_RECORDS = 20_000
 
 
 def register(session: Any) -> None:
@@ -99,10 +98,9 @@ class _Reader(DataSourceReader):  # type: ignore[misc]
                 for piece in pieces:
                     for records in records_in(piece):
                         builder.add(records, log_append_time=is_log_append_time(piece))
-                    if builder.records >= _BATCH_RECORDS:
-                        yield builder.take()
-        if builder.records:
-            yield builder.take()
+                # a batch for each fetch: as large as that, whatever the size of the records
+                if builder.records:
+                    yield builder.take()
 
 
 def _ranges(options: Mapping[str, str]) -> list[_Range]:
