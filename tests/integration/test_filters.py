@@ -210,3 +210,15 @@ def test_a_filter_that_cannot_be_used(folder: Path, name: str, config: str, line
         load(ClassSpec(name, config, str(folder)))
     assert str(caught.value).startswith(line)
     assert "\n" not in str(caught.value)
+
+
+def test_a_filter_by_its_entry_point(mirror: Mirror, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As an installed package announces it."""
+    announced = folder / "some_filters-1.0.dist-info"
+    announced.mkdir()
+    (announced / "METADATA").write_text("Metadata-Version: 2.1\nName: some-filters\nVersion: 1.0\n")
+    (announced / "entry_points.txt").write_text("[relay_pipelines.filters]\nevery-nth = the_filters:EveryNth\n")
+    monkeypatch.syspath_prepend(str(folder))
+    handling = Handling(filters=(ClassSpec("every-nth", '{"n": 20}'),))
+    (outcome,) = copy_ranges(mirror.job, [replace(mirror.range(), handling=handling)])
+    assert (outcome.error, outcome.records, outcome.skipped) == ("", 3, {"filtered": 57})
