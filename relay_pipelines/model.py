@@ -246,6 +246,10 @@ class OnRecordError(StrEnum):
 SELECTABLE = ("key", "value", "headers", "timestamp")
 
 
+Sql = tuple[str, tuple[tuple[str, str], ...]]
+"""A predicate, and columns with their expressions, in Spark's words."""
+
+
 @dataclass(frozen=True, slots=True)
 class Handling:
     """How the records of one topic are copied.
@@ -269,6 +273,11 @@ class Handling:
     def in_rows(self) -> bool:
         """Whether records must go through Spark as rows."""
         return bool(self.where or self.transform or self.select)
+
+    @property
+    def sql(self) -> Sql:
+        """What of it is for Spark to do."""
+        return self.where, self.select
 
     @property
     def may_quarantine(self) -> bool:

@@ -53,7 +53,7 @@ class RelayWhere(RelaySpark):
     def submit(self, session: Any, job: CopyJob, tasks: list[CopyWork], tag: str) -> list[Outcome]:
         """Submit the rows' job."""
         groups = [[replace(task.range, handling=self._handling)] for task in tasks]
-        return rows.submit(session, job, groups, rows.sql_of(self._handling), tag)
+        return rows.submit(session, job, groups, self._handling.sql, tag)
 
 
 @dataclass

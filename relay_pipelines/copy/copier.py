@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tenacity import RetryCallState, Retrying, retry_if_exception_type
-
 from relay_pipelines.copy.assembly import Assembler
-from relay_pipelines.copy.backoff import backoff
+from relay_pipelines.copy.backoff import until_fruitless
 from relay_pipelines.copy.clock import Clock
 from relay_pipelines.copy.throttle import Throttle
 from relay_pipelines.copy.upstream import Upstream
@@ -66,21 +64,9 @@ class RangeCopier:
             FencedError: another task took over; the range is in its hands.
             RelayError: anything else that stopped it. No transaction is left open, as far as the destination answers.
         """
-        options = self._options
-        doubling = backoff(options)
-
-        def wait(state: RetryCallState) -> float:
-            state.attempt_number = max(1, self._fruitless)
-            return doubling(state)
-
+        passing = (RetriableError, AbortableError)
         try:
-            for attempt in Retrying(
-                retry=retry_if_exception_type((RetriableError, AbortableError)),
-                stop=lambda _: self._fruitless >= options.max_attempts,
-                wait=wait,
-                sleep=self._clock.sleep,
-                reraise=True,
-            ):
+            for attempt in until_fruitless(self._options, self._clock, passing, lambda: self._fruitless):
                 with attempt:
                     self._attempt()
         except FencedError:

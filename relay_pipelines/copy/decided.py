@@ -10,12 +10,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
-from relay_pipelines.copy.rows import Note
-from relay_pipelines.errors import FilterError, RelayError, RetriableError
-
-Part = tuple[int, Note | FilterError | None, pa.RecordBatch]
+from relay_pipelines.copy.rows import Note, Part
+from relay_pipelines.errors import RelayError, RetriableError
 
 
 class Decided:

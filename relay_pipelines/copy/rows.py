@@ -15,9 +15,8 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from tenacity import RetryCallState, Retrying, retry_if_exception_type
 
-from relay_pipelines.copy.backoff import backoff
+from relay_pipelines.copy.backoff import until_fruitless
 from relay_pipelines.copy.clock import Clock
 from relay_pipelines.copy.columns import COLUMNS, TYPES, ColumnBuilder, is_log_append_time, records_in
 from relay_pipelines.copy.filtering import Sieve
@@ -35,7 +34,7 @@ _BATCH_RECORDS = 20_000
 
 def schema(columns: Sequence[str]) -> str:
     """Return the schema of rows with these columns, in Spark's words."""
-    return ", ".join(f"{name} {kind}" for name, kind in {NOTE: "binary", **_of_records(columns)}.items())
+    return ", ".join(f"{name} {kind}" for name, kind in {NOTE: "binary", **{name: COLUMNS[name] for name in columns}}.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +64,10 @@ class Note:
     is_last: bool = False
     error: RelayError | None = None
     diverged: dict[str, str] = field(default_factory=dict)
+
+
+Part = tuple[int, Note | FilterError | None, pa.RecordBatch]
+"""A range's index, and rows with None for a note, or one row with one."""
 
 
 def read_rows(
@@ -116,19 +119,8 @@ class _RangeRows:
         self._sieve = Sieve(handling.filters, self._at, self._drop, failed) if handling.filters else None
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        doubling = backoff(self._options)
-
-        def wait(state: RetryCallState) -> float:
-            state.attempt_number = max(1, self._fruitless)
-            return doubling(state)
-
-        for attempt in Retrying(
-            retry=retry_if_exception_type((SourceError, DivergedNodeError)),
-            stop=lambda _: self._fruitless >= self._options.max_attempts,
-            wait=wait,
-            sleep=self._clock.sleep,
-            reraise=True,
-        ):
+        passing = (SourceError, DivergedNodeError)
+        for attempt in until_fruitless(self._options, self._clock, passing, lambda: self._fruitless):
             with attempt:
                 self._fruitless += 1
                 try:
@@ -212,10 +204,6 @@ class _RangeRows:
         self._aside.append((record, error))
 
 
-def _of_records(columns: Sequence[str]) -> dict[str, str]:
-    return {name: COLUMNS[name] for name in columns}
-
-
 def _noted(batch: pa.RecordBatch, note: object = None) -> pa.RecordBatch:
     """A batch with the column in front that holds what is to be noted."""
     notes = pa.nulls(len(batch), pa.binary()) if note is None else pa.array([pickle.dumps(note)] * len(batch), pa.binary())
@@ -227,8 +215,8 @@ def _note(note: Note, columns: Sequence[str]) -> pa.RecordBatch:
     return _noted(nothing, note)
 
 
-def parts(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, Note | FilterError | None, pa.RecordBatch]]:
-    """Cut batches at their notes: the range's index and rows with None for a note, or one row with one."""
+def parts(batches: Iterable[pa.RecordBatch]) -> Iterator[Part]:
+    """Cut batches at their notes."""
     index = -1
     for batch in batches:
         notes, start = batch.column(NOTE), 0

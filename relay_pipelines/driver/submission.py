@@ -7,7 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tenacity import Retrying, retry_if_result, stop_after_attempt
 
@@ -15,14 +15,11 @@ from relay_pipelines.copy import checkpoint as checkpoints
 from relay_pipelines.copy.backoff import backoff
 from relay_pipelines.copy.clock import Clock
 from relay_pipelines.errors import DestinationError, RelayError
-from relay_pipelines.model import CopyJob, CopyOptions, CopyRange, Outcome, Status, TopicPartition
+from relay_pipelines.model import CopyJob, CopyOptions, CopyRange, Outcome, Sql, Status, TopicPartition
 from relay_pipelines.plan.packing import pack
 from relay_pipelines.spark import job as spark_job
 from relay_pipelines.spark import session as spark_session
 from relay_pipelines.wire.cluster import ClusterClient
-
-if TYPE_CHECKING:
-    from relay_pipelines.spark.rows import Sql
 
 _CANCEL_SECONDS = 2.0
 _MAY_PASS = frozenset({"DestinationError", "AbortableError"})
@@ -51,7 +48,7 @@ class Submission:
         slots = spark_session.slots(session)
         alike: dict[Sql | None, list[CopyRange]] = defaultdict(list)
         for one in ranges:
-            alike[(one.handling.where, one.handling.select) if one.handling.in_rows else None].append(one)
+            alike[one.handling.sql if one.handling.in_rows else None].append(one)
         packed = {sql: pack(some, slots, sizes_bytes, job.options.parallelism) for sql, some in alike.items()}
         groups = [group for some in packed.values() for group in some]
         self._job = replace(job, options=_share(job.options, min(slots, len(groups))))

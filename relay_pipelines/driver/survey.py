@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from tenacity import (
     RetryCallState,
@@ -45,7 +46,7 @@ Belongs = Callable[[str], bool]
 Configs = Mapping[str, Mapping[str, ConfigValue]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots: what is derived is derived once
 class Survey:
     """What both clusters say.
 
@@ -96,7 +97,7 @@ class Survey:
         """The destination topics that this mirror has copied to: they are its own to alter."""
         return {one.destination.topic for one in self.checkpoints.values()}
 
-    @property
+    @cached_property
     def destinations(self) -> dict[str, str]:
         """Source topic -> destination topic."""
         return {source: to.topic for source, to in self.targets.items()}
@@ -115,11 +116,14 @@ class Survey:
                 needed[topic] = max(count, needed.get(topic, 0))
         return needed
 
-    def first_source(self, destination: str) -> str:
-        """The source topic after which a destination topic, or its quarantine, is made."""
-        return next(
-            source for source, to in self.targets.items() if destination in _written_to(to.topic, self.handling.get(source))
-        )
+    @cached_property
+    def first_sources(self) -> dict[str, str]:
+        """Destination topic, or quarantine -> the source topic after which it is made."""
+        found: dict[str, str] = {}
+        for source, to in self.targets.items():
+            for topic in _written_to(to.topic, self.handling.get(source)):
+                found.setdefault(topic, source)
+        return found
 
 
 def _written_to(destination: str, handling: Handling | None) -> list[str]:

@@ -45,7 +45,7 @@ def missing(survey: Survey) -> list[NewTopic]:
 
 
 def _configs(survey: Survey, destination: str) -> dict[str, str]:
-    source = survey.first_source(destination)
+    source = survey.first_sources[destination]
     if destination != survey.destinations[source]:
         return {"retention.ms": "-1", "max.message.bytes": str(limits(survey, source).max_message_bytes + _PROVENANCE_BYTES)}
     return {key: one.value for key, one in survey.source_configs[source].items() if not one.is_default}
@@ -62,7 +62,7 @@ def to_grow(survey: Survey) -> dict[str, int]:
 
     Only topics that this mirror has copied to before: others are somebody's own.
     """
-    ours = {one.destination.topic for one in survey.checkpoints.values()}
+    ours = survey.copied_to
     return {topic: count for topic, count in _short(survey).items() if topic.removesuffix(QUARANTINE) in ours}
 
 
@@ -110,7 +110,7 @@ def create_own(survey: Survey, replication_factor: int | None, timeout_ms: int, 
 def limits(survey: Survey, source_topic: str) -> Limits:
     """Return what the destination topic takes: as it is, or as it will be created."""
     destination = survey.destinations[source_topic]
-    configs = survey.destination_configs.get(destination) or survey.source_configs[survey.first_source(destination)]
+    configs = survey.destination_configs.get(destination) or survey.source_configs[survey.first_sources[destination]]
     size, kind = configs.get("max.message.bytes"), configs.get("message.timestamp.type")
     return Limits(
         int(size.value) if size else _DEFAULT_MAX_MESSAGE_BYTES,
@@ -122,7 +122,7 @@ def conflicts(survey: Survey) -> list[str]:
     """Say in words which destination topics would alter the records they are given."""
     found = []
     for destination in dict.fromkeys(survey.destinations.values()):
-        there = survey.destination_configs.get(destination) or survey.source_configs[survey.first_source(destination)]
+        there = survey.destination_configs.get(destination) or survey.source_configs[survey.first_sources[destination]]
         kind, codec = there.get("message.timestamp.type"), there.get("compression.type")
         if kind and kind.value == TimestampType.LOG_APPEND_TIME:
             found.append(f"{destination}: message.timestamp.type=LogAppendTime, so the destination sets its own timestamps")

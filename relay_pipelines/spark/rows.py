@@ -21,15 +21,9 @@ from relay_pipelines.copy.row_copier import write_rows
 from relay_pipelines.copy.rows import ALWAYS, NOTE, read_rows, schema
 from relay_pipelines.copy.task import copy_decided
 from relay_pipelines.errors import ConfigError, FilterError, RelayError
-from relay_pipelines.model import CopyJob, CopyRange, Handling, Outcome
+from relay_pipelines.model import CopyJob, CopyRange, Outcome, Sql
 from relay_pipelines.spark.job import SCHEMA, arrow, collect
-
-Sql = tuple[str, tuple[tuple[str, str], ...]]
-
-
-def sql_of(handling: Handling) -> Sql:
-    """What of a topic's handling is for Spark to do."""
-    return handling.where, handling.select
+from relay_pipelines.spark.session import first_line
 
 
 def check(session: Any, sql: Sql) -> None:
@@ -45,7 +39,7 @@ def check(session: Any, sql: Sql) -> None:
             if text:
                 _ = empty.selectExpr(f"CAST(({text}) AS {wanted})" if what != "where" else f"assert_true({text})").schema
         except PySparkException as error:
-            found = f"{what}: Spark does not take {text!r}: {_first_line(error)}"
+            found = f"{what}: Spark does not take {text!r}: {first_line(error)}"
             raise ConfigError(found, remedy="see docs/records.md") from None
 
 
@@ -111,7 +105,7 @@ def _fails(session: Any, job: CopyJob, one: CopyRange, sql: Sql, tag: str) -> st
     except RelayError as error:
         if not is_of_sql(error):
             raise
-        return _first_line(error.__cause__ or error)
+        return first_line(error.__cause__ or error)
     return None
 
 
@@ -162,7 +156,3 @@ def _copy(job: CopyJob, ranges: list[CopyRange], batches: Iterator[pa.RecordBatc
     with uncollected():
         for outcome in copy_decided(job, ranges, batches, SystemClock()):
             yield from arrow(outcome)
-
-
-def _first_line(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -56,7 +56,7 @@ def connect(
     except Exception as error:  # whatever py4j, gRPC and the JVM raise
         where = remote or master or "local[*]"
         raise RelayError(
-            f"Spark at {where} does not start a session: {_first_line(error)}",
+            f"Spark at {where} does not start a session: {first_line(error)}",
             remedy="check spark.master or spark.remote, and that a JDK 17 or newer is found (JAVA_HOME)",
         ) from error
     _refuse_speculation(session)
@@ -142,5 +142,6 @@ def _refuse_speculation(session: Any) -> None:
         )
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
+    """The first line of what an error says; its kind if it says nothing."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -86,7 +86,7 @@ def spec(folder: str, name: str, config: str = "{}") -> ClassSpec:
 def copy(session: Any, mirror: Mirror, handling: Handling, *, end: int | None = None) -> Outcome:
     """Copy what there is, as rows, and see that the ledger closes where it is done."""
     copy_range = replace(mirror.range(0, end), handling=handling)
-    (outcome,) = rows.submit(session, mirror.job, [[copy_range]], rows.sql_of(handling), "rows")
+    (outcome,) = rows.submit(session, mirror.job, [[copy_range]], handling.sql, "rows")
     if outcome.status is Status.DONE:
         mirror.assert_ledger_closes()
     return outcome
@@ -253,5 +253,5 @@ def test_sql_that_fails_on_a_record(local_session: Any, mirror: Mirror) -> None:
         copy(local_session, mirror, handling)
     assert rows.is_of_sql(caught.value)
     wanted = [replace(mirror.range(start, end), handling=handling) for start, end in ((0, 30), (36, 40))]
-    found = rows.failing(local_session, mirror.job, wanted, rows.sql_of(handling), "look")
+    found = rows.failing(local_session, mirror.job, wanted, handling.sql, "look")
     assert str(found).startswith(f"{mirror.at} at offset 37: SQL failed on the record: [DIVIDE_BY_ZERO]")
