@@ -180,16 +180,22 @@ def _say(name: str, state: RetryCallState) -> None:
     _LOG.warning("%s: %s; trying again in %.1f s", name, error, seconds)
 
 
-def stored(name: str, mirror: Mirror, clock: Clock) -> Stored:
+def stored(name: str, mirror: Mirror, clock: Clock, *, settled: bool = False) -> Stored:
     """Read a mirror's checkpoints alone, and what stands beside them.
+
+    Args:
+        settled: wait until all transactions open by now have ended; those of other mirrors hide checkpoints, too.
 
     Raises:
         RelayError: the destination does not answer.
     """
     timeout_ms = mirror.copy_options.request_timeout_ms
     with ClusterClient(mirror.destination_cluster, DestinationError, f"relay-{name}", timeout_ms) as destination:
-        exist = not destination.metadata([checkpoints.TOPIC]).topics[checkpoints.TOPIC].error_code
-        return checkpoints.read_all(destination, name, clock) if exist else Stored()
+        if destination.metadata([checkpoints.TOPIC]).topics[checkpoints.TOPIC].error_code:
+            return Stored()
+        if settled:
+            checkpoints.settle(destination, checkpoints.TOPIC, mirror.copy_options, clock)
+        return checkpoints.read_all(destination, name, clock)
 
 
 def _take(

@@ -113,7 +113,7 @@ def copy_window(
     surveyed(taken)
     plan = planning.plan_frozen(taken, frozen, mirror.start.policy)
     result = run(plan, mirror, session, observers, kafka.clock, stop=stop, window=frozen.key, run_id=run_id)
-    after = survey.stored(mirror_name, mirror, kafka.clock).checkpoints
+    after = survey.stored(mirror_name, mirror, kafka.clock, settled=True).checkpoints
     reached = {at: checkpoint.next_offset for at, checkpoint in after.items()}
     known = {one.topic_partition for one in taken.positions}
     before, ends = (

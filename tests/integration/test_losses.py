@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -28,7 +30,7 @@ from relay_pipelines.model import Cluster, CopyJob, LedgerEntry, OffsetRange, To
 from relay_pipelines.plan.windows import StartPolicy
 from relay_pipelines.settings import Mirror
 from tests.copying import KEPT, ensure_homes, numbered, settled_end
-from tests.independent import Record, create, delete, delete_before, records_of, until, write
+from tests.independent import Record, create, delete, delete_before, put, records_of, transactional, until, write
 
 CLOCK = SystemClock()
 
@@ -300,3 +302,26 @@ def test_nothing_is_written_by_those_who_look(copied: Copied) -> None:
     (loss,) = planning.plan(survey.take(copied.name, mirror, CLOCK), StartPolicy.EARLIEST).data_losses
     assert "retention took" in str(loss)
     assert len(copied.ledger()) == 1
+
+
+def test_what_was_accepted_is_seen_at_once(copied: Copied, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The transaction of somebody else hides the moved checkpoint for a while: the survey after it waits, and plans behind the gap."""
+    retention(copied)
+    home = checkpoint.home(checkpoint.TOPIC, checkpoint.key_of(copied.name, copied.at))
+    other = transactional(copied.destination, f"other-{copied.name}")
+    commit, ending = losses.commit, threading.Timer(1.0, other.abort_transaction)
+
+    def commit_behind_another(*told: Any) -> None:
+        other.begin_transaction()
+        put(other, home, [Record(b"other//", None)])
+        other.flush(30)
+        commit(*told)
+        ending.start()
+
+    monkeypatch.setattr(losses, "commit", commit_behind_another)
+
+    taken = copied.survey("continue")
+
+    ending.join()
+    (window,) = planning.plan(taken, StartPolicy.EARLIEST).windows
+    assert window.ranges == (OffsetRange(copied.at, 25, 30),)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import signal
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,11 +13,12 @@ import psutil
 import pytest
 from confluent_kafka.admin import ResourceType
 
+from relay_pipelines.copy import checkpoint
 from relay_pipelines.driver import quarantine
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.lanes import keys
 from relay_pipelines.model import TopicPartition
-from tests.independent import Record, configure, create, delete, delete_before, until, write
+from tests.independent import Record, configure, create, delete, delete_before, put, transactional, until, write
 from tests.orchestration.stage import Stage, checks, failure
 from tests.trap import Trap
 
@@ -284,9 +286,7 @@ def test_two_code_locations_on_one_mirror(stage: Stage, topics: list[str], local
         second = dataclasses.replace(stage, instance=other)
         (theirs,) = second.tick().run_requests or []
         assert second.run(theirs).success
-        for process in psutil.Process().children(recursive=True):
-            if process.status() == psutil.STATUS_STOPPED:
-                process.send_signal(signal.SIGCONT)
+        go_on()
         run = first.result()
 
     assert not run.success
@@ -294,6 +294,35 @@ def test_two_code_locations_on_one_mirror(stage: Stage, topics: list[str], local
     assert "one code location" in failure(run)
     assert stage.read(topics[0]) == [f"a{number}" for number in range(100)]
     assert stage.read(topics[1], 1) == [f"b{number}" for number in range(50)]
+
+
+def test_checkpoints_that_another_transaction_hides(stage: Stage, topics: list[str], local_trap: Trap) -> None:
+    """What was copied is judged by the checkpoints: the run waits for those that the transaction of somebody else hides for a while."""
+    (request,) = stage.tick().run_requests or []
+    other = transactional(stage.destination.cluster(), f"other-{stage.name}")
+    local_trap.set()
+    with ThreadPoolExecutor(1) as aside:
+        copying = aside.submit(stage.run, key=str(request.partition_key), topics=topics[:1])
+        until(lambda: local_trap.sprung, "the middle of the copy")
+        other.begin_transaction()
+        for home in checkpoint.homes(checkpoint.TOPIC):
+            put(other, home, [Record(b"other//", None)])
+        other.flush(30)
+        go_on()
+        until(lambda: len(stage.read(topics[0])) == 100, "the end of the copy")
+        time.sleep(2)
+        other.abort_transaction()
+        run = copying.result()
+
+    assert run.success, failure(run)
+    assert checks(run)[topics[0]].passed
+
+
+def go_on() -> None:
+    """Let the Spark worker go on that a trap has stopped."""
+    for process in psutil.Process().children(recursive=True):
+        if process.status() == psutil.STATUS_STOPPED:
+            process.send_signal(signal.SIGCONT)
 
 
 def test_everything_at_once(stage: Stage, topics: list[str]) -> None:
