@@ -305,7 +305,7 @@ def test_nothing_is_written_by_those_who_look(copied: Copied) -> None:
 
 
 def test_what_was_accepted_is_seen_at_once(copied: Copied, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The transaction of somebody else hides the moved checkpoint for a while: the survey after it waits, and plans behind the gap."""
+    """Another transaction hides the moved checkpoint for a while: the survey after it waits, and plans behind the gap."""
     retention(copied)
     home = checkpoint.home(checkpoint.TOPIC, checkpoint.key_of(copied.name, copied.at))
     other = transactional(copied.destination, f"other-{copied.name}")

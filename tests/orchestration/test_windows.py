@@ -297,7 +297,7 @@ def test_two_code_locations_on_one_mirror(stage: Stage, topics: list[str], local
 
 
 def test_checkpoints_that_another_transaction_hides(stage: Stage, topics: list[str], local_trap: Trap) -> None:
-    """What was copied is judged by the checkpoints: the run waits for those that the transaction of somebody else hides for a while."""
+    """A run judges what was copied by the checkpoints, and waits for those that another transaction hides."""
     (request,) = stage.tick().run_requests or []
     other = transactional(stage.destination.cluster(), f"other-{stage.name}")
     local_trap.set()
