@@ -30,8 +30,9 @@ costs around the copy, with 200 topics and with 25,000 old windows, is in [bench
 - **memory**: the largest resident size of a process that moves records: a Python task, or MirrorMaker's JVM (at its end).
 
 Contenders: *relay, warm Spark session* is the job of a run in a session that has run before; *relay, tasks alone* is the same
-copy without Spark, a process per topic-partition; *TLS* means TLS 1.3 on both sides; *filter class* and
-*where* leave nothing out, but look at every record; the *data source* reads the topic and counts its records by a predicate;
+copy without Spark, a process per topic-partition; *TLS* means TLS 1.3 on both sides, whose listeners are warmed by three copies
+first, as filling the source warms the plain ones; *filter class* and *where* leave nothing out, but look at every record; the
+*data source* reads the topic and counts its records by a predicate, in a plain Spark session that has just counted the same;
 *relay run, cold* is the command from its
 start to its end; the *confluent-kafka loop* consumes and produces in Python with librdkafka's default batching, a process per
 topic-partition; *MirrorMaker 2* has exactly-once enabled and two tasks, is a dedicated node, and is otherwise at its defaults,

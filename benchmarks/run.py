@@ -17,7 +17,8 @@ from benchmarks.contenders.mirrormaker import MirrorMaker
 from benchmarks.contenders.relay_process import COMMAND, RelayProcess
 from benchmarks.contenders.relay_records import RelayFilter, RelayFrame, RelayWhere
 from benchmarks.contenders.relay_spark import RelaySpark
-from benchmarks.contenders.relay_task import RelayTask, RelayTls
+from benchmarks.contenders.relay_task import RelayTask
+from benchmarks.contenders.relay_tls import RelayTls
 from benchmarks.inputs import CODEC_NAMES, Input
 from benchmarks.profiling import profile
 from benchmarks.values import Case, Cost, Extent, Result

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from benchmarks.contenders.mirrormaker import MirrorMaker
 from benchmarks.contenders.relay_records import RelayFilter, RelayFrame, RelayWhere
 from benchmarks.contenders.relay_spark import RelaySpark
-from benchmarks.contenders.relay_task import RelayTask, RelayTls
+from benchmarks.contenders.relay_task import RelayTask
+from benchmarks.contenders.relay_tls import RelayTls
 from benchmarks.medians import median_of, peak_memory_bytes, ratio
 from benchmarks.run import Figures
 from benchmarks.values import LARGE_BATCHES

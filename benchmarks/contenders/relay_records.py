@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
-from dataclasses import dataclass, replace
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from functools import cache
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +22,6 @@ from relay_pipelines.copy.filtering import Record
 from relay_pipelines.dataframe import register
 from relay_pipelines.model import ClassSpec, CopyJob, Handling, Outcome
 from relay_pipelines.spark import rows
-from relay_pipelines.spark.session import connect
 
 _PREDICATE = "length(value) > 0"
 
@@ -56,41 +60,62 @@ class RelayWhere(RelaySpark):
         return rows.submit(session, job, groups, self._handling.sql, tag)
 
 
-@dataclass
 class RelayFrame:
-    """The data source `relay`: reads, and counts by a predicate; copies nothing."""
+    """The data source `relay`: reads, and counts by a predicate; copies nothing.
 
-    folder: Path
+    In a process of its own, as there can be but one JVM in each: the session of somebody who looks at topics is a plain one, with
+    all of the JVM's compilers, where that of a copy has little to compile.
+    """
+
     name = "relay data source, counted by SQL"
     guarantee = "only reads"
     inputs: tuple[str, ...] = LARGE_BATCHES
     copies = False
-    _session: Any = None
+
+    def __init__(self, folder: Path) -> None:
+        self._config = folder / "frame.yaml"
+        self._process = ProcessPoolExecutor(1, get_context("spawn"))
 
     def copy(self, case: Case) -> Cost:
-        """Count; the first time, start the session and count once before."""
-        config = self.folder / "frame.yaml"
-        config.write_text(yaml.safe_dump({"mirrors": {"frame": _mirror(case)}}))
-        if self._session is None:
-            self._session = connect("local[*]")
-            register(self._session)
-            self._count(config, case)
-        before, began = cpu_by_process(self._session), time.monotonic()
-        counted = self._count(config, case)
-        seconds = time.monotonic() - began
+        """Count in a session that has just counted the same."""
+        self._config.write_text(yaml.safe_dump({"mirrors": {"frame": _mirror(case)}}))
+        counted, cost = self._process.submit(_count_warm, self._config, case.topic).result(case.limit_seconds)
         if counted != case.records:
             return Cost(error=f"{counted} records counted where {case.records} were due")
-        used = sum(spent - before.get(process, 0.0) for process, spent in cpu_by_process(self._session).items())
-        return Cost(copy_seconds=seconds, copy_cpu_seconds=used)
+        return cost
 
     def close(self) -> None:
-        """Stop the session."""
-        if self._session is not None:
-            self._session.stop()
+        """End the process, and with it the session."""
+        self._process.shutdown()
 
-    def _count(self, config: Path, case: Case) -> int:
-        reader = self._session.read.format("relay").option("config", str(config)).option("topic", case.topic)
-        return int(reader.schema("value binary").load().where(_PREDICATE).count())
+
+def _count_warm(config: Path, topic: str) -> tuple[int, Cost]:
+    session = _plain_session()
+    # Spark ends Python workers that were idle for a minute, as they are while others copy
+    _count(session, config, topic)
+    before, began = cpu_by_process(session), time.monotonic()
+    counted = _count(session, config, topic)
+    seconds = time.monotonic() - began
+    used = sum(spent - before.get(process, 0.0) for process, spent in cpu_by_process(session).items())
+    return counted, Cost(copy_seconds=seconds, copy_cpu_seconds=used)
+
+
+@cache
+def _plain_session() -> Any:
+    from pyspark.sql import SparkSession
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName("frame").master("local[*]")
+    for key, value in {"driver.host": "127.0.0.1", "driver.bindAddress": "127.0.0.1", "ui.enabled": "false"}.items():
+        builder = builder.config(f"spark.{key}", value)
+    session = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
+    register(session)
+    return session
+
+
+def _count(session: Any, config: Path, topic: str) -> int:
+    reader = session.read.format("relay").option("config", str(config)).option("topic", topic)
+    return int(reader.schema("value binary").load().where(_PREDICATE).count())
 
 
 def _mirror(case: Case) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from benchmarks.values import Case, Cost
 from benchmarks.workers import run_together
@@ -45,16 +45,3 @@ class RelayTask:
 
     def close(self) -> None:
         """Nothing stays."""
-
-
-class RelayTls(RelayTask):
-    """The same, encrypted on both sides."""
-
-    name = "relay, tasks alone, TLS"
-
-    def copy(self, case: Case) -> Cost:
-        """Run the tasks side by side, at the TLS listeners."""
-        if case.over_tls is None:
-            return Cost(error="the clusters have no TLS listener")
-        source, destination = case.over_tls
-        return super().copy(replace(case, source=source, destination=destination))

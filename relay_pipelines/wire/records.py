@@ -15,7 +15,7 @@ from aiokafka.record.memory_records import MemoryRecords
 from cramjam import DecompressionError
 
 from relay_pipelines.errors import CorruptBatchError
-from relay_pipelines.wire.batch import CODEC_MASK, HEADER, HEADER_BYTES, Batch, BatchHeader, Run, crc_mismatch
+from relay_pipelines.wire.batch import CODEC_MASK, HEADER, HEADER_BYTES, Batch, BatchHeader, Run, crc_mismatch, verify
 
 _UNBOUNDED = 1 << 30
 _NO_TIMESTAMP = -1
@@ -59,6 +59,10 @@ def checked_batches(run: Run, end: int) -> Iterator[Any]:
     Raises:
         CorruptBatchError: the bytes of one do not match their CRC.
     """
+    if run.is_single:
+        verify(Batch(run.first, run.data))  # by the processor's instruction: several times as fast as the codec
+        yield from batches_of(run.data)
+        return
     for batch in batches_of(run.data):
         if batch.base_offset >= end:
             return

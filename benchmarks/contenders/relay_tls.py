@@ -1,0 +1,44 @@
+"""This mirror's copy with encryption on both sides."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+from benchmarks import clusters
+from benchmarks.contenders.relay_task import RelayTask, works
+from benchmarks.values import Case, Cost
+from benchmarks.workers import run_together
+from relay_pipelines.model import Cluster
+
+_WARMING_COPIES = 3
+
+
+class RelayTls(RelayTask):
+    """The same, encrypted on both sides."""
+
+    name = "relay, tasks alone, TLS"
+
+    def __init__(self) -> None:
+        self._warm = False
+
+    def copy(self, case: Case) -> Cost:
+        """Run the tasks side by side, at the TLS listeners; the first time, warm these."""
+        if case.over_tls is None:
+            return Cost(error="the clusters have no TLS listener")
+        source, destination = case.over_tls
+        encrypted = replace(case, source=source, destination=destination)
+        if not self._warm:
+            self._warm = True
+            _warm(encrypted, case.destination)
+        return super().copy(encrypted)
+
+
+def _warm(case: Case, plain: Cluster) -> None:
+    """Have the brokers' JVMs compile their ciphers: the plain listeners were warmed when the source was filled."""
+    for number in range(_WARMING_COPIES):
+        warming = replace(case, attempt=f"warming-{number}")
+        clusters.create_topic(plain, warming.destination_topic)
+        run_together(works(warming), case.limit_seconds)
+        clusters.delete_topics(plain, warming.destination_topic)
+    os.sync()
