@@ -59,8 +59,8 @@ class Idle:
 
 
 @dataclass(frozen=True, slots=True)
-class Crowded:
-    """A database full of old windows.
+class Kept:
+    """A database with so many windows in view.
 
     Args:
         database_bytes: of the files of events and of runs.
@@ -74,6 +74,15 @@ class Crowded:
     ticks: Mapping[str, Spent]
     daemon_ticks: Sequence[float]
     queries: Mapping[str, tuple[float, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Crowded:
+    """So many old windows, and of them the last in view, then all."""
+
+    windows: int
+    pruned: Kept
+    whole: Kept
 
 
 def spent(what: Callable[[], object]) -> Spent:

@@ -10,7 +10,8 @@ from relay_pipelines.lanes import keys
 from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.plan.frozen import FrozenWindow
 
-_PARTITION = "dagster/partition"
+PARTITION = "dagster/partition"
+"""The tag of a run's window."""
 _WILL_RETRY = "dagster/will_retry"
 _RETRIED_BY = "dagster/auto_retry_run_id"
 _PARENT = "dagster/parent_run_id"
@@ -43,7 +44,7 @@ class Attempts:
 
 def of_window(instance: dg.DagsterInstance, lane: Lane, window: FrozenWindow, now: float) -> Attempts:
     """Look up the window's runs."""
-    records = instance.get_run_records(RunsFilter(tags={_PARTITION: window.key}))
+    records = instance.get_run_records(RunsFilter(tags={PARTITION: window.key}))
     missing = set(window.topics).intersection(lane.topics)
     for record in records:
         missing -= _done(instance, lane, record)
@@ -54,7 +55,7 @@ def of_window(instance: dg.DagsterInstance, lane: Lane, window: FrozenWindow, no
     return Attempts(
         window=window,
         missing=missing,
-        active=any(_is_active(record, now) for record in records),
+        active=any(is_active(record, now) for record in records),
         requested=len(roots),
         failed_at=max(ended, default=0.0),
     )
@@ -70,7 +71,8 @@ def _is_retry(record: RunRecord) -> bool:
     return _PARENT in record.dagster_run.tags
 
 
-def _is_active(record: RunRecord, now: float) -> bool:
+def is_active(record: RunRecord, now: float) -> bool:
+    """Whether a run is under way, or about to be started again."""
     run = record.dagster_run
     if not run.is_finished:
         return True

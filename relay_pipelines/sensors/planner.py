@@ -21,10 +21,11 @@ from relay_pipelines.lanes.windows import History
 from relay_pipelines.plan.frozen import FrozenWindow
 from relay_pipelines.resources import KafkaResource
 from relay_pipelines.sensors.attempts import Attempts, of_window
+from relay_pipelines.sensors.pruning import forget
 
 _TICK_SECONDS = 10
 _LAG_SECONDS = 300.0
-_PRUNED_PER_TICK = 20
+PRUNED_PER_TICK = 5
 _BACKOFF_SECONDS = 30.0
 
 
@@ -108,7 +109,7 @@ class _Tick:
             run_requests=requests,
             skip_reason=None if requests else "; ".join(self.remarks),
             cursor=cursor.dump(),
-            dynamic_partitions_requests=self._partitions(cut, history),
+            dynamic_partitions_requests=self._partitions(cut, history, now),
             asset_events=events,
         )
 
@@ -164,9 +165,9 @@ class _Tick:
         ]
 
     def _partitions(
-        self, cut: Sequence[FrozenWindow], history: History
+        self, cut: Sequence[FrozenWindow], history: History, now: float
     ) -> list[dg.AddDynamicPartitionsRequest | dg.DeleteDynamicPartitionsRequest]:
-        """Add the new keys, and any of a tick that was killed after its events; drop the oldest beyond what is kept."""
+        """Add the new keys, and any of a tick that was killed after its events; forget the oldest beyond what is kept."""
         partitions, lane = windows.definition(self.lane), self.lane
         present = self.context.instance.get_dynamic_partitions(lane.partitions_name)
         known = set(present)
@@ -176,7 +177,8 @@ class _Tick:
             requests.append(partitions.build_add_request(added))
         excess = len(present) + len(added) - lane.window.keep
         if excess > 0:
-            requests.append(partitions.build_delete_request(sorted(present)[: min(excess, _PRUNED_PER_TICK)]))
+            old = forget(self.context.instance, lane, sorted(present)[: min(excess, PRUNED_PER_TICK)], now)
+            requests.append(partitions.build_delete_request(old))
         return requests
 
 

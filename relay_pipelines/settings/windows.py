@@ -20,7 +20,7 @@ class WindowSettings(Section):
     ahead: Count = 3
     """How many windows of a backlog are cut before they are copied."""
     keep: Count = 1_000
-    """How many windows are kept in view; the ledger keeps its own time."""
+    """How many windows the orchestrator remembers, with their runs; the ledger keeps its own time."""
     lag_target: Duration = 600_000
     """The lag check fails when the oldest record that is not copied yet is older."""
 

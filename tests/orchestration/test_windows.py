@@ -18,6 +18,7 @@ from relay_pipelines.driver import quarantine
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.lanes import keys
 from relay_pipelines.model import TopicPartition
+from relay_pipelines.sensors.attempts import PARTITION
 from tests.independent import Record, configure, create, delete, delete_before, put, transactional, until, write
 from tests.orchestration.stage import Stage, checks, failure
 from tests.trap import Trap
@@ -164,7 +165,7 @@ def test_a_retry_begins_with_another_node(stage: Stage, topics: list[str]) -> No
 
 
 def test_old_windows_are_pruned(stage: Stage, topics: list[str]) -> None:
-    """Beyond the number that is kept the oldest windows go, and what is left is the newest."""
+    """Beyond the number that is kept the oldest windows go, with all that Dagster remembers of their runs."""
     stage.write([name.replace(".", r"\.") for name in topics], window={"keep": 3, "max_records": 40, "ahead": 2})
     while requests := stage.tick().run_requests:
         assert stage.run(requests[0]).success
@@ -173,7 +174,28 @@ def test_old_windows_are_pruned(stage: Stage, topics: list[str]) -> None:
 
     expected = [keys.window(stage.name, "main", number) for number in (2, 3, 4)]
     assert stage.instance.get_dynamic_partitions(keys.partitions(stage.name, "main")) == expected
+    assert [one.tags[PARTITION] for one in stage.instance.get_runs()] == expected[::-1]
+    assert stage.instance.get_materialized_partitions(keys.mirrored(stage.name, topics[0])) == set(expected)
     assert len(stage.read(topics[0])) == 100
+
+
+def test_a_window_that_is_being_copied_is_not_pruned(stage: Stage, topics: list[str]) -> None:
+    """However old: somebody may have materialised it again. What others run for partitions of the same name is theirs."""
+    allow = [name.replace(".", r"\.") for name in topics]
+    partitions, oldest = keys.partitions(stage.name, "main"), keys.window(stage.name, "main", 1)
+    stage.write(allow, window={"max_records": 40, "ahead": 2})
+    while requests := stage.tick().run_requests:
+        assert stage.run(requests[0]).success
+    again = stage.instance.create_run_for_job(dg.job(name="again")(lambda: None), tags={PARTITION: oldest})
+    stage.write(allow, window={"keep": 3, "ahead": 2})
+    stage.tick()
+    assert oldest in stage.instance.get_dynamic_partitions(partitions)
+
+    stage.instance.report_run_canceled(again)
+    stage.tick()
+
+    assert oldest not in stage.instance.get_dynamic_partitions(partitions)
+    assert [one.run_id for one in stage.instance.get_runs() if one.tags[PARTITION] == oldest] == [again.run_id]
 
 
 @pytest.mark.usefixtures("topics")
