@@ -49,9 +49,9 @@ _WHOLE = """\
 Nothing pruned; {size:.1f} GB in SQLite.
 """
 _CROWDED_WHERE = """\
-A tick that prunes first deletes the runs of {pruned} windows: 0.1 s for one of 200 topics, less for those here. What grows with the
-number of windows in view is the list of keys, which a tick and a page read whole, and a topic's statuses: Dagster keeps them in
-the database, but forgets them whenever a window is added or pruned: the first query after that reads all windows of the topic
+A tick that prunes first deletes the runs of {pruned} windows: 0.1 s for one of 200 topics, less for those here. What grows with
+the number of windows in view is the list of keys, which a tick and a page read whole, and a topic's statuses: Dagster keeps them
+in the database, but forgets them whenever a window is added or pruned: the first query after that reads all windows of the topic
 anew, those after it read only what is new; half of it is SQLite looking up two events for each window. All windows here are
 complete: for each that is not, that first query also loads a run, about 1 ms with this many topics.
 """
