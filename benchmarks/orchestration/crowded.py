@@ -7,7 +7,6 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -19,6 +18,7 @@ from benchmarks.orchestration.idle import ticks
 from benchmarks.orchestration.scene import MIRROR, Scene, mirrored, run_of, surroundings
 from relay_pipelines.demo.dagster import Dagster, running
 from relay_pipelines.lanes import keys
+from relay_pipelines.sensors.attempts import PARTITION
 from relay_pipelines.sensors.planner import PRUNED_PER_TICK
 from relay_pipelines.settings.windows import WindowSettings
 
@@ -38,18 +38,14 @@ _ONE = """query($key: AssetKeyInput!, $window: String!) { assetNodeOrError(asset
 
 
 def measure(scene: Scene, windows: int, progress: Callable[[str], None]) -> Crowded:
-    """Multiply the newest window, then tick and ask: as pruning leaves it with the default of `keep`, then with all in view."""
-    began, copying = time.monotonic(), _Copying.of(scene.newest(), scene)
-    first = keys.number(copying.window) + 1
-    default = WindowSettings().keep if windows > WindowSettings().keep else windows // 5
-    old, last = _numbered(scene, first, first + windows - default), _numbered(scene, first + windows - default, first + windows)
-    copying.plans([*old, *last])
-    copying.runs(last)
-    progress(f"{windows:,} windows written, {len(last):,} of them in view, in {time.monotonic() - began:.0f} s")
-    pruned = _kept(scene, len(last), progress)
-    copying.runs(old)
+    """Multiply the newest window, then tick and ask: with all in view, then as pruning leaves it with the default of `keep`."""
+    began, default = time.monotonic(), WindowSettings().keep
+    default = default if windows > default else windows // 5
+    written = _multiply(scene, windows)
+    progress(f"{windows:,} windows written in {time.monotonic() - began:.0f} s")
     whole = _kept(scene, windows, progress)
-    return Crowded(windows, pruned, whole)
+    _forget(scene, *written[: windows - default])
+    return Crowded(windows, whole, _kept(scene, default, progress))
 
 
 def _kept(scene: Scene, windows: int, progress: Callable[[str], None]) -> Kept:
@@ -109,58 +105,67 @@ def _runs_file(scene: Scene) -> Path:
     return scene.folder / "var" / "dagster" / "history" / "runs.db"
 
 
-def _numbered(scene: Scene, start: int, end: int) -> list[tuple[str, str]]:
-    """Window keys, each with the id of its run."""
-    return [(keys.window(MIRROR, scene.lane.name, number), str(uuid.uuid4())) for number in range(start, end)]
+def _multiply(scene: Scene, windows: int) -> list[str]:
+    """Write old windows as copies of the newest: their keys and plans, their runs, and what these say of a few topics.
+
+    Straight into SQLite: through Dagster's own interface it would take half an hour.
+    """
+    window, lane = scene.newest(), scene.lane
+    run_id = run_of(scene.instance, window)
+    copies = [
+        (keys.window(MIRROR, lane.name, number), str(uuid.uuid4()))
+        for number in range(keys.number(window) + 1, keys.number(window) + 1 + windows)
+    ]
+    written = [key for key, _ in copies]
+    scene.instance.add_dynamic_partitions(lane.partitions_name, written)
+    texts = [keys.windows(MIRROR, lane.name).to_string(), *_few(scene)]
+    with closing(sqlite3.connect(_events_file(scene))) as database, database:
+        for table in ("event_logs", "asset_check_executions"):
+            _copy(database, table, f"partition = ? and asset_key in ({_marks(texts)})", [window, *texts], window, run_id, copies)
+    with closing(sqlite3.connect(_runs_file(scene))) as database, database:
+        for table in ("runs", "run_tags"):
+            _copy(database, table, "run_id = ?", [run_id], window, run_id, copies)
+    return written
 
 
-@dataclass(frozen=True, slots=True)
-class _Copying:
-    """Old windows as copies of one: straight into SQLite, as through Dagster's own interface it would take half an hour."""
+def _forget(scene: Scene, *windows: str) -> None:
+    """Leave of windows what pruning leaves; its way would take half an hour, too."""
+    between = (windows[0], windows[-1])
+    with closing(sqlite3.connect(_events_file(scene))) as database, database:
+        for topic in _few(scene):
+            database.execute("delete from event_logs where asset_key = ? and partition between ? and ?", (topic, *between))
+        database.execute("delete from dynamic_partitions where partition between ? and ?", between)
+    with closing(sqlite3.connect(_runs_file(scene))) as database, database:
+        runs = "select run_id from run_tags where key = ? and value between ? and ?"
+        database.execute(f"delete from runs where run_id in ({runs})", (PARTITION, *between))
+        database.execute(f"delete from run_tags where run_id in ({runs})", (PARTITION, *between))
 
-    scene: Scene
-    window: str
-    run_id: str
 
-    @staticmethod
-    def of(window: str, scene: Scene) -> _Copying:
-        return _Copying(scene, window, run_of(scene.instance, window))
+def _few(scene: Scene) -> list[str]:
+    """The topics of which runs said something."""
+    return [mirrored(topic).to_string() for topic in scene.topics[:_TOPICS]]
 
-    def plans(self, copies: Sequence[tuple[str, str]]) -> None:
-        """What stays of every window: its plan, and what the checks of a few topics found."""
-        topics = [mirrored(topic).to_string() for topic in self.scene.topics[:_TOPICS]]
-        plan = keys.windows(MIRROR, self.scene.lane.name).to_string()
-        with closing(sqlite3.connect(_events_file(self.scene))) as database, database:
-            self._copy(database, "event_logs", "partition = ? and asset_key = ?", [self.window, plan], copies)
-            wanted = f"partition = ? and asset_key in ({_marks(topics)})"
-            self._copy(database, "asset_check_executions", wanted, [self.window, *topics], copies)
 
-    def runs(self, copies: Sequence[tuple[str, str]]) -> None:
-        """What is pruned: its key, its run, and what that said of a few topics."""
-        self.scene.instance.add_dynamic_partitions(self.scene.lane.partitions_name, [key for key, _ in copies])
-        topics = [mirrored(topic).to_string() for topic in self.scene.topics[:_TOPICS]]
-        with closing(sqlite3.connect(_events_file(self.scene))) as database, database:
-            wanted = f"partition = ? and asset_key in ({_marks(topics)})"
-            self._copy(database, "event_logs", wanted, [self.window, *topics], copies)
-        with closing(sqlite3.connect(_runs_file(self.scene))) as database, database:
-            for table in ("runs", "run_tags"):
-                self._copy(database, table, "run_id = ?", [self.run_id], copies)
-
-    def _copy(
-        self, database: sqlite3.Connection, table: str, where: str, values: Sequence[str], copies: Sequence[tuple[str, str]]
-    ) -> None:
-        # in their order: Dagster takes a window for unfinished if it was planned after it was materialised
-        cursor = database.execute(f"select * from {table} where {where} order by id", values)
-        names = [one[0] for one in cursor.description if one[0] != "id"]
-        at = [number for number, one in enumerate(cursor.description) if one[0] != "id"]
-        rows = [[row[number] for number in at] for row in cursor]
-        statement = f"insert into {table} ({', '.join(names)}) values ({_marks(names)})"
-        for key, new_run in copies:
-            changed = [
-                [one.replace(self.window, key).replace(self.run_id, new_run) if isinstance(one, str) else one for one in row]
-                for row in rows
-            ]
-            database.executemany(statement, changed)
+def _copy(
+    database: sqlite3.Connection,
+    table: str,
+    where: str,
+    values: Sequence[str],
+    window: str,
+    run_id: str,
+    copies: Sequence[tuple[str, str]],
+) -> None:
+    # in their order: Dagster takes a window for unfinished if it was planned after it was materialised
+    cursor = database.execute(f"select * from {table} where {where} order by id", values)
+    names = [one[0] for one in cursor.description if one[0] != "id"]
+    at = [number for number, one in enumerate(cursor.description) if one[0] != "id"]
+    rows = [[row[number] for number in at] for row in cursor]
+    statement = f"insert into {table} ({', '.join(names)}) values ({_marks(names)})"
+    for key, new_run in copies:
+        changed = [
+            [one.replace(window, key).replace(run_id, new_run) if isinstance(one, str) else one for one in row] for row in rows
+        ]
+        database.executemany(statement, changed)
 
 
 def _marks(values: Sequence[object]) -> str:

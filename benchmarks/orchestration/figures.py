@@ -78,11 +78,11 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Crowded:
-    """So many old windows, and of them the last in view, then all."""
+    """So many old windows, all of them in view, and then the last ones."""
 
     windows: int
-    pruned: Kept
     whole: Kept
+    pruned: Kept
 
 
 def spent(what: Callable[[], object]) -> Spent:

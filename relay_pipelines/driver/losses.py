@@ -61,13 +61,9 @@ def accept(taken: Survey, mirror: Mirror, clock: Clock) -> list[DataLossError]:
                 continue
             following = _moved(taken, position, found, clock.now_ms())
             entry = _gap(position, found, following)
-            commit(
-                producer,
-                {home: checkpoints.to_batch(following), checkpoints.home(ledger.TOPIC, key): ledger.to_batch(entry)},
-            )
+            batches = {home: checkpoints.to_batch(following), checkpoints.home(ledger.TOPIC, key): ledger.to_batch(entry)}
+            commit(client, producer, batches, options, clock)
             accepted.append(error)
-        # EndTxn is answered before its markers are written: a survey in between would see the losses again
-        checkpoints.settle(client, checkpoints.TOPIC, options, clock)
     return accepted
 
 

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
+from relay_pipelines.copy.checkpoint import wait_until_stable
 from relay_pipelines.copy.clock import Clock
 from relay_pipelines.copy.producer import TransactionalProducer
 from relay_pipelines.errors import RetriableError
 from relay_pipelines.model import CopyOptions, TopicPartition
 from relay_pipelines.wire.batch import Batch
-from relay_pipelines.wire.cluster import ClusterClient
+from relay_pipelines.wire.cluster import LATEST, READ_UNCOMMITTED, ClusterClient
 
 _ATTEMPTS = 8
 
@@ -35,10 +36,23 @@ def take_over(client: ClusterClient, transactional_id: str, options: CopyOptions
     return producer
 
 
-def commit(producer: TransactionalProducer, batches: Mapping[TopicPartition, Batch]) -> None:
-    """Commit a batch per topic-partition: all of them or none."""
+def commit(
+    client: ClusterClient,
+    producer: TransactionalProducer,
+    batches: Mapping[TopicPartition, Batch],
+    options: CopyOptions,
+    clock: Clock,
+) -> None:
+    """Commit a batch per topic-partition: all of them or none. Readers of committed records see them when this returns.
+
+    Raises:
+        RelayError: the destination does not answer, or refuses; an open transaction hides them for longer than any may last.
+    """
     producer.add(batches)
     for topic_partition, batch in batches.items():
         producer.send(topic_partition, batch)
     producer.drain()
     producer.commit()
+    # EndTxn is answered before its markers are written: a survey in between would not know
+    for at, end in client.list_offsets(batches, LATEST, READ_UNCOMMITTED).items():
+        wait_until_stable(client, at, end, options, clock)

@@ -29,7 +29,8 @@ def put(name: str, mirror: Mirror, reasons: Mapping[str, str], clock: Clock) -> 
             # no topic has an empty name: nobody copies under this id
             producer = take_over(client, f"relay.{name}..{node}", options, clock)
             home = checkpoint.home(checkpoint.TOPIC, checkpoint.quarantine_key(name, node))
-            commit(producer, {home: checkpoint.quarantine_batch(name, node, why, clock.now_ms())})
+            line = checkpoint.quarantine_batch(name, node, why, clock.now_ms())
+            commit(client, producer, {home: line}, options, clock)
 
 
 def compare(name: str, node: Cluster, checkpoints: Iterable[Checkpoint], timeout_ms: int, clock: Clock) -> str:

@@ -315,8 +315,8 @@ def test_what_was_accepted_is_seen_at_once(copied: Copied, monkeypatch: pytest.M
         other.begin_transaction()
         put(other, home, [Record(b"other//", None)])
         other.flush(30)
-        commit(*told)
         ending.start()
+        commit(*told)
 
     monkeypatch.setattr(losses, "commit", commit_behind_another)
 
