@@ -194,6 +194,8 @@ class Mirror:
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
                 stderr=stderr,
+                # else whoever ends the shell of the test run wakes it: a group that loses its last parent is sent SIGCONT
+                start_new_session=True,
             )
         self.processes.append(Process(popen, output, errors, token))
         return self.processes[-1]
