@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from benchmarks.contenders.relay_spark import RelaySpark, cpu_by_process
+from benchmarks.contenders.relay_spark import RelaySpark, cpu_by_process, cpu_since
 from benchmarks.contenders.relay_task import CopyWork, RelayTask, works
 from benchmarks.values import LARGE_BATCHES, Case, Cost
 from benchmarks.workers import run_together
@@ -96,8 +96,7 @@ def _count_warm(config: Path, topic: str) -> tuple[int, Cost]:
     before, began = cpu_by_process(session), time.monotonic()
     counted = _count(session, config, topic)
     seconds = time.monotonic() - began
-    used = sum(spent - before.get(process, 0.0) for process, spent in cpu_by_process(session).items())
-    return counted, Cost(copy_seconds=seconds, copy_cpu_seconds=used)
+    return counted, Cost(copy_seconds=seconds, copy_cpu_seconds=cpu_since(session, before))
 
 
 @cache

@@ -42,7 +42,7 @@ class RelaySpark:
             return Cost(error=failed[0])
         return Cost(
             copy_seconds=seconds,
-            copy_cpu_seconds=sum(used - before.get(process, 0.0) for process, used in cpu_by_process(session).items()),
+            copy_cpu_seconds=cpu_since(session, before),
             task_cpu_seconds=sum(outcome.cpu_seconds for outcome in outcomes),
             peak_memory_bytes=max(outcome.peak_memory_bytes for outcome in outcomes),
         )
@@ -62,6 +62,11 @@ class RelaySpark:
             # a first job starts the Python workers and has the JVM load its classes, without copying anything
             submit(self._session, job, [[]] * PARTITIONS, "warming")
         return self._session
+
+
+def cpu_since(session: Any, before: dict[int, float]) -> float:
+    """CPU seconds that these processes, and those that came since, have used beyond `before`."""
+    return sum(used - before.get(process, 0.0) for process, used in cpu_by_process(session).items())
 
 
 def cpu_by_process(session: Any) -> dict[int, float]:

@@ -30,11 +30,11 @@ class RelayTls(RelayTask):
         encrypted = replace(case, source=source, destination=destination)
         if not self._warm:
             self._warm = True
-            _warm(encrypted, case.destination)
+            _copy_unmeasured(encrypted, case.destination)
         return super().copy(encrypted)
 
 
-def _warm(case: Case, plain: Cluster) -> None:
+def _copy_unmeasured(case: Case, plain: Cluster) -> None:
     """Have the brokers' JVMs compile their ciphers: the plain listeners were warmed when the source was filled."""
     for number in range(_WARMING_COPIES):
         warming = replace(case, attempt=f"warming-{number}")

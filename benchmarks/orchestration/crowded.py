@@ -39,12 +39,11 @@ _ONE = """query($key: AssetKeyInput!, $window: String!) { assetNodeOrError(asset
 
 def measure(scene: Scene, windows: int, progress: Callable[[str], None]) -> Crowded:
     """Multiply the newest window, then tick and ask: with all in view, then as pruning leaves it with the default of `keep`."""
-    began, default = time.monotonic(), WindowSettings().keep
-    default = default if windows > default else windows // 5
+    began, default = time.monotonic(), min(WindowSettings().keep, windows // 5)
     written = _multiply(scene, windows)
     progress(f"{windows:,} windows written in {time.monotonic() - began:.0f} s")
     whole = _kept(scene, windows, progress)
-    _forget(scene, *written[: windows - default])
+    _forget(scene, written[0], written[windows - default - 1])
     return Crowded(windows, whole, _kept(scene, default, progress))
 
 
@@ -128,9 +127,9 @@ def _multiply(scene: Scene, windows: int) -> list[str]:
     return written
 
 
-def _forget(scene: Scene, *windows: str) -> None:
-    """Leave of windows what pruning leaves; its way would take half an hour, too."""
-    between = (windows[0], windows[-1])
+def _forget(scene: Scene, first: str, last: str) -> None:
+    """Leave of the windows from the first to the last what pruning leaves; its way would take half an hour, too."""
+    between = (first, last)
     with closing(sqlite3.connect(_events_file(scene))) as database, database:
         for topic in _few(scene):
             database.execute("delete from event_logs where asset_key = ? and partition between ? and ?", (topic, *between))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -181,13 +181,13 @@ def of_all_mirrors(client: ClusterClient, clock: Clock) -> list[Checkpoint]:
     return found
 
 
-def settle(client: ClusterClient, topic: str, options: CopyOptions, clock: Clock) -> None:
-    """Wait until all transactions open by now in one of our topics have ended: what they commit is then read.
+def settle(client: ClusterClient, wanted: Iterable[TopicPartition], options: CopyOptions, clock: Clock) -> None:
+    """Wait until all transactions open by now in these topic-partitions have ended: what they commit is then read.
 
     Raises:
         DestinationError: one of them stays open for longer than any transaction may last.
     """
-    for at, end in client.list_offsets(homes(topic), LATEST, READ_UNCOMMITTED).items():
+    for at, end in client.list_offsets(wanted, LATEST, READ_UNCOMMITTED).items():
         wait_until_stable(client, at, end, options, clock)
 
 

@@ -82,7 +82,7 @@ class LedgerFollower:
         self._client.close()
 
     def _settle(self) -> None:
-        settle(self._client, ledger.TOPIC, self._options, self._clock)
+        settle(self._client, _HOMES, self._options, self._clock)
 
     def _read(self, wanted: OffsetRange) -> list[LedgerEntry]:
         prefix = f"{self._mirror}/".encode()

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
-from relay_pipelines.copy.checkpoint import wait_until_stable
+from relay_pipelines.copy.checkpoint import settle
 from relay_pipelines.copy.clock import Clock
 from relay_pipelines.copy.producer import TransactionalProducer
 from relay_pipelines.errors import RetriableError
 from relay_pipelines.model import CopyOptions, TopicPartition
 from relay_pipelines.wire.batch import Batch
-from relay_pipelines.wire.cluster import LATEST, READ_UNCOMMITTED, ClusterClient
+from relay_pipelines.wire.cluster import ClusterClient
 
 _ATTEMPTS = 8
 
@@ -54,5 +54,4 @@ def commit(
     producer.drain()
     producer.commit()
     # EndTxn is answered before its markers are written: a survey in between would not know
-    for at, end in client.list_offsets(batches, LATEST, READ_UNCOMMITTED).items():
-        wait_until_stable(client, at, end, options, clock)
+    settle(client, batches, options, clock)

@@ -194,7 +194,7 @@ def stored(name: str, mirror: Mirror, clock: Clock, *, settled: bool = False) ->
         if destination.metadata([checkpoints.TOPIC]).topics[checkpoints.TOPIC].error_code:
             return Stored()
         if settled:
-            checkpoints.settle(destination, checkpoints.TOPIC, mirror.copy_options, clock)
+            checkpoints.settle(destination, checkpoints.homes(checkpoints.TOPIC), mirror.copy_options, clock)
         return checkpoints.read_all(destination, name, clock)
 
 
@@ -208,7 +208,7 @@ def _take(
         recorded = {} if known.checkpoints else _recorded(name, mirror, clock)
         if recorded and known.ends:
             # another run may have committed the first checkpoints since
-            checkpoints.settle(destination, checkpoints.TOPIC, mirror.copy_options, clock)
+            checkpoints.settle(destination, checkpoints.homes(checkpoints.TOPIC), mirror.copy_options, clock)
             known = checkpoints.read_all(destination, name, clock)
             recorded = {} if known.checkpoints else recorded
         reading = nodes.to_read(name, mirror, known, clock, first_node)
