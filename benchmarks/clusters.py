@@ -111,11 +111,11 @@ def _settled_ends(client: ClusterClient, partitions: Sequence[TopicPartition]) -
 
 def _extent(client: ClusterClient, wanted: OffsetRange) -> Extent:
     records = size_bytes = batches = 0
-    for pieces in read(client, wanted, _SCAN_BYTES, SystemClock()):
-        for piece in pieces:
-            if piece.run is not None:
-                records += piece.run.first.records
-                size_bytes += len(piece.run.data)
+    for spans in read(client, wanted, _SCAN_BYTES, SystemClock()):
+        for span in spans:
+            if span.run is not None:
+                records += span.run.first.records
+                size_bytes += len(span.run.data)
                 batches += 1
     return Extent(wanted, records, size_bytes, batches)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import struct
+from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -84,17 +85,19 @@ def _packed(wanted: Input, records: Iterable[Record]) -> Iterator[Batch]:
 
 
 def _send(client: ClusterClient, to: TopicPartition, batches: Iterator[Batch]) -> None:
-    connection = client.connection(client.leader(to), "data")
     prefix = _NO_TRANSACTION + _PRODUCE_HEAD.pack(_LEADER_ALONE, _TIMEOUT_MS, 1) + encode_string(to.topic)
+    waiting: deque[int] = deque()
+    with client.lease(client.leader(to)) as connection:
 
-    def take_answer() -> None:
-        answer = produce.decode(connection.receive())
-        if answer.error_code != failures.NONE:
-            raise client.failure(answer.error_code, f"Produce {answer.message}", topic_partition=to)
+        def take_answer() -> None:
+            answer = produce.decode(connection.receive(waiting.popleft()), to)
+            if answer.error_code != failures.NONE:
+                raise client.failure(answer.error_code, f"Produce {answer.message}", topic_partition=to)
 
-    for batch in batches:
-        while connection.unanswered >= produce.MAX_IN_FLIGHT:
+        for batch in batches:
+            while len(waiting) >= produce.MAX_IN_FLIGHT:
+                take_answer()
+            head = produce.head(prefix, to, len(batch.data))
+            waiting.append(connection.send(produce.API_KEY, produce.VERSION, head, batch.data))
+        while waiting:
             take_answer()
-        connection.send(produce.API_KEY, produce.VERSION, produce.head(prefix, to, len(batch.data)), batch.data)
-    while connection.unanswered:
-        take_answer()

@@ -94,10 +94,10 @@ class _Reader(DataSourceReader):  # type: ignore[misc]
             return  # of no partition at all Spark makes one
         builder = ColumnBuilder(self._columns, partition.wanted.topic_partition)
         with uncollected(), ClusterClient(partition.cluster, SourceError, "relay-frame") as client:
-            for pieces in read(client, partition.wanted, _FETCH_BYTES, SystemClock()):
-                for piece in pieces:
-                    for records in records_in(piece):
-                        builder.add(records, log_append_time=is_log_append_time(piece))
+            for spans in read(client, partition.wanted, _FETCH_BYTES, SystemClock()):
+                for span in spans:
+                    for records in records_in(span):
+                        builder.add(records, log_append_time=is_log_append_time(span))
                 # a batch for each fetch: as large as that, whatever the size of the records
                 if builder.records:
                     yield builder.take()

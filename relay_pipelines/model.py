@@ -101,10 +101,26 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """Identifies one record on every identical node: its offset and the digest of key, value, headers and timestamp."""
+    """Identifies one record on every identical node.
+
+    Args:
+        offset: of the record.
+        digest: of timestamp, key, value and headers.
+        content_digest: of key, value and headers, for topics in which every broker sets the timestamp itself; empty if unknown.
+    """
 
     offset: int
     digest: str
+    content_digest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeIdentity:
+    """Which log of which node: the node's name, and the ids that topic and cluster have there; an id is empty if unknown."""
+
+    node: str
+    topic_id: str
+    cluster_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +129,9 @@ class Checkpoint:
 
     Args:
         next_offset: the next source offset to copy.
-        leader_epoch: partition leader epoch of the last source batch copied, -1 if unknown.
+        leader_epoch: partition leader epoch of the last source batch below `next_offset`, transaction markers and records left
+            out included; -1 if unknown.
+        leader_epoch_end: the source offset after that batch: the log holds this epoch at least up to there; -1 if unknown.
         node: name of the source node that the last chunk was read from.
         topic_ids: source node name -> id of the source topic there (identical nodes have different ids).
         cluster_ids: source node name -> cluster id.
@@ -140,6 +158,7 @@ class Checkpoint:
     committed_at_ms: int
     destination_topic_id: str = ""
     reset_at_ms: int = 0
+    leader_epoch_end: int = -1
 
 
 class Skipped(StrEnum):
@@ -215,6 +234,7 @@ class CopyOptions:
     transaction_timeout_ms: int = 60_000
     request_timeout_ms: int = 30_000
     max_attempts: int = 10
+    give_up_after_ms: int = 60_000
     backoff_min_ms: int = 100
     backoff_max_ms: int = 5_000
     max_bytes_per_second: int = 0
@@ -237,7 +257,7 @@ class ClassSpec:
 
 
 class OnRecordError(StrEnum):
-    """What becomes of a record on which a filter or transform raises something."""
+    """What becomes of a record that is too large for the destination, or on which a filter or transform raises something."""
 
     FAIL = "fail"
     QUARANTINE = "quarantine"
@@ -282,7 +302,7 @@ class Handling:
     @property
     def may_quarantine(self) -> bool:
         """Whether records may have to go to the quarantine topic."""
-        return self.on_record_error is OnRecordError.QUARANTINE and bool(self.filters or self.transform)
+        return self.on_record_error is OnRecordError.QUARANTINE
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,6 +316,7 @@ class CopyRange:
         timestamp_type: of the destination topic.
         checkpoint: as the driver read it; the task reads again, but only from `checkpoint_position` on.
         checkpoint_position: the offset in the checkpoint's home up to which the driver read.
+        surveyed: the log in which the offsets were planned; None if unknown.
     """
 
     source: OffsetRange
@@ -305,6 +326,7 @@ class CopyRange:
     checkpoint: Checkpoint | None = None
     checkpoint_position: int = 0
     handling: Handling = Handling()
+    surveyed: NodeIdentity | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from crc32c import crc32c
 
 from relay_pipelines.copy import checkpoint, ledger
-from relay_pipelines.copy.clock import SystemClock
+from relay_pipelines.copy.clock import Clock, SystemClock
 from relay_pipelines.copy.reader import read
-from relay_pipelines.copy.task import copy_ranges
+from relay_pipelines.copy.row_reader import ALWAYS, read_rows
+from relay_pipelines.copy.task import copy_kept, copy_ranges, copy_rows
 from relay_pipelines.errors import SourceError
 from relay_pipelines.model import (
     Checkpoint,
@@ -67,7 +68,7 @@ def batches_of(cluster: Cluster, at: TopicPartition, start: int, end: int) -> li
     """Header and bytes of every committed batch of a range, as they lie in the log."""
     with ClusterClient(cluster, SourceError) as client:
         lists = read(client, OffsetRange(at, start, end), 1 << 20, SystemClock())
-        return [(piece.run.first, bytes(piece.run.data)) for pieces in lists for piece in pieces if piece.run is not None]
+        return [(span.run.first, bytes(span.run.data)) for spans in lists for span in spans if span.run is not None]
 
 
 @dataclass
@@ -194,3 +195,20 @@ def numbered(count: int, size: int = 20, first: int = 0, make: Callable[[int], b
         Record(f"k{n % 7}".encode(), make(n), (("n", str(n).encode()),), (independent.CREATE_TIME, 1_700_000_000_000 + n * 13))
         for n in range(first, first + count)
     ]
+
+
+def copy_as_rows(job: CopyJob, ranges: Sequence[CopyRange], clock: Clock) -> list[Outcome]:
+    """Copy by the row path: both of its ends in this process, with nothing between them."""
+    rows = read_rows(job, ranges, range(len(ranges)), ALWAYS, clock)
+    return list(copy_rows(job, ranges, rows, clock))
+
+
+def copy_as_kept(job: CopyJob, ranges: Sequence[CopyRange], clock: Clock) -> list[Outcome]:
+    """Copy by the path of a predicate alone, which keeps everything."""
+    rows = read_rows(job, ranges, range(len(ranges)), ("offset",), clock)
+    return list(copy_kept(job, ranges, rows, clock))
+
+
+def copy_as_it_is(job: CopyJob, ranges: Sequence[CopyRange], clock: Clock) -> list[Outcome]:
+    """Copy by the plain path."""
+    return list(copy_ranges(job, ranges, clock))

@@ -1,4 +1,4 @@
-"""Attempts, and the wait between them: doubled from the least to the most, with jitter."""
+"""Attempts until nothing has moved for too long, and the wait between them: doubled from the least to the most, with jitter."""
 
 from __future__ import annotations
 
@@ -17,25 +17,36 @@ def backoff(options: CopyOptions) -> wait_base:
     return wait_exponential(multiplier=least, max=most) + wait_random(0, least)
 
 
-def until_fruitless(
-    options: CopyOptions, clock: Clock, passing: tuple[type[Exception], ...], fruitless: Callable[[], int]
+def retry_until_no_progress(
+    options: CopyOptions,
+    clock: Clock,
+    passing: tuple[type[Exception], ...],
+    progress_at: Callable[[], float] | None = None,
+    before_sleep: Callable[[RetryCallState], None] | None = None,
 ) -> Retrying:
-    """Return attempts that end when `max_attempts` of them, one behind the other, have moved nothing.
+    """Return attempts that end once nothing has moved for `give_up_after_ms`.
 
     Args:
         passing: what may pass; everything else ends them at once.
-        fruitless: how many attempts have moved nothing by now, the last one included.
+        progress_at: when something last moved, in monotonic seconds; by default the moment of this call.
     """
+    began = clock.monotonic()
     doubling = backoff(options)
+    seen = began
+    attempts = 0
 
     def wait(state: RetryCallState) -> float:
-        state.attempt_number = max(1, fruitless())
+        nonlocal seen, attempts
+        moved = progress_at() if progress_at else began
+        attempts = attempts + 1 if moved == seen else 1
+        seen = moved
+        state.attempt_number = attempts
         return doubling(state)
 
+    def stop(_: RetryCallState) -> bool:
+        moved = progress_at() if progress_at else began
+        return options.give_up_after_ms >= 0 and clock.monotonic() - moved >= options.give_up_after_ms / 1000
+
     return Retrying(
-        retry=retry_if_exception_type(passing),
-        stop=lambda _: fruitless() >= options.max_attempts,
-        wait=wait,
-        sleep=clock.sleep,
-        reraise=True,
+        retry=retry_if_exception_type(passing), stop=stop, wait=wait, sleep=clock.sleep, reraise=True, before_sleep=before_sleep
     )

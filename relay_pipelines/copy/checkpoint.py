@@ -30,7 +30,7 @@ CONFIGS = {
     "segment.bytes": str(2 << 20),
     "min.cleanable.dirty.ratio": "0.1",
 }
-_VERSION = 1
+_VERSION = 2  # since then with leader_epoch_end and content_digest
 _FETCH_BYTES = 1 << 20
 _POLL_SECONDS = 0.005
 
@@ -102,9 +102,9 @@ def versioned(value: bytes, version: int, topic: str) -> dict[str, Any]:
     """Return the fields of a JSON value that carries its version."""
     fields: dict[str, Any] = json.loads(value)
     found = fields.pop("version")
-    if found != version:
+    if found > version:
         raise UnsupportedError(
-            f"an entry of {topic} has version {found}, this relay reads version {version}", remedy="upgrade relay_pipelines"
+            f"an entry of {topic} has version {found}, this relay reads up to version {version}", remedy="upgrade relay_pipelines"
         )
     return fields
 
@@ -204,7 +204,7 @@ def _latest(client: ClusterClient, prefix: bytes, clock: Clock) -> tuple[dict[by
 
 
 def _records(client: ClusterClient, wanted: OffsetRange, clock: Clock) -> Iterator[Any]:
-    for pieces in read(client, wanted, _FETCH_BYTES, clock):
-        for piece in pieces:
-            if piece.run is not None:
-                yield from decode(piece.run.data)
+    for spans in read(client, wanted, _FETCH_BYTES, clock):
+        for span in spans:
+            if span.run is not None:
+                yield from decode(span.run.data)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from relay_pipelines.copy.reader import Piece
+from relay_pipelines.copy.reader import FetchedSpan
 from relay_pipelines.model import TimestampType, TopicPartition
 from relay_pipelines.wire.records import checked_batches, corrupt_at
 
@@ -90,24 +90,24 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def records_in(piece: Piece) -> Iterator[list[Any]]:
-    """Yield the records of a piece, by batch; none where it was skipped.
+def records_in(span: FetchedSpan) -> Iterator[list[Any]]:
+    """Yield the records of a span, by batch; none where it was skipped.
 
     Raises:
         CorruptBatchError: the bytes of a batch do not match their CRC, or cannot be decoded.
     """
-    run = piece.run
+    run = span.run
     if run is None:
         return
-    whole = piece.start <= run.first.base_offset and run.last.last_offset < piece.end
+    whole = span.start <= run.first.base_offset and run.last.last_offset < span.end
     with corrupt_at(run.first.base_offset):
-        for batch in checked_batches(run, piece.end):
-            yield list(batch) if whole else [one for one in batch if piece.start <= one.offset < piece.end]
+        for batch in checked_batches(run, span.end):
+            yield list(batch) if whole else [one for one in batch if span.start <= one.offset < span.end]
 
 
-def is_log_append_time(piece: Piece) -> bool:
-    """Whether a broker has set the timestamps of a piece's records."""
-    return piece.run is not None and piece.run.first.is_log_append_time
+def is_log_append_time(span: FetchedSpan) -> bool:
+    """Whether a broker has set the timestamps of a span's records."""
+    return span.run is not None and span.run.first.is_log_append_time
 
 
 def rows_of(batch: pa.RecordBatch) -> list[Row]:

@@ -1,136 +1,115 @@
-"""Copies one range: attempts, chunks, commits. Runs in a task; docs/transactions.md argues why nothing is lost or doubled."""
+"""The copy loop, the only one: attempts, checkpoint, position, chunks, deadline, commit. Runs in a task.
+
+Batches are pulled from a `BatchSource` (verbatim, merged, filtered, or made of rows). docs/transactions.md argues why nothing is
+lost or doubled.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from contextlib import closing
 
-from relay_pipelines.copy.assembly import Assembler
-from relay_pipelines.copy.backoff import until_fruitless
+from tenacity import retry_if_exception
+
+from relay_pipelines.copy.backoff import retry_until_no_progress
+from relay_pipelines.copy.chunk import Chunk, Portion
 from relay_pipelines.copy.clock import Clock
-from relay_pipelines.copy.throttle import Throttle
-from relay_pipelines.copy.upstream import Upstream
-from relay_pipelines.copy.writer import ChunkWriter
-from relay_pipelines.errors import (
-    AbortableError,
-    CorruptBatchError,
-    FencedError,
-    RelayError,
-    RetriableError,
-    SourceError,
-)
-from relay_pipelines.model import CopyJob, CopyRange, OffsetRange, OnRecordError
-from relay_pipelines.wire.cluster import ClusterClient
+from relay_pipelines.copy.sources import BatchSource
+from relay_pipelines.copy.transaction import RangeTransactions
+from relay_pipelines.errors import AbortableError, FencedError, RelayError, RetriableError
+from relay_pipelines.model import CopyOptions, CopyRange
 
-if TYPE_CHECKING:
-    from relay_pipelines.copy.decided import Decided
+_PASSING = (RetriableError, AbortableError)
+_LONGEST_WAIT_SECONDS = 1.0
+"""With a transaction open; what takes longer is waited for after a commit. Readers of the destination wait for the open ones."""
 
 
 class RangeCopier:
-    """Copies the records of one range, from its checkpoint through the range's end.
-
-    Args:
-        upstream, destination, throttles: shared by the ranges of one task.
-        decided: the offsets that a predicate keeps, if there is one.
-    """
+    """Copies one range, from its checkpoint through the range's end."""
 
     def __init__(
-        self,
-        job: CopyJob,
-        copy_range: CopyRange,
-        upstream: Upstream,
-        destination: ClusterClient,
-        throttles: Sequence[Throttle],
-        clock: Clock,
-        decided: Decided | None = None,
+        self, copy_range: CopyRange, options: CopyOptions, source: BatchSource, transactions: RangeTransactions, clock: Clock
     ) -> None:
         self._range = copy_range
-        self._options = copy_range.handling.options or job.options
-        self._upstream = upstream
-        self._destination = destination
+        self._options = options
+        self._source = source
+        self._transactions = transactions
         self._clock = clock
-        self._source_partition = copy_range.source.topic_partition
-        self.writer = ChunkWriter(job, copy_range, destination, throttles, clock)
-        quarantines = copy_range.handling.on_record_error is OnRecordError.QUARANTINE
-        quarantine = self.writer.quarantine if quarantines else None
-        self._assembler = Assembler(copy_range, self._options, self.writer.send, quarantine, decided)
-        self._decided = decided
-        self._fruitless = 0
+        self._failing_since: float | None = None
+        self._chunk = Chunk(-1)
+        self._deadline = 0.0
+        self._waiting_since = 0.0
 
     def copy(self) -> None:
-        """Copy the range; retry what may pass, from the checkpoint, until nothing has moved for `max_attempts` attempts.
+        """Copy the range; retry what may pass, from the checkpoint, until nothing but failures came for `give_up_after_ms`.
 
         Raises:
             FencedError: another task took over; the range is in its hands.
             RelayError: anything else that stopped it. No transaction is left open, as far as the destination answers.
         """
-        passing = (RetriableError, AbortableError)
+        attempts = retry_until_no_progress(self._options, self._clock, _PASSING, lambda: self._failing_since or 0.0)
+        may_pass = retry_if_exception(lambda error: isinstance(error, _PASSING) and self._source.can_reopen)
         try:
-            for attempt in until_fruitless(self._options, self._clock, passing, lambda: self._fruitless):
+            for attempt in attempts.copy(retry=may_pass):
                 with attempt:
                     self._attempt()
         except FencedError:
+            self._transactions.release()
             raise
         except RelayError:
-            self.writer.leave_nothing_open()
+            self._transactions.abort_quietly()
             raise
+        self._transactions.release()
 
     def _attempt(self) -> None:
-        self._fruitless += 1
         try:
-            self.writer.start()
-            checkpoint = self.writer.checkpoint
-            self._upstream.make_sure(checkpoint, self._clock)
-            try:
-                self._copy_from(self._range.source.start if checkpoint is None else checkpoint.next_offset)
-            except CorruptBatchError as error:
-                error.topic_partition = error.topic_partition or self._source_partition
-                raise
+            checkpoint = self._transactions.start()
+            start = self._source.open(checkpoint)
+            self._copy_from(start)
         except RelayError as error:
-            # answers to pipelined requests may still be on their way: these connections are of no use to anyone
-            self._destination.close()
-            if not self._upstream.is_of_the_node(error):
-                self._upstream.client.close()
-                raise
-            self._upstream.leave()
-            if isinstance(error, SourceError):
-                raise
-            # another node may serve
-            raise SourceError(
-                error.what, remedy=error.remedy, topic_partition=error.topic_partition, offset=error.offset
-            ) from error
+            self._failing_since = self._failing_since or self._clock.monotonic()
+            self._transactions.fail()
+            raise self._source.fail(error) from error
 
     def _copy_from(self, start: int) -> None:
-        options = self._options
-        wanted = OffsetRange(self._source_partition, start, self._range.source.end)
-        assembler = self._assembler
         self._begin(start)
-        if self.writer.checkpoint is None and len(wanted) == 0:
-            self._commit()  # a mirror that starts at the end: remember where that was
-        deadline = self._clock.monotonic() + options.chunk_ms / 1000
-        for pieces in self._upstream.read(wanted, options.fetch_max_bytes, self._clock, options.coalesce_below_bytes):
-            for piece in pieces:
-                assembler.add(piece)
-                if assembler.chunk.size_bytes >= options.chunk_bytes:
-                    self._commit()
-                    self._begin(piece.end)
-                    deadline = self._clock.monotonic() + options.chunk_ms / 1000
-            if self._clock.monotonic() >= deadline and assembler.chunk.end > assembler.chunk.start:
-                self._commit()
-                self._begin(assembler.chunk.end)
-                deadline = self._clock.monotonic() + options.chunk_ms / 1000
-            assembler.keep()
-        if assembler.chunk.end > assembler.chunk.start:
+        with closing(self._source.portions(start)) as portions:
+            for portion in portions:
+                self._take(portion)
+                self._keep_time()
+        if len(self._chunk) or (self._transactions.checkpoint is None and start >= self._range.source.end):
             self._commit()
 
     def _begin(self, start: int) -> None:
-        self._assembler.begin(start)
-        self.writer.begin()
+        self._chunk = Chunk(start)
+        now = self._clock.monotonic()
+        self._deadline = now + self._options.chunk_ms / 1000
+        self._waiting_since = now
+
+    def _take(self, portion: Portion) -> None:
+        for record, error in portion.quarantined:
+            self._transactions.quarantine(record, error)
+        for batch in portion.batches:
+            self._transactions.send(batch)
+        self._chunk.add(portion)
+        if portion.end >= 0:
+            self._waiting_since = self._clock.monotonic()
+
+    def _keep_time(self) -> None:
+        """Commit what is large or old enough, and before any long wait: a transaction is never held open while waiting."""
+        now = self._clock.monotonic()
+        owed = self._transactions.owed_seconds()
+        if len(self._chunk) and (
+            self._chunk.size_bytes >= self._options.chunk_bytes
+            or now + owed >= self._deadline
+            or (self._transactions.is_open and max(owed, now - self._waiting_since) >= _LONGEST_WAIT_SECONDS)
+        ):
+            self._commit()
+            self._begin(self._chunk.end)
+        if owed:
+            self._clock.sleep(owed)
 
     def _commit(self) -> None:
-        assembler = self._assembler
-        assembler.flush()
-        self.writer.commit(assembler.chunk, self._upstream.origin(self._source_partition.topic), assembler.fingerprint())
-        self._fruitless = 0
-        if self._decided is not None:
-            self._decided.forget(assembler.chunk.end)
+        self._take(self._source.flush())
+        self._transactions.commit(self._chunk, self._source.confirm())
+        self._source.committed(self._chunk.end)
+        self._failing_since = None

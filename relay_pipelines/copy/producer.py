@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
+from kafka.protocol.admin import DescribeTransactionsRequest
 from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest, InitProducerIdRequest
 
 from relay_pipelines.copy.clock import Clock
-from relay_pipelines.errors import DestinationError, RelayError
+from relay_pipelines.errors import AbortableError, DestinationError, FencedError, RelayError
 from relay_pipelines.model import CopyOptions, TopicPartition
 from relay_pipelines.wire import failures, produce
 from relay_pipelines.wire.batch import Batch, ProducerState, rehome
@@ -22,8 +24,7 @@ from relay_pipelines.wire.records import body_of
 
 _SEQUENCES = 1 << 31  # base sequences are int32 and wrap to 0
 _POLL_SECONDS = 0.002
-_PIPELINED = "data"
-_NOTHING_OPEN = frozenset({48, 49})  # INVALID_TXN_STATE; INVALID_PRODUCER_ID_MAPPING: the coordinator has forgotten the id
+_NOTHING_OPEN = frozenset({48})  # INVALID_TXN_STATE
 
 
 @dataclass(slots=True)
@@ -36,34 +37,48 @@ class _Target:
     sequence: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _InFlight:
+    """A batch whose answer is due."""
+
+    target: _Target
+    request: int
+    records: int
+
+
 class TransactionalProducer:
     """Produces to the destination under one transactional id.
 
-    Call order: `start`, then any number of `add` .. `send` .. `drain` .. `commit`. After an error only `start` or `abort`.
-
-    Args:
-        acknowledged: called for every batch the destination has, with its topic-partition, base offset and records.
+    Call order: `start`, then any number of `add` .. `send` .. `drain` .. `commit`, then `release`. After an error only `release`,
+    `start` or `abort`.
     """
 
-    def __init__(
-        self,
-        client: ClusterClient,
-        transactional_id: str,
-        options: CopyOptions,
-        clock: Clock,
-        acknowledged: Callable[[TopicPartition, int, int], None],
-    ) -> None:
+    def __init__(self, client: ClusterClient, transactional_id: str, options: CopyOptions, clock: Clock) -> None:
         self._client = client
         self._id = transactional_id
         self._options = options
         self._clock = clock
-        self._acknowledged = acknowledged
         self._coordinator = -1
         self._state = ProducerState(-1, -1)
         self._owned = False  # whether the last InitProducerId was answered
         self._targets: dict[TopicPartition, _Target] = {}
+        self._connections: dict[int, Connection] = {}
         self._added: set[TopicPartition] = set()
-        self._in_flight: deque[tuple[_Target, int]] = deque()  # with the number of records
+        self._in_flight: deque[_InFlight] = deque()
+        self._most_in_flight = 1
+        self._throttled_until = 0.0
+        self.landed: dict[TopicPartition, tuple[int, int]] = {}
+        """Destination offsets of the open transaction's acknowledged records: the first, and the one after the last."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a transaction is open, as far as this producer knows."""
+        return bool(self._added)
+
+    @property
+    def throttled_seconds(self) -> float:
+        """For how long the destination wants nothing from us, by its quota (KIP-219); 0 for not at all."""
+        return max(0.0, self._throttled_until - self._clock.monotonic())
 
     def start(self) -> None:
         """Take the transactional id over: fences every other holder and completes or aborts what it left open.
@@ -73,12 +88,12 @@ class TransactionalProducer:
         Raises:
             FencedError: another holder took the id over since the first call.
         """
-        self._in_flight.clear()
-        self._targets.clear()
+        self.release()
         self._coordinator = self._client.coordinator(self._id)
         if self._owned:
-            self._make_sure_of_ownership()
+            self._verify_ownership()
         self._added.clear()
+        self.landed.clear()
         self._owned = False
 
         def ask() -> int:
@@ -99,24 +114,25 @@ class TransactionalProducer:
 
     def add(self, topic_partitions: Iterable[TopicPartition]) -> None:
         """Make topic-partitions part of the open transaction, opening it if need be."""
-        new = [one for one in topic_partitions if one not in self._added]
+        new = [each for each in topic_partitions if each not in self._added]
         if not new:
             return
         self._add(new)
         self._added.update(new)
 
     def send(self, topic_partition: TopicPartition, batch: Batch) -> None:
-        """Send a batch without waiting for its answer; waits only while five are in flight."""
+        """Send a batch without waiting for its answer; waits only while as many are in flight as may be."""
         target = self._targets.get(topic_partition) or self._target(topic_partition)
-        while target.connection.unanswered >= produce.MAX_IN_FLIGHT:
+        while len(self._in_flight) >= self._most_in_flight:
             self._take_answer()
         body = body_of(batch)
         header = rehome(batch.header, body, self._state, target.sequence)
         size = len(header) + len(body)
-        target.connection.send(produce.API_KEY, produce.VERSION, produce.head(target.prefix, topic_partition, size), header, body)
+        head = produce.head(target.prefix, topic_partition, size)
+        request = target.connection.send(produce.API_KEY, produce.VERSION, head, header, body)
         records = batch.header.records
         target.sequence = (target.sequence + records) % _SEQUENCES
-        self._in_flight.append((target, records))
+        self._in_flight.append(_InFlight(target, request, records))
 
     def drain(self) -> None:
         """Wait until the destination has acknowledged everything sent."""
@@ -127,6 +143,16 @@ class TransactionalProducer:
         """End the transaction; from the answer on its records, checkpoint and ledger entry are all there, or will be."""
         self._end(committed=True)
         self._added.clear()
+        self.landed.clear()
+
+    def release(self) -> None:
+        """Give the connections back; those that owe answers are closed, so that no later request can receive one of them."""
+        for connection in self._connections.values():
+            self._client.release(connection)
+        self._connections.clear()
+        self._targets.clear()
+        self._in_flight.clear()
+        self._most_in_flight = 1
 
     def abort(self) -> None:
         """Abort what is open, so that readers need not wait for its timeout.
@@ -136,8 +162,9 @@ class TransactionalProducer:
         """
         if self._added:
             self.start()
+        self.release()
 
-    def _make_sure_of_ownership(self) -> None:
+    def _verify_ownership(self) -> None:
         """Be fenced here if another holder took over: InitProducerId would abort that one's transaction before it refuses us."""
         if self._added:
             self._add(self._added, expected=_NOTHING_OPEN)  # they are in it already: this changes nothing
@@ -205,14 +232,19 @@ class TransactionalProducer:
             if code in failures.COORDINATOR_MOVING:
                 self._coordinator = self._client.coordinator(self._id)
         if code != failures.NONE and code not in expected:
-            raise self._client.failure(code, f"{doing} of {self._id}")
+            raise self._explained(self._client.failure(code, f"{doing} of {self._id}"))
 
     def _take_answer(self) -> None:
-        target, records = self._in_flight.popleft()
-        answer = produce.decode(target.connection.receive())
+        sent = self._in_flight.popleft()
+        target = sent.target
+        try:
+            answer = produce.decode(target.connection.receive(sent.request), target.topic_partition)
+        except ValueError as error:
+            target.connection.close()
+            raise DestinationError(f"{target.connection} answered for {error}", topic_partition=target.topic_partition) from None
         if answer.error_code != failures.NONE:
             self._client.forget()
-            raise failures.failure(
+            refused = failures.failure(
                 answer.error_code,
                 "Produce",
                 at=str(self._client.cluster),
@@ -220,12 +252,57 @@ class TransactionalProducer:
                 topic_partition=target.topic_partition,
                 detail=answer.message,
             )
-        self._acknowledged(target.topic_partition, answer.base_offset, records)
-        if answer.throttle_ms:  # KIP-219: the client holds back, too
-            self._clock.sleep(answer.throttle_ms / 1000)
+            raise self._explained(refused)
+        self._note_landed(target.topic_partition, answer.base_offset, sent.records)
+        if answer.throttle_ms:
+            # what is in flight waits at the broker with the transaction open, so one at a time from here on
+            self._most_in_flight = 1
+            self._throttled_until = self._clock.monotonic() + answer.throttle_ms / 1000
+        else:
+            self._most_in_flight = min(self._most_in_flight * 2, produce.MAX_IN_FLIGHT)
+
+    def _note_landed(self, topic_partition: TopicPartition, base_offset: int, records: int) -> None:
+        first, end = self.landed.get(topic_partition, (base_offset, -1))
+        if base_offset < end:
+            raise DestinationError(
+                f"{self._client.cluster} acknowledged a batch at offset {base_offset}, and an earlier one up to {end}",
+                topic_partition=topic_partition,
+            )
+        self.landed[topic_partition] = (first, base_offset + records)
+
+    def _explained(self, error: RelayError) -> RelayError:
+        """Tell our own time-out from a takeover: the coordinator fences a producer whose transaction was open for too long."""
+        if not isinstance(error, FencedError) or not self._has_timed_out():
+            return error
+        self._owned = False
+        self._added.clear()
+        return AbortableError(
+            f"{self._client.cluster} aborted the transaction of {self._id}, which was open for longer than"
+            f" {self._options.transaction_timeout_ms / 1000:g} s",
+            topic_partition=error.topic_partition,
+        )
+
+    def _has_timed_out(self) -> bool:
+        """Whether the id is as the coordinator leaves it after a time-out: ours, one epoch on, and not initialised since.
+
+        A takeover raises the epoch twice if a transaction was open. Brokers before Kafka 3.0 cannot be asked (KIP-664).
+        """
+        if not self._added:
+            return False
+        with suppress(RelayError):
+            answer = self._client.call(self._coordinator, DescribeTransactionsRequest(transactional_ids=[self._id]), 0)
+            (found,) = answer.transaction_states
+            return (found.error_code, found.producer_id, found.producer_epoch) == (
+                failures.NONE,
+                self._state.producer_id,
+                self._state.producer_epoch + 1,
+            )
+        return False
 
     def _target(self, topic_partition: TopicPartition) -> _Target:
-        connection = self._client.connection(self._client.leader(topic_partition), _PIPELINED)
+        leader = self._client.leader(topic_partition)
+        if leader not in self._connections:
+            self._connections[leader] = self._client.acquire(leader)
         prefix = produce.prefix(self._id, topic_partition.topic, self._client.timeout_ms)
-        target = self._targets[topic_partition] = _Target(topic_partition, connection, prefix)
+        target = self._targets[topic_partition] = _Target(topic_partition, self._connections[leader], prefix)
         return target

@@ -1,17 +1,18 @@
-"""The committed records of an offset range, as contiguous pieces, fetched ahead.
+"""The committed records of an offset range, as contiguous spans, fetched ahead.
 
 Used in a task for the source's records, and on both sides for checkpoints and ledger entries at the destination.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import NamedTuple
 
 from relay_pipelines.copy.clock import Clock
-from relay_pipelines.errors import DataLossError, LogTruncatedError, RelayError, RetentionPassedError
+from relay_pipelines.errors import DataLossError, LogTruncatedError, PermissionDeniedError, RelayError, RetentionPassedError
 from relay_pipelines.model import OffsetRange, Skipped, TopicPartition
 from relay_pipelines.wire import failures, fetch
+from relay_pipelines.wire.admin import topic_configs
 from relay_pipelines.wire.batch import Run, split
 from relay_pipelines.wire.cluster import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.wire.connection import Connection
@@ -19,27 +20,30 @@ from relay_pipelines.wire.connection import Connection
 _OFFSET_OUT_OF_RANGE = 1
 _MAX_WAIT_MS = 500
 _EMPTY_ANSWERS = 3
-_PIPELINED = "fetch"
+_TICK_MS = 250
 
 
-class Piece(NamedTuple):
+class FetchedSpan(NamedTuple):
     """The offsets `[start, end)`, all of one kind: in `run`, or `skipped` for a reason.
 
-    The run may hold more than the piece where the range cuts it. Its bytes are valid until the next list of pieces.
+    The run may hold more than the span where the range cuts it. Its bytes are valid until the next list of spans.
+    `leader_epoch` is that of the batch that holds the span's last offset; -1 where the log holds no batch.
     """
 
     start: int
     end: int
     run: Run | None
     skipped: Skipped | None
+    leader_epoch: int = -1
 
 
 def read(
     client: ClusterClient, wanted: OffsetRange, max_bytes: int, clock: Clock, run_below_bytes: int = 0
-) -> Iterator[list[Piece]]:
-    """Yield what one fetch after the other brings; the pieces together cover `wanted` without a gap.
+) -> Generator[list[FetchedSpan], None, None]:
+    """Yield what one fetch after the other brings; the spans together cover `wanted` without a gap.
 
-    While one list is being used, the next fetch is under way. `wanted.end` must not be past the last stable offset.
+    While one list is being used, the next fetch is under way. While an answer is still arriving, an empty list comes every
+    quarter of a second, so that the caller can look at the clock. `wanted.end` must not be past the last stable offset.
 
     Args:
         run_below_bytes: smaller batches may come as runs.
@@ -49,53 +53,114 @@ def read(
         RetriableError: the broker is away, no longer leads, or does not have all of the range.
         UnsupportedError: a batch in the message format from before Kafka 0.11.
     """
-    topic_partition = wanted.topic_partition
-    connection = client.connection(client.leader(topic_partition), _PIPELINED)
-    position = wanted.start
-    patience = _Patience()
+    topic_partition, position = wanted.topic_partition, wanted.start
+    if position >= wanted.end:
+        return
+    leader = client.leader(topic_partition)
+    leader_epoch = client.topic(topic_partition.topic).leader_epochs.get(topic_partition.partition, -1)
+    end_of_log = _EndOfLog(client, wanted)
 
-    def ask(offset: int) -> None:
-        body = fetch.encode(topic_partition, offset, max_bytes=max_bytes, max_wait_ms=_MAX_WAIT_MS)
-        connection.send(fetch.API_KEY, fetch.VERSION, body)
+    def ask(offset: int) -> int:
+        body = fetch.encode(topic_partition, offset, leader_epoch=leader_epoch, max_bytes=max_bytes, max_wait_ms=_MAX_WAIT_MS)
+        return connection.send(fetch.API_KEY, fetch.VERSION, body)
 
-    if position < wanted.end:
-        ask(position)
-    while position < wanted.end:
-        response = _receive(client, connection, wanted, position)
-        if response.throttle_ms:  # KIP-219: the client holds back, too
-            clock.sleep(response.throttle_ms / 1000)
-        runs = _runs(response, topic_partition, run_below_bytes)
-        if runs:
-            following = runs[-1].last.last_offset + 1
-            patience = _Patience()
-        else:
-            following = patience.following(client, response, wanted, position)
-        if following < wanted.end:
-            ask(following)
-        pieces = list(_pieces(runs, response.aborted, position, wanted.end))
-        if not runs and following > position:
-            pieces = [Piece(position, following, None, Skipped.COMPACTION_GAP)]
-        position = max(position, following)
-        if pieces:
-            yield pieces
+    with client.lease(leader) as connection:
+        request = ask(position)
+        while position < wanted.end:
+            response = _poll(client, connection, request, wanted, position)
+            if response is None:
+                yield []
+                continue
+            for milliseconds in _ticks(response.throttle_ms):  # KIP-219: the client holds back, too
+                clock.sleep(milliseconds / 1000)
+                yield []
+            runs = _runs(response, topic_partition, run_below_bytes)
+            following = runs[-1].last.last_offset + 1 if runs else end_of_log.following(response, position)
+            if runs and following <= position:
+                connection.close()
+                raise client.retriable(
+                    f"{client.cluster.name} answered with offsets below {following}",
+                    topic_partition=topic_partition,
+                    offset=position,
+                )
+            if following < wanted.end:
+                request = ask(following)
+            spans = list(_spans(runs, response.aborted, position, wanted.end))
+            if not runs and following > position:
+                spans = [FetchedSpan(position, following, None, Skipped.COMPACTION_GAP)]
+            position = following
+            if spans:
+                end_of_log.saw(spans)
+                yield spans
 
 
-class _Patience:
-    """Counts answers without a batch, to tell a range whose end the cleaner took from a log that is too short."""
+def _ticks(milliseconds: int) -> Iterator[int]:
+    while milliseconds > 0:
+        yield min(milliseconds, _TICK_MS)
+        milliseconds -= _TICK_MS
 
-    def __init__(self) -> None:
+
+class _EndOfLog:
+    """Judges answers without a batch: the cleaner may have taken the end of the range, or the records are late.
+
+    A broker that reads from remote storage answers with nothing while it fetches the segment (KIP-405), so an empty answer alone
+    proves nothing: only where a cleaner is or was at work is the end of a range taken for a gap.
+    """
+
+    def __init__(self, client: ClusterClient, wanted: OffsetRange) -> None:
+        self._client = client
+        self._wanted = wanted
         self._empty = 0
-        self._short = 0
+        self._answers = 0
+        self._compacted: bool | None = None
 
-    def following(self, client: ClusterClient, response: fetch.FetchResponse, wanted: OffsetRange, position: int) -> int:
-        """Return where to go on: at the same place, or behind the range if there is nothing more in it."""
-        short = response.last_stable_offset < wanted.end
-        if response.records or (short and self._short * _MAX_WAIT_MS > client.timeout_ms):
-            raise _unfinished(client, response, wanted, position)
-        # nothing between here and the last stable offset: the cleaner took the end of the range
-        self._empty += not short and not response.throttle_ms
-        self._short += short
-        return wanted.end if self._empty >= _EMPTY_ANSWERS else position
+    def saw(self, spans: list[FetchedSpan]) -> None:
+        """Note what the log held: a gap between batches is the cleaner's work."""
+        self._empty = self._answers = 0
+        if any(span.skipped is Skipped.COMPACTION_GAP for span in spans):
+            self._compacted = True
+
+    def following(self, response: fetch.FetchResponse, position: int) -> int:
+        """Return where to go on: at the same place, or after the range if there is nothing more in it.
+
+        Raises:
+            RetriableError: the records of the range do not come.
+        """
+        short = response.last_stable_offset < self._wanted.end
+        if response.throttle_ms:
+            return position
+        if not short and not response.records:
+            self._empty += 1
+            if self._empty >= _EMPTY_ANSWERS and self._is_compacted():
+                return self._wanted.end
+        self._answers += 1
+        if response.records or self._answers * _MAX_WAIT_MS > self._client.timeout_ms:
+            raise self._unfinished(response, position)
+        return position
+
+    def _is_compacted(self) -> bool:
+        if self._compacted is None:
+            topic = self._wanted.topic_partition.topic
+            try:
+                policy = topic_configs(self._client, [topic], ["cleanup.policy"])[topic].get("cleanup.policy")
+            except PermissionDeniedError:
+                policy = None  # then nothing proves that the records are gone
+            self._compacted = policy is not None and "compact" in policy.value
+        return self._compacted
+
+    def _unfinished(self, response: fetch.FetchResponse, position: int) -> RelayError:
+        if response.records:
+            has = "only part of a record batch"
+        elif response.last_stable_offset < self._wanted.end:
+            has = f"only the log up to offset {response.last_stable_offset}"
+        else:
+            has = "no records, although its log is longer and not compacted,"
+        return self._client.retriable(
+            f"{self._client.cluster.name} gives {has} where the range ends at {self._wanted.end}",
+            remedy="look for a transaction that is still open, slow remote storage, or a topic that was truncated or recreated",
+            topic_partition=self._wanted.topic_partition,
+            offset=position,
+        )
 
 
 def _runs(response: fetch.FetchResponse, topic_partition: TopicPartition, run_below_bytes: int) -> list[Run]:
@@ -107,24 +172,23 @@ def _runs(response: fetch.FetchResponse, topic_partition: TopicPartition, run_be
         raise
 
 
-def _receive(client: ClusterClient, connection: Connection, wanted: OffsetRange, position: int) -> fetch.FetchResponse:
-    response = fetch.decode(connection.receive())
+def _poll(
+    client: ClusterClient, connection: Connection, request: int, wanted: OffsetRange, position: int
+) -> fetch.FetchResponse | None:
+    body = connection.poll(request)
+    if body is None:
+        return None
+    try:
+        response = fetch.decode(body, wanted.topic_partition)
+    except ValueError as error:
+        connection.close()
+        raise client.retriable(f"{connection} answered for {error}", topic_partition=wanted.topic_partition) from None
     if response.error_code == _OFFSET_OUT_OF_RANGE:
         raise _out_of_range(client, wanted, position)
     if response.error_code != failures.NONE:
         client.forget()
         raise client.failure(response.error_code, "Fetch", topic_partition=wanted.topic_partition, offset=position)
     return response
-
-
-def _unfinished(client: ClusterClient, response: fetch.FetchResponse, wanted: OffsetRange, position: int) -> RelayError:
-    has = "part of a record batch" if response.records else f"the log up to offset {response.last_stable_offset}"
-    return client.retriable(
-        f"{client.cluster.name} gives only {has} where the range ends at {wanted.end}",
-        remedy="see whether a transaction hangs open or the topic was truncated or recreated",
-        topic_partition=wanted.topic_partition,
-        offset=position,
-    )
 
 
 def _out_of_range(client: ClusterClient, wanted: OffsetRange, position: int) -> DataLossError:
@@ -144,8 +208,8 @@ def _out_of_range(client: ClusterClient, wanted: OffsetRange, position: int) -> 
     )
 
 
-def _pieces(runs: list[Run], aborted: tuple[tuple[int, int], ...], position: int, end: int) -> Iterator[Piece]:
-    """Cut the runs into pieces; `aborted` holds producer id and first offset of every aborted transaction among them."""
+def _spans(runs: list[Run], aborted: tuple[tuple[int, int], ...], position: int, end: int) -> Iterator[FetchedSpan]:
+    """Cut the runs into spans; `aborted` holds producer id and first offset of every aborted transaction among them."""
     upcoming = sorted(aborted, key=lambda one: one[1], reverse=True)
     open_aborted: set[int] = set()
     for run in runs:
@@ -155,7 +219,7 @@ def _pieces(runs: list[Run], aborted: tuple[tuple[int, int], ...], position: int
             open_aborted.add(upcoming.pop()[0])
         if header.base_offset > position and position < end:
             gap_end = min(header.base_offset, end)
-            yield Piece(position, gap_end, None, Skipped.COMPACTION_GAP)
+            yield FetchedSpan(position, gap_end, None, Skipped.COMPACTION_GAP)
             position = gap_end
         if position >= end:
             return
@@ -164,8 +228,8 @@ def _pieces(runs: list[Run], aborted: tuple[tuple[int, int], ...], position: int
         start, position = position, min(following, end)
         if header.is_control:
             open_aborted.discard(header.producer_id)  # its marker ends the transaction
-            yield Piece(start, position, None, Skipped.CONTROL)
+            yield FetchedSpan(start, position, None, Skipped.CONTROL, run.last.leader_epoch)
         elif header.is_transactional and header.producer_id in open_aborted:
-            yield Piece(start, position, None, Skipped.ABORTED)
+            yield FetchedSpan(start, position, None, Skipped.ABORTED, run.last.leader_epoch)
         else:
-            yield Piece(start, position, run, None)
+            yield FetchedSpan(start, position, run, None, run.last.leader_epoch)

@@ -6,69 +6,107 @@ import resource
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
-from operator import itemgetter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from relay_pipelines.copy.clock import Clock, SystemClock
 from relay_pipelines.copy.copier import RangeCopier
+from relay_pipelines.copy.failover import FailoverSource
 from relay_pipelines.copy.faults import Point, reach
+from relay_pipelines.copy.filtering import FilterChain
+from relay_pipelines.copy.sources import BatchSource, FetchedBatches
 from relay_pipelines.copy.throttle import Throttles
-from relay_pipelines.copy.upstream import Upstream
-from relay_pipelines.copy.writer import ChunkWriter
+from relay_pipelines.copy.transaction import RangeTransactions
 from relay_pipelines.errors import DestinationError, FencedError, RelayError, RetriableError
-from relay_pipelines.model import CopyJob, CopyRange, Outcome, Status
+from relay_pipelines.model import CopyJob, CopyOptions, CopyRange, Outcome, Status
 from relay_pipelines.wire.cluster import ClusterClient
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from relay_pipelines.copy.decided import Decided
-
 _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
+
+SourceOf = Callable[[CopyRange, CopyOptions, FailoverSource], BatchSource]
+"""Makes the source of a range's batches."""
 
 
 def copy_ranges(job: CopyJob, ranges: Iterable[CopyRange], clock: Clock | None = None) -> Iterator[Outcome]:
-    """Copy each range and yield its outcome; never raises what is in the error tree."""
-    return _copy_each(job, ((one, None) for one in ranges), clock or SystemClock())
+    """Copy each range as its node holds it, and yield its outcome; never raises what is in the error tree."""
+    clock = clock or SystemClock()
+
+    def source_of(copy_range: CopyRange, options: CopyOptions, nodes: FailoverSource) -> BatchSource:
+        handling, at = copy_range.handling, copy_range.source.topic_partition
+        filters = FilterChain(handling.filters, at, handling.on_record_error) if handling.filters else None
+        return FetchedBatches(copy_range, options, nodes, filters, clock)
+
+    return _copy_each(job, ((copy_range, source_of) for copy_range in ranges), clock)
 
 
-def copy_decided(job: CopyJob, ranges: Sequence[CopyRange], batches: Iterable[pa.RecordBatch], clock: Clock) -> Iterator[Outcome]:
+def copy_kept(job: CopyJob, ranges: Sequence[CopyRange], batches: Iterable[pa.RecordBatch], clock: Clock) -> Iterator[Outcome]:
     """Copy what a predicate keeps of each range, and yield its outcome.
 
     Args:
-        batches: what `read_rows` yields for the same ranges, of what is kept the offsets, and every note.
+        batches: what `read_rows` yields for the same ranges, of what is kept the offsets, and every marker.
     """
-    from relay_pipelines.copy.decided import Decided
-    from relay_pipelines.copy.rows import parts
+    from relay_pipelines.copy.kept_offsets import KeptOffsets
+    from relay_pipelines.copy.row_stream import RowStream
 
-    own = groupby(parts(batches), key=itemgetter(0))
-    return _copy_each(job, ((ranges[index], Decided(some)) for index, some in own), clock)
+    stream = RowStream(batches)
+
+    def of_index(index: int) -> SourceOf:
+        def source_of(copy_range: CopyRange, options: CopyOptions, nodes: FailoverSource) -> BatchSource:
+            kept = KeptOffsets(copy_range.source.topic_partition, stream, index)
+            return FetchedBatches(copy_range, options, nodes, kept, clock)
+
+        return source_of
+
+    return _copy_each(job, ((ranges[index], of_index(index)) for index in stream.ranges()), clock)
 
 
-def _copy_each(job: CopyJob, ranges: Iterable[tuple[CopyRange, Decided | None]], clock: Clock) -> Iterator[Outcome]:
+def copy_rows(job: CopyJob, ranges: Sequence[CopyRange], batches: Iterable[pa.RecordBatch], clock: Clock) -> Iterator[Outcome]:
+    """Write the rows of each range, and yield its outcome.
+
+    Args:
+        batches: what `read_rows` yields for the same ranges, with rows left out or changed, and every marker.
+    """
+    from relay_pipelines.copy.row_batches import RowBatches
+    from relay_pipelines.copy.row_stream import RowStream
+
+    stream = RowStream(batches)
+
+    def of_index(index: int) -> SourceOf:
+        def source_of(copy_range: CopyRange, options: CopyOptions, _nodes: FailoverSource) -> BatchSource:
+            return RowBatches(copy_range, options, stream, index)
+
+        return source_of
+
+    return _copy_each(job, ((ranges[index], of_index(index)) for index in stream.ranges()), clock)
+
+
+def _copy_each(job: CopyJob, ranges: Iterable[tuple[CopyRange, SourceOf]], clock: Clock) -> Iterator[Outcome]:
     """Copy ranges over the same connections.
 
-    Once a cluster has been away for all attempts of one range, the ranges behind it fail at once with the same error. One
-    that names a topic-partition concerns it alone.
+    Once a cluster has been away until the patience for one range was over, the ranges after it fail at once with the same
+    error. One that names a topic-partition concerns it alone.
     """
-    timeout_ms = job.options.request_timeout_ms
     client_id = f"relay-{job.mirror}"
     away: RetriableError | None = None
     throttles = Throttles(job.options, clock)
     with (
-        Upstream(job, client_id) as source,
-        ClusterClient(job.destination, DestinationError, client_id, timeout_ms) as destination,
+        FailoverSource(job, client_id) as nodes,
+        ClusterClient(job.destination, DestinationError, client_id, job.options.request_timeout_ms) as destination,
     ):
-        for copy_range, decided in ranges:
-            copier = RangeCopier(job, copy_range, source, destination, throttles.of(copy_range), clock, decided)
+        for copy_range, source_of in ranges:
+            options = copy_range.handling.options or job.options
+            transactions = RangeTransactions(job, copy_range, destination, throttles.of(copy_range), clock)
             error: RelayError | None = None
+            source: BatchSource | None = None
             wall, cpu = clock.monotonic(), time.process_time()
             try:
                 if away is not None:
                     raise away
-                copier.copy()
+                source = source_of(copy_range, options, nodes)
+                RangeCopier(copy_range, options, source, transactions, clock).copy()
             except RetriableError as caught:
                 error = caught
                 away = caught if caught.topic_partition is None else None
@@ -76,12 +114,13 @@ def _copy_each(job: CopyJob, ranges: Iterable[tuple[CopyRange, Decided | None]],
                 error = caught
             reach(Point.BEFORE_OUTCOME)
             spent = (clock.monotonic() - wall, time.process_time() - cpu)
-            yield outcome_of(copy_range, copier.writer, source.name, source.diverged, error, spent)
+            node = source.node if source else nodes.node
+            yield outcome_of(copy_range, transactions, node, source.diverged if source else {}, error, spent)
 
 
 def outcome_of(
     planned: CopyRange,
-    writer: ChunkWriter,
+    transactions: RangeTransactions,
     node: str,
     diverged: dict[str, str],
     error: RelayError | None,
@@ -93,7 +132,7 @@ def outcome_of(
         node: the source node that was read last.
         spent: seconds, and CPU seconds.
     """
-    chunks = writer.committed
+    chunks = transactions.committed
     skipped: Counter[str] = Counter()
     for chunk in chunks:
         skipped.update(chunk.skipped)
@@ -102,16 +141,16 @@ def outcome_of(
         range=planned.source,
         destination=planned.destination,
         status=status,
-        next_offset=planned.source.start if writer.checkpoint is None else writer.checkpoint.next_offset,
+        next_offset=planned.source.start if transactions.checkpoint is None else transactions.checkpoint.next_offset,
         records=sum(chunk.records for chunk in chunks),
         size_bytes=sum(chunk.size_bytes for chunk in chunks),
         batches=sum(chunk.batches for chunk in chunks),
         rewritten=sum(chunk.rewritten for chunk in chunks),
         skipped=dict(skipped),
         chunks=len(chunks),
-        commit_seconds=writer.commit_seconds,
+        commit_seconds=transactions.commit_seconds,
         node=node,
-        segments=tuple(writer.segments),
+        segments=tuple(transactions.segments),
         diverged=diverged,
         error_kind="" if error is None else type(error).__name__,
         error="" if error is None else str(error),

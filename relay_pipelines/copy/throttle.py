@@ -6,31 +6,25 @@ from relay_pipelines.copy.clock import Clock
 from relay_pipelines.model import CopyOptions, CopyRange
 
 _BURST_SECONDS = 1.0
-_SHARE_OF_TIMEOUT = 0.25
 
 
 class Throttle:
-    """Paid for with time: who spends bytes waits until they were earned.
-
-    A wait is never so long that an open transaction could time out; what is still owed then is waited for next time.
-    """
+    """Paid for with time: what was spent must be earned before more is sent. The caller waits, with no transaction open."""
 
     def __init__(self, options: CopyOptions, clock: Clock) -> None:
         self._rate = options.max_bytes_per_second
-        self._longest_seconds = _SHARE_OF_TIMEOUT * options.transaction_timeout_ms / 1000
         self._clock = clock
         self._free_at = clock.monotonic()
 
     def spend(self, size_bytes: int) -> None:
-        """Wait until that many bytes may be written."""
-        if not self._rate:
-            return
-        now = self._clock.monotonic()
-        # what was not used up to now is gone, but for a second's worth
-        self._free_at = max(self._free_at, now - _BURST_SECONDS) + size_bytes / self._rate
-        wait = min(self._free_at - now, self._longest_seconds)
-        if wait > 0:
-            self._clock.sleep(wait)
+        """Count bytes that are being sent."""
+        if self._rate:
+            # what was not used until now is lost, but for a second's worth
+            self._free_at = max(self._free_at, self._clock.monotonic() - _BURST_SECONDS) + size_bytes / self._rate
+
+    def owed_seconds(self) -> float:
+        """For how long nothing more may be sent; 0 for not at all."""
+        return max(0.0, self._free_at - self._clock.monotonic()) if self._rate else 0.0
 
 
 class Throttles:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
 import pyarrow as pa
@@ -10,7 +9,7 @@ import pyarrow as pa
 from relay_pipelines.copy.columns import TYPES, Row, rows_of
 from relay_pipelines.copy.user_class import TRANSFORM, construct, record_error
 from relay_pipelines.errors import FilterError
-from relay_pipelines.model import SELECTABLE, ClassSpec, TopicPartition
+from relay_pipelines.model import SELECTABLE, ClassSpec, OnRecordError, TopicPartition
 
 
 class Transform(Protocol):
@@ -39,35 +38,37 @@ class Transformer:
     """The transform of one range.
 
     Args:
-        failed: called for every record on which the transform raises something, and with what; without it, that is raised.
+        on_error: what becomes of a record on which the transform raises something.
     """
 
-    def __init__(self, spec: ClassSpec, at: TopicPartition, failed: Callable[[Row, FilterError], None] | None) -> None:
+    def __init__(self, spec: ClassSpec, topic_partition: TopicPartition, on_error: OnRecordError) -> None:
         self._name = spec.name
         self._transform = load(spec).transform
-        self._at = at
-        self._failed = failed
+        self._topic_partition = topic_partition
+        self._quarantines = on_error is OnRecordError.QUARANTINE
 
-    def __call__(self, batch: pa.RecordBatch) -> list[Row]:
-        """Return the rows of the transformed batch, without those that failed.
+    def __call__(self, batch: pa.RecordBatch) -> tuple[list[Row], list[tuple[Row, FilterError]]]:
+        """Return the rows of the transformed batch, and the rows on which the transform failed, as they were, with the reason.
 
         Raises:
-            FilterError: the transform raised something; it is asked again for smaller parts, to tell on which record.
+            FilterError: the transform raised something, and records do not go into quarantine. It is asked again for smaller
+                parts, to tell on which record.
         """
         if not len(batch):
-            return []
+            return [], []
         try:
-            return rows_of(self._replaced(batch))
+            return rows_of(self._replaced(batch)), []
         except Exception as error:
             if len(batch) > 1:
                 middle = len(batch) // 2
-                return self(batch.slice(0, middle)) + self(batch.slice(middle))
+                rows, failed = self(batch.slice(0, middle))
+                more_rows, more_failed = self(batch.slice(middle))
+                return rows + more_rows, failed + more_failed
             (row,) = rows_of(batch)
-            found = record_error(f"transform {self._name!r}", error, self._at, row.offset)
-            if self._failed is None:
+            found = record_error(f"transform {self._name!r}", error, self._topic_partition, row.offset)
+            if not self._quarantines:
                 raise found from error
-            self._failed(row, found)
-            return []
+            return [], [(row, found)]
 
     def _replaced(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         made = self._transform(batch)

@@ -88,10 +88,10 @@ class LedgerFollower:
         prefix = f"{self._mirror}/".encode()
         entries = [
             ledger.from_record(record.value)
-            for pieces in read(self._client, wanted, _FETCH_BYTES, self._clock)
-            for piece in pieces
-            if piece.run is not None
-            for record in decode(piece.run.data)
+            for spans in read(self._client, wanted, _FETCH_BYTES, self._clock)
+            for span in spans
+            if span.run is not None
+            for record in decode(span.run.data)
             if record.key.startswith(prefix)
         ]
         return [entry for entry in entries if self._run_id in {None, entry.run_id}]

@@ -30,11 +30,11 @@ def oldest_uncopied_ms(survey: Survey, start: StartPolicy, options: CopyOptions,
 
 def _first_timestamp_ms(client: ClusterClient, waiting: OffsetRange, clock: Clock) -> int | None:
     try:
-        for pieces in read(client, waiting, _FETCH_BYTES, clock):
-            for piece in pieces:
-                if piece.run is not None:
+        for spans in read(client, waiting, _FETCH_BYTES, clock):
+            for span in spans:
+                if span.run is not None:
                     client.close()  # the next fetch is under way: nobody wants its answer
-                    first = piece.run.first
+                    first = span.run.first
                     return first.max_timestamp_ms if first.is_log_append_time else first.base_timestamp_ms
     except RelayError:
         client.close()  # a guard will say what is wrong there

@@ -8,7 +8,7 @@ from dataclasses import replace
 from relay_pipelines.copy import checkpoint as checkpoints
 from relay_pipelines.copy import ledger
 from relay_pipelines.copy.clock import Clock
-from relay_pipelines.copy.writer import transactional_id
+from relay_pipelines.copy.transaction import transactional_id
 from relay_pipelines.driver import topics
 from relay_pipelines.driver.owning import commit, take_over
 from relay_pipelines.driver.survey import Survey
@@ -76,6 +76,7 @@ def _moved(taken: Survey, position: Position, found: Loss, now_ms: int) -> Check
         before,
         next_offset=found.resume,
         leader_epoch=-1,
+        leader_epoch_end=-1,
         # nothing that was known of the source's topic need hold for what it is now
         topic_ids={} if position.recreated else before.topic_ids,
         fingerprint=None if rewound else before.fingerprint,

@@ -23,7 +23,7 @@ def take_over(client: ClusterClient, transactional_id: str, options: CopyOptions
     Raises:
         RelayError: the destination does not let us.
     """
-    producer = TransactionalProducer(client, transactional_id, options, clock, lambda *_: None)
+    producer = TransactionalProducer(client, transactional_id, options, clock)
     # the coordinator of a first run may still be settling
     passing = Retrying(
         retry=retry_if_exception_type(RetriableError),
@@ -53,5 +53,6 @@ def commit(
         producer.send(topic_partition, batch)
     producer.drain()
     producer.commit()
+    producer.release()
     # EndTxn is answered before its markers are written: a survey in between would not know
     settle(client, batches, options, clock)

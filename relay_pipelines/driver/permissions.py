@@ -9,7 +9,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 
 from relay_pipelines.copy import checkpoint, ledger
 from relay_pipelines.copy.clock import Clock
-from relay_pipelines.copy.writer import transactional_id
+from relay_pipelines.copy.transaction import transactional_id
 from relay_pipelines.driver import configs, topics
 from relay_pipelines.driver.survey import Survey
 from relay_pipelines.errors import DestinationError, PermissionDeniedError, RelayError, RetriableError, SourceError

@@ -9,7 +9,7 @@ from relay_pipelines.copy import checkpoint
 from relay_pipelines.driver.survey import Survey
 from relay_pipelines.driver.topics import limits
 from relay_pipelines.errors import DataLossError
-from relay_pipelines.model import CopyRange, Handling, OffsetRange, TopicPartition, Window
+from relay_pipelines.model import CopyRange, Handling, NodeIdentity, OffsetRange, TopicPartition, Window
 from relay_pipelines.plan.frozen import FrozenWindow
 from relay_pipelines.plan.packing import copy_seconds
 from relay_pipelines.plan.windows import Position, StartPolicy, data_loss, freezes_the_start, plan_windows
@@ -60,6 +60,7 @@ class RunPlan:
             checkpoint=survey.checkpoints.get(topic_partition),
             checkpoint_position=survey.checkpoint_ends.get(home, 0),
             handling=survey.handling.get(topic_partition.topic, Handling()),
+            surveyed=NodeIdentity(survey.node.name, survey.source_topics[topic_partition.topic].topic_id, ""),
         )
 
 

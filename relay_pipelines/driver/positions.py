@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from relay_pipelines.copy.checkpoint import Stored
+from relay_pipelines.copy.position import read_positions
 from relay_pipelines.driver import starting
 from relay_pipelines.model import Checkpoint, LedgerEntry, TopicPartition
 from relay_pipelines.plan.windows import Position
 from relay_pipelines.settings import Mirror
-from relay_pipelines.wire.cluster import EARLIEST, LATEST, READ_COMMITTED, ClusterClient, Metadata
+from relay_pipelines.wire.cluster import ClusterClient, Metadata
 
 
 class Positions:
@@ -37,52 +38,24 @@ class Positions:
         self._renamed = renamed
         self._checkpoints = known.checkpoints
         self._recorded = recorded
-        self._start = mirror.start
-        self._single = len(mirror.nodes) == 1
+        self._mirror = mirror
 
     def all(self) -> list[Position]:
         """Every topic-partition of the topics wanted, in order."""
         wanted = [one for topic in self._renamed for one in self._source.topic(topic).topic_partitions]
-        low = self._source.list_offsets(wanted, EARLIEST, READ_COMMITTED)
-        end = self._source.list_offsets(wanted, LATEST, READ_COMMITTED)
-        # an epoch means something only on the node, and in the topic, that it was read from
-        epochs = {
-            at: checkpoint.leader_epoch
-            for at in wanted
-            if (checkpoint := self._checkpoints.get(at))
-            and checkpoint.node == self._source.cluster.name
-            and checkpoint.leader_epoch >= 0
-            and not self._rebuilt(checkpoint)
-        }
-        ends = self._source.epoch_ends(epochs)
-        begins = starting.begins(self._source, self._start, [at for at in wanted if at not in self._checkpoints], end)
-        found = [self._position(at, low[at], end[at], ends.get(at)) for at in wanted]
-        return [replace(one, begin=begins.get(one.topic_partition)) for one in found]
+        found = read_positions(self._source, wanted, self._checkpoints, among_several=len(self._mirror.nodes) > 1)
+        ends = {at: position.end_offset for at, position in found.items()}
+        new = [at for at in wanted if at not in self._checkpoints]
+        begins = starting.begins(self._source, self._mirror.start, new, ends)
+        return [self._completed(found[at], begins.get(at)) for at in wanted]
 
-    def _position(self, at: TopicPartition, low: int, end: int, epoch_end: int | None) -> Position:
-        checkpoint = self._checkpoints.get(at)
-        if checkpoint is None:
-            entry = self._recorded.get(at)
-            return Position(at, low, end, recorded=None if entry is None else entry.source.end)
-        cut_at = None
-        if epoch_end is not None and epoch_end < checkpoint.next_offset:
-            # no such epoch any more: nobody knows where, and it cannot be above the end
-            cut_at = min(end, checkpoint.next_offset) if epoch_end < 0 else epoch_end
-        return Position(
-            at,
-            low,
-            end,
-            checkpoint.next_offset,
-            # of several nodes one may be built anew; whether it has the same records is for the task to find out
-            recreated=self._single and self._rebuilt(checkpoint),
-            truncated_at=cut_at,
-            copy_gone=self._copy_gone(checkpoint),
-        )
-
-    def _rebuilt(self, checkpoint: Checkpoint) -> bool:
-        # brokers before Kafka 2.8 tell no topic ids; identical nodes have different ones
-        ids = checkpoint.topic_ids.get(self._source.cluster.name), self._source.topic(checkpoint.source.topic).topic_id
-        return all(ids) and ids[0] != ids[1]
+    def _completed(self, position: Position, begin: int | None) -> Position:
+        """Add what the node does not know."""
+        checkpoint = self._checkpoints.get(position.topic_partition)
+        if checkpoint is not None:
+            return replace(position, copy_gone=self._copy_gone(checkpoint))
+        entry = self._recorded.get(position.topic_partition)
+        return replace(position, recorded=None if entry is None else entry.source.end, begin=begin)
 
     def _copy_gone(self, checkpoint: Checkpoint) -> str:
         copied_to = checkpoint.destination.topic

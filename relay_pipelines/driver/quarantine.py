@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from relay_pipelines.copy import checkpoint
 from relay_pipelines.copy.clock import Clock
-from relay_pipelines.copy.upstream import diverged, holds
+from relay_pipelines.copy.position import diverged, matches_fingerprint
 from relay_pipelines.driver.owning import commit, take_over
 from relay_pipelines.errors import DestinationError, SourceError
 from relay_pipelines.model import Checkpoint, Cluster
@@ -50,6 +50,6 @@ def compare(name: str, node: Cluster, checkpoints: Iterable[Checkpoint], timeout
         }
         ends = client.list_offsets(wanted, LATEST, READ_COMMITTED)
         for at, one in sorted(wanted.items()):
-            if ends[at] >= one.next_offset and not holds(client, one, clock):
+            if ends[at] >= one.next_offset and not matches_fingerprint(client, one, clock):
                 return str(diverged(node.name, one))
     return ""

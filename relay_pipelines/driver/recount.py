@@ -277,7 +277,7 @@ def _union(ranges: Iterable[OffsetRange]) -> int:
 
 
 def _batches(client: ClusterClient, wanted: OffsetRange, options: CopyOptions, clock: Clock) -> Iterator[Batch]:
-    for pieces in read(client, wanted, options.fetch_max_bytes, clock):
-        for piece in pieces:
-            if piece.run is not None and piece.skipped is not Skipped.CONTROL:
-                yield Batch(piece.run.first, piece.run.data)
+    for spans in read(client, wanted, options.fetch_max_bytes, clock):
+        for span in spans:
+            if span.run is not None and span.skipped is not Skipped.CONTROL:
+                yield Batch(span.run.first, span.run.data)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from relay_pipelines.copy import user_class
 from relay_pipelines.copy.clock import Clock
-from relay_pipelines.copy.writer import transactional_id
+from relay_pipelines.copy.transaction import transactional_id
 from relay_pipelines.driver import configs, quarantine, topics
 from relay_pipelines.driver.follow import LedgerFollower
 from relay_pipelines.driver.owning import take_over

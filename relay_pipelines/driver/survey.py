@@ -19,7 +19,7 @@ from relay_pipelines.copy import checkpoint as checkpoints
 from relay_pipelines.copy.backoff import backoff
 from relay_pipelines.copy.checkpoint import Stored
 from relay_pipelines.copy.clock import Clock
-from relay_pipelines.copy.writer import QUARANTINE
+from relay_pipelines.copy.transaction import QUARANTINE
 from relay_pipelines.driver import cycles, nodes
 from relay_pipelines.driver.follow import LedgerFollower
 from relay_pipelines.driver.positions import Positions

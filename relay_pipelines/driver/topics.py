@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from relay_pipelines.copy import checkpoint, ledger
 from relay_pipelines.copy.clock import Clock
-from relay_pipelines.copy.writer import QUARANTINE
+from relay_pipelines.copy.transaction import QUARANTINE
 from relay_pipelines.driver.survey import Survey
 from relay_pipelines.errors import DestinationError, RelayError, RetriableError
 from relay_pipelines.model import TimestampType, TopicPartition
@@ -16,7 +16,7 @@ from relay_pipelines.wire.cluster import LATEST, READ_COMMITTED, ClusterClient
 
 _DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
 _POLL_SECONDS = 0.05
-_PROVENANCE_BYTES = 64 << 10  # the headers of a record in quarantine
+_QUARANTINE_MESSAGE_BYTES = 95 << 20  # records that are too large for their topic go there; brokers take requests of 100 MiB
 _OWN = (
     NewTopic(checkpoint.TOPIC, checkpoint.PARTITIONS, checkpoint.CONFIGS),
     NewTopic(ledger.TOPIC, checkpoint.PARTITIONS, ledger.CONFIGS),
@@ -47,7 +47,7 @@ def missing(survey: Survey) -> list[NewTopic]:
 def _configs(survey: Survey, destination: str) -> dict[str, str]:
     source = survey.first_sources[destination]
     if destination != survey.destinations[source]:
-        return {"retention.ms": "-1", "max.message.bytes": str(limits(survey, source).max_message_bytes + _PROVENANCE_BYTES)}
+        return {"retention.ms": "-1", "max.message.bytes": str(_QUARANTINE_MESSAGE_BYTES)}
     return {key: one.value for key, one in survey.source_configs[source].items() if not one.is_default}
 
 

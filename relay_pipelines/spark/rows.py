@@ -17,9 +17,8 @@ from pyspark.errors import PySparkException
 
 from relay_pipelines.copy.clock import SystemClock
 from relay_pipelines.copy.columns import COLUMNS, uncollected
-from relay_pipelines.copy.row_copier import write_rows
-from relay_pipelines.copy.rows import ALWAYS, NOTE, read_rows, schema
-from relay_pipelines.copy.task import copy_decided
+from relay_pipelines.copy.row_reader import ALWAYS, MARKER, read_rows, schema
+from relay_pipelines.copy.task import copy_kept, copy_rows
 from relay_pipelines.errors import ConfigError, FilterError, RelayError
 from relay_pipelines.model import CopyJob, CopyRange, Outcome, Sql
 from relay_pipelines.spark.job import SCHEMA, arrow, collect
@@ -120,8 +119,8 @@ def _made(session: Any, job: CopyJob, groups: Sequence[Sequence[CopyRange]], sql
     tasks = session.range(0, len(groups), 1, len(groups))
     rows = tasks.mapInArrow(partial(_read, job, ranges, indices, columns), schema(columns))
     if where:
-        rows = rows.where(f"{NOTE} IS NOT NULL OR ({where})")
-    return rows.selectExpr(NOTE, *(_column(name, dict(select)) for name in wanted))
+        rows = rows.where(f"{MARKER} IS NOT NULL OR ({where})")
+    return rows.selectExpr(MARKER, *(_column(name, dict(select)) for name in wanted))
 
 
 def _nothing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -133,8 +132,8 @@ def _nothing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def _column(name: str, select: dict[str, str]) -> str:
     if name not in select:
         return name
-    # a row with a note is none of the expression's business
-    return f"CASE WHEN {NOTE} IS NULL THEN CAST(({select[name]}) AS {COLUMNS[name]}) ELSE {name} END AS {name}"
+    # a progress marker is no record
+    return f"CASE WHEN {MARKER} IS NULL THEN CAST(({select[name]}) AS {COLUMNS[name]}) ELSE {name} END AS {name}"
 
 
 def _read(
@@ -148,11 +147,11 @@ def _read(
 
 def _write(job: CopyJob, ranges: list[CopyRange], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     with uncollected():
-        for outcome in write_rows(job, ranges, batches, SystemClock()):
+        for outcome in copy_rows(job, ranges, batches, SystemClock()):
             yield from arrow(outcome)
 
 
 def _copy(job: CopyJob, ranges: list[CopyRange], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     with uncollected():
-        for outcome in copy_decided(job, ranges, batches, SystemClock()):
+        for outcome in copy_kept(job, ranges, batches, SystemClock()):
             yield from arrow(outcome)

@@ -6,14 +6,15 @@ Every call is tried once: whoever owns the work owns its retries.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 from kafka.protocol.consumer import ListOffsetsRequest, OffsetForLeaderEpochRequest
 from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 
-from relay_pipelines.errors import RetriableError
+from relay_pipelines.errors import RelayError, RetriableError
 from relay_pipelines.model import Cluster, TopicPartition
 from relay_pipelines.wire import failures
 from relay_pipelines.wire.connection import Connection
@@ -29,11 +30,12 @@ _UNKNOWN_TOPIC = 3
 
 @dataclass(frozen=True, slots=True)
 class TopicMetadata:
-    """A topic: its id (empty before Kafka 2.8) and the leading broker per partition, -1 where there is none."""
+    """A topic: its id (empty before Kafka 2.8), the leading broker per partition, -1 where there is none, and its epoch."""
 
     name: str
     topic_id: str
     leaders: dict[int, int]
+    leader_epochs: dict[int, int] = field(default_factory=dict)
     is_internal: bool = False
     error_code: int = 0
 
@@ -68,7 +70,9 @@ class ClusterClient:
         self.timeout_ms = timeout_ms
         self._client_id = client_id
         self._metadata = Metadata()
-        self._connections: dict[tuple[int, str], Connection] = {}
+        self._control: dict[int, Connection] = {}
+        self._idle: dict[tuple[str, int], list[Connection]] = defaultdict(list)
+        self._leased: set[Connection] = set()
         self._bootstrap: Connection | None = None
 
     def __enter__(self) -> Self:
@@ -79,14 +83,25 @@ class ClusterClient:
 
     def metadata(self, topics: Sequence[str] | None = None) -> Metadata:
         """Ask for the given topics, or for all; a topic that does not exist comes with its error code."""
-        request = MetadataRequest(
-            topics=None if topics is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in topics],
-            allow_auto_topic_creation=False,
-            include_cluster_authorized_operations=False,
-            include_topic_authorized_operations=False,
-        )
+        request = _metadata_request(topics)
         connection = self._any_connection()
-        answer = connection.call(request, _newest(connection, request, 12))
+        return self._take_metadata(connection.call(request, _newest(connection, request, 12)))
+
+    def topic_at_leader(self, topic_partition: TopicPartition) -> TopicMetadata:
+        """Ask the leader of `topic_partition` itself about its topic; any other broker may not have heard of a change yet.
+
+        Raises:
+            RetriableError: the leader is away, or no longer has the topic.
+        """
+        name = topic_partition.topic
+        answer = self.call(self.leader(topic_partition), _metadata_request([name]), 12)
+        found = self._take_metadata(answer).topics[name]
+        if found.error_code:
+            self.forget()
+            raise self.failure(found.error_code, f"Metadata of topic {name}", topic_partition=topic_partition)
+        return found
+
+    def _take_metadata(self, answer: Any) -> Metadata:
         self._metadata.cluster_id = answer.cluster_id or ""
         self._metadata.brokers = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
         found = {
@@ -94,6 +109,8 @@ class ClusterClient:
                 name=topic.name,
                 topic_id=str(topic.topic_id or ""),
                 leaders={one.partition_index: one.leader_id for one in topic.partitions},
+                # before version 7 brokers do not say
+                leader_epochs={one.partition_index: one.leader_epoch for one in topic.partitions if one.leader_epoch is not None},
                 is_internal=topic.is_internal,
                 error_code=topic.error_code,
             )
@@ -136,17 +153,38 @@ class ClusterClient:
             )
         return leader
 
-    def connection(self, broker_id: int, purpose: str = "control") -> Connection:
-        """Return the connection to a broker for a purpose: pipelined requests must not share one with calls."""
-        key = (broker_id, purpose)
-        if key not in self._connections:
-            if broker_id not in self._metadata.brokers:
-                self.metadata([])
-            address = self._metadata.brokers.get(broker_id)
-            if address is None:
-                raise self.retriable(f"{self.cluster} has no broker {broker_id} now", remedy="wait for it to return")
-            self._connections[key] = self._connect(address)
-        return self._connections[key]
+    def connection(self, broker_id: int) -> Connection:
+        """Return the connection to a broker for single calls."""
+        address = self._address(broker_id)
+        known = self._control.get(broker_id)
+        if known is None or not known.is_open or known.address != address:
+            known = self._control[broker_id] = self._connect(address)
+        return known
+
+    def acquire(self, broker_id: int) -> Connection:
+        """Return a connection to a broker on which the caller alone sends requests ahead, until it is released."""
+        address = self._address(broker_id)
+        idle = self._idle[address]
+        connection = idle.pop() if idle else self._connect(address)
+        self._leased.add(connection)
+        return connection
+
+    def release(self, connection: Connection) -> None:
+        """Take an acquired connection back. If it still owes an answer, it is closed: nobody else may receive that answer."""
+        self._leased.discard(connection)
+        if connection.is_open and not connection.unanswered:
+            self._idle[connection.address].append(connection)
+        else:
+            connection.close()
+
+    @contextmanager
+    def lease(self, broker_id: int) -> Iterator[Connection]:
+        """Acquire a connection, and release it however the block ends."""
+        connection = self.acquire(broker_id)
+        try:
+            yield connection
+        finally:
+            self.release(connection)
 
     def call(self, broker_id: int, request: Any, version: int) -> Any:
         """Send a control request to a broker, in the newest version up to `version` that it serves."""
@@ -167,7 +205,7 @@ class ClusterClient:
         answer = self.call_any(FindCoordinatorRequest(key=key, key_type=kind), 2)
         if answer.error_code != failures.NONE:
             raise self.failure(answer.error_code, f"FindCoordinator of {key}")
-        self._metadata.brokers.setdefault(answer.node_id, (answer.host, answer.port))
+        self._metadata.brokers[answer.node_id] = (answer.host, answer.port)
         return int(answer.node_id)
 
     def list_offsets(
@@ -227,7 +265,7 @@ class ClusterClient:
 
     def failure(
         self, code: int, doing: str, *, topic_partition: TopicPartition | None = None, offset: int | None = None
-    ) -> Exception:
+    ) -> RelayError:
         """Return the error for a broker's code, naming this cluster."""
         return failures.failure(
             code, doing, at=str(self.cluster), retriable=self.retriable, topic_partition=topic_partition, offset=offset
@@ -239,9 +277,12 @@ class ClusterClient:
 
     def close(self) -> None:
         """Close every connection; the client may be used again and then connects anew."""
-        for connection in self._connections.values():
+        idle = [connection for some in self._idle.values() for connection in some]
+        for connection in (*self._control.values(), *idle, *self._leased):
             connection.close()
-        self._connections.clear()
+        self._control.clear()
+        self._idle.clear()
+        self._leased.clear()
         if self._bootstrap is not None:
             self._bootstrap.close()
             self._bootstrap = None
@@ -255,12 +296,20 @@ class ClusterClient:
         return grouped
 
     def _any_connection(self) -> Connection:
-        if self._bootstrap is None:
+        if self._bootstrap is None or not self._bootstrap.is_open:
             self._bootstrap = self._connect_to_any()
         return self._bootstrap
 
+    def _address(self, broker_id: int) -> tuple[str, int]:
+        if broker_id not in self._metadata.brokers:
+            self.metadata([])
+        address = self._metadata.brokers.get(broker_id)
+        if address is None:
+            raise self.retriable(f"{self.cluster} has no broker {broker_id} now", remedy="wait for it to return")
+        return address
+
     def _connect_to_any(self) -> Connection:
-        addresses = [_address(server) for server in self.cluster.bootstrap_servers]
+        addresses = [_parsed(server) for server in self.cluster.bootstrap_servers]
         # brokers met before, in case the configured ones are down
         addresses += [address for address in self._metadata.brokers.values() if address not in addresses]
         errors: list[RetriableError] = []
@@ -275,9 +324,18 @@ class ClusterClient:
         return Connection(self.cluster, address, self._client_id, self.retriable, self.timeout_ms / 1000)
 
 
-def _address(server: str) -> tuple[str, int]:
+def _parsed(server: str) -> tuple[str, int]:
     host, _, port = server.rpartition(":")
     return host.strip("[]"), int(port)
+
+
+def _metadata_request(topics: Sequence[str] | None) -> MetadataRequest:
+    return MetadataRequest(
+        topics=None if topics is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in topics],
+        allow_auto_topic_creation=False,
+        include_cluster_authorized_operations=False,
+        include_topic_authorized_operations=False,
+    )
 
 
 def _newest(connection: Connection, request: Any, version: int) -> int:

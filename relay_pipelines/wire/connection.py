@@ -1,6 +1,7 @@
-"""One blocking connection to one broker: large reads into one buffer, batches written without being copied.
+"""One connection to one broker: large reads into one buffer, batches written without being copied.
 
-Requests may be pipelined; Kafka answers them in order (protocol guide, "Network").
+Requests may be pipelined; Kafka answers them in order (protocol guide, "Network"). `send` returns the request's correlation id,
+and only that request's answer is ever returned for it.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ _LARGEST_RESPONSE_BYTES = 256 << 20
 _SESSION_SHARE = 0.8
 # brokers refuse a second time within a second
 _SESSION_LEAST_SECONDS = 1.0
+# the kernel hands back what has come at least this often, so that the caller can look at the clock while a slow answer arrives
+_TICK_SECONDS = 0.25
 
 
 class Connection:
@@ -61,7 +64,12 @@ class Connection:
         self._timeout_seconds = timeout_seconds
         self._correlation_id = 0
         self._awaited: deque[int] = deque()
-        self._early: deque[memoryview] = deque()  # answers that came before they were asked for
+        self._early: deque[tuple[int, memoryview]] = deque()  # answers read before the caller asked for them
+        self._size = -1  # of the answer that is arriving; -1 until its first four bytes are here
+        self._filled = 0
+        self._idle_seconds = 0.0
+        self._tick_seconds = min(_TICK_SECONDS, timeout_seconds / 2)
+        self.is_open = True
         self._authenticate_at = math.inf  # in monotonic seconds
         self._buffer = memoryview(bytearray(_BUFFER_BYTES))
         self._versions: dict[int, tuple[int, int]] = {}
@@ -84,8 +92,8 @@ class Connection:
         """How many requests wait for their answer."""
         return len(self._early) + len(self._awaited)
 
-    def send(self, api_key: int, version: int, *body: Buffer) -> None:
-        """Write one request; the parts of the body are not copied in this process."""
+    def send(self, api_key: int, version: int, *body: Buffer) -> int:
+        """Write one request and return its correlation id; the parts of the body are not copied in this process."""
         self._require(api_key, version)
         self._keep_session()
         self._correlation_id += 1
@@ -93,31 +101,72 @@ class Connection:
         size = len(head) + sum(map(len, body))
         self._write([struct.pack(">i", size) + head, *body], size + 4)
         self._awaited.append(self._correlation_id)
+        return self._correlation_id
 
-    def receive(self) -> memoryview:
-        """Return the next answer, behind its header. The view is valid until the next receive."""
-        return self._early.popleft() if self._early else self._read_answer()
+    def receive(self, correlation_id: int) -> memoryview:
+        """Wait for the answer to a request and return it without its header. The view is valid until the next one is read.
 
-    def _read_answer(self) -> memoryview:
+        Raises:
+            RetriableError: it does not arrive in time, the connection is lost, or another request must be answered first.
+        """
+        while (answer := self.poll(correlation_id)) is None:
+            pass
+        return answer
+
+    def poll(self, correlation_id: int) -> memoryview | None:
+        """Return the answer to a request as `receive` does, or None if it is not complete within a quarter of a second.
+
+        Raises:
+            RetriableError: nothing has arrived for the connection's timeout, the connection is lost, or another request must be
+                answered first.
+        """
+        if self._early:
+            expected, answer = self._early.popleft()
+            self._require_order(correlation_id, expected)
+            return answer
+        self._require_order(correlation_id, self._awaited[0] if self._awaited else None)
+        return self._read_answer()
+
+    def _require_order(self, wanted: int, expected: int | None) -> None:
+        """An answer that nobody waited for must never be taken for the answer to a later request."""
+        if wanted != expected:
+            self.close()
+            raise self._retriable(f"{self} must answer request {expected} before request {wanted}")
+
+    def _read_answer(self) -> memoryview | None:
+        """Read on; return the answer, without its header, once it is complete."""
         try:
-            self._read_into(self._buffer[:4])
-            size = int.from_bytes(self._buffer[:4], "big")
-            if size > _LARGEST_RESPONSE_BYTES:
-                raise UnsupportedError(
-                    f"{self} does not speak Kafka's protocol", remedy="check bootstrap_servers and security.protocol"
-                )
-            if size > len(self._buffer):
-                self._buffer = memoryview(bytearray(size))
-            answer = self._buffer[:size]
-            self._read_into(answer)
+            if self._size < 0:
+                if not self._fill(self._buffer[:4]):
+                    return None
+                self._start_answer(int.from_bytes(self._buffer[:4], "big"))
+            answer = self._buffer[: self._size]
+            if not self._fill(answer):
+                return None
         except OSError as error:
             raise self._lost(error) from error
+        self._size, self._filled = -1, 0
         correlation_id = int.from_bytes(answer[:4], "big")
         expected = self._awaited.popleft()
         if correlation_id != expected:
             self.close()
             raise self._retriable(f"{self} answered request {correlation_id} where {expected} was due")
         return answer[4:]
+
+    def _start_answer(self, size: int) -> None:
+        if size > _LARGEST_RESPONSE_BYTES:
+            self.close()
+            raise UnsupportedError(
+                f"{self} does not speak Kafka's protocol", remedy="check bootstrap_servers and security.protocol"
+            )
+        if size > len(self._buffer):
+            self._buffer = memoryview(bytearray(size))
+        self._size, self._filled = size, 0
+
+    def _read_whole_answer(self) -> memoryview:
+        while (answer := self._read_answer()) is None:
+            pass
+        return answer
 
     def call(self, request: Any, version: int) -> Any:
         """Send one of kafka-python's request messages and return its decoded answer; nothing else may be in flight."""
@@ -129,7 +178,8 @@ class Connection:
         encoded = request.encode(framed=True, header=True)
         self._write([encoded], len(encoded))
         self._awaited.append(self._correlation_id)
-        body = self._read_answer()
+        self._require_order(self._correlation_id, self._awaited[0])
+        body = self._read_whole_answer()
         response_class = request.header.get_response_class()
         # a flexible answer has tagged fields behind the correlation id, none so far; ApiVersions never has them (KIP-511)
         flexible = response_class.flexible_version_q(version) and request.API_KEY != ApiVersionsRequest.API_KEY
@@ -137,6 +187,7 @@ class Connection:
 
     def close(self) -> None:
         """Drop the connection and whatever is in flight."""
+        self.is_open = False
         self._awaited.clear()
         self._early.clear()
         if hasattr(self, "_socket"):
@@ -161,8 +212,10 @@ class Connection:
         if time.monotonic() < self._authenticate_at:
             return
         self._authenticate_at = math.inf  # the handshake's own requests come by here, too
-        self._buffer = memoryview(bytearray(_BUFFER_BYTES))  # whoever sends may still be reading the last answer
-        self._early.extend([memoryview(bytes(self._read_answer())) for _ in range(len(self._awaited))])
+        if self._size < 0 and not self._filled:
+            self._buffer = memoryview(bytearray(_BUFFER_BYTES))  # the caller may still be reading the last answer
+        while self._awaited:
+            self._early.append((self._awaited[0], memoryview(bytes(self._read_whole_answer()))))
         try:
             self._authenticate()
         except RelayError:
@@ -184,10 +237,8 @@ class Connection:
             raise
         # the kernel keeps the time from here on: Python's own timeout would cost a poll() before every read and write
         plain.settimeout(None)
-        seconds, fraction = divmod(self._timeout_seconds, 1)
-        limit = struct.pack("ll", int(seconds), int(fraction * 1_000_000))
-        plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-        plain.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(self._tick_seconds))
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(self._timeout_seconds))
         return connected
 
     def _connect_plain(self) -> socket.socket:
@@ -223,12 +274,23 @@ class Connection:
         except OSError as error:
             raise self._lost(error) from error
 
-    def _read_into(self, view: memoryview) -> None:
-        while view:
-            count = self._socket.recv_into(view, 0, socket.MSG_WAITALL)
+    def _fill(self, view: memoryview) -> bool:
+        """Receive until the view is full; False if it is not after a tick, with what has come kept for the next call."""
+        while self._filled < len(view):
+            try:
+                count = self._socket.recv_into(view[self._filled :], 0, socket.MSG_WAITALL)
+            except BlockingIOError:  # how the kernel reports that SO_RCVTIMEO has passed
+                self._idle_seconds += self._tick_seconds
+                if self._idle_seconds >= self._timeout_seconds:
+                    raise
+                return False
             if not count:
                 raise ConnectionResetError("the broker closed the connection")
-            view = view[count:]
+            self._idle_seconds = 0.0
+            self._filled += count
+            if self._filled < len(view):
+                return False
+        return True
 
     def _lost(self, error: OSError) -> RelayError:
         self.close()
@@ -244,6 +306,11 @@ class Connection:
             f"{self} cannot be reached: {why}",
             remedy="check that it runs, its address, and that security.protocol fits its listener",
         )
+
+
+def _timeval(seconds: float) -> bytes:
+    whole, fraction = divmod(seconds, 1)
+    return struct.pack("ll", int(whole), int(fraction * 1_000_000))
 
 
 def _behind(parts: Iterable[Buffer], sent: int) -> list[Buffer]:

@@ -36,10 +36,11 @@ _MEANINGS: dict[type[RelayError], tuple[str, frozenset[int]]] = {
     UnsupportedError: ("Kafka 2.4 or newer is needed", frozenset({33, 35, 43, 76})),
     FencedError: (
         "another run has taken this topic-partition over; let it finish, and let one code location alone copy this mirror",
-        frozenset({47, 90}),
+        # 49, INVALID_PRODUCER_ID_MAPPING: the id expired while it was idle, and another producer may have it by now
+        frozenset({47, 49, 90}),
     ),
     # sequence and transaction state that a new producer session puts right: KIP-360, KIP-890
-    AbortableError: ("", frozenset({45, 46, 48, 49, 59, 120})),
+    AbortableError: ("", frozenset({45, 46, 48, 59, 120})),
 }
 # unknown server error and broker not available: the protocol guide does not call them retriable, yet they pass
 _PASSING = frozenset({-1, 8})

@@ -27,10 +27,14 @@ def encode_string(text: str) -> bytes:
     return struct.pack(">h", len(encoded)) + encoded
 
 
-def encode(topic_partition: TopicPartition, offset: int, *, max_bytes: int, max_wait_ms: int) -> bytes:
-    """Ask for committed records from `offset` on; the broker exceeds `max_bytes` only for a single larger batch."""
+def encode(topic_partition: TopicPartition, offset: int, *, leader_epoch: int, max_bytes: int, max_wait_ms: int) -> bytes:
+    """Ask for committed records from `offset` on; the broker exceeds `max_bytes` only for a single larger batch.
+
+    Args:
+        leader_epoch: under which the broker must still lead, or it refuses (KIP-320); -1 for any.
+    """
     head = _HEAD.pack(-1, max_wait_ms, 1, max_bytes, _READ_COMMITTED, 0, -1, 1)
-    partition = _PARTITION.pack(1, topic_partition.partition, -1, offset, -1, max_bytes)
+    partition = _PARTITION.pack(1, topic_partition.partition, leader_epoch, offset, -1, max_bytes)
     return head + encode_string(topic_partition.topic) + partition + _TAIL
 
 
@@ -52,15 +56,22 @@ class FetchResponse:
     records: memoryview
 
 
-def decode(body: memoryview) -> FetchResponse:
-    """Read the answer to `encode`."""
+def decode(body: memoryview, asked: TopicPartition) -> FetchResponse:
+    """Read the answer to `encode`.
+
+    Raises:
+        ValueError: it is about another topic-partition.
+    """
     throttle_ms, error_code, _session, topics = _RESPONSE.unpack_from(body)
     empty = body[:0]
     if error_code or not topics:
         return FetchResponse(throttle_ms, error_code, -1, -1, -1, (), empty)
     at = _RESPONSE.size
-    at += 2 + int.from_bytes(body[at : at + 2], "big")
-    fields = _RESPONSE_PARTITION.unpack_from(body, at)
+    end = at + 2 + int.from_bytes(body[at : at + 2], "big")
+    fields = _RESPONSE_PARTITION.unpack_from(body, end)
+    if body[at:end] != encode_string(asked.topic) or fields[1] != asked.partition:
+        raise ValueError(f"{bytes(body[at + 2 : end]).decode(errors='replace')}-{fields[1]}")
+    at = end
     error_code, high_watermark, last_stable_offset, log_start_offset, aborted_count = fields[2:]
     at += _RESPONSE_PARTITION.size
     aborted_bytes = max(aborted_count, 0) * _ABORTED.size

@@ -40,11 +40,17 @@ class ProduceResponse(NamedTuple):
     throttle_ms: int
 
 
-def decode(body: memoryview) -> ProduceResponse:
-    """Read the answer to one batch."""
-    at = 4
-    at += 2 + int.from_bytes(body[at : at + 2], "big")
-    _count, _partition, error_code, base_offset, _append_time, _log_start, record_errors = _ANSWER.unpack_from(body, at)
+def decode(body: memoryview, asked: TopicPartition) -> ProduceResponse:
+    """Read the answer to one batch.
+
+    Raises:
+        ValueError: it is about another topic-partition.
+    """
+    end = 6 + int.from_bytes(body[4:6], "big")
+    _count, partition, error_code, base_offset, _append_time, _log_start, record_errors = _ANSWER.unpack_from(body, end)
+    if body[4:end] != encode_string(asked.topic) or partition != asked.partition:
+        raise ValueError(f"{bytes(body[6:end]).decode(errors='replace')}-{partition}")
+    at = end
     at += _ANSWER.size
     if not record_errors and body[at : at + 2] == _NO_STRING:  # what every good answer looks like
         return ProduceResponse(error_code, base_offset, "", int.from_bytes(body[at + 2 : at + 6], "big"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from kafka.net.sasl import get_sasl_mechanism
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
@@ -12,13 +12,17 @@ from relay_pipelines.errors import PermissionDeniedError, RelayError
 from relay_pipelines.model import Security
 from relay_pipelines.wire.oauth import TokenProvider
 
-if TYPE_CHECKING:
-    from relay_pipelines.wire.connection import Connection
-
 _NONE = 0
 
 
-def authenticate(connection: Connection, security: Security, tokens: TokenProvider) -> float:
+class Caller(Protocol):
+    """A connection, as far as a handshake needs it; its text names the broker."""
+
+    def call(self, request: Any, version: int) -> Any:
+        """Send a request and return its decoded answer."""
+
+
+def authenticate(connection: Caller, security: Security, tokens: TokenProvider) -> float:
     """Authenticate if the protocol asks for it, for the first time or again (KIP-368).
 
     Args:
@@ -59,7 +63,7 @@ def authenticate(connection: Connection, security: Security, tokens: TokenProvid
     return step.session_lifetime_ms / 1000 or math.inf
 
 
-def _refused(connection: Connection, security: Security, said: str) -> RelayError:
+def _refused(connection: Caller, security: Security, said: str) -> RelayError:
     if security.token_endpoint:
         who, remedy = f"the token of client {security.client_id!r}", "see what it expects of a token; check security.scope"
     else:

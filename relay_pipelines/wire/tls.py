@@ -53,14 +53,23 @@ class TlsSocket:
         return sum(map(len, parts))
 
     def recv_into(self, view: memoryview, _size: int = 0, _flags: int = 0) -> int:
-        """Fill the view; return how many bytes there were before the other side closed."""
+        """Fill the view; return how many bytes there were before the other side closed or the socket's time was over.
+
+        Raises:
+            BlockingIOError: the socket's time was over before anything came.
+        """
         rest = view
         while rest:
             try:
                 rest = rest[self._tls.read(len(rest), rest) :]  # type: ignore[index]  # typeshed says bytes
             except ssl.SSLWantReadError:
                 self._flush()  # an answer to TLS itself, such as to a new key
-                self._take_in(len(rest))
+                try:
+                    self._take_in(len(rest))
+                except BlockingIOError:
+                    if len(rest) == len(view):
+                        raise
+                    break
             except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
                 break
         return len(view) - len(rest)

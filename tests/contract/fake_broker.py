@@ -12,13 +12,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+from kafka.protocol.admin import DescribeConfigsRequest, DescribeConfigsResponse
 from kafka.protocol.consumer import ListOffsetsRequest, ListOffsetsResponse
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
 from relay_pipelines.model import Cluster, TopicPartition
 
-FETCH, LIST_OFFSETS, METADATA, API_VERSIONS = 1, 2, 3, 18
-SERVED = {FETCH: (4, 17), LIST_OFFSETS: (1, 10), METADATA: (0, 12), API_VERSIONS: (0, 4)}
+FETCH, LIST_OFFSETS, METADATA, API_VERSIONS, DESCRIBE_CONFIGS = 1, 2, 3, 18, 32
+SERVED = {FETCH: (4, 17), LIST_OFFSETS: (1, 10), METADATA: (0, 12), API_VERSIONS: (0, 4), DESCRIBE_CONFIGS: (1, 4)}
 NODE_ID = 7
 _EARLIEST = -2
 _UNKNOWN_TOPIC = 3
@@ -56,6 +57,7 @@ class FakeBroker:
         fetch: offset and max bytes -> answer.
         bounds: the log's first offset and the one behind its last.
         served: request -> least and newest version.
+        cleanup_policy: of the topic.
     """
 
     def __init__(
@@ -64,7 +66,9 @@ class FakeBroker:
         fetch: Callable[[int, int], Answer],
         bounds: Callable[[], tuple[int, int]] = lambda: (0, 1000),
         served: Mapping[int, tuple[int, int]] = SERVED,
+        cleanup_policy: str = "delete",
     ) -> None:
+        self._cleanup_policy = cleanup_policy
         self.at = at
         self.asked: Counter[int] = Counter()
         self.offsets: list[int] = []
@@ -109,7 +113,12 @@ class FakeBroker:
         if api_key == FETCH:
             body, answer = self._fetched(request)
             return answer.sent(_framed(correlation_id, body)), answer.closes
-        answering = {API_VERSIONS: self._versions, METADATA: self._metadata, LIST_OFFSETS: self._listed}[api_key]
+        answering = {
+            API_VERSIONS: self._versions,
+            METADATA: self._metadata,
+            LIST_OFFSETS: self._listed,
+            DESCRIBE_CONFIGS: self._configs,
+        }[api_key]
         return _framed(correlation_id, answering(request, version)), False
 
     def _versions(self, _request: bytes, _version: int) -> bytes:
@@ -163,6 +172,24 @@ class FakeBroker:
             for one in asked.topics
         ]
         return bytes(ListOffsetsResponse(throttle_time_ms=0, topics=topics).encode(version=version))
+
+    def _configs(self, request: bytes, version: int) -> bytes:
+        asked = DescribeConfigsRequest.decode(request, version=version, header=True, framed=True)
+        result = DescribeConfigsResponse.DescribeConfigsResult
+        value = result.DescribeConfigsResourceResult(
+            name="cleanup.policy", value=self._cleanup_policy, read_only=False, config_source=1, is_sensitive=False, synonyms=[]
+        )
+        results = [
+            result(
+                error_code=0,
+                error_message=None,
+                resource_type=one.resource_type,
+                resource_name=one.resource_name,
+                configs=[value],
+            )
+            for one in asked.resources
+        ]
+        return bytes(DescribeConfigsResponse(throttle_time_ms=0, results=results).encode(version=version))
 
     def _fetched(self, request: bytes) -> tuple[bytes, Answer]:
         at = 4 + 8 + 2 + int.from_bytes(request[12:14], "big")  # behind size, head and client id

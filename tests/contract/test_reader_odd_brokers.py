@@ -9,6 +9,7 @@ import pytest
 from relay_pipelines.copy.reader import read
 from relay_pipelines.errors import CorruptBatchError, PermissionDeniedError, RelayError, SourceError, UnsupportedError
 from relay_pipelines.model import OffsetRange, TopicPartition
+from tests import independent
 from tests.contract import log
 from tests.contract.fake_broker import FETCH, METADATA, SERVED, Answer, FakeBroker, script
 from tests.contract.sources import PatientClock, account_read, client_of
@@ -90,14 +91,45 @@ def test_a_throttled_client_holds_back(start: Start) -> None:
     empty = Answer(throttle_ms=250)
     broker = start(empty, empty, empty, empty, Answer(records=log.plain(0, 3), throttle_ms=1500))
     assert account(broker, 0, 3, clock) == values(0, 1, 2)
-    assert clock.slept == [0.25] * 4 + [1.5]
+    assert clock.slept == [0.25] * 10  # in parts, so that the caller can look at the clock
 
 
-def test_three_empty_answers_are_a_gap(start: Start) -> None:
-    """Where the broker has nothing up to a last stable offset behind the range, the cleaner took the range's end."""
-    broker = start(Answer(records=log.plain(0, 2)), Answer(), Answer(), Answer())
+def test_three_empty_answers_are_a_gap_in_a_compacted_topic(start: Start) -> None:
+    """Where the broker has nothing up to a last stable offset past the range, the cleaner took the range's end."""
+    broker = start(Answer(records=log.plain(0, 2)), Answer(), Answer(), Answer(), cleanup_policy="compact,delete")
     assert account(broker, 0, 5) == values(0, 1) | dict.fromkeys((2, 3, 4), "compaction_gap")
     assert broker.offsets == [0, 2, 2, 2]
+
+
+def test_empty_answers_are_no_gap_where_nothing_is_compacted(start: Start) -> None:
+    """A slow read of remote storage answers with nothing (KIP-405); the records come later."""
+    broker = start(Answer(records=log.plain(0, 2)), *[Answer()] * 6, Answer(records=log.plain(2, 3)))
+    assert account(broker, 0, 5) == values(*range(5))
+
+
+def test_records_that_never_come_are_a_failure(start: Start) -> None:
+    """What a broker does not hand out, in a topic that no cleaner touches, is not counted as a gap."""
+    broker = start(*[Answer()] * 5)
+    line = refusal(broker, SourceError, timeout_ms=1000)
+    assert "fake gives no records, although its log is longer and not compacted, where the range ends at 9" in line
+
+
+def test_a_gap_seen_before_proves_a_cleaner(start: Start) -> None:
+    """A topic that is no longer compacted, but was, shows it by the offsets that are missing between batches."""
+    broker = start(Answer(records=log.plain(0, 1) + log.plain(3, 1)), Answer(), Answer(), Answer())
+    assert account(broker, 0, 6) == values(0, 3) | dict.fromkeys((1, 2, 4, 5), "compaction_gap")
+
+
+def test_an_answer_about_another_topic_is_refused(start: Start) -> None:
+    """Whatever its correlation id says: it ends the connection, and none of its records is used."""
+    broker = start(Answer(records=log.plain(0, 9), sent=lambda whole: whole.replace(b"orders", b"others")))
+    assert "answered for others-3" in refusal(broker, SourceError)
+
+
+def test_offsets_below_those_asked_for_are_refused(start: Start) -> None:
+    """An answer that ends before the offset asked for is not the answer to this request."""
+    broker = start(Answer(records=log.plain(0, 4)), Answer(records=log.plain(0, 4)))
+    assert "fake answered with offsets below 4" in refusal(broker, SourceError)
 
 
 def test_empty_answers_are_no_gap_before_the_log_is_stable(start: Start) -> None:
@@ -215,7 +247,19 @@ def test_the_next_fetch_is_under_way_while_one_is_used(start: Start) -> None:
     with client_of(broker.cluster) as client:
         lists = read(client, OffsetRange(AT, 0, 4), 1 << 20, PatientClock())
         next(lists)
-        assert client.connection(client.leader(AT), "fetch").unanswered == 1
+        independent.until(lambda: broker.offsets == [0, 2], "the second fetch")
         next(lists)
-        assert client.connection(client.leader(AT), "fetch").unanswered == 0
+        with pytest.raises(StopIteration):
+            next(lists)
     assert broker.offsets == [0, 2]
+
+
+def test_an_abandoned_fetch_reaches_nobody_else(start: Start) -> None:
+    """Reading is given up while the next fetch is under way: its connection is closed, and the next reader has its own."""
+    broker = start(Answer(records=log.plain(0, 2)), Answer(records=log.plain(2, 2)), Answer(records=log.plain(6, 2)))
+    with client_of(broker.cluster) as client:
+        abandoned = read(client, OffsetRange(AT, 0, 4), 1 << 20, PatientClock())
+        next(abandoned)
+        independent.until(lambda: broker.offsets == [0, 2], "the second fetch")
+        abandoned.close()
+        assert account_read(client, OffsetRange(AT, 6, 8)) == values(6, 7)

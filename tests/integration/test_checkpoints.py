@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from relay_pipelines.copy import checkpoint, writer
+from relay_pipelines.copy import checkpoint, transaction
 from relay_pipelines.copy.clock import SystemClock
 from relay_pipelines.copy.faults import Point
 from relay_pipelines.embedded import EmbeddedCluster
@@ -59,7 +59,7 @@ def held(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenTransa
             begun.append(OpenTransaction(mirror))
 
     with monkeypatch.context() as patched:
-        patched.setattr(writer, "reach", reach)
+        patched.setattr(transaction, "reach", reach)
         assert mirror.try_copy(0, 10).status is Status.DONE
     assert len(begun) == 1
     with ClusterClient(mirror.destination, DestinationError) as client:
@@ -157,4 +157,4 @@ def test_a_checkpoint_of_a_newer_version_is_refused(mirror: Mirror) -> None:
     mirror.copy()
     fields = json.loads(mirror._own(checkpoint.TOPIC)[-1].value or b"")
     with pytest.raises(UnsupportedError, match="upgrade"):
-        checkpoint.from_record(json.dumps(fields | {"version": 2}).encode())
+        checkpoint.from_record(json.dumps(fields | {"version": 3}).encode())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from relay_pipelines.copy import checkpoint, writer
+from relay_pipelines.copy import checkpoint, transaction
 from relay_pipelines.copy.clock import SystemClock
 from relay_pipelines.copy.faults import Point
 from relay_pipelines.copy.task import copy_ranges
@@ -35,7 +35,7 @@ def fail_at(
                 clock.hurried = True
             raise kind("made to fail")
 
-    monkeypatch.setattr(writer, "reach", reach)
+    monkeypatch.setattr(transaction, "reach", reach)
 
 
 class HurriedClock(SystemClock):
@@ -86,10 +86,10 @@ def test_a_fingerprint_is_never_that_of_a_record_not_committed(mirror: Mirror, m
     mirror.assert_equal()
 
 
-def test_attempts_are_counted_from_the_last_progress(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A range that fails again and again, but gets on between, is not given up; one that does not is, after its attempts."""
+def test_patience_is_counted_from_the_last_progress(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A range that fails again and again, but gets on between, is not given up; one that does not is, after its time."""
     mirror.write(*(numbered(10, 1000, first) for first in range(0, 60, 10)))
-    mirror.with_options(chunk_bytes=1, max_attempts=2, backoff_min_ms=1)
+    mirror.with_options(chunk_bytes=1, give_up_after_ms=1000, backoff_min_ms=300, backoff_max_ms=300)
     passes = 0
 
     def every_other(point: Point) -> None:
@@ -98,7 +98,7 @@ def test_attempts_are_counted_from_the_last_progress(mirror: Mirror, monkeypatch
         if point is Point.BEFORE_END_TXN and passes % 2:
             raise DestinationError("made to fail")
 
-    monkeypatch.setattr(writer, "reach", every_other)
+    monkeypatch.setattr(transaction, "reach", every_other)
     assert mirror.try_copy(0, 50).status is Status.DONE
     passes = 0
 
@@ -108,8 +108,8 @@ def test_attempts_are_counted_from_the_last_progress(mirror: Mirror, monkeypatch
             passes += 1
             raise DestinationError("made to fail")
 
-    monkeypatch.setattr(writer, "reach", always)
+    monkeypatch.setattr(transaction, "reach", always)
     outcome = mirror.try_copy(0, 60)
     assert (outcome.status, outcome.error, outcome.next_offset) == (Status.FAILED, "made to fail", 50)
-    assert passes == 2
+    assert 3 <= passes <= 6
     assert len(mirror.copied()) == 50

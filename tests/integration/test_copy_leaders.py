@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from relay_pipelines.copy import writer
+from relay_pipelines.copy import transaction
 from relay_pipelines.copy.faults import Point
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.embedded import EmbeddedCluster
@@ -40,7 +40,7 @@ def at_point(monkeypatch: pytest.MonkeyPatch) -> Callable[[Point, int, Callable[
             if reached is point and passes == number:
                 happen()
 
-        monkeypatch.setattr(writer, "reach", reach)
+        monkeypatch.setattr(transaction, "reach", reach)
 
     return arrange
 

@@ -15,9 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from relay_pipelines.copy.clock import Clock, SystemClock
-from relay_pipelines.copy.row_copier import write_rows
-from relay_pipelines.copy.rows import ALWAYS, read_rows
+from relay_pipelines.copy.clock import SystemClock
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.driver import planning, quarantine, survey
 from relay_pipelines.driver.result import RunResult
@@ -26,10 +24,10 @@ from relay_pipelines.driver.survey import Survey
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import ConfigError, DataLossError, SourceError
 from relay_pipelines.metrics import MetricsObserver
-from relay_pipelines.model import Cluster, CopyJob, CopyOptions, CopyRange, Outcome, Status, TopicPartition
+from relay_pipelines.model import Cluster, CopyJob, CopyOptions, Outcome, Status, TopicPartition
 from relay_pipelines.plan.windows import StartPolicy
 from relay_pipelines.settings import Mirror
-from tests.copying import KEPT, ensure_homes, settled_end
+from tests.copying import KEPT, copy_as_rows, ensure_homes, settled_end
 from tests.independent import Record, create, delete, put, read, records_of, transactional, until, write
 
 CLOCK = SystemClock()
@@ -126,12 +124,7 @@ def pair(
     return made
 
 
-def copy_rows(job: CopyJob, ranges: list[CopyRange], clock: Clock) -> list[Outcome]:
-    """Both ends of the way of rows, with nothing between them."""
-    return list(write_rows(job, ranges, read_rows(job, ranges, range(len(ranges)), ALWAYS, clock), clock))
-
-
-@pytest.mark.parametrize(("how", "way"), [("killed", copy_ranges), ("hangs", copy_ranges), ("killed", copy_rows)])
+@pytest.mark.parametrize(("how", "way"), [("killed", copy_ranges), ("hangs", copy_ranges), ("killed", copy_as_rows)])
 def test_a_node_fails_in_the_middle_of_a_range(pair: Pair, how: str, way: Callable[..., Iterable[Outcome]]) -> None:
     """The task goes on from the other node within seconds; nothing lost or doubled, and the outcome tells who gave what."""
     for _ in range(300):

@@ -6,11 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from relay_pipelines.copy import writer
+from relay_pipelines.copy import transaction
 from relay_pipelines.copy.clock import SystemClock
 from relay_pipelines.copy.faults import Point
 from relay_pipelines.copy.producer import TransactionalProducer
-from relay_pipelines.copy.writer import transactional_id
+from relay_pipelines.copy.transaction import transactional_id
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import DestinationError
 from relay_pipelines.model import Status
@@ -30,7 +30,7 @@ def take_over(mirror: Mirror) -> None:
     """Do what a newer task does first."""
     with ClusterClient(mirror.destination, DestinationError) as client:
         name = transactional_id(mirror.name, mirror.at)
-        TransactionalProducer(client, name, mirror.options, SystemClock(), lambda *_: None).start()
+        TransactionalProducer(client, name, mirror.options, SystemClock()).start()
 
 
 @pytest.mark.parametrize("point", [Point.MID_CHUNK, Point.BEFORE_CHECKPOINT, Point.BEFORE_END_TXN, Point.AFTER_END_TXN])
@@ -47,7 +47,7 @@ def test_a_task_that_was_overtaken_stops_and_commits_no_more(
             take_over(mirror)
 
     with monkeypatch.context() as patched:
-        patched.setattr(writer, "reach", reach)
+        patched.setattr(transaction, "reach", reach)
         outcome = mirror.try_copy()
     assert (outcome.status, outcome.error_kind) == (Status.FENCED, "FencedError")
     assert "\n" not in outcome.error
@@ -68,7 +68,7 @@ def test_an_overtaken_task_does_not_take_its_id_back_after_losing_its_connection
             raise DestinationError("the connection is lost")
 
     with monkeypatch.context() as patched:
-        patched.setattr(writer, "reach", reach)
+        patched.setattr(transaction, "reach", reach)
         outcome = mirror.try_copy()
     assert outcome.status is Status.FENCED
     assert mirror.copied() == []

@@ -10,7 +10,7 @@ from kafka.protocol.metadata import MetadataRequest
 
 from relay_pipelines.copy import checkpoint, ledger
 from relay_pipelines.copy.task import copy_ranges
-from relay_pipelines.copy.writer import transactional_id
+from relay_pipelines.copy.transaction import transactional_id
 from relay_pipelines.embedded import EmbeddedCluster, Listener
 from relay_pipelines.embedded.certificates import Certificates
 from relay_pipelines.embedded.listeners import MECHANISMS

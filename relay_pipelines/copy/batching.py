@@ -1,0 +1,187 @@
+"""From spans of the source to batches for the destination: verbatim where possible, else decoded and merged. Runs in a task.
+
+Verbatim costs per batch; everything else costs per record. Nothing here does I/O: spans go in, batches come back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Any, NamedTuple
+
+from relay_pipelines.copy.chunk import Portion
+from relay_pipelines.copy.filtering import RecordFilter
+from relay_pipelines.copy.reader import FetchedSpan
+from relay_pipelines.errors import RecordTooLargeError, RelayError
+from relay_pipelines.model import CopyOptions, CopyRange, OnRecordError, Skipped, TimestampType
+from relay_pipelines.wire.batch import Batch, Run, verify
+from relay_pipelines.wire.records import BatchBuilder, checked_batches, codec_of, corrupt_at
+
+
+class Merged(NamedTuple):
+    """What a merger gives back: finished batches, the last record in them, and records that no batch can take."""
+
+    batches: list[Batch]
+    last: Any
+    too_large: list[tuple[Any, RelayError]]
+
+
+class RecordMerger:
+    """Merges records into batches of a good size, in order.
+
+    Args:
+        copy_range: tells what the destination takes, and whether a record that is too large may go into quarantine.
+    """
+
+    def __init__(self, copy_range: CopyRange, options: CopyOptions) -> None:
+        self._range = copy_range
+        self._limit_bytes = min(options.coalesce_to_bytes, copy_range.max_message_bytes)
+        self._quarantines = copy_range.handling.on_record_error is OnRecordError.QUARANTINE
+        self._pending: BatchBuilder | None = None
+        self.taken = 0
+        """Records taken since the start."""
+
+    def add(self, records: Iterable[Any], codec: int) -> Merged:
+        """Take records; return the batches that became full.
+
+        Args:
+            codec: as a batch's attributes number it.
+
+        Raises:
+            RecordTooLargeError: a record does not fit the destination, and does not go into quarantine.
+        """
+        merged = Merged([], None, [])
+        if self._pending is not None and self._pending.codec != codec:
+            merged = self._finish(merged)
+        builder = self._pending = self._pending or BatchBuilder(codec, self._limit_bytes)
+        held_back = builder.records
+        while (unfitting := builder.extend(records)) is not None:
+            self.taken += builder.records - held_back
+            merged = self._finish(merged)
+            builder = self._pending = BatchBuilder(codec, self._limit_bytes)
+            builder.append(unfitting)
+            held_back = 0
+        self.taken += builder.records - held_back
+        return merged
+
+    def flush(self) -> Merged:
+        """Return what was held back: nothing, where no record was left."""
+        return self._finish(Merged([], None, []))
+
+    def _finish(self, merged: Merged) -> Merged:
+        builder, self._pending = self._pending, None
+        if builder is None or not builder.records:
+            return merged
+        batch = builder.build()
+        if len(batch.data) <= self._range.max_message_bytes:
+            merged.batches.append(batch)
+            return merged._replace(last=builder.last)
+        # several records never share a batch that is too large: this is one
+        error = self._too_large(len(batch.data), builder.last.offset)
+        if not self._quarantines:
+            raise error
+        merged.too_large.append((builder.last, error))
+        return merged
+
+    def _too_large(self, size: int, offset: int) -> RecordTooLargeError:
+        to = self._range.destination.topic
+        return RecordTooLargeError(
+            f"a record of {size} bytes is larger than max.message.bytes={self._range.max_message_bytes} of"
+            f" {to} at the destination",
+            remedy=f"set max.message.bytes of that topic to at least {size}, or set on_record_error: quarantine",
+            topic_partition=self._range.source.topic_partition,
+            offset=offset,
+        )
+
+
+class Batching:
+    """Turns the spans of one range into portions, in order.
+
+    Args:
+        record_filter: decides which records are copied; all of them without it.
+    """
+
+    def __init__(self, copy_range: CopyRange, options: CopyOptions, record_filter: RecordFilter | None) -> None:
+        self._range = copy_range
+        self._least_bytes = options.coalesce_below_bytes
+        self._keeps_append_time = copy_range.timestamp_type is TimestampType.LOG_APPEND_TIME
+        self._filter = record_filter
+        self._merger = RecordMerger(copy_range, options)
+
+    def add(self, span: FetchedSpan) -> Portion:
+        """Return what becomes of the next span.
+
+        Raises:
+            CorruptBatchError: its bytes do not match their CRC, or cannot be decoded.
+            RecordTooLargeError: one record does not fit the destination.
+            RelayError: the filter raised something.
+        """
+        portion = Portion(span.end)
+        if span.leader_epoch >= 0:
+            portion.leader_epoch, portion.leader_epoch_end = span.leader_epoch, span.end
+        if span.run is None:
+            if span.skipped is not None:
+                portion.skipped[span.skipped] = span.end - span.start
+        elif self._goes_verbatim(span, span.run):
+            batch = Batch(span.run.first, span.run.data)
+            verify(batch)
+            _put(portion, self._merger.flush())
+            portion.batches.append(batch)
+            portion.last = batch
+        else:
+            self._rewrite(portion, span, span.run)
+        return portion
+
+    def flush(self) -> Portion:
+        """Return what was held back to be merged."""
+        portion = Portion()
+        _put(portion, self._merger.flush())
+        return portion
+
+    def _goes_verbatim(self, span: FetchedSpan, run: Run) -> bool:
+        header = run.first
+        return (
+            self._least_bytes <= len(run.data) <= self._range.max_message_bytes
+            and run.is_single
+            # whole, and dense: the broker refuses a batch whose record count is not its offset span
+            and span.end - span.start == header.records == header.last_offset_delta + 1
+            # a producer cannot set append time: the destination stamps, or each record carries it as its own
+            and (self._keeps_append_time or not header.is_log_append_time)
+            and (self._filter is None or self._filter.keeps_all(span.start, span.end))
+        )
+
+    def _rewrite(self, portion: Portion, span: FetchedSpan, run: Run) -> None:
+        """Merge the run's records; those that the range cuts off, or the cleaner took, are not there."""
+        records: Iterator[Any] = chain.from_iterable(checked_batches(run, span.end))
+        if span.start > run.first.base_offset or span.end <= run.last.last_offset:
+            records = (one for one in records if span.start <= one.offset < span.end)
+        chosen, taken, dropped, failed = self._filter, self._merger.taken, 0, 0
+        if chosen is not None:
+            dropped, failed = chosen.dropped, len(chosen.failed)
+            records = chosen.apply(records, span.start, span.end)
+        with corrupt_at(run.first.base_offset):
+            merged = self._merger.add(records, codec_of(run.first))
+        _put(portion, merged)
+        accounted = self._merger.taken - taken
+        if chosen is not None:
+            dropped, failed = chosen.dropped - dropped, len(chosen.failed) - failed
+            accounted += dropped + failed
+            if dropped:
+                portion.skipped[Skipped.FILTERED] = dropped
+            if failed:
+                portion.skipped[Skipped.QUARANTINED] += failed
+                portion.quarantined += chosen.failed[-failed:]
+                chosen.failed.clear()
+        gap = span.end - span.start - accounted
+        if gap:
+            portion.skipped[Skipped.COMPACTION_GAP] += gap
+
+
+def _put(portion: Portion, merged: Merged) -> None:
+    portion.batches += merged.batches
+    portion.rewritten += sum(batch.header.records for batch in merged.batches)
+    if merged.last is not None:
+        portion.last = merged.last
+    if merged.too_large:
+        portion.quarantined += merged.too_large
+        portion.skipped[Skipped.QUARANTINED] += len(merged.too_large)

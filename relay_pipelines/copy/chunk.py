@@ -1,0 +1,105 @@
+"""The open chunk: all that is known of what the transaction under way copies. Runs in a task."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from crc32c import crc32c
+
+from relay_pipelines.errors import RelayError
+from relay_pipelines.model import Fingerprint, Skipped
+from relay_pipelines.wire.batch import Batch
+from relay_pipelines.wire.records import body_of, decode, digest_of
+
+
+@dataclass(slots=True)
+class Portion:
+    """What becomes of the next source offsets, up to `end`. An empty one says that the source is still waiting for more.
+
+    Some of their records may still be held back, to be merged with later ones: `BatchSource.flush` returns those.
+
+    Args:
+        end: the source offset after the last one accounted for; -1 in an empty portion, and where only held-back records come.
+        batches: to be produced, in order. Their bytes may be a view that is valid until the next portion.
+        rewritten: how many of the records in `batches` were decoded.
+        skipped: offsets without a record at the destination, by reason.
+        quarantined: records for the quarantine topic, and why.
+        last: the last source record in `batches`, or the batch that ends with it, or its fingerprint; None if there is none.
+        leader_epoch, leader_epoch_end: of the last source batch of any kind, and the offset after it; -1 if there was none.
+    """
+
+    end: int = -1
+    batches: list[Batch] = field(default_factory=list)
+    rewritten: int = 0
+    skipped: Counter[Skipped] = field(default_factory=Counter)
+    quarantined: list[tuple[Any, RelayError]] = field(default_factory=list)
+    last: Any = None
+    leader_epoch: int = -1
+    leader_epoch_end: int = -1
+
+
+class Chunk:
+    """What one transaction copies: the source offsets `[start, end)` and the counts of their ledger entry, as they grow."""
+
+    __slots__ = (
+        "_last",
+        "batches",
+        "digest",
+        "end",
+        "leader_epoch",
+        "leader_epoch_end",
+        "records",
+        "rewritten",
+        "size_bytes",
+        "skipped",
+        "start",
+    )
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+        self.end = start
+        self.records = 0
+        self.size_bytes = 0
+        self.batches = 0
+        self.rewritten = 0
+        self.skipped: Counter[Skipped] = Counter()
+        self.digest = 0
+        self.leader_epoch = -1
+        self.leader_epoch_end = -1
+        self._last: Any = None
+
+    def __len__(self) -> int:
+        return self.end - self.start
+
+    def add(self, portion: Portion) -> None:
+        """Count a portion that is being produced."""
+        if portion.end >= 0:
+            self.end = portion.end
+        for batch in portion.batches:
+            self.batches += 1
+            self.records += batch.header.records
+            self.size_bytes += len(batch.data)
+            self.digest = crc32c(body_of(batch), self.digest)
+        self.rewritten += portion.rewritten
+        if portion.skipped:
+            self.skipped.update(portion.skipped)
+        if portion.last is not None:
+            self._last = portion.last
+        if portion.leader_epoch_end >= 0:
+            self.leader_epoch, self.leader_epoch_end = portion.leader_epoch, portion.leader_epoch_end
+
+    def fingerprint(self) -> Fingerprint | None:
+        """Return that of the last record; None if the chunk has none."""
+        if isinstance(self._last, Batch):
+            *_, self._last = decode(self._last.data)
+        if self._last is None or isinstance(self._last, Fingerprint):
+            return self._last
+        return fingerprint_of(self._last)
+
+
+def fingerprint_of(record: Any) -> Fingerprint:
+    """Return a record's fingerprint."""
+    content = record.key, record.value, record.headers
+    return Fingerprint(record.offset, digest_of(record.timestamp, *content), digest_of(0, *content))

@@ -1,0 +1,198 @@
+"""Whether a node still holds the log that was copied, up to the place where the copy stands: one check for everybody.
+
+The driver surveys many topic-partitions at once with `read_positions`; a task verifies its own in every attempt with
+`verify_position`. What an answer means is judged by `plan.windows.data_loss`, for both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from relay_pipelines.copy.chunk import fingerprint_of
+from relay_pipelines.copy.clock import Clock
+from relay_pipelines.copy.reader import read
+from relay_pipelines.errors import DivergedNodeError, SourceError, TopicRecreatedError
+from relay_pipelines.model import Checkpoint, CopyRange, NodeIdentity, OffsetRange, TopicPartition
+from relay_pipelines.plan.windows import Position, data_loss
+from relay_pipelines.wire.cluster import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
+from relay_pipelines.wire.records import decode
+
+_FETCH_BYTES = 1 << 20
+
+
+def read_positions(
+    client: ClusterClient,
+    wanted: Iterable[TopicPartition],
+    checkpoints: Mapping[TopicPartition, Checkpoint],
+    *,
+    among_several: bool,
+) -> dict[TopicPartition, Position]:
+    """Ask a node about topic-partitions, and hold the answers against their checkpoints; a few requests per leader in all.
+
+    Args:
+        among_several: whether the source has other nodes. One of several may be rebuilt with the same records under a new
+            topic id; only a look at a record tells (`verify_position`).
+
+    Raises:
+        RetriableError: a leader is away or moving.
+    """
+    wanted = list(wanted)
+    low = client.list_offsets(wanted, EARLIEST, READ_COMMITTED)
+    end = client.list_offsets(wanted, LATEST, READ_COMMITTED)
+    epochs = {
+        at: checkpoint.leader_epoch
+        for at in wanted
+        if (checkpoint := checkpoints.get(at)) and _epoch_end(checkpoint) >= 0 and _is_same_log(client, checkpoint)
+    }
+    epoch_ends = client.epoch_ends(epochs)
+    found = {}
+    for at in wanted:
+        known = checkpoints.get(at)
+        if known is None:
+            found[at] = Position(at, low[at], end[at])
+            continue
+        found[at] = Position(
+            at,
+            low[at],
+            end[at],
+            known.next_offset,
+            recreated=not among_several and is_recreated(client, known),
+            truncated_at=_truncated_at(known, epoch_ends.get(at), end[at]),
+        )
+    return found
+
+
+def verify_position(
+    client: ClusterClient, copy_range: CopyRange, checkpoint: Checkpoint | None, clock: Clock, *, among_several: bool
+) -> NodeIdentity:
+    """Make sure that a node holds the log that was planned and copied; return which log that is. In a task, every attempt.
+
+    Raises:
+        DataLossError: it does not, and a copy from here would lose or mix records.
+        DivergedNodeError: this node of several holds another record where the last one was copied.
+        SourceError: it ends before the checkpoint, or does not answer.
+    """
+    at = copy_range.source.topic_partition
+    topic_id = client.topic_at_leader(at).topic_id
+    identity = NodeIdentity(client.cluster.name, topic_id, client.cluster_id)
+    _require_as_surveyed(copy_range, identity)
+    if checkpoint is None:
+        return identity
+    position = read_positions(client, [at], {at: checkpoint}, among_several=among_several)[at]
+    if among_several and not _is_same_log(client, checkpoint) and position.end_offset < checkpoint.next_offset:
+        raise SourceError(
+            f"node {identity.node} ends at {position.end_offset}, before what was copied from {checkpoint.node}",
+            remedy="wait until it has caught up, or see whether it lost its data",
+            topic_partition=at,
+            offset=checkpoint.next_offset,
+        )
+    loss = data_loss(position)
+    if loss is not None:
+        raise loss
+    if not _is_proven(checkpoint, identity) and not matches_fingerprint(client, checkpoint, clock):
+        raise diverged(identity.node, checkpoint) if among_several else _recreated(checkpoint)
+    return identity
+
+
+def is_recreated(client: ClusterClient, checkpoint: Checkpoint) -> bool:
+    """Whether the node's topic is another one of the same name than the one copied from this node.
+
+    Brokers before Kafka 2.8 report no topic ids. Identical nodes have different ids, so each is compared with its own.
+    """
+    name = client.cluster.name
+    known, found = checkpoint.topic_ids.get(name), client.topic(checkpoint.source.topic).topic_id
+    if known and found:
+        return known != found
+    cluster_id = checkpoint.cluster_ids.get(name)
+    return bool(cluster_id and client.cluster_id and cluster_id != client.cluster_id)
+
+
+def matches_fingerprint(client: ClusterClient, checkpoint: Checkpoint, clock: Clock) -> bool:
+    """Whether a node holds the last record copied, as far as that can be compared.
+
+    Retention or the cleaner may have taken it. Where every broker sets the timestamp itself, key, value and headers are compared.
+    """
+    expected = checkpoint.fingerprint
+    if expected is None:
+        return True
+    at = checkpoint.source
+    if client.list_offsets([at], EARLIEST, READ_COMMITTED)[at] > expected.offset:
+        return True
+    for spans in read(client, OffsetRange(at, expected.offset, expected.offset + 1), _FETCH_BYTES, clock):
+        for span in spans:
+            if span.run is None:
+                continue
+            for record in decode(span.run.data):
+                if record.offset != expected.offset:
+                    continue
+                found = fingerprint_of(record)
+                if not span.run.first.is_log_append_time:
+                    return found.digest == expected.digest
+                return not expected.content_digest or found.content_digest == expected.content_digest
+    return True
+
+
+def diverged(node: str, checkpoint: Checkpoint) -> DivergedNodeError:
+    """Return the error for a node that does not hold the last record copied."""
+    return DivergedNodeError(
+        f"node {node} holds another record than {checkpoint.node}, from which it was copied",
+        remedy=f"find out which node is right, rebuild the other one, then `relay nodes --clear {node}`",
+        topic_partition=checkpoint.source,
+        offset=None if checkpoint.fingerprint is None else checkpoint.fingerprint.offset,
+    )
+
+
+def _recreated(checkpoint: Checkpoint) -> TopicRecreatedError:
+    return TopicRecreatedError(
+        "the log holds another record than the last one copied: the topic was deleted and created again",
+        remedy="mirror it under a new name into a new destination topic",
+        topic_partition=checkpoint.source,
+        offset=None if checkpoint.fingerprint is None else checkpoint.fingerprint.offset,
+    )
+
+
+def _require_as_surveyed(copy_range: CopyRange, found: NodeIdentity) -> None:
+    """The range's offsets mean something only in the log in which they were planned."""
+    planned = copy_range.surveyed
+    if planned is None or planned.node != found.node or not planned.topic_id or not found.topic_id:
+        return
+    if planned.topic_id != found.topic_id:
+        raise TopicRecreatedError(
+            f"the topic was deleted and created again on node {found.node} since the run planned it",
+            remedy="run again to see what it holds now",
+            topic_partition=copy_range.source.topic_partition,
+            offset=copy_range.source.start,
+        )
+
+
+def _is_same_log(client: ClusterClient, checkpoint: Checkpoint) -> bool:
+    """Whether leader epochs of the checkpoint mean something here: on the node, and in the topic, in which they were read."""
+    return checkpoint.node == client.cluster.name and not is_recreated(client, checkpoint)
+
+
+def _is_proven(checkpoint: Checkpoint, identity: NodeIdentity) -> bool:
+    """Whether topic ids prove that this is the log from which the last record was copied."""
+    known = checkpoint.topic_ids.get(identity.node)
+    return checkpoint.node == identity.node and bool(known) and known == identity.topic_id
+
+
+def _epoch_end(checkpoint: Checkpoint) -> int:
+    """Up to where the log must hold the checkpoint's leader epoch; -1 if that is unknown."""
+    if checkpoint.leader_epoch < 0:
+        return -1
+    if checkpoint.leader_epoch_end >= 0:
+        return checkpoint.leader_epoch_end
+    # older checkpoints name the epoch of the last batch with records: it reaches over the last of them at least
+    return -1 if checkpoint.fingerprint is None else checkpoint.fingerprint.offset + 1
+
+
+def _truncated_at(checkpoint: Checkpoint, epoch_end: int | None, end: int) -> int | None:
+    """Where the log stopped being the one that was copied, by its leader epochs (KIP-101); None if it still is.
+
+    The epoch is that of the last batch of any kind, and it is compared with the end of that batch. A commit marker written, or a
+    gap left by the cleaner, under a later epoch is no truncation.
+    """
+    if epoch_end is None or epoch_end >= _epoch_end(checkpoint):
+        return None
+    # no such epoch any more: where the log changed is unknown, and not above its end
+    return min(end, checkpoint.next_offset) if epoch_end < 0 else epoch_end

@@ -1,0 +1,152 @@
+"""Batches of what Spark made of the records: the source of topics with SQL or a transform. Runs in a task."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Generator
+from typing import Any
+
+from relay_pipelines.copy.batching import RecordMerger
+from relay_pipelines.copy.chunk import Portion
+from relay_pipelines.copy.columns import Row, rows_of
+from relay_pipelines.copy.row_reader import ProgressMarker
+from relay_pipelines.copy.row_stream import MarkedRows, RowStream
+from relay_pipelines.copy.transforming import Transformer
+from relay_pipelines.errors import DestinationError, FilterError, RelayError
+from relay_pipelines.model import Checkpoint, CopyOptions, CopyRange, Fingerprint, NodeIdentity, Skipped
+
+
+class RowBatches:
+    """The batches of one range, made of rows that were read in another process: they pass once, so there is one attempt.
+
+    Args:
+        stream, index: where the rows come from, and of which range.
+    """
+
+    def __init__(self, copy_range: CopyRange, options: CopyOptions, stream: RowStream, index: int) -> None:
+        self._range = copy_range
+        self._stream = stream
+        self._index = index
+        self._merger = RecordMerger(copy_range, options)
+        handling = copy_range.handling
+        at = copy_range.source.topic_partition
+        self._transformer = Transformer(handling.transform, at, handling.on_record_error) if handling.transform else None
+        self._rows: list[Row] = []
+        self._failed: list[tuple[Any, RelayError]] = []
+        self._fingerprint: Fingerprint | None = None
+        self._identity: NodeIdentity | None = None
+        self._handed_out = False
+        self._diverged: dict[str, str] = {}
+
+    @property
+    def node(self) -> str:
+        """The node that was read last; empty before the first rows."""
+        return "" if self._identity is None else self._identity.node
+
+    @property
+    def diverged(self) -> dict[str, str]:
+        """The nodes that were found not to hold what was copied, and why."""
+        return self._diverged
+
+    @property
+    def can_reopen(self) -> bool:
+        """Whether another attempt is possible: as long as no row has been taken."""
+        return not self._handed_out
+
+    def open(self, checkpoint: Checkpoint | None) -> int:
+        """Make sure that the rows begin where the copy stands.
+
+        Raises:
+            DestinationError: another task has copied since the rows were planned.
+        """
+        known = self._range.checkpoint
+        if (checkpoint and checkpoint.next_offset) != (known and known.next_offset):
+            self._handed_out = True  # of these rows nothing can be used
+            raise DestinationError(
+                "another task has moved the checkpoint since this one was planned",
+                remedy="run again to go on from there",
+                topic_partition=self._range.source.topic_partition,
+            )
+        return self._range.source.start if known is None else known.next_offset
+
+    def portions(self, start: int) -> Generator[Portion, None, None]:
+        """Yield a portion for each progress marker."""
+        self._handed_out = True
+        position = start
+        while not self._stream.has_ended(self._index):
+            taken = self._stream.take(self._index)
+            if taken is None:
+                yield Portion()
+            elif isinstance(taken.marker, ProgressMarker):
+                portion = self._portion(taken.marker, position)
+                position = taken.marker.end
+                yield portion
+                if taken.marker.error is not None:
+                    raise taken.marker.error
+            else:
+                self._add(taken)
+        if position < self._range.source.end:
+            raise RelayError("Spark handed on fewer offsets than planned", topic_partition=self._range.source.topic_partition)
+
+    def flush(self) -> Portion:
+        """Return what was held back to be merged; its last record is known from the markers."""
+        merged = self._merger.flush()
+        portion = Portion(batches=merged.batches, last=self._fingerprint)
+        portion.rewritten = sum(batch.header.records for batch in merged.batches)
+        self._put_too_large(portion, merged.too_large)
+        return portion
+
+    def confirm(self) -> NodeIdentity:
+        """Return the log from which the rows were read; the reader has made sure of it at every marker."""
+        assert self._identity is not None, "rows come with the log from which they were read"
+        return self._identity
+
+    def committed(self, next_offset: int) -> None:
+        """Nothing is remembered."""
+
+    def fail(self, error: RelayError) -> RelayError:
+        """Return the error: the reader has gone to another node by itself, where that helped."""
+        return error
+
+    def _add(self, taken: MarkedRows) -> None:
+        if isinstance(taken.marker, FilterError):
+            self._failed += [(row, taken.marker) for row in rows_of(taken.rows)]
+        elif self._transformer is None:
+            self._rows += rows_of(taken.rows)
+        else:
+            rows, failed = self._transformer(taken.rows)
+            self._rows += rows
+            self._failed += failed
+
+    def _portion(self, marker: ProgressMarker, position: int) -> Portion:
+        rows, failed = self._rows, self._failed
+        self._rows, self._failed = [], []
+        self._identity = marker.identity or self._identity
+        self._fingerprint = marker.fingerprint or self._fingerprint
+        self._diverged = marker.diverged or self._diverged
+        merged = self._merger.add(iter(rows), marker.codec)
+        skipped = Counter({reason: count for reason, count in marker.skipped.items() if count})
+        # what came neither as a row nor as skipped was left out by SQL
+        dropped = marker.end - position - len(rows) - len(failed) - sum(skipped.values())
+        if dropped:
+            skipped[Skipped.FILTERED] += dropped
+        if failed:
+            skipped[Skipped.QUARANTINED] += len(failed)
+        portion = Portion(
+            end=marker.end,
+            batches=merged.batches,
+            rewritten=sum(batch.header.records for batch in merged.batches),
+            skipped=skipped,
+            quarantined=list(failed),
+            last=self._fingerprint,
+            leader_epoch=marker.leader_epoch,
+            leader_epoch_end=marker.leader_epoch_end,
+        )
+        self._put_too_large(portion, merged.too_large)
+        return portion
+
+    @staticmethod
+    def _put_too_large(portion: Portion, too_large: list[tuple[Any, RelayError]]) -> None:
+        portion.quarantined += too_large
+        if too_large:
+            portion.skipped[Skipped.QUARANTINED] += len(too_large)

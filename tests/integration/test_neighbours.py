@@ -1,0 +1,134 @@
+"""A range that fails costs its neighbours nothing: not their records, and not their turn."""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from relay_pipelines.copy.clock import Clock, SystemClock
+from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.model import ClassSpec, CopyJob, CopyRange, Handling, OnRecordError, Outcome, Status, TopicPartition
+from tests.copying import Mirror, copy_as_it_is, copy_as_kept, copy_as_rows, numbered
+from tests.independent import create, records_of
+
+Way = Callable[[CopyJob, Sequence[CopyRange], Clock], list[Outcome]]
+
+MODULE = """
+class FailsAt:
+    def __init__(self, at):
+        self.at = at
+
+    def keep(self, record):
+        if record.offset == self.at:
+            raise ValueError("not this one")
+        return True
+
+    def transform(self, batch):
+        if self.at in batch.column("offset").to_pylist():
+            raise ValueError("not this one")
+        return batch
+"""
+
+
+@pytest.fixture
+def fails_at_700(tmp_path: Path) -> Iterator[ClassSpec]:
+    """A class that raises on one record, as a filter and as a transform."""
+    module = f"fails_{uuid.uuid4().hex[:8]}"
+    (tmp_path / f"{module}.py").write_text(MODULE)
+    yield ClassSpec(f"{module}:FailsAt", '{"at": 700}', str(tmp_path))
+    sys.modules.pop(module, None)
+
+
+@pytest.fixture
+def pair(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str) -> tuple[Mirror, Mirror]:
+    """Two topics of 3,000 records each, in small batches, with values that tell whose they are."""
+    made = []
+    for name in "ab":
+        mirror = Mirror(source_cluster.cluster(), destination_cluster.cluster(), f"{name}-{topic_name}", name=topic_name[-8:])
+        mirror.with_options(fetch_max_bytes=4_000, coalesce_below_bytes=0, chunk_bytes=20_000)
+        mirror.write(
+            *(numbered(100, 100, first, lambda n, name=name: f"{name}{n:08d}".encode() * 4) for first in range(0, 3000, 100))
+        )
+        made.append(mirror)
+    return made[0], made[1]
+
+
+def copy(way: Way, a: Mirror, b: Mirror, **handling: object) -> tuple[Outcome, Outcome]:
+    """Copy both in one task, `a` first, with this handling."""
+    ranges = [replace(a.range(), handling=Handling(**handling)), b.range()]
+    first, second = way(a.job, ranges, SystemClock())
+    return first, second
+
+
+@pytest.mark.parametrize("way", [copy_as_it_is, copy_as_rows])
+def test_a_filter_that_raises(pair: tuple[Mirror, Mirror], way: Way, fails_at_700: ClassSpec) -> None:
+    """The next topic has its own records, all of them, and its ledger closes."""
+    a, b = pair
+    failed, done = copy(way, a, b, filters=(fails_at_700,))
+    assert (failed.status, failed.error_kind) == (Status.FAILED, "FilterError")
+    assert failed.error.startswith(f"{a.at} at offset 700: ")
+    assert (done.status, done.error, done.records) == (Status.DONE, "", 3000)
+    assert a.copied() == a.original()[: failed.next_offset]
+    b.assert_equal()
+    b.assert_ledger_closes()
+
+
+def test_a_transform_that_raises(pair: tuple[Mirror, Mirror], fails_at_700: ClassSpec) -> None:
+    """Answers to what was produced before it are not taken for the next topic's."""
+    a, b = pair
+    failed, done = copy(copy_as_rows, a, b, transform=fails_at_700)
+    assert failed.error.startswith(f"{a.at} at offset 700: ")
+    assert (done.status, done.error, done.records) == (Status.DONE, "", 3000)
+    b.assert_equal()
+    b.assert_ledger_closes()
+
+
+@pytest.mark.parametrize("way", [copy_as_it_is, copy_as_rows, copy_as_kept])
+def test_a_record_that_is_too_large(pair: tuple[Mirror, Mirror], way: Way) -> None:
+    """It fails its own topic, by one line with size, limit and what to change; the next topic is copied whole."""
+    a, b = pair
+    a.write(numbered(1, 5000, 3000), numbered(1, 100, 3001))
+    a.destination_config["max.message.bytes"] = "4500"
+    failed, done = copy(way, a, b)
+    assert (failed.status, failed.error_kind) == (Status.FAILED, "RecordTooLargeError")
+    assert failed.error.startswith(f"{a.at} at offset 3000: a record of 50")
+    assert "is larger than max.message.bytes=4500 of" in failed.error
+    assert "or set on_record_error: quarantine" in failed.error
+    assert (done.status, done.error, done.records) == (Status.DONE, "", 3000)
+    b.assert_equal()
+    b.assert_ledger_closes()
+
+
+@pytest.mark.parametrize("way", [copy_as_it_is, copy_as_rows, copy_as_kept])
+def test_a_record_that_is_too_large_goes_into_quarantine(pair: tuple[Mirror, Mirror], way: Way) -> None:
+    """It is split off, with the reason in its headers; what stands around it is copied, and every offset is accounted for."""
+    a, b = pair
+    a.write([*numbered(2, 100, 3000), *numbered(1, 5000, 3002), *numbered(2, 100, 3003)])
+    a.destination_config["max.message.bytes"] = "4500"
+    quarantine = TopicPartition(f"{a.topic}.quarantine", 0)
+    create(a.destination, quarantine.topic, 1)
+    done, _ = copy(way, a, b, on_record_error=OnRecordError.QUARANTINE)
+    assert (done.error, done.records, done.skipped) == ("", 3004, {"quarantined": 1})
+    a.assert_ledger_closes()
+    original = a.original()
+    assert a.copied() == original[:3002] + original[3003:]
+    (found,) = records_of(a.destination, quarantine)
+    assert (found.key, found.value) == (original[3002].key, original[3002].value)
+    assert dict(found.headers)["relay.offset"] == b"3002"
+    assert b"larger than max.message.bytes=4500" in (dict(found.headers)["relay.error"] or b"")
+
+
+@pytest.mark.parametrize("way", [copy_as_it_is, copy_as_rows, copy_as_kept])
+def test_a_topic_that_is_gone(pair: tuple[Mirror, Mirror], way: Way) -> None:
+    """A range whose offsets retention has taken is told as such; the next one is copied."""
+    a, b = pair
+    ranges = [replace(a.range(), source=replace(a.range().source, start=5000, end=6000)), b.range()]
+    failed, done = way(a.job, ranges, SystemClock())
+    assert (failed.status, failed.error_kind) == (Status.FAILED, "LogTruncatedError")
+    assert (done.status, done.records) == (Status.DONE, 3000)
+    b.assert_equal()
