@@ -1,0 +1,203 @@
+"""A source position is verified in every attempt: what has become another log since it was surveyed is not copied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from relay_pipelines.copy.clock import Clock, SystemClock
+from relay_pipelines.copy.task import copy_ranges
+from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.errors import SourceError
+from relay_pipelines.model import CopyJob, CopyRange, NodeIdentity, Outcome, Status
+from relay_pipelines.wire.cluster import ClusterClient
+from tests.copying import KEPT, Mirror, copy_as_it_is, copy_as_rows, numbered, settled_end
+from tests.independent import create, delete, delete_before, put, records_of, transactional, write
+
+Way = Callable[[CopyJob, Sequence[CopyRange], Clock], list[Outcome]]
+WAYS = pytest.mark.parametrize("way", [copy_as_it_is, copy_as_rows])
+
+
+@pytest.fixture
+def mirror(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str) -> Mirror:
+    """A topic of ten batches."""
+    made = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
+    made.write(*(numbered(10, 1000, first) for first in range(0, 100, 10)))
+    return made
+
+
+@pytest.fixture
+def restartable(tmp_path: Path) -> Iterator[EmbeddedCluster]:
+    """A cluster for one test alone: every restart of its broker begins a leader epoch."""
+    cluster = EmbeddedCluster("restartable", folder=tmp_path / "restartable")
+    cluster.start()
+    yield cluster
+    cluster.discard()
+
+
+def surveyed(mirror: Mirror) -> CopyRange:
+    """What a driver plans: with the checkpoint and the log that it saw."""
+    with ClusterClient(mirror.source, SourceError) as client:
+        identity = NodeIdentity(mirror.source.name, client.topic(mirror.topic).topic_id, "")
+    return replace(mirror.range(), surveyed=identity)
+
+
+def recreate(mirror: Mirror, count: int) -> None:
+    """Delete the source topic and create it again, with other records."""
+    delete(mirror.source, mirror.topic)
+    create(mirror.source, mirror.topic, 1, KEPT)
+    mirror.write(numbered(count, 500, 10_000))
+
+
+@WAYS
+def test_created_again_while_the_range_waited(mirror: Mirror, way: Way) -> None:
+    """With a checkpoint: the task stops with the guard's error, and two logs are never mixed."""
+    mirror.copy(end=40)
+    mirror.known = (mirror.checkpoint(), 0)
+    planned = surveyed(mirror)
+    recreate(mirror, 300)
+    (outcome,) = way(mirror.job, [planned], SystemClock())
+    assert (outcome.status, outcome.error_kind, outcome.exit_code) == (Status.FAILED, "TopicRecreatedError", 3)
+    assert outcome.error.startswith(f"{mirror.at} at offset ")
+    assert "\n" not in outcome.error
+    assert len(mirror.copied()) == 40
+
+
+@WAYS
+def test_created_again_before_the_first_copy(mirror: Mirror, way: Way) -> None:
+    """Without a checkpoint: the planned offsets mean nothing in another log."""
+    planned = surveyed(mirror)
+    recreate(mirror, 300)
+    (outcome,) = way(mirror.job, [planned], SystemClock())
+    assert (outcome.error_kind, outcome.records) == ("TopicRecreatedError", 0)
+    assert "created again on node" in outcome.error
+    assert mirror.copied() == []
+
+
+class OnceBeforeCommit(SystemClock):
+    """Lets something happen once, in the middle of the copy: the time of day is asked for by each commit."""
+
+    def __init__(self, happen: Callable[[], object]) -> None:
+        self._happen: Callable[[], object] | None = happen
+
+    def now_ms(self) -> int:
+        happen, self._happen = self._happen, None
+        if happen is not None:
+            happen()
+        return super().now_ms()
+
+
+def test_created_again_while_it_is_being_read(mirror: Mirror) -> None:
+    """What is read of the new log under the old one's offsets is never committed."""
+    mirror.with_options(chunk_bytes=5_000, fetch_max_bytes=1, coalesce_below_bytes=0)
+    original = mirror.original()
+    clock = OnceBeforeCommit(lambda: recreate(mirror, 300))
+    (outcome,) = copy_ranges(mirror.job, [surveyed(mirror)], clock)
+    assert (outcome.status, outcome.error_kind) == (Status.FAILED, "TopicRecreatedError")
+    copied = mirror.copied()
+    assert 0 < len(copied) < 100
+    assert copied == original[: len(copied)]
+
+
+def test_a_marker_under_a_later_leader_epoch(
+    restartable: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+) -> None:
+    """Data under one leader epoch and its commit marker under the next is an ordinary leader change, not a truncation."""
+    mirror = Mirror(restartable.cluster(), destination_cluster.cluster(), topic_name)
+    mirror.write(numbered(5))
+    producer = transactional(mirror.source, "over-a-restart", **{"transaction.timeout.ms": 600_000})
+    producer.begin_transaction()
+    put(producer, mirror.at, numbered(5, first=5))
+    assert producer.flush(30) == 0
+    (broker,) = restartable.brokers
+    broker.stop()
+    broker.start()
+    producer.commit_transaction(60)
+    assert settled_end(mirror.source, mirror.at) == 11
+    mirror.copy()
+    checkpoint = mirror.checkpoint()
+    assert (checkpoint.next_offset, checkpoint.leader_epoch, checkpoint.leader_epoch_end) == (11, 1, 11)
+    mirror.known = (checkpoint, 0)
+    mirror.write(numbered(5, first=10))
+    mirror.copy()
+    mirror.assert_equal()
+
+
+def test_filtered_and_cleaned_ends_keep_their_epoch(mirror: Mirror) -> None:
+    """A chunk that ends with a marker names the marker's epoch and end."""
+    producer = transactional(mirror.source, f"ends-{mirror.topic}")
+    producer.begin_transaction()
+    put(producer, mirror.at, numbered(3, first=100))
+    assert producer.flush(30) == 0
+    producer.abort_transaction(30)
+    mirror.copy(end=104)
+    assert (mirror.checkpoint().leader_epoch_end, mirror.checkpoint().next_offset) == (104, 104)
+
+
+@pytest.fixture
+def nodes(
+    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str, restartable: EmbeddedCluster
+) -> Mirror:
+    """A mirror whose first node is `restartable` and whose second is the source cluster, with the same records."""
+    made = Mirror(restartable.cluster(), destination_cluster.cluster(), topic_name)
+    create(source_cluster.cluster(), topic_name, 1, KEPT)
+    for first in range(0, 100, 10):
+        for cluster in (made.source, source_cluster.cluster()):
+            write(cluster, made.at, numbered(10, 1000, first))
+    return made
+
+
+def over_nodes(mirror: Mirror, other: EmbeddedCluster) -> CopyJob:
+    """The mirror's job, with another node to go to."""
+    return replace(mirror.job, node=replace(mirror.source, name="a"), other_nodes=(replace(other.cluster(), name="b"),))
+
+
+def test_a_node_whose_retention_was_faster(nodes: Mirror, source_cluster: EmbeddedCluster) -> None:
+    """Records that one node no longer has are taken from another one, in the same task."""
+    nodes.copy(end=20)
+    nodes.known = (nodes.checkpoint(), 0)
+    delete_before(nodes.source, nodes.at, 60)
+    (outcome,) = copy_ranges(over_nodes(nodes, source_cluster), [nodes.range()])
+    assert (outcome.status, outcome.error, outcome.node) == (Status.DONE, "", "b")
+    assert records_of(source_cluster.cluster(), nodes.at) == nodes.copied()
+
+
+def test_a_node_with_a_corrupt_batch(nodes: Mirror, source_cluster: EmbeddedCluster, tmp_path: Path) -> None:
+    """Good bytes of another node are copied in place of bad ones."""
+    (segment,) = (tmp_path / "restartable").glob(f"broker-1/data/{nodes.topic}-0/*.log")
+    data = bytearray(segment.read_bytes())
+    data[data.index(b"%08d" % 55)] ^= 1
+    segment.write_bytes(data)
+    nodes.with_options(chunk_bytes=1)
+    (outcome,) = copy_ranges(over_nodes(nodes, source_cluster), [nodes.range()])
+    assert (outcome.status, outcome.error, outcome.node) == (Status.DONE, "", "b")
+    assert [one.node for one in outcome.segments] == ["a", "b"]
+    assert records_of(source_cluster.cluster(), nodes.at) == nodes.copied()
+
+
+@pytest.mark.parametrize("first_there", [0, 1], ids=["same records", "other records"])
+def test_nodes_that_set_timestamps_themselves(
+    source_cluster: EmbeddedCluster,
+    destination_cluster: EmbeddedCluster,
+    topic_name: str,
+    restartable: EmbeddedCluster,
+    first_there: int,
+) -> None:
+    """With LogAppendTime identical nodes have other timestamps; key, value and headers tell whether they hold the same."""
+    append_time = {"message.timestamp.type": "LogAppendTime"}
+    mirror = Mirror(restartable.cluster(), destination_cluster.cluster(), topic_name, source_config=append_time)
+    create(source_cluster.cluster(), topic_name, 1, KEPT | append_time)
+    mirror.write(numbered(10))
+    write(source_cluster.cluster(), mirror.at, numbered(20, first=first_there))
+    job = over_nodes(mirror, source_cluster)
+    (first,) = copy_ranges(job, [mirror.range()])
+    assert (first.error, first.node) == ("", "a")
+    mirror.known = (mirror.checkpoint(), 0)
+    (second,) = copy_ranges(replace(job, node=job.other_nodes[0], other_nodes=(job.node,)), [mirror.range(end=20)])
+    if first_there:
+        assert "b" in second.diverged
+    else:
+        assert (second.error, second.node, second.records) == ("", "b", 10)

@@ -1,0 +1,87 @@
+"""Commits keep the time: however slowly records come or go, no transaction is open for long."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from kafka.protocol.admin import AlterClientQuotasRequest as Request
+
+from relay_pipelines.copy import transaction
+from relay_pipelines.copy.faults import Point
+from relay_pipelines.copy.task import copy_ranges
+from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.errors import DestinationError
+from relay_pipelines.model import Cluster, Status
+from relay_pipelines.wire.cluster import ClusterClient
+from tests.copying import Mirror, numbered
+
+SLOW = 32 << 10
+
+
+@pytest.fixture
+def mirror(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str) -> Mirror:
+    """A topic of 480 KiB, in batches of 30 KiB; transactions time out after six seconds."""
+    made = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
+    made.write(*(numbered(30, 1000, first) for first in range(0, 480, 30)))
+    made.with_options(transaction_timeout_ms=6_000, chunk_ms=2_000)
+    return made
+
+
+def test_a_slow_throttle(mirror: Mirror) -> None:
+    """At 32 KiB/s the copy takes longer than a transaction may; it commits on its way, and is never called overtaken."""
+    mirror.with_options(max_bytes_per_second=SLOW)
+    began = time.monotonic()
+    outcome = mirror.copy()
+    assert time.monotonic() - began > 12
+    assert outcome.chunks >= 5
+    mirror.assert_equal()
+
+
+def test_batches_that_take_longer_than_a_transaction(mirror: Mirror) -> None:
+    """What must be waited for is waited for with no transaction open."""
+    mirror.with_options(max_bytes_per_second=4 << 10)
+    outcome = mirror.copy(end=60)
+    assert (outcome.status, outcome.chunks) == (Status.DONE, 2)
+    assert len(mirror.copied()) == 60
+
+
+@pytest.mark.parametrize("side", ["producer_byte_rate", "consumer_byte_rate"])
+def test_a_quota_of_the_broker(mirror: Mirror, side: str) -> None:
+    """A broker that holds us to 32 KiB/s is obeyed, and the transactions are short all the same."""
+    cluster = mirror.destination if side == "producer_byte_rate" else mirror.source
+    client_id = f"relay-{mirror.name}"
+    quota(cluster.bootstrap_servers, client_id, side, SLOW)
+    outcome = mirror.copy()
+    assert outcome.status is Status.DONE
+    mirror.assert_equal()
+
+
+def quota(servers: tuple[str, ...], client_id: str, key: str, rate: float) -> None:
+    """Set a client's quota with Kafka's own request."""
+    entry = Request.EntryData(
+        entity=[Request.EntryData.EntityData(entity_type="client-id", entity_name=client_id)],
+        ops=[Request.EntryData.OpData(key=key, value=rate, remove=False)],
+    )
+    with ClusterClient(Cluster("quota", servers), DestinationError) as client:
+        answer = client.call_any(Request(entries=[entry], validate_only=False), 0)
+        assert [one.error_code for one in answer.entries] == [0]
+
+
+def test_a_timed_out_transaction_is_no_takeover(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that was stopped for too long finds its transaction aborted by the coordinator, and copies the chunk again."""
+    mirror.with_options(transaction_timeout_ms=1_000)
+    stopped = False
+
+    def reach(point: Point) -> None:
+        nonlocal stopped
+        if point is Point.BEFORE_END_TXN and not stopped:
+            stopped = True
+            time.sleep(14)  # the coordinator looks every ten seconds
+
+    monkeypatch.setattr(transaction, "reach", reach)
+    (outcome,) = copy_ranges(mirror.job, [mirror.range()])
+    assert (outcome.status, outcome.error, outcome.records) == (Status.DONE, "", 480)
+    assert stopped
+    mirror.assert_equal()
+    mirror.assert_ledger_closes()
