@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from relay_pipelines.copy.assembly import Assembler
-from relay_pipelines.copy.backoff import until_fruitless
+from relay_pipelines.copy.backoff import retry_until_no_progress
 from relay_pipelines.copy.clock import Clock
 from relay_pipelines.copy.throttle import Throttle
 from relay_pipelines.copy.upstream import Upstream
@@ -55,10 +55,10 @@ class RangeCopier:
         quarantine = self.writer.quarantine if quarantines else None
         self._assembler = Assembler(copy_range, self._options, self.writer.send, quarantine, decided)
         self._decided = decided
-        self._fruitless = 0
+        self._progress_at = clock.monotonic()
 
     def copy(self) -> None:
-        """Copy the range; retry what may pass, from the checkpoint, until nothing has moved for `max_attempts` attempts.
+        """Copy the range; retry what may pass, from the checkpoint, until nothing was committed for `give_up_after_ms`.
 
         Raises:
             FencedError: another task took over; the range is in its hands.
@@ -66,7 +66,7 @@ class RangeCopier:
         """
         passing = (RetriableError, AbortableError)
         try:
-            for attempt in until_fruitless(self._options, self._clock, passing, lambda: self._fruitless):
+            for attempt in retry_until_no_progress(self._options, self._clock, passing, lambda: self._progress_at):
                 with attempt:
                     self._attempt()
         except FencedError:
@@ -76,7 +76,6 @@ class RangeCopier:
             raise
 
     def _attempt(self) -> None:
-        self._fruitless += 1
         try:
             self.writer.start()
             checkpoint = self.writer.checkpoint
@@ -131,6 +130,6 @@ class RangeCopier:
         assembler = self._assembler
         assembler.flush()
         self.writer.commit(assembler.chunk, self._upstream.origin(self._source_partition.topic), assembler.fingerprint())
-        self._fruitless = 0
+        self._progress_at = self._clock.monotonic()
         if self._decided is not None:
             self._decided.forget(assembler.chunk.end)

@@ -6,10 +6,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pyarrow as pa
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
 from relay_pipelines.copy.assembly import Assembler
-from relay_pipelines.copy.backoff import backoff
+from relay_pipelines.copy.backoff import retry_until_no_progress
 from relay_pipelines.copy.clock import Clock
 from relay_pipelines.copy.columns import Row, rows_of
 from relay_pipelines.copy.rows import Note, parts
@@ -53,15 +52,8 @@ class RowCopier:
         Raises:
             RetriableError: another task has copied since the rows were planned; or the destination stays away.
         """
-        known, options = self._range.checkpoint, self._options
-        passing = Retrying(
-            retry=retry_if_exception_type((RetriableError, AbortableError)),
-            stop=stop_after_attempt(options.max_attempts),
-            wait=backoff(options),
-            sleep=self._clock.sleep,
-            reraise=True,
-        )
-        passing(self.writer.start)
+        known = self._range.checkpoint
+        retry_until_no_progress(self._options, self._clock, (RetriableError, AbortableError))(self.writer.start)
         if (self.writer.checkpoint and self.writer.checkpoint.next_offset) != (known and known.next_offset):
             raise DestinationError(
                 "another task has moved the checkpoint since this one was planned",

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from relay_pipelines.copy.backoff import until_fruitless
+from relay_pipelines.copy.backoff import retry_until_no_progress
 from relay_pipelines.copy.clock import Clock
 from relay_pipelines.copy.columns import COLUMNS, TYPES, ColumnBuilder, is_log_append_time, records_in
 from relay_pipelines.copy.filtering import Sieve
@@ -111,7 +111,7 @@ class _RangeRows:
         self._at = copy_range.source.topic_partition
         self._checkpoint = copy_range.checkpoint
         self.position = copy_range.source.start if self._checkpoint is None else self._checkpoint.next_offset
-        self._fruitless = 0
+        self._progress_at = clock.monotonic()
         self._aside: list[tuple[Any, FilterError]] = []
         self._dropped = 0
         handling = copy_range.handling
@@ -120,9 +120,8 @@ class _RangeRows:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         passing = (SourceError, DivergedNodeError)
-        for attempt in until_fruitless(self._options, self._clock, passing, lambda: self._fruitless):
+        for attempt in retry_until_no_progress(self._options, self._clock, passing, lambda: self._progress_at):
             with attempt:
-                self._fruitless += 1
                 try:
                     self._upstream.make_sure(self._checkpoint, self._clock)
                     yield from self._fetched()
@@ -136,7 +135,7 @@ class _RangeRows:
         for pieces in read(client, wanted, options.fetch_max_bytes, self._clock, options.coalesce_below_bytes):
             # all of a fetch or nothing of it: what was handed on cannot be taken back
             yield from self._rows(pieces)
-            self._fruitless = 0
+            self._progress_at = self._clock.monotonic()
 
     def _rows(self, pieces: Sequence[Piece]) -> list[pa.RecordBatch]:
         found: list[pa.RecordBatch] = []

@@ -283,7 +283,7 @@ def test_a_token_endpoint_that_gives_no_good_token(
     way = way_in(guarded, Listener.SASL_PLAINTEXT, OAUTHBEARER, tokens)
     tokens.answer = answer
     for asked in (1, 2):
-        outcome = copy_as(mirror.with_options(max_attempts=1), way, mirror.destination)
+        outcome = copy_as(mirror.with_options(give_up_after_ms=0), way, mirror.destination)
         assert_refused(mirror, outcome, kind)
         assert said in outcome.error
         assert len(tokens.asked) == asked
@@ -294,7 +294,9 @@ def test_a_token_endpoint_that_is_away(guarded: EmbeddedCluster, mirror: Mirror,
     way = way_in(guarded, Listener.SASL_PLAINTEXT, OAUTHBEARER, tokens)
     url = f"http://127.0.0.1:{free_ports(1)[0]}/token"
     outcome = copy_as(
-        mirror.with_options(max_attempts=2), replace(way, security=replace(way.security, token_endpoint=url)), mirror.destination
+        mirror.with_options(give_up_after_ms=500),
+        replace(way, security=replace(way.security, token_endpoint=url)),
+        mirror.destination,
     )
     assert_refused(mirror, outcome, "SourceError")
     assert f"token endpoint {url} cannot be reached: Connection refused; check security.token_endpoint" in outcome.error
@@ -387,7 +389,7 @@ def test_a_protocol_that_does_not_fit_the_listener(
 ) -> None:
     """The one line names the broker and sends its reader to security.protocol."""
     way = replace(guarded.cluster(protocol), bootstrap_servers=guarded.address(listener))
-    outcome = copy_as(mirror.with_options(max_attempts=1), mirror.source, way)
+    outcome = copy_as(mirror.with_options(give_up_after_ms=0), mirror.source, way)
     assert_refused(mirror, outcome, kind)
     assert guarded.address(listener)[0] in outcome.error
     assert "security.protocol" in outcome.error
