@@ -220,7 +220,7 @@ class CopyOptions:
         coalesce_to_bytes: until they hold about this many bytes.
         transaction_timeout_ms: after which the destination aborts what a dead task left open.
         request_timeout_ms: how long one request may take.
-        max_attempts: how often a range is tried in a task, the first time included, without any progress in between.
+        give_up_after_ms: without any progress; -1 for never.
         backoff_min_ms, backoff_max_ms: wait between attempts, doubled with jitter from one to the other.
         max_bytes_per_second: produced by one task, on average; 0 for as many as it can.
         parallelism: how many tasks may copy at the same time; 0 for as many as there are slots.
@@ -233,7 +233,6 @@ class CopyOptions:
     coalesce_to_bytes: int = 512 << 10
     transaction_timeout_ms: int = 60_000
     request_timeout_ms: int = 30_000
-    max_attempts: int = 10
     give_up_after_ms: int = 60_000
     backoff_min_ms: int = 100
     backoff_max_ms: int = 5_000

@@ -14,6 +14,7 @@ from relay_pipelines.driver import check as probe
 from relay_pipelines.driver import configs, planning, survey, topics
 from relay_pipelines.driver.follow import LedgerFollower
 from relay_pipelines.driver.planning import RunPlan
+from relay_pipelines.driver.retries import retry
 from relay_pipelines.driver.signals import Stop
 from relay_pipelines.model import LedgerEntry
 
@@ -99,7 +100,7 @@ def ledger(invocation: Invocation, names: Sequence[str], topic: str | None, last
         with invocation.tolerating(name):
             follower = LedgerFollower(mirror.destination_cluster, name, None, mirror.copy_options, clock)
             try:
-                entries = follower.history()
+                entries = retry(follower.history, name, mirror.copy_options, clock, follower)
             finally:
                 follower.close()
             entries = [one for one in entries if topic in {None, one.source.topic_partition.topic}][-last:]

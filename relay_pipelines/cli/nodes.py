@@ -23,7 +23,7 @@ def show(invocation: Invocation, names: Sequence[str], *, as_json: bool) -> int:
     for name, mirror in chosen(invocation.settings(), names).items():
         with invocation.tolerating(name):
             try:
-                stored = survey.stored(name, mirror, clock)
+                stored = survey.stored(name, mirror, clock, patient=False)
             except RelayError as error:  # the nodes can be judged all the same, by what they say of each other
                 invocation.fail(error, name)
                 stored = Stored()

@@ -34,7 +34,7 @@ class RangeCopier:
         self._source = source
         self._transactions = transactions
         self._clock = clock
-        self._failing_since: float | None = None
+        self._failing_since = -1.0  # since no commit came between
         self._chunk = Chunk(-1)
         self._deadline = 0.0
         self._waiting_since = 0.0
@@ -46,7 +46,7 @@ class RangeCopier:
             FencedError: another task took over; the range is in its hands.
             RelayError: anything else that stopped it. No transaction is left open, as far as the destination answers.
         """
-        attempts = retry_until_no_progress(self._options, self._clock, _PASSING, lambda: self._failing_since or 0.0)
+        attempts = retry_until_no_progress(self._options, self._clock, _PASSING, lambda: self._failing_since)
         may_pass = retry_if_exception(lambda error: isinstance(error, _PASSING) and self._source.can_reopen)
         try:
             for attempt in attempts.copy(retry=may_pass):
@@ -66,7 +66,8 @@ class RangeCopier:
             start = self._source.open(checkpoint)
             self._copy_from(start)
         except RelayError as error:
-            self._failing_since = self._failing_since or self._clock.monotonic()
+            if self._failing_since < 0:
+                self._failing_since = self._clock.monotonic()
             self._transactions.fail()
             raise self._source.fail(error) from error
 
@@ -112,4 +113,4 @@ class RangeCopier:
         self._take(self._source.flush())
         self._transactions.commit(self._chunk, self._source.confirm())
         self._source.committed(self._chunk.end)
-        self._failing_since = None
+        self._failing_since = -1.0

@@ -109,7 +109,7 @@ class _RangeRows:
         self._checkpoint = copy_range.checkpoint
         self.position = copy_range.source.start if self._checkpoint is None else self._checkpoint.next_offset
         self.identity: NodeIdentity | None = None
-        self._failing_since: float | None = None
+        self._failing_since = -1.0  # since no fetch was complete between
         handling = copy_range.handling
         self._filters = (
             FilterChain(handling.filters, self._topic_partition, handling.on_record_error) if handling.filters else None
@@ -117,13 +117,14 @@ class _RangeRows:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         self._source.begin()
-        for attempt in retry_until_no_progress(self._options, self._clock, (SourceError,), lambda: self._failing_since or 0.0):
+        for attempt in retry_until_no_progress(self._options, self._clock, (SourceError,), lambda: self._failing_since):
             with attempt:
                 try:
                     self.identity = self._source.verify(self._range, self._checkpoint, self._clock)
                     yield from self._fetched(self.identity)
                 except RelayError as error:
-                    self._failing_since = self._failing_since or self._clock.monotonic()
+                    if self._failing_since < 0:
+                        self._failing_since = self._clock.monotonic()
                     raise self._source.fail_over(error) from error
 
     def _fetched(self, identity: NodeIdentity) -> Iterator[pa.RecordBatch]:
@@ -135,7 +136,7 @@ class _RangeRows:
                     self._source.confirm(self._range, identity)
                     # all of a fetch or nothing of it: what was handed on cannot be taken back
                     yield from self._rows(spans, identity)
-                    self._failing_since = None
+                    self._failing_since = -1.0
 
     def _rows(self, spans: Sequence[FetchedSpan], identity: NodeIdentity) -> list[pa.RecordBatch]:
         found: list[pa.RecordBatch] = []

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from relay_pipelines.copy.clock import Clock
 from relay_pipelines.driver import survey
+from relay_pipelines.driver.retries import retry
 from relay_pipelines.errors import DestinationError, SourceError
 from relay_pipelines.model import Acl, Permission
 from relay_pipelines.plan.acls import AclDecision, State, first_acls, plan_acls
 from relay_pipelines.settings import Mirror
 from relay_pipelines.wire.acls import create_acls, topic_acls
 from relay_pipelines.wire.cluster import ClusterClient
-
-_POLL_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def report(name: str, mirror: Mirror, clock: Clock) -> AclReport:
         ClusterClient(taken.node, SourceError, f"relay-{name}-acls", timeout_ms) as source,
         ClusterClient(taken.destination, DestinationError, f"relay-{name}-acls", timeout_ms) as destination,
     ):
-        here, there = topic_acls(source), topic_acls(destination)
+        here, there = (retry(partial(topic_acls, one), name, mirror.copy_options, clock, one) for one in (source, destination))
     if here is None or there is None:
         return AclReport(unsecured=[str(one) for one, acls in ((taken.node, here), (taken.destination, there)) if acls is None])
     decisions = plan_acls(here, there, taken.destinations, taken.copied_to)
@@ -64,19 +64,16 @@ def apply(name: str, mirror: Mirror, found: AclReport, clock: Clock) -> None:
         PermissionDeniedError: the user may not alter the destination's ACLs.
         RelayError: the destination refuses one, or does not answer.
     """
-    timeout_ms = mirror.copy_options.request_timeout_ms
-    with ClusterClient(mirror.destination_cluster, DestinationError, f"relay-{name}-acls", timeout_ms) as client:
+    options = mirror.copy_options
+    with ClusterClient(mirror.destination_cluster, DestinationError, f"relay-{name}-acls", options.request_timeout_ms) as client:
         for permission in (Permission.DENY, Permission.ALLOW):
-            _create(client, [one for one in found.missing if one.permission is permission], clock)
+            wanted = [one for one in found.missing if one.permission is permission]
+            if wanted:
+                retry(partial(create_acls, client, wanted), name, options, clock, client)
+                retry(partial(_see, client, wanted), name, options, clock, client)
 
 
-def _create(client: ClusterClient, wanted: Sequence[Acl], clock: Clock) -> None:
-    """Create ACLs, and wait until the destination shows them: a broker learns of them a moment after the controller."""
-    if not wanted:
-        return
-    create_acls(client, wanted)
-    deadline = clock.monotonic() + client.timeout_ms / 1000
-    while not set(wanted).issubset(topic_acls(client) or ()):
-        if clock.monotonic() > deadline:
-            raise DestinationError(f"{client.cluster} took new ACLs and does not show them")
-        clock.sleep(_POLL_SECONDS)
+def _see(client: ClusterClient, created: Sequence[Acl]) -> None:
+    """Find out whether the destination shows new ACLs: a broker learns of them a moment after the controller."""
+    if not set(created).issubset(topic_acls(client) or ()):
+        raise DestinationError(f"{client.cluster} took new ACLs and does not show them")

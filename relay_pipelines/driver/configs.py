@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from relay_pipelines.copy.clock import Clock
+from relay_pipelines.driver.retries import retry
 from relay_pipelines.driver.survey import Configs, Survey
 from relay_pipelines.errors import DestinationError
+from relay_pipelines.model import CopyOptions
 from relay_pipelines.wire.admin import ConfigValue, alter_topic_configs, topic_configs
 from relay_pipelines.wire.cluster import ClusterClient
 
 _MAX_MESSAGE_BYTES = "max.message.bytes"
-_POLL_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ def changes(survey: Survey) -> dict[str, dict[str, str | None]]:
     return found
 
 
-def follow(survey: Survey, timeout_ms: int, clock: Clock) -> tuple[Survey, list[Difference]]:
+def follow(survey: Survey, options: CopyOptions, clock: Clock) -> tuple[Survey, list[Difference]]:
     """Set at the destination what the source sets, and take off what it does not; only topics this mirror has copied to.
 
     The source owns the keys that are compared, as it owns the records: what was set by hand at the destination goes. Whoever
@@ -98,9 +99,9 @@ def follow(survey: Survey, timeout_ms: int, clock: Clock) -> tuple[Survey, list[
     found = [one for one in differences(survey) if one.is_ours]
     if not found:
         return survey, []
-    with ClusterClient(survey.destination, DestinationError, f"relay-{survey.mirror}", timeout_ms) as client:
-        alter_topic_configs(client, changes(survey))
-        now = _altered(client, survey, found, clock)
+    with ClusterClient(survey.destination, DestinationError, f"relay-{survey.mirror}", options.request_timeout_ms) as client:
+        retry(lambda: alter_topic_configs(client, changes(survey)), survey.mirror, options, clock, client)
+        now = retry(lambda: _altered(client, survey, found), survey.mirror, options, clock, client)
     return replace(survey, destination_configs={**survey.destination_configs, **now}), found
 
 
@@ -110,17 +111,13 @@ def _differ(key: str, here: ConfigValue, there: ConfigValue) -> bool:
     return key != _MAX_MESSAGE_BYTES or int(there.value) < int(here.value)
 
 
-def _altered(client: ClusterClient, survey: Survey, found: Sequence[Difference], clock: Clock) -> Configs:
+def _altered(client: ClusterClient, survey: Survey, found: Sequence[Difference]) -> Configs:
     """The configurations as they are now: a broker learns of them a moment after the controller has answered."""
     keys = {one.topic: list(survey.destination_configs[one.topic]) for one in found}
-    deadline = clock.monotonic() + client.timeout_ms / 1000
-    while True:
-        now = topic_configs(client, list(keys), sorted({key for some in keys.values() for key in some}))
-        if all(_is_done(one, now[one.topic].get(one.key)) for one in found):
-            return now
-        if clock.monotonic() > deadline:
-            raise DestinationError(f"{survey.destination} took new topic configurations and does not show them")
-        clock.sleep(_POLL_SECONDS)
+    now = topic_configs(client, list(keys), sorted({key for some in keys.values() for key in some}))
+    if not all(_is_done(one, now[one.topic].get(one.key)) for one in found):
+        raise DestinationError(f"{survey.destination} took new topic configurations and does not show them")
+    return now
 
 
 def _is_done(one: Difference, now: ConfigValue | None) -> bool:

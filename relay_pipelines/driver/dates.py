@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from relay_pipelines.copy.clock import Clock
+from relay_pipelines.driver.retries import retry
 from relay_pipelines.driver.survey import Survey
 from relay_pipelines.errors import SourceError
-from relay_pipelines.model import OffsetRange
+from relay_pipelines.model import CopyOptions, OffsetRange, TopicPartition
 from relay_pipelines.wire.cluster import ClusterClient
 
 
-def ranges_between(survey: Survey, from_ms: int, to_ms: int | None, timeout_ms: int) -> list[OffsetRange]:
+def ranges_between(survey: Survey, from_ms: int, to_ms: int | None, options: CopyOptions, clock: Clock) -> list[OffsetRange]:
     """Return, per topic-partition of the survey, the offsets from the first record of the span up to the first one behind it.
 
     By the source's time index: timestamps need not grow with offsets, so records of the span may lie outside; those are
@@ -17,11 +19,18 @@ def ranges_between(survey: Survey, from_ms: int, to_ms: int | None, timeout_ms: 
     Args:
         from_ms: milliseconds since the epoch.
         to_ms: the span's end, exclusive; None for everything since.
+
+    Raises:
+        RelayError: the source does not answer.
     """
     ends = {one.topic_partition: one.end_offset for one in survey.positions}
-    with ClusterClient(survey.node, SourceError, f"relay-{survey.mirror}", timeout_ms) as client:
-        starts = client.first_offsets(from_ms, ends)
-        stops = ends if to_ms is None else client.first_offsets(to_ms, ends)
+    with ClusterClient(survey.node, SourceError, f"relay-{survey.mirror}", options.request_timeout_ms) as client:
+
+        def first_offsets(since_ms: int) -> dict[TopicPartition, int]:
+            return retry(lambda: client.first_offsets(since_ms, ends), survey.mirror, options, clock, client)
+
+        starts = first_offsets(from_ms)
+        stops = ends if to_ms is None else first_offsets(to_ms)
     ranges = []
     for one in survey.positions:
         stop = min(one.end_offset, stops[one.topic_partition])

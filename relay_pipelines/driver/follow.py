@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from relay_pipelines.copy import ledger
 from relay_pipelines.copy.checkpoint import homes, settle
 from relay_pipelines.copy.clock import Clock
 from relay_pipelines.copy.reader import read
+from relay_pipelines.driver.retries import retry
 from relay_pipelines.errors import DestinationError, RetriableError
 from relay_pipelines.model import Cluster, CopyOptions, LedgerEntry, OffsetRange, TopicPartition
 from relay_pipelines.wire.cluster import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
@@ -32,8 +35,13 @@ class LedgerFollower:
         self._positions: dict[TopicPartition, int] = {}
 
     def start(self) -> None:
-        """Begin at the ledger's end."""
-        self._positions = self._client.list_offsets(_HOMES, LATEST, READ_COMMITTED)
+        """Begin at the ledger's end.
+
+        Raises:
+            RelayError: the destination is away.
+        """
+        ask = partial(self._client.list_offsets, _HOMES, LATEST, READ_COMMITTED)
+        self._positions = retry(ask, self._mirror, self._options, self._clock, self._client)
 
     def rewind(self) -> None:
         """Begin at the oldest entry that is kept."""
@@ -43,19 +51,28 @@ class LedgerFollower:
         """Return the entries committed since; none while the destination is away."""
         entries: list[LedgerEntry] = []
         try:
-            ends = self._client.list_offsets(_HOMES, LATEST, READ_COMMITTED)
-            for home in _HOMES:
-                if ends[home] > self._positions[home]:
-                    entries += self._read(OffsetRange(home, self._positions[home], ends[home]))
-                    self._positions[home] = ends[home]
+            self._follow(entries)
         except RetriableError:
             self._client.close()
         return entries
 
-    def finish(self) -> list[LedgerEntry]:
-        """Return the entries committed since, once all transactions open by now have ended."""
-        self._settle()
-        return self.poll()
+    def finish(self, *, patient: bool = True) -> list[LedgerEntry]:
+        """Return the entries committed since, once all transactions open by now have ended.
+
+        Args:
+            patient: as in `retry`.
+
+        Raises:
+            RelayError: the destination is away.
+        """
+        entries: list[LedgerEntry] = []
+
+        def ask() -> None:
+            self._settle()
+            self._follow(entries)
+
+        retry(ask, self._mirror, self._options, self._clock, self._client, patient=patient)
+        return entries
 
     def history(self, since_ms: int | None = None, *, settled: bool = False) -> list[LedgerEntry]:
         """Return every entry that is kept, oldest first.
@@ -80,6 +97,14 @@ class LedgerFollower:
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
+
+    def _follow(self, entries: list[LedgerEntry]) -> None:
+        """Add what was committed since, home by home; what a failure leaves out comes with the next call."""
+        ends = self._client.list_offsets(_HOMES, LATEST, READ_COMMITTED)
+        for home in _HOMES:
+            if ends[home] > self._positions[home]:
+                entries += self._read(OffsetRange(home, self._positions[home], ends[home]))
+                self._positions[home] = ends[home]
 
     def _settle(self) -> None:
         settle(self._client, _HOMES, self._options, self._clock)

@@ -47,7 +47,7 @@ def accept(taken: Survey, mirror: Mirror, clock: Clock) -> list[DataLossError]:
     """
     lost = [(position, found) for position in taken.positions if (found := loss(position))]
     options, accepted = mirror.copy_options, []
-    topics.create_own(taken, mirror.destination.replication_factor, options.request_timeout_ms, clock)
+    topics.create_own(taken, mirror.destination.replication_factor, options, clock)
     with ClusterClient(taken.destination, DestinationError, f"relay-{taken.mirror}", options.request_timeout_ms) as client:
         for position, found in lost:
             at = position.topic_partition

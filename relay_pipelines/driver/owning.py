@@ -4,35 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
-
 from relay_pipelines.copy.checkpoint import settle
 from relay_pipelines.copy.clock import Clock
 from relay_pipelines.copy.producer import TransactionalProducer
-from relay_pipelines.errors import RetriableError
+from relay_pipelines.driver.retries import retry
 from relay_pipelines.model import CopyOptions, TopicPartition
 from relay_pipelines.wire.batch import Batch
 from relay_pipelines.wire.cluster import ClusterClient
 
-_ATTEMPTS = 8
 
-
-def take_over(client: ClusterClient, transactional_id: str, options: CopyOptions, clock: Clock) -> TransactionalProducer:
+def take_over(
+    client: ClusterClient, transactional_id: str, options: CopyOptions, clock: Clock, *, patient: bool = True
+) -> TransactionalProducer:
     """Fence every other holder; what they left open is aborted.
+
+    Args:
+        patient: as in `retry`.
 
     Raises:
         RelayError: the destination does not let us.
     """
     producer = TransactionalProducer(client, transactional_id, options, clock)
-    # the coordinator of a first run may still be settling
-    passing = Retrying(
-        retry=retry_if_exception_type(RetriableError),
-        stop=stop_after_attempt(_ATTEMPTS),
-        wait=wait_exponential(0.1, max=1.0),
-        sleep=clock.sleep,
-        reraise=True,
-    )
-    passing(producer.start)
+    retry(producer.start, transactional_id, options, clock, client, patient=patient)
     return producer
 
 

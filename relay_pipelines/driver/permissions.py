@@ -5,22 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 
 from kafka.protocol.producer import AddPartitionsToTxnRequest
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
 from relay_pipelines.copy import checkpoint, ledger
 from relay_pipelines.copy.clock import Clock
 from relay_pipelines.copy.transaction import transactional_id
 from relay_pipelines.driver import configs, topics
+from relay_pipelines.driver.retries import retry
 from relay_pipelines.driver.survey import Survey
-from relay_pipelines.errors import DestinationError, PermissionDeniedError, RelayError, RetriableError, SourceError
-from relay_pipelines.model import TopicPartition
+from relay_pipelines.errors import DestinationError, PermissionDeniedError, RelayError, SourceError
+from relay_pipelines.model import CopyOptions, TopicPartition
 from relay_pipelines.settings import Mirror
 from relay_pipelines.wire.admin import absent, alter_topic_configs, create_topics, grow_topics, unreadable
 from relay_pipelines.wire.cluster import ClusterClient
 
 _OWN = (checkpoint.TOPIC, ledger.TOPIC)
 _REFUSED = frozenset({29, 53})  # TOPIC_AUTHORIZATION_FAILED, TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-_ATTEMPTS = 8
 
 
 def lacking(taken: Survey, mirror: Mirror, clock: Clock) -> Iterator[RelayError]:
@@ -37,7 +36,7 @@ def lacking(taken: Survey, mirror: Mirror, clock: Clock) -> Iterator[RelayError]
             lambda: _read(source, taken.destinations),
             lambda: _read(destination, _OWN),
             lambda: _create(destination, taken, mirror.destination.replication_factor),
-            lambda: _write(destination, taken, clock),
+            lambda: _write(destination, taken, mirror.copy_options, clock),
             lambda: alter_topic_configs(
                 destination, configs.changes(taken) if mirror.topics.sync_configs else {}, validate_only=True
             ),
@@ -61,19 +60,13 @@ def _create(client: ClusterClient, taken: Survey, replication_factor: int | None
     grow_topics(client, topics.to_grow(taken), validate_only=True)
 
 
-def _write(client: ClusterClient, taken: Survey, clock: Clock) -> None:
+def _write(client: ClusterClient, taken: Survey, options: CopyOptions, clock: Clock) -> None:
     """Ask to make the topics part of a transaction, of a producer that does not exist: permissions are looked at before that."""
     if not taken.positions:
         return
     name = transactional_id(taken.mirror, taken.positions[0].topic_partition)
     # one id, as the others are granted by the same prefix; a coordinator that is being elected is waited for
-    coordinator = Retrying(
-        retry=retry_if_exception_type(RetriableError),
-        stop=stop_after_attempt(_ATTEMPTS),
-        wait=wait_exponential(0.1, max=1.0),
-        sleep=clock.sleep,
-        reraise=True,
-    )(client.coordinator, name)
+    coordinator = retry(lambda: client.coordinator(name), taken.mirror, options, clock, client, patient=False)
     written = dict.fromkeys([*taken.destinations.values(), *_OWN])
     request = AddPartitionsToTxnRequest(
         v3_and_below_transactional_id=name,

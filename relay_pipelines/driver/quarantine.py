@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 
 from relay_pipelines.copy import checkpoint
 from relay_pipelines.copy.clock import Clock
 from relay_pipelines.copy.position import diverged, matches_fingerprint
 from relay_pipelines.driver.owning import commit, take_over
+from relay_pipelines.driver.retries import retry
 from relay_pipelines.errors import DestinationError, SourceError
-from relay_pipelines.model import Checkpoint, Cluster
+from relay_pipelines.model import Checkpoint, Cluster, CopyOptions
 from relay_pipelines.settings import Mirror
 from relay_pipelines.wire.cluster import LATEST, READ_COMMITTED, ClusterClient
 
@@ -26,11 +28,15 @@ def put(name: str, mirror: Mirror, reasons: Mapping[str, str], clock: Clock) -> 
     options = mirror.copy_options
     with ClusterClient(mirror.destination_cluster, DestinationError, f"relay-{name}", options.request_timeout_ms) as client:
         for node, why in reasons.items():
-            # no topic has an empty name: nobody copies under this id
-            producer = take_over(client, f"relay.{name}..{node}", options, clock)
-            home = checkpoint.home(checkpoint.TOPIC, checkpoint.quarantine_key(name, node))
-            line = checkpoint.quarantine_batch(name, node, why, clock.now_ms())
-            commit(client, producer, {home: line}, options, clock)
+            retry(partial(_put, client, name, node, why, options, clock), name, options, clock, client)
+
+
+def _put(client: ClusterClient, name: str, node: str, why: str, options: CopyOptions, clock: Clock) -> None:
+    # no topic has an empty name: nobody copies under this id
+    producer = take_over(client, f"relay.{name}..{node}", options, clock)
+    home = checkpoint.home(checkpoint.TOPIC, checkpoint.quarantine_key(name, node))
+    line = checkpoint.quarantine_batch(name, node, why, clock.now_ms())
+    commit(client, producer, {home: line}, options, clock)
 
 
 def compare(name: str, node: Cluster, checkpoints: Iterable[Checkpoint], timeout_ms: int, clock: Clock) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from crc32c import crc32c
 
@@ -15,6 +16,7 @@ from relay_pipelines.copy.checkpoint import wait_until_stable
 from relay_pipelines.copy.clock import Clock
 from relay_pipelines.copy.reader import read
 from relay_pipelines.driver.follow import LedgerFollower
+from relay_pipelines.driver.retries import retry
 from relay_pipelines.errors import DestinationError
 from relay_pipelines.model import Cluster, CopyOptions, LedgerEntry, OffsetRange, Skipped, TopicPartition
 from relay_pipelines.wire.admin import topic_configs
@@ -106,16 +108,28 @@ def recount(
     with ClusterClient(destination, DestinationError, f"relay-{mirror}-recount", options.request_timeout_ms) as client:
         # twice where records seem foreign: another run may have committed since the ledger was read
         for _ in range(2):
-            entries = _entries(mirror, wanted, destination, options, clock, committed_since_ms)
+            ask = partial(_entries, mirror, wanted, destination, options, clock, committed_since_ms)
+            entries = retry(ask, mirror, options, clock)
             topics = sorted({entry.destination.topic_partition.topic for some in entries.values() for entry in some})
-            configs = topic_configs(client, topics, (_CLEANUP, _CODEC)) if topics else {}
+            configs = retry(partial(topic_configs, client, topics, (_CLEANUP, _CODEC)), mirror, options, clock, client)
             for one in wanted:
-                at = one.topic_partition
-                found[at] = _Counting(client, one, entries, configs, options, clock).count()
+                count = partial(_count, client, one, entries, configs, options, clock)
+                found[one.topic_partition] = retry(count, mirror, options, clock, client)
             wanted = [one for one in wanted if found[one.topic_partition].foreign]
             if not wanted:
                 break
     return found
+
+
+def _count(
+    client: ClusterClient,
+    wanted: OffsetRange,
+    entries: Mapping[TopicPartition, Sequence[LedgerEntry]],
+    configs: Mapping[str, Mapping[str, object]],
+    options: CopyOptions,
+    clock: Clock,
+) -> Recount:
+    return _Counting(client, wanted, entries, configs, options, clock).count()
 
 
 def _entries(

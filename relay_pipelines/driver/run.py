@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol
 
 from relay_pipelines.copy import user_class
@@ -15,9 +16,11 @@ from relay_pipelines.driver.follow import LedgerFollower
 from relay_pipelines.driver.owning import take_over
 from relay_pipelines.driver.planning import RunPlan
 from relay_pipelines.driver.result import RunResult, tally
+from relay_pipelines.driver.retries import retry
+from relay_pipelines.driver.signals import StoppableClock
 from relay_pipelines.driver.submission import Submission
 from relay_pipelines.errors import DestinationError, RelayError
-from relay_pipelines.model import CopyJob, CopyRange, LedgerEntry
+from relay_pipelines.model import CopyJob, CopyRange, LedgerEntry, TopicPartition
 from relay_pipelines.settings import Mirror
 from relay_pipelines.wire.cluster import LATEST, READ_COMMITTED, READ_UNCOMMITTED, ClusterClient
 
@@ -75,13 +78,13 @@ def run(
         observer.begin(plan)
     try:
         if mirror.topics.sync_configs:
-            survey, result.reconfigured = configs.follow(plan.survey, options.request_timeout_ms, clock)
+            survey, result.reconfigured = configs.follow(plan.survey, options, StoppableClock(clock, stop))
             plan = replace(plan, survey=survey)
         ranges = plan.ranges
         if ranges:
             for handling in {one.handling for one in ranges}:
                 user_class.construct_all(handling)  # what is wrong with one is wrong for every task
-            topics.create(plan.survey, mirror.destination.replication_factor, options.request_timeout_ms, clock)
+            topics.create(plan.survey, mirror.destination.replication_factor, options, StoppableClock(clock, stop))
             follower.start()
             job = CopyJob(
                 mirror=plan.survey.mirror,
@@ -100,8 +103,8 @@ def run(
             result.copying_seconds = clock.monotonic() - copying
             if result.interrupted or submission.errors:
                 _fence(job, ranges, clock)
-            _count(follower.finish(), result, observers)
-            _wait_until_visible(job, ranges, clock)
+            _count(follower.finish(patient=not result.interrupted), result, observers)
+            _wait_until_visible(job, ranges, clock, patient=not result.interrupted)
             result.diverged = {node: why for outcome in result.outcomes for node, why in outcome.diverged.items()}
             quarantine.put(plan.survey.mirror, mirror, result.diverged, clock)
     except RelayError as error:
@@ -143,20 +146,26 @@ def _fence(job: CopyJob, ranges: Sequence[CopyRange], clock: Clock) -> None:
     """Take every transactional id over: aborts at once what cancelled tasks left open, which readers would wait for."""
     with ClusterClient(job.destination, DestinationError, f"relay-{job.mirror}", job.options.request_timeout_ms) as client:
         for one in ranges:
-            take_over(client, transactional_id(job.mirror, one.source.topic_partition), job.options, clock)
+            # a run that was asked to stop does not wait for a destination that is away
+            take_over(client, transactional_id(job.mirror, one.source.topic_partition), job.options, clock, patient=False)
 
 
-def _wait_until_visible(job: CopyJob, ranges: Sequence[CopyRange], clock: Clock) -> None:
+def _wait_until_visible(job: CopyJob, ranges: Sequence[CopyRange], clock: Clock, *, patient: bool) -> None:
     """Wait until readers of committed records see what is there: EndTxn is answered before all its markers are written.
 
     Gives up after a while without a word: another producer may have a transaction of its own open in the topic.
     """
     deadline = clock.monotonic() + _VISIBLE_SECONDS
     with ClusterClient(job.destination, DestinationError, f"relay-{job.mirror}", job.options.request_timeout_ms) as client:
+
+        def offsets(of: Iterable[TopicPartition], isolation: int) -> dict[TopicPartition, int]:
+            ask = partial(client.list_offsets, of, LATEST, isolation)
+            return retry(ask, job.mirror, job.options, clock, client, patient=patient)
+
         destinations = {one.destination for one in ranges}
-        ends = client.list_offsets(destinations, LATEST, READ_UNCOMMITTED)
+        ends = offsets(destinations, READ_UNCOMMITTED)
         while destinations and clock.monotonic() < deadline:
-            stable = client.list_offsets(destinations, LATEST, READ_COMMITTED)
+            stable = offsets(destinations, READ_COMMITTED)
             destinations = {one for one in destinations if stable[one] < ends[one]}
             if destinations:
                 clock.sleep(_VISIBLE_POLL_SECONDS)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
+
+from relay_pipelines.copy.clock import Clock
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -66,3 +69,29 @@ class Stop:
         again, self._asked = self._asked, True
         if not self._shielding and (again or not self._deferring):
             raise KeyboardInterrupt
+
+
+@dataclass(frozen=True, slots=True)
+class StoppableClock:
+    """A clock for a run that defers signals: it does not wait any more once the run was asked to stop."""
+
+    clock: Clock
+    stop: Callable[[], bool]
+
+    def monotonic(self) -> float:
+        """Seconds since some moment; never goes back."""
+        return self.clock.monotonic()
+
+    def now_ms(self) -> int:
+        """Milliseconds since the Unix epoch."""
+        return self.clock.now_ms()
+
+    def sleep(self, seconds: float) -> None:
+        """Wait.
+
+        Raises:
+            KeyboardInterrupt: the run was asked to stop.
+        """
+        if self.stop():
+            raise KeyboardInterrupt
+        self.clock.sleep(seconds)

@@ -7,13 +7,15 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from tenacity import Retrying, retry_if_result, stop_after_attempt
+from tenacity import retry_if_result
 
 from relay_pipelines.copy import checkpoint as checkpoints
-from relay_pipelines.copy.backoff import backoff
+from relay_pipelines.copy.backoff import retry_until_no_progress
 from relay_pipelines.copy.clock import Clock
+from relay_pipelines.driver.retries import retry
 from relay_pipelines.errors import DestinationError, RelayError
 from relay_pipelines.model import CopyJob, CopyOptions, CopyRange, Outcome, Sql, Status, TopicPartition
 from relay_pipelines.plan.packing import pack
@@ -90,10 +92,10 @@ class Submission:
 
         rows.check(self._session, sql)
         outcomes: dict[TopicPartition, Outcome] = {}
-        waiting = groups
+        waiting, progress_at = groups, self._clock.monotonic()
 
         def copy() -> Groups:
-            nonlocal waiting
+            nonlocal waiting, progress_at
             waiting = self._as_they_stand(waiting) if outcomes else waiting
             try:
                 found = rows.submit(self._session, self._job, waiting, sql, self._tag)
@@ -102,26 +104,23 @@ class Submission:
                     ranges = [one for group in self._as_they_stand(waiting) for one in group]
                     raise rows.failing(self._session, self._job, ranges, sql, self._tag) or error from error
                 raise
+            if any(one.chunks or one.status is Status.DONE for one in found):
+                progress_at = self._clock.monotonic()
             outcomes.update({outcome.range.topic_partition: outcome for outcome in found})
             again = [[one for one in group if _may_pass(outcomes[one.source.topic_partition])] for group in waiting]
             waiting = [group for group in again if group]
             return waiting
 
-        options = self._job.options
-        Retrying(
-            retry=retry_if_result(bool),
-            stop=stop_after_attempt(options.max_attempts),
-            wait=backoff(options),
-            sleep=self._clock.sleep,
-            retry_error_callback=lambda _: None,
-        )(copy)
+        attempts = retry_until_no_progress(self._job.options, self._clock, (), lambda: progress_at)
+        attempts.copy(retry=retry_if_result(bool), retry_error_callback=lambda _: None)(copy)
         self.outcomes += outcomes.values()
 
     def _as_they_stand(self, groups: Groups) -> Groups:
         """The ranges with the checkpoints that are committed by now."""
         job = self._job
         with ClusterClient(job.destination, DestinationError, f"relay-{job.mirror}", job.options.request_timeout_ms) as client:
-            known = checkpoints.read_all(client, job.mirror, self._clock).checkpoints
+            ask = partial(checkpoints.read_all, client, job.mirror, self._clock)
+            known = retry(ask, job.mirror, job.options, self._clock, client).checkpoints
         # from the start of the checkpoint's home on: where the task reads it anew does not matter here
         return [[replace(one, checkpoint=known.get(one.source.topic_partition)) for one in group] for group in groups]
 

@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from tenacity import (
-    RetryCallState,
-    Retrying,
-    retry_if_exception_type,
-    stop_after_attempt,
-    stop_never,
-)
-
 from relay_pipelines.copy import checkpoint as checkpoints
-from relay_pipelines.copy.backoff import backoff
 from relay_pipelines.copy.checkpoint import Stored
 from relay_pipelines.copy.clock import Clock
 from relay_pipelines.copy.transaction import QUARANTINE
 from relay_pipelines.driver import cycles, nodes
 from relay_pipelines.driver.follow import LedgerFollower
 from relay_pipelines.driver.positions import Positions
+from relay_pipelines.driver.retries import retry
 from relay_pipelines.errors import (
     ConfigError,
     DataLossError,
     DestinationError,
-    RetriableError,
     SourceError,
 )
 from relay_pipelines.model import Checkpoint, Cluster, Handling, LedgerEntry, TopicPartition
@@ -40,7 +30,6 @@ from relay_pipelines.wire.cluster import ClusterClient, TopicMetadata
 
 NEEDED_CONFIGS = ("compression.type", "max.message.bytes", "message.timestamp.type")
 """What a copy must know of its destination."""
-_LOG = logging.getLogger(__name__)
 
 Belongs = Callable[[str], bool]
 Configs = Mapping[str, Mapping[str, ConfigValue]]
@@ -153,42 +142,34 @@ def take(
         belongs: leave all topics alone for which it says no.
         first_node: which one to ask first, counted around the source's nodes; the others follow in order.
         configs: whether to ask for the topics' configurations, the dearest question: only those who copy need them.
-        patient: whether to ask again, `health.max_retries` times, when nobody answers.
+        patient: as in `retry`.
 
     Raises:
         ConfigError: source and destination are the same topic of the same cluster, or copy from each other, or `only_topic` is
             not mirrored.
         RelayError: no node answers, or the destination does not; the user lacks a permission.
     """
-    retries = mirror.source.health.max_retries
-    for attempt in Retrying(
-        retry=retry_if_exception_type(RetriableError),
-        stop=stop_after_attempt(1 if not patient else retries + 1) if retries >= 0 or not patient else stop_never,
-        wait=backoff(mirror.copy_options),
-        before_sleep=lambda state: _say(name, state),
-        sleep=clock.sleep,
-        reraise=True,
-    ):
-        with attempt:
-            return _take(name, mirror, clock, only_topic, belongs, first_node, configs=configs)
-    raise AssertionError("Retrying returns or raises")
+
+    def ask() -> Survey:
+        return _take(name, mirror, clock, only_topic, belongs, first_node, configs=configs)
+
+    return retry(ask, name, mirror.copy_options, clock, patient=patient)
 
 
-def _say(name: str, state: RetryCallState) -> None:
-    error = state.outcome.exception() if state.outcome else None
-    seconds = state.next_action.sleep if state.next_action else 0.0
-    _LOG.warning("%s: %s; trying again in %.1f s", name, error, seconds)
-
-
-def stored(name: str, mirror: Mirror, clock: Clock, *, settled: bool = False) -> Stored:
+def stored(name: str, mirror: Mirror, clock: Clock, *, settled: bool = False, patient: bool = True) -> Stored:
     """Read a mirror's checkpoints alone, and what stands beside them.
 
     Args:
         settled: wait until all transactions open by now have ended; those of other mirrors hide checkpoints, too.
+        patient: as in `retry`.
 
     Raises:
         RelayError: the destination does not answer.
     """
+    return retry(lambda: _stored(name, mirror, clock, settled=settled), name, mirror.copy_options, clock, patient=patient)
+
+
+def _stored(name: str, mirror: Mirror, clock: Clock, *, settled: bool) -> Stored:
     timeout_ms = mirror.copy_options.request_timeout_ms
     with ClusterClient(mirror.destination_cluster, DestinationError, f"relay-{name}", timeout_ms) as destination:
         if destination.metadata([checkpoints.TOPIC]).topics[checkpoints.TOPIC].error_code:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from relay_pipelines.copy import checkpoint, ledger
 from relay_pipelines.copy.clock import Clock
 from relay_pipelines.copy.transaction import QUARANTINE
+from relay_pipelines.copy.transaction import QUARANTINE
+from relay_pipelines.driver.retries import retry
 from relay_pipelines.driver.survey import Survey
-from relay_pipelines.errors import DestinationError, RelayError, RetriableError
-from relay_pipelines.model import TimestampType, TopicPartition
+from relay_pipelines.errors import DestinationError, RelayError
+from relay_pipelines.model import CopyOptions, TimestampType, TopicPartition
 from relay_pipelines.wire.admin import NewTopic, absent, create_topics, grow_topics
 from relay_pipelines.wire.cluster import LATEST, READ_COMMITTED, ClusterClient
 
 _DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
-_POLL_SECONDS = 0.05
 _QUARANTINE_MESSAGE_BYTES = 95 << 20  # records that are too large for their topic go there; brokers take requests of 100 MiB
 _OWN = (
     NewTopic(checkpoint.TOPIC, checkpoint.PARTITIONS, checkpoint.CONFIGS),
@@ -81,7 +83,7 @@ def _short(survey: Survey) -> dict[str, int]:
     }
 
 
-def create(survey: Survey, replication_factor: int | None, timeout_ms: int, clock: Clock) -> None:
+def create(survey: Survey, replication_factor: int | None, options: CopyOptions, clock: Clock) -> None:
     """Create what is missing, grow what has to follow, and wait until every new topic-partition has a leader that serves.
 
     Raises:
@@ -94,17 +96,17 @@ def create(survey: Survey, replication_factor: int | None, timeout_ms: int, cloc
         )
     wanted, growing = needed(survey), to_grow(survey)
     if wanted:
-        _create(survey, wanted, replication_factor, timeout_ms, clock)
+        _create(survey, wanted, replication_factor, options, clock)
     if growing:
-        with ClusterClient(survey.destination, DestinationError, f"relay-{survey.mirror}", timeout_ms) as client:
-            grow_topics(client, growing)
-            _wait_for_leaders(client, growing, clock, timeout_ms)
+        with ClusterClient(survey.destination, DestinationError, f"relay-{survey.mirror}", options.request_timeout_ms) as client:
+            retry(lambda: grow_topics(client, growing), survey.mirror, options, clock, client)
+            _wait_for_leaders(client, growing, survey.mirror, options, clock)
 
 
-def create_own(survey: Survey, replication_factor: int | None, timeout_ms: int, clock: Clock) -> None:
+def create_own(survey: Survey, replication_factor: int | None, options: CopyOptions, clock: Clock) -> None:
     """Create the topics of checkpoints and ledger, where they are missing."""
     if not survey.checkpoint_ends:
-        _create(survey, _OWN, replication_factor, timeout_ms, clock)
+        _create(survey, _OWN, replication_factor, options, clock)
 
 
 def limits(survey: Survey, source_topic: str) -> Limits:
@@ -142,23 +144,23 @@ def deleted(survey: Survey) -> list[str]:
     ]
 
 
-def _create(survey: Survey, wanted: Sequence[NewTopic], replication_factor: int | None, timeout_ms: int, clock: Clock) -> None:
-    with ClusterClient(survey.destination, DestinationError, f"relay-{survey.mirror}", timeout_ms) as client:
-        # not those that are there, which the user may not be allowed to create
-        create_topics(client, absent(client, wanted), replication_factor)
-        _wait_for_leaders(client, {one.name: one.partitions for one in wanted}, clock, timeout_ms)
+def _create(
+    survey: Survey, wanted: Sequence[NewTopic], replication_factor: int | None, options: CopyOptions, clock: Clock
+) -> None:
+    with ClusterClient(survey.destination, DestinationError, f"relay-{survey.mirror}", options.request_timeout_ms) as client:
+
+        def ask() -> None:
+            # not those that are there, which the user may not be allowed to create
+            create_topics(client, absent(client, wanted), replication_factor)
+
+        retry(ask, survey.mirror, options, clock, client)
+        _wait_for_leaders(client, {one.name: one.partitions for one in wanted}, survey.mirror, options, clock)
 
 
-def _wait_for_leaders(client: ClusterClient, partitions: Mapping[str, int], clock: Clock, timeout_ms: int) -> None:
-    deadline = clock.monotonic() + timeout_ms / 1000
+def _wait_for_leaders(
+    client: ClusterClient, partitions: Mapping[str, int], mirror: str, options: CopyOptions, clock: Clock
+) -> None:
     for topic, count in partitions.items():
-        while True:
-            try:
-                # a broker may be named leader before it knows that it is: an answer to ListOffsets proves that it serves
-                client.list_offsets([TopicPartition(topic, one) for one in range(count)], LATEST, READ_COMMITTED)
-                break
-            except RetriableError:
-                if clock.monotonic() > deadline:
-                    raise
-                client.forget()
-                clock.sleep(_POLL_SECONDS)
+        # a broker may be named leader before it knows that it is: an answer to ListOffsets proves that it serves
+        ask = partial(client.list_offsets, [TopicPartition(topic, one) for one in range(count)], LATEST, READ_COMMITTED)
+        retry(ask, mirror, options, clock, client)

@@ -66,7 +66,7 @@ def _backfill(
     if not lane.topics:
         return
     taken = kafka.survey(lane.mirror, lane.belongs)
-    ranges = ranges_between(taken, *span_ms, kafka.mirror(lane.mirror).copy_options.request_timeout_ms)
+    ranges = ranges_between(taken, *span_ms, kafka.mirror(lane.mirror).copy_options, kafka.clock)
     history = windows.history(context.instance, lane)
     cut = list(Cutter(lane, taken, history, lane.limits, kafka.clock.now_ms()).between(ranges))
     if not cut:

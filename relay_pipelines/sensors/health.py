@@ -29,7 +29,7 @@ def build(name: str, mirror: Mirror) -> dg.SensorDefinition:
     def health(context: dg.SensorEvaluationContext, kafka: KafkaResource) -> dg.SensorResult:
         now, settings = kafka.clock.now_ms() / 1000, kafka.mirror(name)
         try:
-            stored, unknown = survey.stored(name, settings, kafka.clock), ""
+            stored, unknown = survey.stored(name, settings, kafka.clock, patient=False), ""
         except RelayError as error:  # the nodes can be judged all the same, by what they say of each other
             stored, unknown = Stored(), f"; what was copied is not known: {error}"
         states = nodes.probe(name, settings, kafka.clock, stored.quarantined)

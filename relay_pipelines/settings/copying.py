@@ -46,8 +46,6 @@ class Copying(Section):
     """After this time the destination aborts what a dead task left open; its transaction.max.timeout.ms bounds it."""
     request_timeout: Duration = _COPY.request_timeout_ms
     """How long one request may take."""
-    max_attempts: Count = _COPY.max_attempts
-    """How often a range is tried without any progress, the first time included."""
     backoff: Backoff = Backoff()
     """The wait between attempts."""
     max_bytes_per_second: Annotated[PositiveSize, AfterValidator(_not_too_slow)] | None = None
@@ -74,8 +72,8 @@ class Copying(Section):
         ]
         return [(where, text) for holds, where, text in rules if not holds]
 
-    def as_model(self) -> model.CopyOptions:
-        """The value that tasks take."""
+    def as_model(self, give_up_after_ms: int) -> model.CopyOptions:
+        """The value that tasks take; with what the mirror says of all its clusters."""
         return model.CopyOptions(
             chunk_bytes=self.chunk,
             chunk_ms=self.chunk_interval,
@@ -84,7 +82,7 @@ class Copying(Section):
             coalesce_to_bytes=self.coalesce_to,
             transaction_timeout_ms=self.transaction_timeout,
             request_timeout_ms=self.request_timeout,
-            max_attempts=self.max_attempts,
+            give_up_after_ms=give_up_after_ms,
             backoff_min_ms=self.backoff.min,
             backoff_max_ms=self.backoff.max,
             max_bytes_per_second=self.max_bytes_per_second or 0,

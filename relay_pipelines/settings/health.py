@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from relay_pipelines.plan.nodes import Failback
 from relay_pipelines.settings.section import Section
-from relay_pipelines.settings.values import Duration, Retries, Threshold
+from relay_pipelines.settings.values import Duration, Threshold
 
 
 class Health(Section):
@@ -14,8 +14,6 @@ class Health(Section):
     """How often Dagster's health sensor asks every node."""
     request_timeout: Duration = 3_000
     """A node that has not answered by then is down; also in the middle of a copy, if there is another one."""
-    max_retries: Retries = 2
-    """How often a run asks again when no node can be read, or the destination is away; -1 for ever. The wait is copy.backoff."""
     lag_threshold: Threshold | None = None
     """A node that is more records behind the most advanced ones is not healthy; any number when left out."""
     failback: Failback = Failback.NEVER

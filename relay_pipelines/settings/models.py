@@ -33,6 +33,7 @@ from relay_pipelines.settings.values import (
     Location,
     MirrorName,
     Owner,
+    Patience,
     Pattern,
     complaints,
 )
@@ -73,6 +74,8 @@ class Mirror(RecordSettings):
     """Where a topic is taken up that this mirror has never copied: earliest, latest, a timestamp, offsets or a group's."""
     on_data_loss: OnDataLoss = OnDataLoss.FAIL
     """When records, or their copies, are gone: fail, or continue behind the gap, which the ledger and a failed check tell of."""
+    give_up_after: Patience = model.CopyOptions().give_up_after_ms
+    """How long runs, tasks and commands try again when a cluster does not answer and nothing moves; -1 for ever."""
     copying: Copying = Field(default=Copying(), alias="copy")
     """How records are copied."""
     owners: tuple[Owner, ...] = ()
@@ -138,7 +141,7 @@ class Mirror(RecordSettings):
         said: dict[str, RecordSettings] = defaultdict(lambda: self, dict.fromkeys(over.model_fields_set, over))
         transform = said["transform"].transform
         return model.Handling(
-            options=self.copying.with_over(over.copying).as_model() if over.copying else None,
+            options=self.copying.with_over(over.copying).as_model(self.give_up_after) if over.copying else None,
             filters=tuple(one.spec for one in said["filters"].filters if one.applies_to(topic)),
             where=said["where"].where or "",
             transform=transform.spec if transform else None,
@@ -154,7 +157,7 @@ class Mirror(RecordSettings):
     @property
     def copy_options(self) -> model.CopyOptions:
         """How tasks copy."""
-        return self.copying.as_model()
+        return self.copying.as_model(self.give_up_after)
 
 
 class Metrics(Section):

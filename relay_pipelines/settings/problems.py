@@ -36,6 +36,10 @@ _WANTED = {
     "enum": "{expected}",
     "expected": "{what}",
 }
+# keys of earlier versions, with the section they were in
+_REPLACED: dict[Location, str] = dict.fromkeys(
+    (("copy", "max_attempts"), ("health", "max_retries")), "use give_up_after of the mirror, a duration"
+)
 _KINDS = {
     dict: "a mapping",
     list: "a list",
@@ -92,7 +96,7 @@ def _problems(detail: ErrorDetails, root: type[BaseModel], written: Any) -> Iter
     if kind == "complaints":
         yield from ((location + where, text) for where, text in detail["ctx"]["found"])
     elif kind == "extra_forbidden":
-        remedy = nearest(str(location[-1]), _valid_keys(root, location[:-1]), "keys")
+        remedy = _REPLACED.get(location[-2:]) or nearest(str(location[-1]), _valid_keys(root, location[:-1]), "keys")
         yield location, f"unknown key; {remedy}"
     elif kind == "missing":
         yield location, "is missing"

@@ -105,14 +105,14 @@ def _whole_number(value: object) -> int:
     raise expected("a whole number")
 
 
-def _retries(value: object) -> int:
-    """-1 for ever."""
-    if value in {-1, "-1"} and not isinstance(value, bool):
+def _patience_ms(value: object) -> int:
+    """A duration, or -1 for ever."""
+    if value in (-1, "-1"):
         return -1
     try:
-        return _whole_number(value)
+        return _positive(duration_ms(value))
     except PydanticCustomError:
-        raise expected("a whole number, or -1 for ever") from None
+        raise expected("a duration such as 500ms, 3s or 5m, or -1 for ever") from None
 
 
 def host_port(value: str) -> str:
@@ -222,7 +222,7 @@ Duration = Annotated[int, BeforeValidator(duration_ms), AfterValidator(_positive
 Text = Annotated[str, AfterValidator(_not_empty)]
 Secret = Annotated[SecretStr, AfterValidator(_not_empty_secret)]
 Threshold = Annotated[int, BeforeValidator(_whole_number), AfterValidator(_not_negative)]
-Retries = Annotated[int, BeforeValidator(_retries)]
+Patience = Annotated[int, BeforeValidator(_patience_ms)]
 Count = Annotated[int, BeforeValidator(_whole_number), AfterValidator(_positive)]
 HostPort = Annotated[str, AfterValidator(host_port)]
 Endpoint = Annotated[str, AfterValidator(_endpoint)]

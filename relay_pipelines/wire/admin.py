@@ -138,14 +138,14 @@ def create_topics(
 
 
 def grow_topics(client: ClusterClient, partitions: Mapping[str, int], *, validate_only: bool = False) -> None:
-    """Add partitions to topics until they have so many.
+    """Add partitions to topics until they have so many; one that has as many, or more, is left as it is.
 
     Args:
         validate_only: only find out whether they could be added.
 
     Raises:
         PermissionDeniedError: the user may not alter them.
-        RelayError: the cluster refuses, by policy or because a topic has more already.
+        RelayError: the cluster refuses, by policy for instance.
     """
     if not partitions:
         return
@@ -154,7 +154,8 @@ def grow_topics(client: ClusterClient, partitions: Mapping[str, int], *, validat
         for name, count in partitions.items()
     ]
     request = CreatePartitionsRequest(topics=wanted, timeout_ms=client.timeout_ms, validate_only=validate_only)
-    _raise_for(client, client.call_any(request, 1).results, "CreatePartitions", "Alter on the topic")
+    results = client.call_any(request, 1).results
+    _raise_for(client, results, "CreatePartitions", "Alter on the topic", tolerated=failures.INVALID_PARTITIONS)
 
 
 def alter_topic_configs(

@@ -47,7 +47,7 @@ def authenticate(connection: Caller, security: Security, tokens: TokenProvider) 
     mechanism = get_sasl_mechanism(security.mechanism)(
         security_protocol="SASL_SSL",  # only keeps the mechanism from logging a warning; the user chose the protocol
         sasl_mechanism=security.mechanism,
-        sasl_plain_username=security.username,
+        sasl_plain_username=_as_sent(security),
         sasl_plain_password=security.password,
         sasl_oauth_token_provider=tokens,
     )
@@ -61,6 +61,13 @@ def authenticate(connection: Caller, security: Security, tokens: TokenProvider) 
         except ValueError as error:
             raise _refused(connection, security, str(error)) from error
     return step.session_lifetime_ms / 1000 or math.inf
+
+
+def _as_sent(security: Security) -> str | None:
+    """Return the user name as the mechanism sends it: SCRAM escapes "=" and ",", which separate its fields (RFC 5802, 5.1)."""
+    if security.username and str(security.mechanism).startswith("SCRAM"):
+        return security.username.replace("=", "=3D").replace(",", "=2C")
+    return security.username
 
 
 def _refused(connection: Caller, security: Security, said: str) -> RelayError:

@@ -115,7 +115,7 @@ def wrap(plain: socket.socket, security: Security, host: str, where: str) -> soc
     if not security.protocol.endswith("SSL"):
         return plain
     try:
-        return TlsSocket(plain, _context(security), host)
+        return TlsSocket(plain, _context(security, _stamps(security)), host)
     except ssl.SSLEOFError:
         raise  # says nothing of certificates, and may pass
     except ssl.SSLCertVerificationError as error:
@@ -149,8 +149,22 @@ def refusal(error: OSError, security: Security, where: str) -> PermissionDeniedE
     )
 
 
-@functools.lru_cache(maxsize=32)
-def _context(security: Security) -> ssl.SSLContext:
+def _stamps(security: Security) -> tuple[tuple[int, int, int] | None, ...]:
+    """Return inode, size and modification time of every file that a context is made from; a rotated file differs in one."""
+    authorities = security.ca_location or ssl.get_default_verify_paths().cafile
+    return tuple(_stamp(one) for one in (authorities, security.certificate_location, security.key_location) if one)
+
+
+def _stamp(location: str) -> tuple[int, int, int] | None:
+    try:
+        found = Path(location).stat()
+    except OSError:
+        return None  # reading the file fails as well, and says why
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+@functools.lru_cache(maxsize=32)  # the system's authorities take 30 ms to load
+def _context(security: Security, _stamps: tuple[tuple[int, int, int] | None, ...]) -> ssl.SSLContext:
     if security.ca_location:
         _require(security.ca_location, b"CERTIFICATE-----", "security.ca_location", "the authorities to trust")
     try:

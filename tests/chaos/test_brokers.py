@@ -25,7 +25,7 @@ def own_source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedClu
 
 def patient(mirror: Mirror) -> Mirror:
     """A broker takes its time to start on a busy machine; what is tested is that the task goes on, not how long it waits."""
-    mirror.options = dataclasses.replace(mirror.options, max_attempts=200, backoff_max_ms=500)
+    mirror.options = dataclasses.replace(mirror.options, give_up_after_ms=-1, backoff_max_ms=500)
     return mirror
 
 

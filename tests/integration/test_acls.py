@@ -28,14 +28,14 @@ from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.driver import configs, permissions, planning, survey, topics
 from relay_pipelines.embedded import EmbeddedCluster, Listener
 from relay_pipelines.errors import PermissionDeniedError
-from relay_pipelines.model import Cluster, CopyJob, TopicPartition
+from relay_pipelines.model import Cluster, CopyJob, CopyOptions, TopicPartition
 from relay_pipelines.settings import Mirror
 from tests import independent
 from tests.copying import KEPT
 from tests.independent import Record, client, configure, until, write
 
 CLOCK = SystemClock()
-TIMEOUT_MS = 10_000
+OPTIONS = CopyOptions(request_timeout_ms=10_000)
 PASSWORD = "correct-horse"
 NAMES = ("ann", "bob", "eve", "relay")
 ORDERS, OTHER = "shop.orders", "shop.other"
@@ -111,7 +111,7 @@ class Guarded:
             independent.create(self.source.cluster(Listener.PLAINTEXT), topic, 1, KEPT)
             write(self.source.cluster(Listener.PLAINTEXT), TopicPartition(topic, 0), [Record(None, b"first")])
         taken = survey.take("m", Mirror.model_validate(self.mirror(ORDERS)), CLOCK)
-        topics.create(taken, None, TIMEOUT_MS, CLOCK)
+        topics.create(taken, None, OPTIONS, CLOCK)
         ranges = planning.plan(taken, Mirror.model_validate(self.mirror()).start.policy).ranges
         assert [one.error for one in copy_ranges(CopyJob("m", "run", taken.node, taken.destination), ranges)] == [""]
 
@@ -239,7 +239,7 @@ def test_who_lacks_a_permission_is_told_which(guarded: Guarded, capsys: pytest.C
     taken = survey.take("m", mirror, CLOCK)
     remedy = f"grant the user AlterConfigs on topic copy.{ORDERS}"
     with pytest.raises(PermissionDeniedError, match=f"; {remedy}$"):
-        configs.follow(taken, TIMEOUT_MS, CLOCK)
+        configs.follow(taken, OPTIONS, CLOCK)
     assert remedy in [error.remedy for error in permissions.lacking(taken, mirror, CLOCK)], "known before a run"
 
 

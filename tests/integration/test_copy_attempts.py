@@ -86,11 +86,24 @@ def test_a_fingerprint_is_never_that_of_a_record_not_committed(mirror: Mirror, m
     mirror.assert_equal()
 
 
-def test_patience_is_counted_from_the_last_progress(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A range that fails again and again, but gets on between, is not given up; one that does not is, after its time."""
+class SleepingClock(SystemClock):
+    """Time passes by waiting alone, at once."""
+
+    def __init__(self) -> None:
+        self.slept = 0.0
+
+    def monotonic(self) -> float:
+        return self.slept
+
+    def sleep(self, seconds: float) -> None:
+        self.slept += seconds
+
+
+def test_time_is_counted_from_the_last_progress(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A range that fails again and again, but gets on between, is not given up; one that does not is, when its time is over."""
     mirror.write(*(numbered(10, 1000, first) for first in range(0, 60, 10)))
-    mirror.with_options(chunk_bytes=1, give_up_after_ms=1000, backoff_min_ms=300, backoff_max_ms=300)
-    passes = 0
+    mirror.with_options(chunk_bytes=1, give_up_after_ms=1_000, backoff_min_ms=600)
+    clock, passes = SleepingClock(), 0
 
     def every_other(point: Point) -> None:
         nonlocal passes
@@ -99,8 +112,10 @@ def test_patience_is_counted_from_the_last_progress(mirror: Mirror, monkeypatch:
             raise DestinationError("made to fail")
 
     monkeypatch.setattr(transaction, "reach", every_other)
-    assert mirror.try_copy(0, 50).status is Status.DONE
-    passes = 0
+    (outcome,) = copy_ranges(mirror.job, [mirror.range(0, 50)], clock)
+    assert outcome.status is Status.DONE
+    assert clock.slept > 2, "longer than it would wait without progress"
+    clock.slept, passes = 0.0, 0
 
     def always(point: Point) -> None:
         nonlocal passes
@@ -109,7 +124,8 @@ def test_patience_is_counted_from_the_last_progress(mirror: Mirror, monkeypatch:
             raise DestinationError("made to fail")
 
     monkeypatch.setattr(transaction, "reach", always)
-    outcome = mirror.try_copy(0, 60)
+    (outcome,) = copy_ranges(mirror.job, [mirror.range(0, 60)], clock)
     assert (outcome.status, outcome.error, outcome.next_offset) == (Status.FAILED, "made to fail", 50)
-    assert 3 <= passes <= 6
+    assert clock.slept == pytest.approx(1, abs=0.1)
+    assert passes > 1
     assert len(mirror.copied()) == 50

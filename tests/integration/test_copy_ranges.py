@@ -162,7 +162,7 @@ def test_two_ranges_in_one_task(source_cluster: EmbeddedCluster, destination_clu
 def test_a_topic_that_is_gone_does_not_stop_the_others(mirror: Mirror) -> None:
     """A range whose topic does not exist fails in one line that names it; the ranges behind it are copied."""
     mirror.write(numbered(20))
-    mirror.with_options(max_attempts=2)
+    mirror.with_options(give_up_after_ms=500)
     gone = TopicPartition(f"{mirror.topic}-gone", 0)
     missing = replace(mirror.range(), source=OffsetRange(gone, 0, 5))
     first, second = copy_ranges(mirror.job, [missing, mirror.range()])

@@ -62,7 +62,7 @@ class Question:
 
     def between(self, since: int, until: int | None) -> list[tuple[int, int]]:
         """The offsets of a time span, by partition."""
-        ranges = dates.ranges_between(self.survey(), since, until, 5_000)
+        ranges = dates.ranges_between(self.survey(), since, until, self.mirror().copy_options, CLOCK)
         assert [one.topic_partition for one in ranges] == [self.first, self.second]
         return [(one.start, one.end) for one in ranges]
 

@@ -34,6 +34,21 @@ CLOCK = SystemClock()
 DOWN = "127.0.0.1:1"
 
 
+class Sleeping(SystemClock):
+    """Time passes by waiting alone, at once."""
+
+    def __init__(self) -> None:
+        self.waits: list[float] = []
+        self._now = 0.0
+
+    def monotonic(self) -> float:
+        return self._now
+
+    def sleep(self, seconds: float) -> None:
+        self.waits.append(seconds)
+        self._now += seconds
+
+
 class Halting(SystemClock):
     """Halts the copy in its middle, before a commit, until it may go on."""
 
@@ -198,7 +213,7 @@ def test_a_rebuilt_node_is_compared(pair: Pair) -> None:
         taken = pair.survey()
         assert taken.node.name == "a"
         ranges = planning.plan(taken, StartPolicy.EARLIEST).ranges
-        options = CopyOptions(max_attempts=1)
+        options = CopyOptions(give_up_after_ms=0)
         (outcome,) = copy_ranges(
             CopyJob(taken.mirror, "run", taken.node, pair.destination, options, "", taken.other_nodes), ranges
         )
@@ -257,30 +272,28 @@ def test_a_diverged_node_is_kept_out_until_it_is_cleared(pair: Pair, local_sessi
 
 
 def test_nobody_can_be_read(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
-    """One line names every node and its own error, after as many retries as are allowed; the copy's backoff is the wait."""
-    waits: list[float] = []
-
-    class Impatient(SystemClock):
-        def sleep(self, seconds: float) -> None:
-            waits.append(seconds)
-
-    mirror = pair.mirror(max_retries=4)
+    """One line names every node and its own error, when the time is over; the copy's backoff is the wait."""
+    clock = Sleeping()
+    mirror = pair.mirror()
     nodes = tuple(one.model_copy(update={"bootstrap_servers": (DOWN,)}) for one in mirror.source.nodes)
     nobody = mirror.model_copy(update={"source": mirror.source.model_copy(update={"nodes": nodes})})
     with pytest.raises(SourceError) as caught:
-        survey.take("nobody", nobody, Impatient())
+        survey.take("nobody", nobody, clock)
     line = str(caught.value)
     assert line.startswith("no node of the source can be read: a: ")
     assert "; b: " in line
     assert line.count("cannot be reached") == 2
     assert caught.value.exit_code == 1
-    assert len(waits) == 4
-    assert all(0.1 * 2**n <= wait <= 0.1 * 2**n + 0.1 for n, wait in enumerate(waits)), waits
-    assert [record.message.endswith("s") and "trying again in" in record.message for record in caplog.records] == [True] * 4
-    waits.clear()
+    assert sum(clock.waits) == pytest.approx(60)
+    assert all(min(5, 0.1 * 2**n) <= wait <= min(5, 0.1 * 2**n) + 0.1 for n, wait in enumerate(clock.waits[:-1])), clock.waits
+    assert {record.message for record in caplog.records} == {f"nobody: {line}; still trying"}
+    assert 60 / 10 < len(caplog.records) <= 60 / 5
+    clock.waits.clear()
+    caplog.clear()
     with pytest.raises(SourceError):
-        survey.take("nobody", nobody, Impatient(), patient=False)
-    assert not waits
+        survey.take("nobody", nobody, clock, patient=False)
+    assert sum(clock.waits) == pytest.approx(5)
+    assert not caplog.records
 
 
 def test_a_mirror_may_begin_anywhere(pair: Pair) -> None:

@@ -19,14 +19,14 @@ from relay_pipelines.driver.result import RunResult
 from relay_pipelines.driver.run import run
 from relay_pipelines.driver.survey import Survey
 from relay_pipelines.embedded import EmbeddedCluster
-from relay_pipelines.model import Cluster, CopyJob, TopicPartition
+from relay_pipelines.model import Cluster, CopyJob, CopyOptions, TopicPartition
 from relay_pipelines.settings import Mirror
 from relay_pipelines.wire.admin import ConfigValue
 from tests.copying import KEPT, ensure_homes
 from tests.independent import Record, client, configure, create, delete, until, write
 
 CLOCK = SystemClock()
-TIMEOUT_MS = 10_000
+OPTIONS = CopyOptions(request_timeout_ms=10_000)
 
 
 def no_spark() -> NoReturn:
@@ -62,7 +62,7 @@ class Followed:
         """As tasks do."""
         mirror = Mirror.model_validate(self.mirror())
         taken = self.surveyed()
-        topics.create(taken, None, TIMEOUT_MS, CLOCK)
+        topics.create(taken, None, OPTIONS, CLOCK)
         ranges = planning.plan(taken, mirror.start.policy).ranges
         outcomes = list(copy_ranges(CopyJob(taken.mirror, "run", taken.node, taken.destination), ranges))
         assert [one.error for one in outcomes] == [""]
@@ -145,7 +145,7 @@ def test_the_copy_is_cut_by_the_limit_as_it_is_then(followed: Followed) -> None:
     until(followed.differences, "the configuration")
     taken = followed.surveyed()
     assert topics.limits(taken, followed.topic).max_message_bytes == 2_000_000
-    after, _ = configs.follow(taken, TIMEOUT_MS, CLOCK)
+    after, _ = configs.follow(taken, OPTIONS, CLOCK)
     assert topics.limits(after, followed.topic).max_message_bytes == 3_000_000
     configure(followed.source, ResourceType.TOPIC, followed.topic, max_message_bytes=1_500_000)
     until(lambda: followed.surveyed().source_configs[followed.topic]["max.message.bytes"].value == "1500000", "the configuration")
@@ -161,7 +161,7 @@ def test_topics_of_others_are_left_alone(followed: Followed) -> None:
     (found,) = configs.differences(taken)
     assert (found.topic, found.is_ours) == (f"copy.{other}", False)
     assert found.remedy(sync=True) == "it is left alone until the mirror has copied to the topic"
-    assert configs.follow(taken, TIMEOUT_MS, CLOCK) == (taken, [])
+    assert configs.follow(taken, OPTIONS, CLOCK) == (taken, [])
     configure(followed.source, ResourceType.TOPIC, followed.topic, segment_ms=5_000_000)
     until(lambda: "segment.ms" in followed.differences(), "the configuration")
     assert [one.key for one in followed.run(sync_configs=True).reconfigured] == ["segment.ms"]

@@ -11,14 +11,14 @@ from relay_pipelines.driver import planning, survey, topics
 from relay_pipelines.driver.survey import Survey
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import RelayError
-from relay_pipelines.model import Cluster, CopyJob, TopicPartition
+from relay_pipelines.model import Cluster, CopyJob, CopyOptions, TopicPartition
 from relay_pipelines.plan.windows import StartPolicy
 from relay_pipelines.settings import Mirror
 from tests.copying import KEPT, ensure_homes, settled_end
 from tests.independent import Record, client, create, records_of, until, write
 
 CLOCK = SystemClock()
-TIMEOUT_MS = 10_000
+OPTIONS = CopyOptions(request_timeout_ms=10_000)
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def surveyed(clusters: tuple[Cluster, Cluster], topic: str) -> Survey:
 
 
 def copy(taken: Survey) -> None:
-    topics.create(taken, None, TIMEOUT_MS, CLOCK)
+    topics.create(taken, None, OPTIONS, CLOCK)
     ranges = planning.plan(taken, StartPolicy.LATEST).ranges
     outcomes = list(copy_ranges(CopyJob(taken.mirror, "run", taken.node, taken.destination), ranges))
     assert [one.error for one in outcomes] == [""] * len(outcomes)
@@ -90,4 +90,4 @@ def test_topics_of_others_are_left_alone(clusters: tuple[Cluster, Cluster], topi
     taken = surveyed(clusters, topic_name)
     assert topics.to_grow(taken) == {}
     with pytest.raises(RelayError, match="has fewer partitions at the destination than its records need; add partitions to it"):
-        topics.create(taken, None, TIMEOUT_MS, CLOCK)
+        topics.create(taken, None, OPTIONS, CLOCK)

@@ -61,12 +61,13 @@ def written(cluster: Cluster) -> dict[str, Any]:
     }
 
 
-def configured(folder: Path, topic: str, destination: Cluster, *nodes: Cluster, **health: object) -> settings.Mirror:
+def configured(folder: Path, topic: str, destination: Cluster, *nodes: Cluster, give_up_after: object = "60s") -> settings.Mirror:
     """A mirror of one topic, read from its file."""
     path = folder / "relay.yaml"
     names = ("one", "two")
     mirror = {
-        "source": {"nodes": [{"name": name} | written(node) for name, node in zip(names, nodes, strict=False)], "health": health},
+        "source": {"nodes": [{"name": name} | written(node) for name, node in zip(names, nodes, strict=False)]},
+        "give_up_after": give_up_after,
         "destination": written(destination),
         "topics": {"allow": [topic], "rename": "{topic}-copy"},
     }
@@ -287,7 +288,7 @@ def test_a_wrong_password_is_not_waited_for(guarded: EmbeddedCluster, topic: str
     way = guarded.cluster(Listener.SASL_PLAINTEXT, username="owner")
     locked = replace(way, security=replace(way.security, password="wrong-horse"))
     nodes = {"the only node": [locked], "both nodes": [locked, locked], "destination": [way]}[wrong]
-    mirror = configured(tmp_path, topic, locked if wrong == "destination" else way, *nodes, max_retries=-1)
+    mirror = configured(tmp_path, topic, locked if wrong == "destination" else way, *nodes, give_up_after=-1)
     with pytest.raises(PermissionDeniedError, match="refused user 'owner'") as caught:
         survey.take(MIRROR, mirror, Untiring())
     assert caught.value.exit_code == 1
@@ -298,8 +299,8 @@ def test_another_node_is_read(guarded: EmbeddedCluster, topic: str, tmp_path: Pa
     """One node's wrong password keeps nobody from the other one; beside one that is away, it is the other that is waited for."""
     way = guarded.cluster(Listener.SASL_PLAINTEXT, username="owner")
     locked = replace(way, security=replace(way.security, password="wrong-horse"))
-    taken = survey.take(MIRROR, configured(tmp_path, topic, way, locked, way, max_retries=-1), Untiring())
+    taken = survey.take(MIRROR, configured(tmp_path, topic, way, locked, way, give_up_after=-1), Untiring())
     assert taken.node.name == "two"
     away = replace(way, bootstrap_servers=("127.0.0.1:1",))
     with pytest.raises(SourceError, match=r"one: .* refused user 'owner' .*two: .* cannot be reached"):
-        survey.take(MIRROR, configured(tmp_path, topic, way, locked, away, max_retries=0), Untiring())
+        survey.take(MIRROR, configured(tmp_path, topic, way, locked, away, give_up_after="1ms"), Untiring())

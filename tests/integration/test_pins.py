@@ -107,7 +107,7 @@ def test_many_to_one(pinned: Pinned) -> None:
     """One partition gets the records of all, each source's in order; one task copies them, and the counts close."""
     taken = pinned.survey()
     assert topics.missing(taken)[0].partitions == 4
-    topics.create(taken, None, 10_000, CLOCK)
+    topics.create(taken, None, OPTIONS, CLOCK)
     groups = pack(planning.plan(taken, StartPolicy.EARLIEST).ranges, slots=4)
     assert [len(group) for group in groups] == [4]
     outcomes = list(copy_ranges(pinned.job(taken), groups[0]))
@@ -120,7 +120,7 @@ def test_many_to_one(pinned: Pinned) -> None:
 def test_chunks_within_each_other_are_told_apart(pinned: Pinned) -> None:
     """Two runs at the same time write to the partition in turns: each record is still counted for the source it is of."""
     taken = pinned.survey()
-    topics.create(taken, None, 10_000, CLOCK)
+    topics.create(taken, None, OPTIONS, CLOCK)
     ranges = planning.plan(taken, StartPolicy.EARLIEST).ranges
     # a batch at a time, and slowly
     slow = pinned.job(taken, CopyOptions(coalesce_below_bytes=0, request_timeout_ms=10_000, max_bytes_per_second=3_000))

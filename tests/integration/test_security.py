@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, AdminClient, ResourcePatternType, ResourceType
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
 from kafka.protocol.metadata import MetadataRequest
 
 from relay_pipelines.copy import checkpoint, ledger
@@ -13,9 +25,9 @@ from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.copy.transaction import transactional_id
 from relay_pipelines.embedded import EmbeddedCluster, Listener
 from relay_pipelines.embedded.certificates import Certificates
-from relay_pipelines.embedded.listeners import MECHANISMS
+from relay_pipelines.embedded.listeners import MECHANISMS, SCRAM
 from relay_pipelines.embedded.ports import free_ports
-from relay_pipelines.errors import SourceError
+from relay_pipelines.errors import PermissionDeniedError, SourceError
 from relay_pipelines.model import Cluster, Outcome, Status, TopicPartition
 from relay_pipelines.wire.cluster import ClusterClient
 from relay_pipelines.wire.connection import Connection
@@ -193,6 +205,20 @@ def test_a_wrong_password(
     assert "wrong-horse" not in outcome.error
 
 
+@pytest.mark.parametrize("mechanism", SCRAM)
+def test_a_user_name_with_commas_and_equals_signs(guarded: EmbeddedCluster, mirror: Mirror, mechanism: str) -> None:
+    """SCRAM separates its fields by both, and escapes them in a name (RFC 5802)."""
+    user = "CN=relay=3D,O=eu"
+    kind = ScramMechanism[mechanism.replace("-", "_")]
+    credential = UserScramCredentialUpsertion(user, ScramCredentialInfo(kind, 4096), PASSWORD.encode())
+    admin = AdminClient(independent.client(mirror.source))
+    admin.alter_user_scram_credentials([credential])[user].result(30)
+    grant(mirror, user)
+    way = guarded.cluster(Listener.SASL_PLAINTEXT, mechanism=mechanism)
+    outcome = copy_as(mirror, replace(way, security=replace(way.security, username=user, password=PASSWORD)))
+    assert (outcome.error, outcome.records) == ("", 20)
+
+
 def test_a_node_that_refuses_is_left_for_good(guarded: EmbeddedCluster, mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
     """A node with a wrong password is asked once; the copy goes on from another one, whatever becomes of the first."""
     right = replace(guarded.cluster(), name="right")
@@ -257,7 +283,7 @@ def test_a_token_endpoint_that_gives_no_good_token(
     way = way_in(guarded, Listener.SASL_PLAINTEXT, OAUTHBEARER, tokens)
     tokens.answer = answer
     for asked in (1, 2):
-        outcome = copy_as(mirror.with_options(max_attempts=1), way, mirror.destination)
+        outcome = copy_as(mirror.with_options(give_up_after_ms=0), way, mirror.destination)
         assert_refused(mirror, outcome, kind)
         assert said in outcome.error
         assert len(tokens.asked) == asked
@@ -268,7 +294,9 @@ def test_a_token_endpoint_that_is_away(guarded: EmbeddedCluster, mirror: Mirror,
     way = way_in(guarded, Listener.SASL_PLAINTEXT, OAUTHBEARER, tokens)
     url = f"http://127.0.0.1:{free_ports(1)[0]}/token"
     outcome = copy_as(
-        mirror.with_options(max_attempts=2), replace(way, security=replace(way.security, token_endpoint=url)), mirror.destination
+        mirror.with_options(give_up_after_ms=500),
+        replace(way, security=replace(way.security, token_endpoint=url)),
+        mirror.destination,
     )
     assert_refused(mirror, outcome, "SourceError")
     assert f"token endpoint {url} cannot be reached: Connection refused; check security.token_endpoint" in outcome.error
@@ -306,6 +334,45 @@ def test_a_certificate_that_the_broker_does_not_know(guarded: EmbeddedCluster, m
 
 
 @pytest.mark.parametrize(
+    ("rotated", "refused"),
+    [
+        (("ca_location",), "its certificate is not trusted"),
+        (("certificate_location", "key_location"), "refused the client certificate"),
+    ],
+)
+def test_the_next_connection_uses_rotated_files(
+    guarded: EmbeddedCluster, stranger: Certificates, tmp_path: Path, rotated: tuple[str, ...], refused: str
+) -> None:
+    """A process that has used the files before reads them again once they were replaced, and once they are back."""
+    way = guarded.cluster(Listener.SASL_SSL, client_certificate=True)
+    known = guarded.certificates
+    files = {
+        "ca_location": (known.authority, stranger.authority),
+        "certificate_location": (known.client_certificate, stranger.client_certificate),
+        "key_location": (known.client_key, stranger.client_key),
+    }
+    own = {key: str(shutil.copy(right, tmp_path / key)) for key, (right, _) in files.items()}
+    way = replace(way, security=replace(way.security, **own))
+
+    def rotate(generation: int) -> None:
+        for key in rotated:
+            fresh = tmp_path / "fresh"
+            fresh.write_bytes(files[key][generation].read_bytes())
+            fresh.replace(own[key])
+
+    def connect() -> None:
+        with ClusterClient(way, SourceError) as client:
+            client.metadata([])
+
+    connect()
+    rotate(1)
+    with pytest.raises(PermissionDeniedError, match=refused):
+        connect()
+    rotate(0)
+    connect()
+
+
+@pytest.mark.parametrize(
     ("protocol", "listener", "kind"),
     [
         (Listener.PLAINTEXT, Listener.SSL, "UnsupportedError"),
@@ -322,7 +389,7 @@ def test_a_protocol_that_does_not_fit_the_listener(
 ) -> None:
     """The one line names the broker and sends its reader to security.protocol."""
     way = replace(guarded.cluster(protocol), bootstrap_servers=guarded.address(listener))
-    outcome = copy_as(mirror.with_options(max_attempts=1), mirror.source, way)
+    outcome = copy_as(mirror.with_options(give_up_after_ms=0), mirror.source, way)
     assert_refused(mirror, outcome, kind)
     assert guarded.address(listener)[0] in outcome.error
     assert "security.protocol" in outcome.error

@@ -86,7 +86,7 @@ def test_nothing_left_to_do(local_session: Any, mirror: Mirror) -> None:
 def test_failure_is_an_outcome(local_session: Any, mirror: Mirror) -> None:
     """What goes wrong in a task reaches the driver as an outcome with one line, not as Spark's stack trace."""
     job, ranges = mirror.job()
-    missing = dataclasses.replace(job, options=dataclasses.replace(job.options, max_attempts=2))
+    missing = dataclasses.replace(job, options=dataclasses.replace(job.options, give_up_after_ms=500))
     ranges = [dataclasses.replace(ranges[0], destination=dataclasses.replace(ranges[0].destination, topic="missing")), ranges[1]]
     first, second = submit(local_session, missing, [[one] for one in ranges], "failing")
     assert first.status is Status.FAILED

@@ -91,7 +91,7 @@ class TestAccepted:
     def test_copy_options_come_in_bytes_and_milliseconds(self, write):
         options = {
             "chunk": "64MiB", "chunk_interval": "500ms", "fetch_max": 1000, "coalesce_below": 0, "coalesce_to": "1.5 KiB",
-            "transaction_timeout": "5m", "request_timeout": "3s", "max_attempts": 3, "backoff": {"min": "1s", "max": "1m"},
+            "transaction_timeout": "5m", "request_timeout": "3s", "backoff": {"min": "1s", "max": "1m"},
         }  # fmt: skip
         assert load(write(changed({"mirrors/orders/copy": options}))).mirror("orders").copy_options == model.CopyOptions(
             chunk_bytes=64 << 20,
@@ -101,10 +101,19 @@ class TestAccepted:
             coalesce_to_bytes=1536,
             transaction_timeout_ms=300_000,
             request_timeout_ms=3_000,
-            max_attempts=3,
             backoff_min_ms=1_000,
             backoff_max_ms=60_000,
         )
+
+    @pytest.mark.parametrize(("written", "patience_ms"), [("2s", 2_000), (-1, -1), ("-1", -1), (None, 60_000)])
+    def test_patience_holds_for_all_topics_of_a_mirror(self, write, written, patience_ms):
+        """Topics with settings of their own have that of the mirror, too."""
+        overrides = {"one": {"copy": {"chunk": "1MiB"}}}
+        mirror = load(
+            write(changed({"mirrors/orders/give_up_after": written, "mirrors/orders/topics": {"overrides": overrides}}))
+        ).mirror("orders")
+        assert mirror.copy_options.give_up_after_ms == patience_ms
+        assert mirror.handling("one").options.give_up_after_ms == patience_ms
 
     @pytest.mark.parametrize(
         ("written", "size"),
@@ -362,9 +371,24 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         "a key that resembles none",
         {"@/health": {}},
         (
-            "@.health: unknown key; valid keys: copy, destination, filters, lanes, on_data_loss, on_record_error,"
+            "@.health: unknown key; valid keys: copy, destination, filters, give_up_after, lanes, on_data_loss, on_record_error,"
             " owners, select, source, start, topics, transform, where, window"
         ),
+    ),
+    (
+        "a count of attempts",
+        {"@/copy/max_attempts": 10},
+        "@.copy.max_attempts: unknown key; use give_up_after of the mirror, a duration",
+    ),
+    (
+        "a count of attempts for some topics",
+        {"@/topics/overrides": {"a": {"copy": {"max_attempts": 10}}}},
+        "@.topics.overrides.a.copy.max_attempts: unknown key; use give_up_after of the mirror, a duration",
+    ),
+    (
+        "a count of retries",
+        {"@/source/health": {"max_retries": 2}},
+        "@.source.health.max_retries: unknown key; use give_up_after of the mirror, a duration",
     ),
     ("the attribute's name instead of the key's", {"@/copying": {}}, "@.copying: unknown key; did you mean 'copy'?"),
     # missing keys
@@ -397,11 +421,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ),
     (
         "true for a count: pydantic would take 1",
-        {"@/copy/max_attempts": True},
-        "@.copy.max_attempts: expected a whole number, got true",
+        {"@/copy/parallelism": True},
+        "@.copy.parallelism: expected a whole number, got true",
     ),
-    ("half an attempt", {"@/copy/max_attempts": 1.5}, "@.copy.max_attempts: expected a whole number, got 1.5"),
-    ("no attempt", {"@/copy/max_attempts": 0}, "@.copy.max_attempts: expected more than zero, got 0"),
+    ("half a task", {"@/copy/parallelism": 1.5}, "@.copy.parallelism: expected a whole number, got 1.5"),
+    ("no task", {"@/copy/parallelism": 0}, "@.copy.parallelism: expected more than zero, got 0"),
     ("no replica", {"@/destination/replication_factor": 0}, "@.destination.replication_factor: expected more than zero, got 0"),
     (
         "more replicas than an int16 holds",
@@ -418,6 +442,9 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         {"@/copy/request_timeout": "0.5ms"},
         f"@.copy.request_timeout: {DURATION}, got '0.5ms': a fraction of the smallest unit",
     ),
+    ("no patience", {"@/give_up_after": "0s"}, f"@.give_up_after: {DURATION}, or -1 for ever, got '0s'"),
+    ("less than no patience", {"@/give_up_after": -2}, f"@.give_up_after: {DURATION}, or -1 for ever, got -2"),
+    ("patience that is a list", {"@/give_up_after": ["60s"]}, f"@.give_up_after: {DURATION}, or -1 for ever, got a list"),
     (
         "a duration that wraps an int32",
         {"@/copy/request_timeout": "25d"},

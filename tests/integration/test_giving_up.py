@@ -1,0 +1,132 @@
+"""How long a cluster that does not answer is waited for, how quietly, and when not at all."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from relay_pipelines import settings
+from relay_pipelines.copy.clock import SystemClock
+from relay_pipelines.driver import planning, survey
+from relay_pipelines.driver.run import run
+from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.errors import SourceError
+from relay_pipelines.model import Cluster, TopicPartition
+from tests.commands import RELAY, configured, environment, error_line, mirror, relay
+from tests.copying import KEPT, ensure_homes, numbered
+from tests.independent import client, create, records_of, write
+
+AWAY = Cluster("away", ("127.0.0.1:1",))
+QUIET_SECONDS = 5.0
+
+
+@pytest.fixture
+def filled(own_cluster: EmbeddedCluster, topic_name: str) -> TopicPartition:
+    """A topic with ten records."""
+    at = TopicPartition(topic_name, 0)
+    create(own_cluster.cluster(), topic_name, 1, KEPT)
+    write(own_cluster.cluster(), at, numbered(10))
+    return at
+
+
+@pytest.mark.parametrize(
+    ("command", "side", "says"), [("plan", "source", " 10 "), ("ledger", "destination", "the ledger holds nothing")]
+)
+def test_a_broker_that_restarts_is_waited_for(
+    own_cluster: EmbeddedCluster,
+    destination_cluster: EmbeddedCluster,
+    filled: TopicPartition,
+    tmp_path: Path,
+    command: str,
+    side: str,
+    says: str,
+) -> None:
+    """The command says nothing for 5 s, then who is away; when the broker is back, it does what it was asked."""
+    here, there = own_cluster.cluster(), destination_cluster.cluster()
+    if side == "destination":
+        create(there, filled.topic, 1, KEPT)
+        write(there, filled, numbered(10))
+        here, there = there, here
+    config = configured(tmp_path, {"m": mirror(here, there, filled.topic)})
+    (broker,) = own_cluster.brokers
+    broker.kill()
+    try:
+        began = time.monotonic()
+        process = subprocess.Popen(
+            [RELAY, "--config", config, command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(),
+        )
+        assert process.stderr is not None
+        first = process.stderr.readline()
+        waited = time.monotonic() - began
+    finally:
+        broker.start()
+    output, rest = process.communicate(timeout=60)
+    assert process.returncode == 0, first + rest
+    assert waited > QUIET_SECONDS
+    assert first.startswith("m: ")
+    assert "cannot be reached" in first
+    assert "still trying" in first
+    assert "error" not in rest
+    assert says in output
+
+
+def test_a_broker_that_stays_away(destination_cluster: EmbeddedCluster, topic_name: str, tmp_path: Path) -> None:
+    """The command ends with one line when the time of the mirror is over, not before and not much later."""
+    config = configured(tmp_path, {"m": mirror(AWAY, destination_cluster.cluster(), topic_name, give_up_after="2s")})
+    loaded = settings.load(config)
+    began = time.monotonic()
+    with pytest.raises(SourceError):
+        survey.take("m", loaded.mirror("m"), SystemClock())
+    assert 2 <= time.monotonic() - began < 3
+    done = relay(config, "plan")
+    assert done.returncode == 1
+    assert "cannot be reached" in error_line(done)
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_run_that_is_stopped_does_not_wait(
+    own_cluster: EmbeddedCluster, source_cluster: EmbeddedCluster, topic_name: str, tmp_path: Path
+) -> None:
+    """Who asked for ever, and then to stop, need not wait for a destination that is away."""
+    source = source_cluster.cluster()
+    create(source, topic_name, 1, KEPT)
+    write(source, TopicPartition(topic_name, 0), numbered(10))
+    config = configured(tmp_path, {"m": mirror(source, own_cluster.cluster(), topic_name, give_up_after=-1)})
+    wanted = settings.load(config).mirror("m")
+    planned = planning.plan(survey.take("m", wanted, SystemClock()), wanted.start.policy)
+    (broker,) = own_cluster.brokers
+    broker.kill()
+    try:
+        result = run(planned, wanted, _no_spark, [], SystemClock(), stop=lambda: True)
+    finally:
+        broker.start()
+    assert result.interrupted
+    assert not result.outcomes
+
+
+def test_thousands_of_topic_partitions_just_created(own_cluster: EmbeddedCluster, filled: TopicPartition, tmp_path: Path) -> None:
+    """A run right after their creation, and one that creates as many, wait until all have leaders."""
+    cluster = own_cluster.cluster()
+    ensure_homes(cluster)
+    wanted = mirror(cluster, cluster, filled.topic, f"{filled.topic}-fresh.*")
+    wanted["topics"]["rename"] = "copy.{topic}"
+    config = configured(tmp_path, {"m": wanted}, spark={"master": "local[2]"})
+    admin = AdminClient(client(cluster))
+    fresh = [NewTopic(f"{filled.topic}-fresh-{number}", 10) for number in range(300)]
+    for created in admin.create_topics(fresh, operation_timeout=60, request_timeout=60).values():
+        created.result(60)
+    done = relay(config, "run")
+    assert done.returncode == 0, done.stderr
+    assert len(records_of(cluster, TopicPartition(f"copy.{filled.topic}", 0))) == 10
+
+
+def _no_spark() -> object:
+    raise AssertionError("Spark is asked for, though the destination is away")
