@@ -72,11 +72,12 @@ class RowCopier:
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Take rows; they are written when the note behind them comes."""
-        self._rows += rows_of(batch) if self._transformer is None else self._transformer(batch)
+        at = self._range.source.topic_partition
+        self._rows += rows_of(batch, at) if self._transformer is None else self._transformer(batch)
 
     def set_aside(self, batch: pa.RecordBatch, error: FilterError) -> None:
         """Put records into quarantine, on which a filter failed."""
-        for row in rows_of(batch):
+        for row in rows_of(batch, self._range.source.topic_partition):
             self._set_aside(row, error)
 
     def note(self, note: Note) -> None:

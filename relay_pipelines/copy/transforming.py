@@ -57,12 +57,12 @@ class Transformer:
         if not len(batch):
             return []
         try:
-            return rows_of(self._replaced(batch))
+            return rows_of(self._replaced(batch), self._at)
         except Exception as error:
             if len(batch) > 1:
                 middle = len(batch) // 2
                 return self(batch.slice(0, middle)) + self(batch.slice(middle))
-            (row,) = rows_of(batch)
+            (row,) = rows_of(batch, self._at)
             found = record_error(f"transform {self._name!r}", error, self._at, row.offset)
             if self._failed is None:
                 raise found from error
