@@ -10,7 +10,8 @@ from relay_pipelines.driver import starting
 from relay_pipelines.model import Checkpoint, LedgerEntry, TopicPartition
 from relay_pipelines.plan.windows import Position
 from relay_pipelines.settings import Mirror
-from relay_pipelines.wire.cluster import EARLIEST, LATEST, READ_COMMITTED, ClusterClient, Metadata
+from relay_pipelines.wire.cluster import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, ClusterClient, Metadata
+from relay_pipelines.wire.timestamps import timestamps_ms
 
 
 class Positions:
@@ -44,6 +45,8 @@ class Positions:
         """Every topic-partition of the topics wanted, in order."""
         wanted = [one for topic in self._renamed for one in self._source.topic(topic).topic_partitions]
         low = self._source.list_offsets(wanted, EARLIEST, READ_COMMITTED)
+        # before the last stable offsets, or what is written meanwhile would look like an open transaction
+        high = self._source.list_offsets(wanted, LATEST, READ_UNCOMMITTED)
         end = self._source.list_offsets(wanted, LATEST, READ_COMMITTED)
         # an epoch means something only on the node, and in the topic, that it was read from
         epochs = {
@@ -57,7 +60,10 @@ class Positions:
         ends = self._source.epoch_ends(epochs)
         begins = starting.begins(self._source, self._start, [at for at in wanted if at not in self._checkpoints], end)
         found = [self._position(at, low[at], end[at], ends.get(at)) for at in wanted]
-        return [replace(one, begin=begins.get(one.topic_partition)) for one in found]
+        found = [replace(one, begin=begins.get(one.topic_partition), high_watermark=high[one.topic_partition]) for one in found]
+        held_up = sorted((one.open_transaction for one in found if one.open_transaction), key=len, reverse=True)
+        since = timestamps_ms(self._source, {one.topic_partition: one.start for one in held_up})
+        return [replace(one, open_since_ms=since.get(one.topic_partition)) for one in found]
 
     def _position(self, at: TopicPartition, low: int, end: int, epoch_end: int | None) -> Position:
         checkpoint = self._checkpoints.get(at)

@@ -217,6 +217,29 @@ def test_the_lag_check(stage: Stage) -> None:
     assert after.description == "nothing is waiting"
 
 
+def test_the_lag_check_counts_an_open_transaction(stage: Stage, topics: list[str]) -> None:
+    """What nobody can copy for it is late all the same, from the first record of the transaction on."""
+    assert stage.run((stage.tick().run_requests or [])[0]).success
+    sender = transactional(stage.source.cluster(), stage.name)
+    sender.begin_transaction()
+    put(sender, TopicPartition(topics[0], 0), [Record(None, b"held up")] * 3)  # of 2023
+    sender.flush(30)
+
+    held_up = stage.tick()
+
+    assert not held_up.run_requests
+    (lag,) = evaluations(held_up, keys.LAG)
+    assert not lag.passed
+    said = f"nothing is waiting; open transaction: 3 records of {topics[0]}-0[100, 103), the first "
+    assert str(lag.description).startswith(said)
+    assert lag.metadata["open transaction (records)"].value == 3
+    assert said in str(held_up.skip_reason)
+    sender.commit_transaction(30)
+    assert stage.run((stage.tick().run_requests or [])[0]).success
+    (lag,) = evaluations(stage.tick(), keys.LAG)
+    assert (lag.passed, lag.description) == (True, "nothing is waiting")
+
+
 class TestKilledInTheMiddleOfATick:
     """A daemon does three things with a tick; killed between them, the next tick goes on."""
 
