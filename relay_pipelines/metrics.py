@@ -23,6 +23,7 @@ from relay_pipelines.driver.result import RunResult
 from relay_pipelines.errors import ConfigError, RelayError
 from relay_pipelines.model import LedgerEntry, Outcome, Skipped, Status, TopicPartition
 from relay_pipelines.plan.nodes import Verdict
+from relay_pipelines.plan.windows import Position
 
 PREFIX = "kafka_relay_"
 _DURATIONS = (0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
@@ -73,13 +74,25 @@ METRICS = (
         "source_highwatermark",
         "gauge",
         ("node_id",),
-        "Sum of the last stable offsets of all mirrored topic-partitions on the node, when the run began.",
+        "Sum of the high watermarks of all mirrored topic-partitions on the node, when the run began.",
     ),
     Metric(
         "lag_records",
         "gauge",
         ("mirror", "topic", "partition"),
         "Source offsets not yet copied, counted from where the run ends.",
+    ),
+    Metric(
+        "open_transaction_records",
+        "gauge",
+        ("mirror", "topic", "partition"),
+        "Source offsets between last stable offset and high watermark when the run began: they wait for a transaction to end.",
+    ),
+    Metric(
+        "open_transaction_seconds",
+        "gauge",
+        ("mirror", "topic", "partition"),
+        "Age of the first record of the open transaction, when the run began; 0 if there is none.",
     ),
     Metric(
         "source_errors_total",
@@ -154,12 +167,13 @@ class MetricsObserver:
         """Take end offsets, lags and the last commit from the plan."""
         survey = plan.survey
         self._node = survey.node.name
-        self._ends[survey.mirror] = Tally({self._node: sum(one.end_offset for one in survey.positions)})
+        self._ends[survey.mirror] = Tally({self._node: sum(max(one.end_offset, one.high_watermark) for one in survey.positions)})
         for node, total in sum(self._ends.values(), Tally[str]()).items():
             self._metrics["source_highwatermark"].labels(node).set(total)
         ahead = {one.topic_partition: len(one) for window in plan.windows for one in window.ranges}
         for position in survey.positions:
             self._lag(survey.mirror, position.topic_partition).set(ahead.get(position.topic_partition, 0))
+            self._open_transaction(survey.mirror, position)
         for checkpoint in survey.checkpoints.values():
             self._last_commit(survey.mirror, checkpoint.committed_at_ms)
         if survey.left_node:
@@ -229,6 +243,12 @@ class MetricsObserver:
         # their sum is known, and a summary holds no more than sum and count
         for _ in range(outcome.chunks):
             self._metrics["commit_duration_seconds"].labels(mirror).observe(outcome.commit_seconds / outcome.chunks)
+
+    def _open_transaction(self, mirror: str, position: Position) -> None:
+        at, since_ms = position.topic_partition, position.open_since_ms
+        age = 0.0 if since_ms is None else max(0.0, (self._clock.now_ms() - since_ms) / 1000)
+        self._metrics["open_transaction_records"].labels(mirror, at.topic, at.partition).set(len(position.open_transaction))
+        self._metrics["open_transaction_seconds"].labels(mirror, at.topic, at.partition).set(age)
 
     def _lag(self, mirror: str, source: TopicPartition) -> Any:
         return self._metrics["lag_records"].labels(mirror, source.topic, source.partition)

@@ -1,7 +1,7 @@
 """The mirrored topics of a lane, and the op that copies a window of them in one Spark job."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, nullcontext
 from typing import Any
 
@@ -62,14 +62,21 @@ def _op(lane: Lane, mirror: Mirror) -> Callable[..., Iterator[Event]]:
     def copy(context: dg.AssetExecutionContext, kafka: KafkaResource, pyspark: SparkResource) -> Iterator[Event]:
         frozen = _frozen(context.instance, lane, context.partition_key)
         selected = [topic for topic in lane.topics if keys.mirrored(lane.mirror, topic) in context.selected_asset_keys]
-        # topics that came since the definitions were loaded have no asset yet, and are copied all the same
-        mirrored = [one.topic for one in select(frozen.topics, mirror.topics.allow, mirror.topics.deny) if one.included]
-        unlisted = [topic for topic in mirrored if topic not in lane.topics and lane.belongs(topic)]
-        report = _copy(context, lane, frozen, [*selected, *unlisted], kafka, pyspark)
-        yield from _events(context, lane, report)
-        _raise_for(context, report)
+        report = _copy(context, lane, frozen, [*selected, *_unlisted(context, lane, mirror, frozen, selected)], kafka, pyspark)
+        yield from _events(context, lane, report, selected)
+        _raise_for(context, report, selected)
 
     return copy
+
+
+def _unlisted(
+    context: dg.AssetExecutionContext, lane: Lane, mirror: Mirror, frozen: FrozenWindow, selected: Sequence[str]
+) -> list[str]:
+    """The topics of the window that nobody could select, as they came after definitions were loaded: here, or by the planner."""
+    asked = context.run.tags.get(keys.TAG_UNLISTED, "").split(",")
+    mirrored = [one.topic for one in select(frozen.topics, mirror.topics.allow, mirror.topics.deny) if one.included]
+    unknown = [topic for topic in mirrored if topic in asked or (topic not in lane.topics and lane.belongs(topic))]
+    return [topic for topic in unknown if topic not in selected]
 
 
 def _frozen(instance: dg.DagsterInstance, lane: Lane, key: str) -> FrozenWindow:
@@ -135,30 +142,34 @@ def _copy(
     return report
 
 
-def _events(context: dg.AssetExecutionContext, lane: Lane, report: WindowReport) -> Iterator[Event]:
+def _events(context: dg.AssetExecutionContext, lane: Lane, report: WindowReport, selected: Collection[str]) -> Iterator[Event]:
     for topic in report.topics:
         if topic.failure:
             continue
+        key = keys.mirrored(lane.mirror, topic.topic)
         told = metadata.of_topic(lane, report, topic, context.run.run_id)
-        if topic.topic in lane.topics:
-            yield dg.MaterializeResult(asset_key=keys.mirrored(lane.mirror, topic.topic), metadata=told)
+        if topic.topic in selected:
+            yield dg.MaterializeResult(asset_key=key, metadata=told)
             yield message_counts.result(lane.mirror, topic)
         else:
-            key = keys.mirrored(lane.mirror, topic.topic)
             context.log_event(dg.AssetMaterialization(key, partition=report.frozen.key, metadata=told))
+            found = message_counts.evaluation(lane.mirror, topic, report.frozen.key)
+            context.instance.report_runless_asset_event(found)
 
 
-def _raise_for(context: dg.AssetExecutionContext, report: WindowReport) -> None:
-    """Fail the run for topics that are not complete; a count that differs fails it as well, by its blocking check."""
+def _raise_for(context: dg.AssetExecutionContext, report: WindowReport, selected: Collection[str]) -> None:
+    """Fail the run for topics that are not complete; a count that differs fails it as well, by its blocking check or here."""
     differs = any(topic.problems for topic in report.topics)
     refused = PermissionDeniedError.__name__ in report.result.error_kinds
     if differs or (report.failures and (refused or report.result.exit_code in _USELESS_TO_RETRY)):
         _forbid_retries(context)
-    if report.failures:
-        more = f" (and {len(report.failures) - 1} topics more)" if len(report.failures) > 1 else ""
+    unchecked = [topic for topic in report.topics if topic.topic not in selected]
+    lines = [*report.failures, *(f"{topic.topic}: {problem}" for topic in unchecked for problem in topic.problems)]
+    if lines:
+        more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""
         raise dg.Failure(
-            f"window {report.frozen.key}: {report.failures[0]}{more}",
-            metadata={"failures": dg.MetadataValue.md("\n".join(f"- {line}" for line in report.failures))},
+            f"window {report.frozen.key}: {lines[0]}{more}",
+            metadata={"failures": dg.MetadataValue.md("\n".join(f"- {line}" for line in lines))},
         )
 
 

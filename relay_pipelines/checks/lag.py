@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import dagster as dg
 
-from relay_pipelines.console.words import count, plural, seconds
+from relay_pipelines.console.words import count, open_since, open_transactions, plural, seconds
 from relay_pipelines.driver import lag
 from relay_pipelines.driver.survey import Survey
 from relay_pipelines.errors import DataLossError
@@ -20,33 +20,44 @@ class Lag:
     """How far a lane is behind.
 
     Args:
-        records: source offsets not copied.
+        records: source offsets not copied, without those that wait for open transactions.
         oldest_seconds: age of the oldest record among them, as far as was looked; 0 if there are none.
+        open_records: source offsets that wait for open transactions.
+        open_seconds: age of the oldest of these transactions; 0 if there is none.
+        opened: the same in words; empty if there is none.
         held_back: topic-partitions that a guard holds back, or whose loss was accepted just now.
     """
 
     records: int
     oldest_seconds: float
+    open_records: int
+    open_seconds: float
+    opened: str
     held_back: Sequence[DataLossError]
 
     def __str__(self) -> str:
-        if not self.records:
-            return "nothing is waiting"
-        return f"{plural(self.records, 'record')} waiting, the oldest for {seconds(self.oldest_seconds)}"
+        waiting = f"{plural(self.records, 'record')} waiting, the oldest for {seconds(self.oldest_seconds)}"
+        return "; ".join(filter(None, [waiting if self.records else "nothing is waiting", self.opened]))
 
 
 def measure(kafka: KafkaResource, taken: Survey, start: StartPolicy) -> Lag:
     """Measure by a survey; looks at the first waiting record of the topic-partitions that are furthest behind."""
     waiting = lag_records(taken.positions, start)
     oldest_ms = lag.oldest_uncopied_ms(taken, start, kafka.mirror(taken.mirror).copy_options, kafka.clock)
-    age = 0.0 if oldest_ms is None else max(0.0, (kafka.clock.now_ms() - oldest_ms) / 1000)
-    losses = [loss for one in taken.positions if (loss := data_loss(one))]
-    return Lag(sum(waiting.values()), age, [*taken.accepted, *losses])
+    now_ms = kafka.clock.now_ms()
+    return Lag(
+        records=sum(waiting.values()),
+        oldest_seconds=0.0 if oldest_ms is None else max(0.0, (now_ms - oldest_ms) / 1000),
+        open_records=sum(len(one.open_transaction) for one in taken.positions),
+        open_seconds=open_since(taken.positions, now_ms) or 0.0,
+        opened=open_transactions(taken.positions, now_ms),
+        held_back=[*taken.accepted, *(loss for one in taken.positions if (loss := data_loss(one)))],
+    )
 
 
 def passes(lane: Lane, lag: Lag) -> bool:
     """Whether the target is kept and no guard holds anything back."""
-    return lag.oldest_seconds * 1000 <= lane.window.lag_target and not lag.held_back
+    return max(lag.oldest_seconds, lag.open_seconds) * 1000 <= lane.window.lag_target and not lag.held_back
 
 
 def evaluation(lane: Lane, lag: Lag) -> dg.AssetCheckEvaluation:
@@ -66,7 +77,8 @@ def build(lane: Lane) -> dg.AssetChecksDefinition:
     @dg.asset_check(
         asset=keys.windows(lane.mirror, lane.name),
         name=keys.LAG,
-        description=f"The oldest record that is not copied yet is younger than {seconds(lane.window.lag_target / 1000)}.",
+        description="The oldest record that is not copied yet, be it for an open transaction, is younger than"
+        f" {seconds(lane.window.lag_target / 1000)}.",
     )
     def lag_check(kafka: KafkaResource) -> dg.AssetCheckResult:
         taken = kafka.survey(lane.mirror, lane.belongs, configs=False)
@@ -84,6 +96,8 @@ def _metadata(lane: Lane, lag: Lag) -> dict[str, float | int | str]:
     return {
         "lag (records)": lag.records,
         "lag (seconds)": round(lag.oldest_seconds, 1),
+        "open transaction (records)": lag.open_records,
+        "open transaction (seconds)": round(lag.open_seconds, 1),
         "target (seconds)": lane.window.lag_target / 1000,
         "topic-partitions held back": len(lag.held_back),
         "waiting": count(lag.records),

@@ -8,7 +8,7 @@ from itertools import chain
 from relay_pipelines.cli.context import Invocation, chosen
 from relay_pipelines.cli.session import Session
 from relay_pipelines.console import documents, say, tables
-from relay_pipelines.console.words import plural, stdout
+from relay_pipelines.console.words import open_transactions, plural, stdout
 from relay_pipelines.copy.clock import SystemClock
 from relay_pipelines.driver import check as probe
 from relay_pipelines.driver import configs, planning, survey, topics
@@ -41,9 +41,9 @@ def plan(invocation: Invocation, names: Sequence[str], topic: str | None, *, why
     for name, mirror in chosen(invocation.settings(), names).items():
         with invocation.tolerating(name):
             planned = planning.plan(survey.take(name, mirror, clock, only_topic=topic), mirror.start.policy)
-            found.append(documents.plan(planned))
+            found.append(documents.plan(planned, clock.now_ms()))
             if not as_json:
-                _show_plan(planned, why=why, sync=mirror.topics.sync_configs)
+                _show_plan(planned, clock.now_ms(), why=why, sync=mirror.topics.sync_configs)
             for loss in planned.data_losses:
                 invocation.fail(loss, name)
     if as_json:
@@ -51,13 +51,17 @@ def plan(invocation: Invocation, names: Sequence[str], topic: str | None, *, why
     return invocation.exit_code
 
 
-def _show_plan(planned: RunPlan, *, why: bool, sync: bool) -> None:
+def _show_plan(planned: RunPlan, now_ms: int, *, why: bool, sync: bool) -> None:
     name, console = planned.survey.mirror, stdout()
     new = [one.name for one in topics.missing(planned.survey)]
     if planned.windows:
         tables.show(console, tables.plan(planned, new))
-    elif not planned.data_losses:
-        console.print(f"{name}: nothing new in {plural(len(planned.survey.destinations), 'topic')}")
+    said = []
+    if not planned.windows and not planned.data_losses:
+        said = [f"nothing new in {plural(len(planned.survey.destinations), 'topic')}"]
+    said += filter(None, [open_transactions(planned.survey.positions, now_ms)])
+    if said:
+        console.print(f"{name}: {'; '.join(said)}", soft_wrap=True)
     if why:
         tables.show(console, tables.why(planned.survey.decisions, planned.survey.targets))
     for conflict in topics.conflicts(planned.survey):
@@ -79,7 +83,7 @@ def status(invocation: Invocation, names: Sequence[str], *, as_json: bool) -> in
     for name, mirror in chosen(invocation.settings(), names).items():
         with invocation.tolerating(name):
             taken = survey.take(name, mirror, clock)
-            document = documents.status(taken, mirror.start.policy)
+            document = documents.status(taken, mirror.start.policy, clock.now_ms())
             found.append(document)
             if not as_json:
                 tables.show(stdout(), tables.status(document))

@@ -11,7 +11,7 @@ from relay_pipelines.cli.context import Invocation, chosen
 from relay_pipelines.cli.session import Session
 from relay_pipelines.console import say, tables
 from relay_pipelines.console.progress import progress
-from relay_pipelines.console.words import count, plural, stderr, stdout
+from relay_pipelines.console.words import count, open_transactions, plural, stderr, stdout
 from relay_pipelines.copy.clock import SystemClock
 from relay_pipelines.driver import configs, losses, planning, survey, topics
 from relay_pipelines.driver.planning import RunPlan
@@ -85,7 +85,7 @@ def _metrics(where: Metrics) -> Iterator[MetricsObserver | None]:
 
 
 def _say(invocation: Invocation, planned: RunPlan, result: RunResult) -> None:
-    name = result.mirror
+    name, now_ms = result.mirror, SystemClock().now_ms()
     invocation.worsen(result.exit_code)
     for failure in result.failures:
         say.error(f"{name}: {failure}")
@@ -95,12 +95,16 @@ def _say(invocation: Invocation, planned: RunPlan, result: RunResult) -> None:
         stdout().print(f"{name}: {one.done}", soft_wrap=True)
     if result.topics:
         tables.show(stdout(), tables.summary(result))
+    said = []
     if result.interrupted:
         say.error(f"{name}: {_stopped(planned, result)}")
     elif not planned.windows and not result.failures:
-        stdout().print(f"{name}: nothing new in {plural(len(planned.survey.destinations), 'topic')}")
+        said = [f"nothing new in {plural(len(planned.survey.destinations), 'topic')}"]
     elif not result.topics and not result.failures:
-        stdout().print(f"{name}: nothing left to copy: another run has copied it")
+        said = ["nothing left to copy: another run has copied it"]
+    said += filter(None, [open_transactions(planned.survey.positions, now_ms)])
+    if said:
+        stdout().print(f"{name}: {'; '.join(said)}", soft_wrap=True)
 
 
 def _stopped(planned: RunPlan, result: RunResult) -> str:

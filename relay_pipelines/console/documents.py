@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from relay_pipelines.console.words import moment
+from relay_pipelines.console.words import moment, open_since
 from relay_pipelines.driver import configs, topics
 from relay_pipelines.driver.acls import AclReport
 from relay_pipelines.driver.nodes import NodeState
@@ -43,9 +43,10 @@ def nodes(mirror: str, states: Sequence[NodeState], choice: Choice) -> Document:
     }
 
 
-def plan(planned: RunPlan) -> Document:
-    """What a run would copy, and why topics are in or out."""
+def plan(planned: RunPlan, now_ms: int) -> Document:
+    """What a run would copy, what waits for open transactions, and why topics are in or out."""
     survey = planned.survey
+    held_up = [one for one in survey.positions if one.open_transaction]
     return {
         "mirror": survey.mirror,
         "node": survey.node.name,
@@ -62,6 +63,12 @@ def plan(planned: RunPlan) -> Document:
             }
             for window in planned.windows
         ],
+        "open_transactions": [
+            {"topic": one.topic_partition.topic, "partition": one.topic_partition.partition}
+            | {"last_stable_offset": one.end_offset, "high_watermark": one.high_watermark}
+            | (_open_transaction(one, now_ms) or {})
+            for one in held_up
+        ],
         "to_be_created": [one.name for one in topics.missing(survey)],
         "conflicts": topics.conflicts(survey),
         "config_differences": [dataclasses.asdict(one) for one in configs.differences(survey)],
@@ -73,19 +80,20 @@ def plan(planned: RunPlan) -> Document:
     }
 
 
-def status(survey: Survey, start: StartPolicy) -> Document:
+def status(survey: Survey, start: StartPolicy, now_ms: int) -> Document:
     """How far every topic-partition is copied."""
     lags = lag_records(survey.positions, start)
     found = []
     for topic, destination in survey.targets.items():
-        own = [one for one in survey.positions if one.topic_partition.topic == topic]
+        own = survey.positions_of(topic)
         found.append(
             {
                 "topic": topic,
                 "destination": str(destination),
                 "lag_records": sum(lags[one.topic_partition] for one in own),
+                "open_transaction_records": sum(len(one.open_transaction) for one in own),
                 "topic_partitions": [
-                    _position(one, survey.checkpoints.get(one.topic_partition), lags[one.topic_partition]) for one in own
+                    _position(one, survey.checkpoints.get(one.topic_partition), lags[one.topic_partition], now_ms) for one in own
                 ],
             }
         )
@@ -93,6 +101,7 @@ def status(survey: Survey, start: StartPolicy) -> Document:
         "mirror": survey.mirror,
         "node": survey.node.name,
         "lag_records": sum(lags.values()),
+        "open_transaction_records": sum(len(one.open_transaction) for one in survey.positions),
         "topics": found,
         "deleted": dict(survey.deleted),
     }
@@ -131,14 +140,27 @@ def entry(one: LedgerEntry) -> Document:
     return dataclasses.asdict(one) | {"committed_at": moment(one.committed_at_ms)}
 
 
-def _position(position: Position, checkpoint: Checkpoint | None, lag: int) -> Document:
+def _open_transaction(position: Position, now_ms: int) -> Document | None:
+    if not position.open_transaction:
+        return None
+    since_ms = position.open_since_ms
+    return {
+        "records": len(position.open_transaction),
+        "since": None if since_ms is None else moment(since_ms),
+        "seconds": open_since([position], now_ms),
+    }
+
+
+def _position(position: Position, checkpoint: Checkpoint | None, lag: int, now_ms: int) -> Document:
     loss = data_loss(position)
     return {
         "partition": position.topic_partition.partition,
         "source_start": position.low_watermark,
         "source_end": position.end_offset,
+        "high_watermark": position.high_watermark,
         "checkpoint": position.next_offset,
         "lag_records": lag,
+        "open_transaction": _open_transaction(position, now_ms),
         "node": checkpoint.node if checkpoint else None,
         "committed_at": moment(checkpoint.committed_at_ms) if checkpoint else None,
         "problem": None if loss is None else str(loss),

@@ -119,16 +119,21 @@ def ledger(mirror: str, entries: Sequence[LedgerEntry]) -> Table:
 
 
 def status(document: Mapping[str, Any]) -> Table:
-    """One line per topic-partition, below one per topic for its sum."""
+    """One line per topic-partition, below one per topic for its sum; columns for open transactions only if there are any."""
     lag, node = count(document["lag_records"]), document["node"]
+    held_up = document["open_transaction_records"] > 0
     table = _table(f"{document['mirror']}: lag of {lag} records behind {node}")
-    _columns(table, ("topic",), ("source end", "checkpoint", "lag"), ("node", "last commit"))
+    opened = ("high watermark", "open transaction") if held_up else ()
+    _columns(table, ("topic",), ("source end", *opened, "checkpoint", "lag"), ("node", "last commit"))
     for topic in document["topics"]:
-        table.add_row(_renamed(topic["topic"], topic["destination"]), "", "", count(topic["lag_records"]), "", "", style="bold")
+        sums = ("", *("" for _ in opened), "", count(topic["lag_records"]), "", "")
+        table.add_row(_renamed(topic["topic"], topic["destination"]), *sums, style="bold")
         for one in topic["topic_partitions"]:
             checkpoint = "-" if one["checkpoint"] is None else count(one["checkpoint"])
             committed = (one["node"] or "-", one["committed_at"] or "never")
-            table.add_row(f"  {one['partition']}", count(one["source_end"]), checkpoint, count(one["lag_records"]), *committed)
+            beyond = (count(one["high_watermark"]), _opened(one["open_transaction"])) if held_up else ()
+            ends = (count(one["source_end"]), *beyond, checkpoint, count(one["lag_records"]))
+            table.add_row(f"  {one['partition']}", *ends, *committed)
     return table
 
 
@@ -176,6 +181,13 @@ def _add(together: TopicTotals, totals: TopicTotals) -> None:
     together.rewritten += totals.rewritten
     together.skipped.update(totals.skipped)
     together.nodes |= totals.nodes
+
+
+def _opened(transaction: Mapping[str, Any] | None) -> str:
+    if transaction is None:
+        return "-"
+    age = transaction["seconds"]
+    return count(transaction["records"]) + ("" if age is None else f", {seconds(age)}")
 
 
 def _renamed(source: str, destination: str) -> str:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from relay_pipelines.copy.reader import FetchedSpan
+from relay_pipelines.errors import FilterError
 from relay_pipelines.model import TimestampType, TopicPartition
 from relay_pipelines.wire.records import checked_batches, corrupt_at
 
@@ -110,18 +111,40 @@ def is_log_append_time(span: FetchedSpan) -> bool:
     return span.run is not None and span.run.first.is_log_append_time
 
 
-def rows_of(batch: pa.RecordBatch) -> list[Row]:
-    """Return the rows of a batch with the columns offset, timestamp, key, value and headers."""
-    columns = {name: batch.column(name) for name in ("offset", "timestamp", "key", "value", "headers")}
-    timestamps = columns["timestamp"].cast(_MS).cast(pa.int64()).fill_null(_NO_TIMESTAMP)
+def rows_of(batch: pa.RecordBatch, at: TopicPartition) -> list[Row]:
+    """Return the rows of a batch with the columns offset, timestamp, key, value and headers.
+
+    Args:
+        at: where the records come from.
+
+    Raises:
+        FilterError: what SQL or a transform has made of a record is no Kafka record.
+    """
+    try:
+        return _rows(batch)
+    except Exception as error:
+        if len(batch) > 1:
+            middle = len(batch) // 2
+            return rows_of(batch.slice(0, middle), at) + rows_of(batch.slice(middle), at)
+        raise FilterError(
+            f"SQL or a transform has made no Kafka record of it: {error}",
+            remedy="correct the expression or the class; run again to go on",
+            topic_partition=at,
+            offset=batch.column("offset")[0].as_py(),
+        ) from error
+
+
+def _rows(batch: pa.RecordBatch) -> list[Row]:
+    # Kafka keeps milliseconds: what is finer is cut off
+    timestamps = batch.column("timestamp").cast(TYPES["timestamp"]).cast(pa.int64()).to_pylist()
     return list(
         map(
             Row,
-            columns["offset"].to_pylist(),
-            timestamps.to_pylist(),
-            columns["key"].to_pylist(),
-            columns["value"].to_pylist(),
-            _headers(columns["headers"]),
+            batch.column("offset").to_pylist(),
+            [_NO_TIMESTAMP if us is None else us // 1000 for us in timestamps],
+            batch.column("key").to_pylist(),
+            batch.column("value").to_pylist(),
+            _headers(batch.column("headers")),
         )
     )
 
@@ -129,7 +152,13 @@ def rows_of(batch: pa.RecordBatch) -> list[Row]:
 def _headers(column: pa.Array) -> list[list[tuple[str, bytes | None]]]:
     if not len(column.flatten()):
         return [[]] * len(column)
-    return [[(one["name"], one["value"]) for one in headers or ()] for headers in column.to_pylist()]
+    return [[_header(one) for one in headers or ()] for headers in column.to_pylist()]
+
+
+def _header(one: Mapping[str, Any] | None) -> tuple[str, bytes | None]:
+    if one is None or one["name"] is None:
+        raise ValueError("a header has no name")
+    return one["name"], one["value"]
 
 
 def _array(name: str, values: list[Any]) -> pa.Array:

@@ -110,9 +110,9 @@ class RowBatches:
 
     def _add(self, taken: MarkedRows) -> None:
         if isinstance(taken.marker, FilterError):
-            self._failed += [(row, taken.marker) for row in rows_of(taken.rows)]
+            self._failed += [(row, taken.marker) for row in rows_of(taken.rows, self._range.source.topic_partition)]
         elif self._transformer is None:
-            self._rows += rows_of(taken.rows)
+            self._rows += rows_of(taken.rows, self._range.source.topic_partition)
         else:
             rows, failed = self._transformer(taken.rows)
             self._rows += rows

@@ -57,14 +57,14 @@ class Transformer:
         if not len(batch):
             return [], []
         try:
-            return rows_of(self._replaced(batch)), []
+            return rows_of(self._replaced(batch), self._topic_partition), []
         except Exception as error:
             if len(batch) > 1:
                 middle = len(batch) // 2
                 rows, failed = self(batch.slice(0, middle))
                 more_rows, more_failed = self(batch.slice(middle))
                 return rows + more_rows, failed + more_failed
-            (row,) = rows_of(batch)
+            (row,) = rows_of(batch, self._topic_partition)
             found = record_error(f"transform {self._name!r}", error, self._topic_partition, row.offset)
             if not self._quarantines:
                 raise found from error

@@ -11,7 +11,8 @@ from relay_pipelines.driver import starting
 from relay_pipelines.model import Checkpoint, LedgerEntry, TopicPartition
 from relay_pipelines.plan.windows import Position
 from relay_pipelines.settings import Mirror
-from relay_pipelines.wire.cluster import ClusterClient, Metadata
+from relay_pipelines.wire.cluster import LATEST, READ_UNCOMMITTED, ClusterClient, Metadata
+from relay_pipelines.wire.timestamps import timestamps_ms
 
 
 class Positions:
@@ -43,11 +44,16 @@ class Positions:
     def all(self) -> list[Position]:
         """Every topic-partition of the topics wanted, in order."""
         wanted = [one for topic in self._renamed for one in self._source.topic(topic).topic_partitions]
+        # before the last stable offsets, or what is written meanwhile would look like an open transaction
+        high = self._source.list_offsets(wanted, LATEST, READ_UNCOMMITTED)
         found = read_positions(self._source, wanted, self._checkpoints, among_several=len(self._mirror.nodes) > 1)
         ends = {at: position.end_offset for at, position in found.items()}
         new = [at for at in wanted if at not in self._checkpoints]
         begins = starting.begins(self._source, self._mirror.start, new, ends)
-        return [self._completed(found[at], begins.get(at)) for at in wanted]
+        completed = [replace(self._completed(found[at], begins.get(at)), high_watermark=high[at]) for at in wanted]
+        held_up = sorted((each.open_transaction for each in completed if each.open_transaction), key=len, reverse=True)
+        since = timestamps_ms(self._source, {each.topic_partition: each.start for each in held_up})
+        return [replace(each, open_since_ms=since.get(each.topic_partition)) for each in completed]
 
     def _completed(self, position: Position, begin: int | None) -> Position:
         """Add what the node does not know."""

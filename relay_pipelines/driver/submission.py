@@ -24,6 +24,7 @@ from relay_pipelines.spark import session as spark_session
 from relay_pipelines.wire.cluster import ClusterClient
 
 _CANCEL_SECONDS = 2.0
+_SHOWN = 3
 _MAY_PASS = frozenset({"DestinationError", "AbortableError"})
 
 Groups = Sequence[Sequence[CopyRange]]
@@ -54,8 +55,9 @@ class Submission:
         packed = {sql: pack(some, slots, sizes_bytes, job.options.parallelism) for sql, some in alike.items()}
         groups = [group for some in packed.values() for group in some]
         self._job = replace(job, options=_share(job.options, min(slots, len(groups))))
+        self._planned = [one.source for one in ranges]
+        self._failures: list[RelayError] = []
         self.outcomes: list[Outcome] = []
-        self.errors: list[RelayError] = []
         shared = {sql: _with_shares(some, groups) for sql, some in packed.items()}
         # a bound on the tasks of a run is one on all its jobs: then they come one after another
         lines = [shared] if job.options.parallelism else [{sql: some} for sql, some in shared.items()]
@@ -69,6 +71,18 @@ class Submission:
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
         return not any(thread.is_alive() for thread in self._threads)
+
+    @property
+    def errors(self) -> list[RelayError]:
+        """Why jobs ended early, and which ranges have no outcome; for when all jobs have ended."""
+        known = {outcome.range for outcome in self.outcomes}
+        missing = sorted(one for one in self._planned if one not in known)
+        if not missing:
+            return self._failures
+        shown = ", ".join(map(str, missing[:_SHOWN]))
+        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+        what = f"{len(missing)} of {len(self._planned)} planned ranges have no outcome: {shown}{more}"
+        return [*self._failures, RelayError(what, remedy="what is committed stays; run again to go on")]
 
     def cancel(self) -> None:
         """End the jobs and their tasks; when this returns, none of them begins another range."""
@@ -84,7 +98,10 @@ class Submission:
                 else:
                     self._submit_rows(sql, groups)
             except RelayError as error:
-                self.errors.append(error)
+                self._failures.append(error)
+            except Exception as error:  # noqa: BLE001 - nobody hears what a thread raises
+                what = f"the copy job ended with {type(error).__name__}: {spark_session.first_line(error)}"
+                self._failures.append(RelayError(what, remedy="this is a bug: please report it"))
 
     def _submit_rows(self, sql: Sql, groups: Groups) -> None:
         """Copy rows; what the destination did not take and may take later is read again, from its checkpoint on."""
@@ -112,8 +129,10 @@ class Submission:
             return waiting
 
         attempts = retry_until_no_progress(self._job.options, self._clock, (), lambda: progress_at)
-        attempts.copy(retry=retry_if_result(bool), retry_error_callback=lambda _: None)(copy)
-        self.outcomes += outcomes.values()
+        try:
+            attempts.copy(retry=retry_if_result(bool), retry_error_callback=lambda _: None)(copy)
+        finally:
+            self.outcomes += outcomes.values()
 
     def _as_they_stand(self, groups: Groups) -> Groups:
         """The ranges with the checkpoints that are committed by now."""

@@ -86,6 +86,10 @@ class Survey:
         """The destination topics that this mirror has copied to: they are its own to alter."""
         return {one.destination.topic for one in self.checkpoints.values()}
 
+    def positions_of(self, topic: str) -> list[Position]:
+        """Those of one topic."""
+        return [one for one in self.positions if one.topic_partition.topic == topic]
+
     @cached_property
     def destinations(self) -> dict[str, str]:
         """Source topic -> destination topic."""

@@ -9,7 +9,6 @@ from functools import partial
 from relay_pipelines.copy import checkpoint, ledger
 from relay_pipelines.copy.clock import Clock
 from relay_pipelines.copy.transaction import QUARANTINE
-from relay_pipelines.copy.transaction import QUARANTINE
 from relay_pipelines.driver.retries import retry
 from relay_pipelines.driver.survey import Survey
 from relay_pipelines.errors import DestinationError, RelayError

@@ -12,6 +12,7 @@ TAG_LANE = "relay/lane"
 TAG_NODE = "relay/node"
 TAG_ATTEMPT = "relay/attempt"
 TAG_WHY = "relay/node_why"
+TAG_UNLISTED = "relay/topics_without_asset"
 _DIGITS = 8
 
 

@@ -46,6 +46,8 @@ class Position:
         copy_gone: what became of the destination topic that holds the copies; empty if it is still there.
         recorded: up to where it was copied by the ledger, of a topic-partition without a checkpoint; None if it never was.
         begin: where it is to be taken up if it has no checkpoint and the start policy is `GIVEN`; None for its low watermark.
+        high_watermark: the end of what every replica has; what lies between it and `end_offset` waits for a transaction to end.
+        open_since_ms: when the first record of that transaction was written; None if no transaction is open, or if unknown.
     """
 
     topic_partition: TopicPartition
@@ -57,6 +59,13 @@ class Position:
     copy_gone: str = ""
     recorded: int | None = None
     begin: int | None = None
+    high_watermark: int = -1
+    open_since_ms: int | None = None
+
+    @property
+    def open_transaction(self) -> OffsetRange:
+        """What is not copied before a transaction ends; empty (and falsy) if none is open."""
+        return OffsetRange(self.topic_partition, self.end_offset, max(self.end_offset, self.high_watermark))
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ class Attempts:
     """One window.
 
     Args:
-        missing: topics of the lane that no run has brought to the window's end.
+        missing: topics of the window that no run has brought to its end.
         active: whether a run is under way, or about to be started again.
         requested: how often the planner asked for it.
         failed_at: when the last run ended, in seconds since the epoch; 0 if none has.
@@ -45,9 +45,9 @@ class Attempts:
 def of_window(instance: dg.DagsterInstance, lane: Lane, window: FrozenWindow, now: float) -> Attempts:
     """Look up the window's runs."""
     records = instance.get_run_records(RunsFilter(tags={PARTITION: window.key}))
-    missing = set(window.topics).intersection(lane.topics)
+    missing = set(window.topics)
     for record in records:
-        missing -= _done(instance, lane, record)
+        missing -= _done(instance, lane, window, record)
     if not records:
         missing = {topic for topic in missing if not _is_materialized(instance, lane, topic, window.key)}
     ended = [record.end_time or record.update_timestamp.timestamp() for record in records if record.dagster_run.is_finished]
@@ -80,12 +80,11 @@ def is_active(record: RunRecord, now: float) -> bool:
     return waits and now - (record.end_time or now) < _RETRY_SECONDS
 
 
-def _done(instance: dg.DagsterInstance, lane: Lane, record: RunRecord) -> set[str]:
+def _done(instance: dg.DagsterInstance, lane: Lane, window: FrozenWindow, record: RunRecord) -> set[str]:
     run = record.dagster_run
-    by_key = {keys.mirrored(lane.mirror, topic): topic for topic in lane.topics}
     if run.status is DagsterRunStatus.SUCCESS and run.asset_selection:
-        found = run.asset_selection
-    else:
-        events = instance.get_records_for_run(run.run_id, of_type=DagsterEventType.ASSET_MATERIALIZATION).records
-        found = frozenset(event.asset_key for event in events if event.asset_key is not None)
-    return {by_key[key] for key in found if key in by_key}
+        unlisted = run.tags.get(keys.TAG_UNLISTED, "").split(",")
+        return {topic for topic in window.topics if topic in unlisted or keys.mirrored(lane.mirror, topic) in run.asset_selection}
+    events = instance.get_records_for_run(run.run_id, of_type=DagsterEventType.ASSET_MATERIALIZATION).records
+    found = {event.asset_key for event in events}
+    return {topic for topic in window.topics if keys.mirrored(lane.mirror, topic) in found}

@@ -84,8 +84,9 @@ class _Tick:
         _limit_pool(instance, lane)
         history = windows.history(instance, lane)
         looked_up = [of_window(instance, lane, window, now) for window in history.windows]
-        # what is gone from the source nobody can copy
-        looked_up = [replace(one, missing=set(one.missing).difference(self.survey.deleted)) for one in looked_up]
+        self._leave_out(looked_up)
+        # nobody can copy what is gone from the source, or not mirrored any more
+        looked_up = [replace(one, missing=set(one.missing).intersection(self.survey.destinations)) for one in looked_up]
         waiting = [one for one in looked_up if not one.is_settled]
         cut = self._cut(history, len(waiting), now)
         events: list[dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation] = []
@@ -102,7 +103,7 @@ class _Tick:
             cursor = replace(cursor, deleted=gone)
         if gone:
             self.remarks.append(f"gone from the source: {', '.join(gone)}")
-        waiting = [*[Attempts(window=one, missing=self._listed(one)) for one in reversed(cut)], *waiting]
+        waiting = [*[Attempts(window=one, missing=one.topics) for one in reversed(cut)], *waiting]
         requests = self._requests(list(reversed(waiting)), now)
         self.remarks.insert(0, str(found))
         return dg.SensorResult(
@@ -123,8 +124,14 @@ class _Tick:
                 f"{plural(len(unlisted), 'topic')} without an asset yet ({', '.join(unlisted[:3])}): reload the code location"
             )
 
-    def _listed(self, window: FrozenWindow) -> set[str]:
-        return set(window.topics).intersection(self.lane.topics)
+    def _leave_out(self, looked_up: Sequence[Attempts]) -> None:
+        """Say which topics of windows that wait are not mirrored any more."""
+        waiting = {topic for one in looked_up if not one.is_settled for topic in one.missing}
+        left_out = sorted(waiting.difference(self.survey.destinations, self.survey.deleted))
+        if left_out:
+            line = f"not mirrored any more, and left out: {', '.join(left_out)}"
+            self.context.log.warning(line)
+            self.remarks.append(line)
 
     def _cut(self, history: History, outstanding: int, now: float) -> list[FrozenWindow]:
         """Cut new windows: a backlog at once, what has just come in only every so often."""
@@ -155,14 +162,22 @@ class _Tick:
             )
             return []
         attempt = oldest.requested + 1
+        tags = keys.tags(self.lane.mirror, self.lane.name, (self.survey.node.name, self.survey.node_why), attempt)
+        listed = sorted(set(oldest.missing).intersection(self.lane.topics))
+        unlisted = sorted(set(oldest.missing).difference(self.lane.topics))
         return [
             dg.RunRequest(
                 run_key=f"{oldest.window.key}#{attempt}",
                 partition_key=oldest.window.key,
-                asset_selection=[keys.mirrored(self.lane.mirror, topic) for topic in sorted(oldest.missing)],
-                tags=keys.tags(self.lane.mirror, self.lane.name, (self.survey.node.name, self.survey.node_why), attempt),
+                # a run must select something: what is done already copies nothing
+                asset_selection=[keys.mirrored(self.lane.mirror, topic) for topic in listed or self._any_listed(oldest.window)],
+                tags=tags | ({keys.TAG_UNLISTED: ",".join(unlisted)} if unlisted else {}),
             )
         ]
+
+    def _any_listed(self, window: FrozenWindow) -> list[str]:
+        mirrored = set(self.survey.destinations).intersection(self.lane.topics)
+        return sorted(mirrored.intersection(window.topics) or mirrored)[:1]
 
     def _partitions(
         self, cut: Sequence[FrozenWindow], history: History, now: float

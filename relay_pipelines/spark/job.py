@@ -87,12 +87,9 @@ def collect(session: Any, frame: Callable[[], Any], tag: str) -> list[Outcome]:
         RelayError: Spark gave the job up.
     """
     context = context_of(session)
-    if context is None:
-        session.addTag(tag)
-    else:
-        # a session's own tag is unknown to every thread but this one, and cancelling is another thread's business
-        context.addJobTag(tag)
     try:
+        # a session's own tag is unknown to every thread but this one, and cancelling is another thread's business
+        (session.addTag if context is None else context.addJobTag)(tag)
         rows = frame().collect()
     except Exception as error:  # whatever py4j or gRPC raise
         raise RelayError(

@@ -131,6 +131,7 @@ def test_status(copied: Copied) -> None:
     for partition, one in enumerate(topic["topic_partitions"]):
         assert one.pop("committed_at") is not None
         expected = {"source_start": 0, "source_end": PLAIN, "checkpoint": PLAIN, "lag_records": 0, "node": "one"}
+        expected |= {"high_watermark": PLAIN, "open_transaction": None}
         assert one == {"partition": partition, "problem": None, **expected}
     table = relay(copied.config, "status", "-m", "plain").stdout
     assert re.search(r"^ *1 +1,500 +1,500 +0 +one +20\d\d-", table, re.MULTILINE), table

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 import uuid
 from dataclasses import dataclass
@@ -19,6 +21,7 @@ from relay_pipelines.driver.result import RunResult
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import FilterError
 from relay_pipelines.model import Cluster, CopyOptions, OffsetRange, TopicPartition
+from relay_pipelines.spark import job
 from tests.commands import configured, mirror, relay
 from tests.copying import settled_end
 from tests.independent import CREATE_TIME, Record, create, records_of, write
@@ -158,8 +161,65 @@ def test_a_record_that_sql_fails_on_is_named(topics: Topics, local_session: Any)
     failing = {topics.name("plain"): {"where": "CAST(get_json_object(CAST(value AS STRING), '$.n') AS INT) / (offset - 7) > 0"}}
     result = run(topics.config(overrides=failing), local_session)
     assert result.exit_code == 1
-    (error,) = result.errors
+    error, without = result.errors
     assert isinstance(error, FilterError)
+    assert str(without).startswith("2 of 12 planned ranges have no outcome: ")
     assert (error.topic_partition and error.topic_partition.topic, error.offset) == (topics.name("plain"), 7)
     assert "SQL failed on the record: [DIVIDE_BY_ZERO]" in str(error)
     assert topics.copied("anew", 0) != []
+
+
+def test_a_job_that_ends_by_anything(topics: Topics, local_session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranges of a job that ends outside the error tree are named, and fail the run; the other jobs copy theirs."""
+
+    def end(*_: object) -> None:
+        raise ValueError("not foreseen\nat all")
+
+    topics.write(20)
+    monkeypatch.setattr(job, "submit", end)
+    result = run(topics.config(), local_session)
+    assert result.exit_code == 1
+    ended, without = (str(one) for one in result.errors)
+    assert ended.startswith("the copy job ended with ValueError: not foreseen; ")
+    first = OffsetRange(TopicPartition(topics.name("filtered"), 0), 0, 20)
+    assert without.startswith(f"8 of 12 planned ranges have no outcome: {first}, ")
+    assert " and 5 more; what is committed stays" in without
+    assert [len(topics.copied(kind, 0)) for kind in ("plain", "predicate", "anew")] == [0, 10, 20]
+
+
+STOPPED = """
+import sys
+from pathlib import Path
+
+from relay_pipelines import settings
+from relay_pipelines.copy.clock import SystemClock
+from relay_pipelines.driver import planning, run, survey
+from relay_pipelines.spark import session
+
+found = session.slots
+
+
+def slots(started):
+    number = found(started)
+    session.end(started)
+    return number
+
+
+session.slots = slots
+mirror = settings.load(Path(sys.argv[1])).mirror("handled")
+planned = planning.plan(survey.take("handled", mirror, SystemClock()), mirror.start.policy)
+result = run.run(planned, mirror, lambda: session.connect("local[1]"), [], SystemClock())
+print(*result.failures, sep="\\n")
+sys.exit(result.exit_code)
+"""
+
+
+def test_a_session_that_is_stopped_before_its_first_job(topics: Topics) -> None:
+    """Nothing is copied, and the run says so."""
+    topics.write(20)
+    command = [sys.executable, "-c", STOPPED, topics.config()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "12 of 12 planned ranges have no outcome" in done.stdout
+    assert "Traceback" not in done.stderr
+    assert topics.copied("plain", 0) == []

@@ -149,6 +149,30 @@ def test_expressions(local_session: Any, mirror: Mirror) -> None:
     ]
 
 
+def test_a_timestamp_in_microseconds(local_session: Any, mirror: Mirror) -> None:
+    """Kafka keeps milliseconds: what is finer is cut off, towards the past."""
+    select = (("timestamp", "timestamp + INTERVAL 1 MICROSECOND"),)
+    assert copy(local_session, mirror, Handling(select=select), end=10).error == ""
+    mirror.known = (mirror.checkpoint(), 0)
+    select = (("timestamp", "TIMESTAMP_MICROS(-2000001)"),)
+    assert copy(local_session, mirror, Handling(select=select), end=11).error == ""
+    *same, old = mirror.copied()
+    assert same == mirror.original()[:10]
+    assert old.timestamp == (CREATE_TIME, -2001)
+
+
+def test_headers_that_kafka_does_not_take(local_session: Any, mirror: Mirror) -> None:
+    """One line with topic-partition and offset, however the header came about."""
+    made = "ARRAY(NAMED_STRUCT('name', CAST(NULL AS STRING), 'value', X'31'))"
+    for header in (made, "ARRAY(CAST(NULL AS STRUCT<name: STRING, value: BINARY>))"):
+        select = (("headers", f"IF(offset = 37, {header}, headers)"),)
+        outcome = copy(local_session, mirror, Handling(select=select))
+        assert (outcome.status, outcome.error_kind) == (Status.FAILED, "FilterError"), outcome
+        said = f"{mirror.at} at offset 37: SQL or a transform has made no Kafka record of it: a header has no name;"
+        assert outcome.error.startswith(said)
+        assert outcome.next_offset <= 37
+
+
 def test_a_transform(local_session: Any, mirror: Mirror, folder: str) -> None:
     """Columns that it leaves out stay; it comes behind predicate and expressions."""
     handling = Handling(where="offset >= 50", select=(("value", "CONCAT(value, X'21')"),), transform=spec(folder, "Doubled"))

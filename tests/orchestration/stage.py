@@ -46,6 +46,7 @@ class Stage:
     Args:
         folder: of relay.yaml.
         name: of the mirror.
+        location: what a code location loaded before, whose planners go on until it is reloaded; runs load anew, as in processes.
     """
 
     folder: Path
@@ -53,6 +54,7 @@ class Stage:
     source: EmbeddedCluster
     destination: EmbeddedCluster
     instance: DagsterInstance
+    location: dg.Definitions | None = None
 
     @property
     def config(self) -> Path:
@@ -110,7 +112,7 @@ class Stage:
     def tick(self, lane: int = 0, cursor: str | None = None) -> SensorResult:
         """Evaluate a planner and do what a daemon does with the result, except for launching the runs."""
         name = f"plan_{self.lanes[lane].identifier}"
-        sensor = self.definitions.get_repository_def().get_sensor_def(name)
+        sensor = (self.location or self.definitions).get_repository_def().get_sensor_def(name)
         context = dg.build_sensor_context(instance=self.instance, cursor=cursor, resources={"kafka": self.resources["kafka"]})
         result = sensor(context)
         assert isinstance(result, SensorResult)

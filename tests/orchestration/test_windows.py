@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import signal
 import time
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import dagster as dg
 import psutil
 import pytest
+import yaml
 from confluent_kafka.admin import ResourceType
 
 from relay_pipelines.copy import checkpoint
@@ -217,6 +219,29 @@ def test_the_lag_check(stage: Stage) -> None:
     assert after.description == "nothing is waiting"
 
 
+def test_the_lag_check_counts_an_open_transaction(stage: Stage, topics: list[str]) -> None:
+    """What nobody can copy for it is late all the same, from the first record of the transaction on."""
+    assert stage.run((stage.tick().run_requests or [])[0]).success
+    sender = transactional(stage.source.cluster(), stage.name)
+    sender.begin_transaction()
+    put(sender, TopicPartition(topics[0], 0), [Record(None, b"held up")] * 3)  # of 2023
+    sender.flush(30)
+
+    held_up = stage.tick()
+
+    assert not held_up.run_requests
+    (lag,) = evaluations(held_up, keys.LAG)
+    assert not lag.passed
+    said = f"nothing is waiting; open transaction: 3 records of {topics[0]}-0[100, 103), the first "
+    assert str(lag.description).startswith(said)
+    assert lag.metadata["open transaction (records)"].value == 3
+    assert said in str(held_up.skip_reason)
+    sender.commit_transaction(30)
+    assert stage.run((stage.tick().run_requests or [])[0]).success
+    (lag,) = evaluations(stage.tick(), keys.LAG)
+    assert (lag.passed, lag.description) == (True, "nothing is waiting")
+
+
 class TestKilledInTheMiddleOfATick:
     """A daemon does three things with a tick; killed between them, the next tick goes on."""
 
@@ -241,6 +266,74 @@ class TestKilledInTheMiddleOfATick:
         assert request.run_key == (before.run_requests or [])[0].run_key
         assert stage.run(request).success
         assert len(stage.read(topics[0])) == 100
+
+
+class TestBeforeTheReload:
+    """The code location's planner knows the topics of when it was loaded; runs are processes that know those of today."""
+
+    @pytest.mark.parametrize("new", ["new", "-b"], ids=["of the same lane", "of another lane"])
+    def test_a_topic_without_an_asset(self, stage: Stage, topics: list[str], new: str) -> None:
+        """It is copied with the windows that hold it, and its events stand in the log for when its asset comes."""
+        prefix = topics[0].removesuffix(".a")
+        topic = f"{prefix}.b" if new == "-b" else f"{prefix}.new"  # Dagster cannot tell `.b` and `-b` apart: other lanes
+        stage.write([re.escape(prefix) + "[.-].*"])
+        stage.tick()  # learns the topics
+        stage.location = stage.definitions
+        create(stage.source.cluster(), topic, 2, {"retention.ms": "-1"})
+        stage.fill(topic, [f"new{number}" for number in range(10)])
+
+        (request,) = stage.tick().run_requests or []
+        assert keys.mirrored(stage.name, topic) not in (request.asset_selection or [])
+        run = stage.run(request)
+
+        assert run.success, failure(run)
+        assert stage.read(topics[0]) == [f"a{number}" for number in range(100)]
+        assert stage.read(topic) == [f"new{number}" for number in range(10)]
+        assert stage.instance.get_materialized_partitions(keys.mirrored(stage.name, topic)) == {request.partition_key}
+        assert not stage.tick().run_requests
+        stage.location = None
+        assert not stage.tick().run_requests, "after the reload nothing is missing"
+
+    def test_it_is_asked_for_again(self, stage: Stage, topics: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        """A run that copies all but the topic without an asset fails, and the next attempt has only that to do."""
+        topic = f"{topics[0].removesuffix('.a')}.new"
+        stage.write([*(name.replace(".", r"\.") for name in topics), re.escape(topic) + ".?"])
+        stage.location = stage.definitions
+        create(stage.source.cluster(), topic, 2, {"retention.ms": "-1"})
+        stage.fill(topic, [large := "x" * 1000])
+        create(stage.destination.cluster(), f"{stage.name}.{topic}", 2, {"max.message.bytes": "500"})
+        (request,) = stage.tick().run_requests or []
+        run = stage.run(request)
+        assert f"{topic}: {topic}-0 at offset 0: a record of" in failure(run)
+        assert stage.read(topics[0]) == [f"a{number}" for number in range(100)]
+        delete(stage.destination.cluster(), f"{stage.name}.{topic}")
+        monkeypatch.setattr("relay_pipelines.sensors.planner._BACKOFF_SECONDS", 0.0)
+
+        (again,) = stage.tick().run_requests or []
+
+        assert again.partition_key == request.partition_key
+        run = stage.run(again)
+        assert run.success, failure(run)
+        assert stage.read(topic) == [large]
+        assert not stage.tick().run_requests
+
+    def test_a_topic_that_is_denied(self, stage: Stage, topics: list[str]) -> None:
+        """With a window outstanding: the planner asks for the others, says which it left out, and the lane goes on."""
+        stage.location = stage.definitions
+        stage.tick()
+        text = yaml.safe_load(stage.config.read_text())
+        text["mirrors"][stage.name]["topics"]["deny"] = [re.escape(topics[0])]
+        stage.config.write_text(yaml.safe_dump(text))
+
+        (request,) = stage.tick().run_requests or []
+
+        assert {key.path[-1] for key in request.asset_selection or []} == set(topics[1:])
+        run = stage.run(request)
+        assert run.success, failure(run)
+        assert stage.read(topics[1], 1) == [f"b{number}" for number in range(50)]
+        last = stage.tick()
+        assert not last.run_requests
+        assert f"not mirrored any more, and left out: {topics[0]}" in str(last.skip_reason)
 
 
 class TestBadInput:

@@ -1,0 +1,135 @@
+"""A transaction left open at the source: nothing after it is copied, and everybody who looks is told so."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.errors import SourceError
+from relay_pipelines.model import TopicPartition
+from relay_pipelines.wire.cluster import ClusterClient
+from relay_pipelines.wire.timestamps import timestamps_ms
+from tests.commands import configured, mirror, relay
+from tests.independent import CREATE_TIME, Record, create, put, records_of, transactional, write
+
+AGE_SECONDS = 200
+OPEN = r"open transaction: 1,001 records of \S+-0\[5, 1006\), the first [3-5] min( \d+ s)? old"
+
+
+@dataclass
+class HeldUp:
+    """Five records, copied, and 1,001 after them in a transaction that nobody ends."""
+
+    topic: str
+    config: Path
+    textfile: Path
+    source: EmbeddedCluster
+
+
+@pytest.fixture(scope="module")
+def held_up(
+    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[HeldUp]:
+    topic, folder = f"held-up-{time.time_ns()}", tmp_path_factory.mktemp("held-up")
+    source, destination = source_cluster.cluster(), destination_cluster.cluster()
+    create(source, topic, 2)
+    now = time.time_ns() // 1_000_000
+    write(source, TopicPartition(topic, 0), [Record(None, b"%d" % number, (), (CREATE_TIME, now)) for number in range(5)])
+    textfile = folder / "relay.prom"
+    config = configured(folder, {"m": mirror(source, destination, topic)}, metrics={"textfile": str(textfile)})
+    assert relay(config, "run").returncode == 0
+    sender = transactional(source, topic, transaction_timeout_ms=600_000)
+    sender.begin_transaction()
+    began = now - AGE_SECONDS * 1000
+    first = Record(None, b"5", (), (CREATE_TIME, began))
+    put(sender, TopicPartition(topic, 0), [first, *[Record(None, b"", (), (CREATE_TIME, now))] * 1_000])
+    sender.flush(30)
+    yield HeldUp(topic, config, textfile, source_cluster)
+    sender.abort_transaction(30)
+
+
+def test_a_run_with_nothing_new(held_up: HeldUp) -> None:
+    """Nothing can be copied, and that is no failure; the line and the metrics say what waits, and for how long."""
+    done = relay(held_up.config, "run")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.fullmatch(rf"m: nothing new in 1 topic; {OPEN}\n", done.stdout), done.stdout
+    written = held_up.textfile.read_text()
+    labels = f'mirror="m",partition="0",topic="{held_up.topic}"'
+    assert f"kafka_relay_open_transaction_records{{{labels}}} 1001.0\n" in written
+    (seconds,) = re.findall(rf"kafka_relay_open_transaction_seconds{{{labels}}} (.+)\n", written)
+    assert AGE_SECONDS <= float(seconds) < AGE_SECONDS + 120
+    assert f"kafka_relay_open_transaction_records{{{labels.replace('0', '1', 1)}}} 0.0\n" in written
+    assert 'kafka_relay_source_highwatermark{node_id="one"} 1006.0\n' in written
+
+
+def test_status(held_up: HeldUp) -> None:
+    """The high watermark, and what lies between it and the end of what can be copied."""
+    (found,) = json.loads(relay(held_up.config, "status", "--json").stdout)["mirrors"]
+    assert (found["lag_records"], found["open_transaction_records"]) == (0, 1001)
+    (topic,) = found["topics"]
+    first, second = topic["topic_partitions"]
+    opened = first["open_transaction"]
+    assert (first["source_end"], first["high_watermark"], opened["records"]) == (5, 1006, 1001)
+    assert opened["since"].endswith("Z")
+    assert AGE_SECONDS <= opened["seconds"] < AGE_SECONDS + 120
+    assert (second["high_watermark"], second["open_transaction"]) == (0, None)
+    table = relay(held_up.config, "status").stdout
+    assert re.search(r"^ *0 +5 +1,006 +1,001, [3-5] min.* +5 +0 +one", table, re.MULTILINE), table
+
+
+def test_plan(held_up: HeldUp) -> None:
+    """A dry run tells the same."""
+    assert re.fullmatch(rf"m: nothing new in 1 topic; {OPEN}\n", relay(held_up.config, "plan").stdout)
+    (found,) = json.loads(relay(held_up.config, "plan", "--json").stdout)["mirrors"]
+    (opened,) = found["open_transactions"]
+    assert (opened["topic"], opened["partition"], opened["high_watermark"], opened["records"]) == (held_up.topic, 0, 1006, 1001)
+
+
+def test_a_run_that_copies_as_well(held_up: HeldUp) -> None:
+    """What is not behind the transaction is copied; the table is followed by what is."""
+    now = time.time_ns() // 1_000_000
+    write(held_up.source.cluster(), TopicPartition(held_up.topic, 1), [Record(None, b"new", (), (CREATE_TIME, now))])
+    done = relay(held_up.config, "run")
+    assert done.returncode == 0
+    assert re.search(rf"^ ?{held_up.topic} +1 ", done.stdout, re.MULTILINE), done.stdout
+    assert re.search(rf"^m: {OPEN}$", done.stdout, re.MULTILINE), done.stdout
+
+
+def test_the_transaction_ends(
+    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str, tmp_path: Path
+) -> None:
+    """The run after its end copies what it held up, and says nothing of it any more."""
+    source, destination = source_cluster.cluster(), destination_cluster.cluster()
+    create(source, topic_name, 1)
+    sender = transactional(source, topic_name)
+    sender.begin_transaction()
+    put(sender, TopicPartition(topic_name, 0), [Record(None, b"1", (), (CREATE_TIME, time.time_ns() // 1_000_000))])
+    sender.flush(30)
+    config = configured(tmp_path, {"m": mirror(source, destination, topic_name)})
+    assert "open transaction: 1 record of " in relay(config, "run").stdout
+    sender.commit_transaction(30)
+    done = relay(config, "run")
+    assert "open transaction" not in done.stdout
+    assert len(records_of(destination, TopicPartition(topic_name, 0))) == 1
+
+
+def test_timestamps_of_many(source_cluster: EmbeddedCluster, topic_name: str) -> None:
+    """Batches larger than what is asked for come one by one, those without a record at the offset not at all."""
+    create(source_cluster.cluster(), topic_name, 4)
+    now, large = time.time_ns() // 1_000_000, b"x" * 200_000
+    for partition, values in enumerate(([large], [large], [b"1", b"2"])):
+        for number, value in enumerate(values):
+            record = Record(None, value, (), (CREATE_TIME, now + partition * 100 + number))
+            write(source_cluster.cluster(), TopicPartition(topic_name, partition), [record])
+    wanted = {TopicPartition(topic_name, 0): 0, TopicPartition(topic_name, 1): 0, TopicPartition(topic_name, 2): 1}
+    wanted |= {TopicPartition(topic_name, 3): 0}
+    with ClusterClient(source_cluster.cluster(), SourceError) as client:
+        found = timestamps_ms(client, wanted)
+    assert {at.partition: ms - now for at, ms in found.items()} == {0: 0, 1: 100, 2: 201}
