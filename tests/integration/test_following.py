@@ -120,6 +120,7 @@ def test_a_run_sets_what_differs(followed: Followed) -> None:
         "retention.ms": "7000000",
         "segment.bytes": str(2 << 20),
         "max.message.bytes": "2000000",
+        "message.timestamp.type": "CreateTime",
         "min.insync.replicas": "1",
         "file.delete.delay.ms": "1234",
     }
@@ -136,7 +137,7 @@ def test_who_wants_a_setting_of_their_own_takes_its_key_off_the_list(followed: F
     assert followed.differences(config_keys=[]) == {}
     taken = followed.surveyed(config_keys=["max.message.bytes"])
     (new,) = topics.missing(replace(taken, destination_topics={}))
-    assert new.configs == {"max.message.bytes": "2000000"}
+    assert new.configs == {"max.message.bytes": "2000000", "message.timestamp.type": "CreateTime"}
 
 
 def test_the_copy_is_cut_by_the_limit_as_it_is_then(followed: Followed) -> None:
