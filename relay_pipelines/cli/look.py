@@ -39,7 +39,7 @@ def plan(invocation: Invocation, names: Sequence[str], topic: str | None, *, why
     found = []
     for name, mirror in chosen(invocation.settings(), names).items():
         with invocation.tolerating(name):
-            planned = planning.plan(survey.take(name, mirror, clock, only_topic=topic), mirror.start.policy)
+            planned = planning.plan(survey.take(name, mirror, clock, only_topic=topic))
             found.append(documents.plan(planned))
             if not as_json:
                 _show_plan(planned, why=why, sync=mirror.topics.sync_configs)
@@ -78,7 +78,7 @@ def status(invocation: Invocation, names: Sequence[str], *, as_json: bool) -> in
     for name, mirror in chosen(invocation.settings(), names).items():
         with invocation.tolerating(name):
             taken = survey.take(name, mirror, clock)
-            document = documents.status(taken, mirror.start.policy)
+            document = documents.status(taken)
             found.append(document)
             if not as_json:
                 tables.show(stdout(), tables.status(document))

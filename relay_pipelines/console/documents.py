@@ -15,7 +15,7 @@ from relay_pipelines.driver.survey import Survey
 from relay_pipelines.model import Checkpoint, LedgerEntry
 from relay_pipelines.plan.acls import State
 from relay_pipelines.plan.nodes import Choice
-from relay_pipelines.plan.windows import Position, StartPolicy, data_loss, lag_records
+from relay_pipelines.plan.windows import Position, data_loss, lag_records
 
 Document = dict[str, Any]
 
@@ -73,9 +73,9 @@ def plan(planned: RunPlan) -> Document:
     }
 
 
-def status(survey: Survey, start: StartPolicy) -> Document:
+def status(survey: Survey) -> Document:
     """How far every topic-partition is copied."""
-    lags = lag_records(survey.positions, start)
+    lags = lag_records(survey.positions)
     found = []
     for topic, destination in survey.targets.items():
         own = [one for one in survey.positions if one.topic_partition.topic == topic]
@@ -137,7 +137,7 @@ def _position(position: Position, checkpoint: Checkpoint | None, lag: int) -> Do
         "partition": position.topic_partition.partition,
         "source_start": position.low_watermark,
         "source_end": position.end_offset,
-        "checkpoint": position.next_offset,
+        "checkpoint": checkpoint.next_offset if checkpoint else None,
         "lag_records": lag,
         "node": checkpoint.node if checkpoint else None,
         "committed_at": moment(checkpoint.committed_at_ms) if checkpoint else None,

@@ -136,7 +136,7 @@ def _topics(name: str, mirror: Mirror, taken: Survey, clock: Clock) -> Iterator[
         yield Finding(Level.OK, name, what)
     for error in permissions.lacking(taken, mirror, clock):
         yield _error(name, error)
-    for loss in planning.plan(taken, mirror.start.policy).data_losses:
+    for loss in planning.plan(taken).data_losses:
         yield _error(name, loss)
 
 

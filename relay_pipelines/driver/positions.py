@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from relay_pipelines.copy.checkpoint import Stored
 from relay_pipelines.driver import starting
@@ -35,6 +34,7 @@ class Positions:
         self._source = source
         self._at_destination = at_destination
         self._renamed = renamed
+        self._known = known
         self._checkpoints = known.checkpoints
         self._recorded = recorded
         self._start = mirror.start
@@ -55,15 +55,14 @@ class Positions:
             and not self._rebuilt(checkpoint)
         }
         ends = self._source.epoch_ends(epochs)
-        begins = starting.begins(self._source, self._start, [at for at in wanted if at not in self._checkpoints], end)
-        found = [self._position(at, low[at], end[at], ends.get(at)) for at in wanted]
-        return [replace(one, begin=begins.get(one.topic_partition)) for one in found]
+        starts = starting.starts(self._source, self._start, self._known, self._recorded, (low, end))
+        return [self._position(at, low[at], end[at], ends.get(at), starts.get(at)) for at in wanted]
 
-    def _position(self, at: TopicPartition, low: int, end: int, epoch_end: int | None) -> Position:
+    def _position(self, at: TopicPartition, low: int, end: int, epoch_end: int | None, start: int | None) -> Position:
         checkpoint = self._checkpoints.get(at)
         if checkpoint is None:
             entry = self._recorded.get(at)
-            return Position(at, low, end, recorded=None if entry is None else entry.source.end)
+            return Position(at, low, end, start, recorded=None if entry is None else entry.source.end)
         cut_at = None
         if epoch_end is not None and epoch_end < checkpoint.next_offset:
             # no such epoch any more: nobody knows where, and it cannot be above the end

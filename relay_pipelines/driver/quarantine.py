@@ -30,7 +30,7 @@ def put(name: str, mirror: Mirror, reasons: Mapping[str, str], clock: Clock) -> 
             producer = take_over(client, f"relay.{name}..{node}", options, clock)
             home = checkpoint.home(checkpoint.TOPIC, checkpoint.quarantine_key(name, node))
             line = checkpoint.quarantine_batch(name, node, why, clock.now_ms())
-            commit(client, producer, {home: line}, options, clock)
+            commit(client, producer, [(home, line)], options, clock)
 
 
 def compare(name: str, node: Cluster, checkpoints: Iterable[Checkpoint], timeout_ms: int, clock: Clock) -> str:

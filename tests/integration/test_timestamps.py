@@ -45,7 +45,7 @@ def mirror_of(source: EmbeddedCluster, destination: EmbeddedCluster, topic: str,
 def copy(settings: dict[str, Any], name: str, session: Any) -> None:
     """Run the mirror once."""
     mirror = Mirror.model_validate(settings)
-    plan = planning.plan(survey.take(name, mirror, CLOCK), mirror.start.policy)
+    plan = planning.plan(survey.take(name, mirror, CLOCK))
     assert run(plan, mirror, lambda: session, [], CLOCK).failures == []
 
 
