@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import confluent_kafka
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
 from relay_pipelines.model import Cluster, TopicPartition
 
@@ -53,7 +53,7 @@ def client(cluster: Cluster, **more: object) -> dict[str, Any]:
 
 
 def create(cluster: Cluster, topic: str, partitions: int = 1, config: dict[str, str] | None = None) -> None:
-    """Create a topic unless it exists, and wait until it has leaders."""
+    """Create a topic unless it exists, and wait until its leaders serve."""
     admin = AdminClient(client(cluster))
     try:
         admin.create_topics([NewTopic(topic, partitions, config=config or {})])[topic].result(30)
@@ -61,11 +61,23 @@ def create(cluster: Cluster, topic: str, partitions: int = 1, config: dict[str, 
         if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
             raise
     until(lambda: len(_leaders(admin, topic)) >= partitions, f"leaders of {topic}")
+    # a broker is named leader a moment before it knows that it is
+    until(lambda: _served(admin, topic, partitions), f"leaders of {topic} that serve")
 
 
 def _leaders(admin: AdminClient, topic: str) -> list[int]:
     partitions = admin.list_topics(topic, timeout=30).topics[topic].partitions.values()
     return [one.leader for one in partitions if one.leader > 0]
+
+
+def _served(admin: AdminClient, topic: str, partitions: int) -> bool:
+    wanted = {confluent_kafka.TopicPartition(topic, one): OffsetSpec.latest() for one in range(partitions)}
+    try:
+        for answer in admin.list_offsets(wanted).values():
+            answer.result(30)
+    except KafkaException:
+        return False
+    return True
 
 
 def configure(cluster: Cluster, kind: ResourceType, name: str, **config: object) -> None:

@@ -8,7 +8,7 @@ from relay_pipelines.driver.planning import RunPlan, plan
 from relay_pipelines.driver.survey import Survey
 from relay_pipelines.model import Cluster
 from relay_pipelines.plan.topics import Target
-from relay_pipelines.plan.windows import Position, StartPolicy
+from relay_pipelines.plan.windows import Position
 
 
 def plan_of(mirror: str, node: str, destinations: Mapping[str, str], positions: Sequence[Position]) -> RunPlan:
@@ -28,4 +28,4 @@ def plan_of(mirror: str, node: str, destinations: Mapping[str, str], positions: 
         destination_configs={},
         sizes_bytes={},
     )
-    return plan(survey, StartPolicy.EARLIEST)
+    return plan(survey)

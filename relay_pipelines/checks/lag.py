@@ -11,7 +11,7 @@ from relay_pipelines.driver.survey import Survey
 from relay_pipelines.errors import DataLossError
 from relay_pipelines.lanes import keys
 from relay_pipelines.lanes.lane import Lane
-from relay_pipelines.plan.windows import StartPolicy, data_loss, lag_records
+from relay_pipelines.plan.windows import data_loss, lag_records
 from relay_pipelines.resources import KafkaResource
 
 
@@ -40,10 +40,10 @@ class Lag:
         return "; ".join(filter(None, [waiting if self.records else "nothing is waiting", self.opened]))
 
 
-def measure(kafka: KafkaResource, taken: Survey, start: StartPolicy) -> Lag:
+def measure(kafka: KafkaResource, taken: Survey) -> Lag:
     """Measure by a survey; looks at the first waiting record of the topic-partitions that are furthest behind."""
-    waiting = lag_records(taken.positions, start)
-    oldest_ms = lag.oldest_uncopied_ms(taken, start, kafka.mirror(taken.mirror).copy_options, kafka.clock)
+    waiting = lag_records(taken.positions)
+    oldest_ms = lag.oldest_uncopied_ms(taken, kafka.mirror(taken.mirror).copy_options, kafka.clock)
     now_ms = kafka.clock.now_ms()
     return Lag(
         records=sum(waiting.values()),
@@ -82,7 +82,7 @@ def build(lane: Lane) -> dg.AssetChecksDefinition:
     )
     def lag_check(kafka: KafkaResource) -> dg.AssetCheckResult:
         taken = kafka.survey(lane.mirror, lane.belongs, configs=False)
-        found = measure(kafka, taken, kafka.mirror(lane.mirror).start.policy)
+        found = measure(kafka, taken)
         return dg.AssetCheckResult(passed=passes(lane, found), description=_words(found), metadata=_metadata(lane, found))
 
     return lag_check

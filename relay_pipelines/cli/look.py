@@ -40,7 +40,7 @@ def plan(invocation: Invocation, names: Sequence[str], topic: str | None, *, why
     found = []
     for name, mirror in chosen(invocation.settings(), names).items():
         with invocation.tolerating(name):
-            planned = planning.plan(survey.take(name, mirror, clock, only_topic=topic), mirror.start.policy)
+            planned = planning.plan(survey.take(name, mirror, clock, only_topic=topic))
             found.append(documents.plan(planned, clock.now_ms()))
             if not as_json:
                 _show_plan(planned, clock.now_ms(), why=why, sync=mirror.topics.sync_configs)
@@ -83,7 +83,7 @@ def status(invocation: Invocation, names: Sequence[str], *, as_json: bool) -> in
     for name, mirror in chosen(invocation.settings(), names).items():
         with invocation.tolerating(name):
             taken = survey.take(name, mirror, clock)
-            document = documents.status(taken, mirror.start.policy, clock.now_ms())
+            document = documents.status(taken, clock.now_ms())
             found.append(document)
             if not as_json:
                 tables.show(stdout(), tables.status(document))

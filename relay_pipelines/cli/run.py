@@ -13,7 +13,7 @@ from relay_pipelines.console import say, tables
 from relay_pipelines.console.progress import progress
 from relay_pipelines.console.words import count, open_transactions, plural, stderr, stdout
 from relay_pipelines.copy.clock import SystemClock
-from relay_pipelines.driver import configs, losses, planning, survey, topics
+from relay_pipelines.driver import configs, decisions, planning, survey, topics
 from relay_pipelines.driver.planning import RunPlan
 from relay_pipelines.driver.result import INTERRUPTED, RunResult
 from relay_pipelines.driver.run import run as copy
@@ -50,8 +50,8 @@ def _mirror(
     """Copy one mirror; what fails is said and counted, and does not stop the next."""
     try:
         clock = SystemClock()
-        taken = losses.accepting(partial(survey.take, name, mirror, clock, only_topic=topic), mirror, clock)
-        planned = planning.plan(taken, mirror.start.policy)
+        taken = decisions.survey_to_copy(partial(survey.take, name, mirror, clock, only_topic=topic), mirror, clock)
+        planned = planning.plan(taken)
         for lost in planned.survey.accepted:
             say.warning(f"{name}: {lost.topic_partition}: {lost.what}; the copy goes on behind it: on_data_loss is continue")
         for conflict in topics.conflicts(planned.survey):

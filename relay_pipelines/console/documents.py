@@ -15,7 +15,7 @@ from relay_pipelines.driver.survey import Survey
 from relay_pipelines.model import Checkpoint, LedgerEntry
 from relay_pipelines.plan.acls import State
 from relay_pipelines.plan.nodes import Choice
-from relay_pipelines.plan.windows import Position, StartPolicy, data_loss, lag_records
+from relay_pipelines.plan.windows import Position, data_loss, lag_records
 
 Document = dict[str, Any]
 
@@ -80,9 +80,9 @@ def plan(planned: RunPlan, now_ms: int) -> Document:
     }
 
 
-def status(survey: Survey, start: StartPolicy, now_ms: int) -> Document:
+def status(survey: Survey, now_ms: int) -> Document:
     """How far every topic-partition is copied."""
-    lags = lag_records(survey.positions, start)
+    lags = lag_records(survey.positions)
     found = []
     for topic, destination in survey.targets.items():
         own = survey.positions_of(topic)
@@ -158,7 +158,7 @@ def _position(position: Position, checkpoint: Checkpoint | None, lag: int, now_m
         "source_start": position.low_watermark,
         "source_end": position.end_offset,
         "high_watermark": position.high_watermark,
-        "checkpoint": position.next_offset,
+        "checkpoint": checkpoint.next_offset if checkpoint else None,
         "lag_records": lag,
         "open_transaction": _open_transaction(position, now_ms),
         "node": checkpoint.node if checkpoint else None,

@@ -1,7 +1,8 @@
 """Checkpoints: where a mirror goes on, in a compacted topic at the destination, committed with the data.
 
-Beside them stands what must outlive a run as well: which nodes of the source are not to be read. The topic's partition for a key
-depends on `PARTITIONS` alone, so that adding partitions to the topic moves no key.
+Beside them stands what must outlive a run as well: where topics start that have no checkpoint yet, and which nodes of the source
+are not to be read. The topic's partition for a key depends on `PARTITIONS` alone, so that adding partitions to the topic moves no
+key.
 """
 
 from __future__ import annotations
@@ -31,8 +32,27 @@ CONFIGS = {
     "min.cleanable.dirty.ratio": "0.1",
 }
 _VERSION = 2  # since then with leader_epoch_end and content_digest
+_START = "/start"
 _FETCH_BYTES = 1 << 20
 _POLL_SECONDS = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class StartRecord:
+    """Where a mirror starts to copy a topic: written once, before the first record of the topic is copied.
+
+    Args:
+        starts: source offsets by partition; partitions that are added later start at their low watermark.
+        node: the source node that was asked.
+        topic_id: of the source topic on that node; empty if the node tells none.
+    """
+
+    mirror: str
+    topic: str
+    starts: Mapping[int, int]
+    node: str
+    topic_id: str
+    decided_at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +61,7 @@ class Stored:
 
     Args:
         checkpoints: by source topic-partition.
+        starts: by source topic.
         ends: how far each partition of the topic was read; empty if it does not exist yet.
         quarantined: nodes that are not to be read, and why.
     """
@@ -48,6 +69,13 @@ class Stored:
     checkpoints: Mapping[TopicPartition, Checkpoint] = field(default_factory=dict)
     ends: Mapping[TopicPartition, int] = field(default_factory=dict)
     quarantined: Mapping[str, str] = field(default_factory=dict)
+    starts: Mapping[str, StartRecord] = field(default_factory=dict)
+
+    @property
+    def next_offsets(self) -> dict[TopicPartition, int]:
+        """The next offset to copy of every topic-partition that has a checkpoint or a start."""
+        starts = {TopicPartition(one.topic, at): offset for one in self.starts.values() for at, offset in one.starts.items()}
+        return starts | {at: one.next_offset for at, one in self.checkpoints.items()}
 
 
 def key_of(mirror: str, source: TopicPartition) -> bytes:
@@ -58,6 +86,11 @@ def key_of(mirror: str, source: TopicPartition) -> bytes:
 def quarantine_key(mirror: str, node: str) -> bytes:
     """The record key of a node's quarantine: that of a topic without a name."""
     return f"{mirror}//{node}".encode()
+
+
+def start_key(mirror: str, topic: str) -> bytes:
+    """The record key of a topic's start: no partition has such a number."""
+    return f"{mirror}/{topic}{_START}".encode()
 
 
 def home(topic: str, key: bytes) -> TopicPartition:
@@ -80,6 +113,18 @@ def quarantine_batch(mirror: str, node: str, why: str, now_ms: int) -> Batch:
     """Return a batch of one record: why the node is not to be read; empty to clear it."""
     value = json.dumps({"version": _VERSION, "why": why}, separators=(",", ":")).encode()
     return encode(quarantine_key(mirror, node), value, now_ms)
+
+
+def start_batch(start: StartRecord) -> Batch:
+    """Return a batch of one record."""
+    value = json.dumps({"version": _VERSION, **dataclasses.asdict(start)}, separators=(",", ":")).encode()
+    return encode(start_key(start.mirror, start.topic), value, start.decided_at_ms)
+
+
+def _start_from(value: bytes) -> StartRecord:
+    fields = versioned(value, _VERSION, TOPIC)
+    starts = {int(partition): offset for partition, offset in fields.pop("starts").items()}
+    return StartRecord(starts=starts, **fields)
 
 
 def from_record(value: bytes) -> Checkpoint:
@@ -158,13 +203,19 @@ def read_all(client: ClusterClient, mirror: str, clock: Clock) -> Stored:
     """Return all that the topic holds of a mirror. On the driver."""
     latest, ends = _latest(client, f"{mirror}/".encode(), clock)
     quarantine = quarantine_key(mirror, "")
-    found = [from_record(value) for key, value in latest.items() if not key.startswith(quarantine)]
     reasons = {
-        key.removeprefix(quarantine).decode(): versioned(value, _VERSION, TOPIC)["why"]
-        for key, value in latest.items()
+        key.removeprefix(quarantine).decode(): versioned(latest.pop(key), _VERSION, TOPIC)["why"]
+        for key in list(latest)
         if key.startswith(quarantine)
     }
-    return Stored({one.source: one for one in found}, ends, {node: why for node, why in reasons.items() if why})
+    starts = [_start_from(latest.pop(key)) for key in list(latest) if key.endswith(_START.encode())]
+    found = map(from_record, latest.values())
+    return Stored(
+        {one.source: one for one in found},
+        ends,
+        {node: why for node, why in reasons.items() if why},
+        {one.topic: one for one in starts},
+    )
 
 
 def of_all_mirrors(client: ClusterClient, clock: Clock) -> list[Checkpoint]:
@@ -175,7 +226,7 @@ def of_all_mirrors(client: ClusterClient, clock: Clock) -> list[Checkpoint]:
     latest, _ = _latest(client, b"", clock)
     found = []
     for key, value in latest.items():
-        if b"//" not in key:
+        if b"//" not in key and not key.endswith(_START.encode()):
             with suppress(UnsupportedError, ValueError, KeyError, TypeError):
                 found.append(from_record(value))
     return found

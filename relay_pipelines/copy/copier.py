@@ -77,7 +77,7 @@ class RangeCopier:
             for portion in portions:
                 self._take(portion)
                 self._keep_time()
-        if len(self._chunk) or (self._transactions.checkpoint is None and start >= self._range.source.end):
+        if len(self._chunk):
             self._commit()
 
     def _begin(self, start: int) -> None:

@@ -122,8 +122,7 @@ def _topics(name: str, mirror: Mirror, taken: Survey, clock: Clock) -> Iterator[
         shown = ", ".join(included[:_MANY]) + (f" and {len(included) - _MANY} more" if len(included) > _MANY else "")
         yield Finding(Level.OK, name, f"{len(included)} topic{'s' if len(included) != 1 else ''} selected: {shown}")
     for conflict in topics.conflicts(taken):
-        topic, _, what = conflict.partition(": ")
-        yield Finding(Level.WARNING, f"{name}: {topic}", what, "set it as the source has it, or accept the change")
+        yield Finding(Level.WARNING, name, conflict)
     for one in configs.differences(taken):
         yield Finding(Level.WARNING, name, str(one), one.remedy(sync=mirror.topics.sync_configs))
     for gone in topics.deleted(taken):
@@ -137,7 +136,7 @@ def _topics(name: str, mirror: Mirror, taken: Survey, clock: Clock) -> Iterator[
         yield Finding(Level.OK, name, what)
     for error in permissions.lacking(taken, mirror, clock):
         yield _error(name, error)
-    for loss in planning.plan(taken, mirror.start.policy).data_losses:
+    for loss in planning.plan(taken).data_losses:
         yield _error(name, loss)
 
 

@@ -9,20 +9,20 @@ from relay_pipelines.copy.reader import read
 from relay_pipelines.driver.survey import Survey
 from relay_pipelines.errors import RelayError, SourceError
 from relay_pipelines.model import CopyOptions, OffsetRange
-from relay_pipelines.plan.windows import StartPolicy, uncopied
+from relay_pipelines.plan.windows import uncopied
 from relay_pipelines.wire.cluster import ClusterClient
 
 _LOOKED_AT = 4
 _FETCH_BYTES = 16 << 10
 
 
-def oldest_uncopied_ms(survey: Survey, start: StartPolicy, options: CopyOptions, clock: Clock) -> int | None:
+def oldest_uncopied_ms(survey: Survey, options: CopyOptions, clock: Clock) -> int | None:
     """Return the timestamp of the oldest first waiting record among the topic-partitions that are furthest behind.
 
     Returns:
         milliseconds since the epoch; None if nothing waits, or the source does not give it now.
     """
-    waiting = heapq.nlargest(_LOOKED_AT, uncopied(survey.positions, start).values(), key=len)
+    waiting = heapq.nlargest(_LOOKED_AT, uncopied(survey.positions).values(), key=len)
     with ClusterClient(survey.node, SourceError, f"relay-{survey.mirror}-lag", options.request_timeout_ms) as client:
         found = [_first_timestamp_ms(client, one, clock) for one in waiting if len(one)]
     return min((ms for ms in found if ms is not None), default=None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from relay_pipelines.copy import checkpoint as checkpoints
@@ -14,27 +13,11 @@ from relay_pipelines.driver.owning import commit, take_over
 from relay_pipelines.driver.survey import Survey
 from relay_pipelines.errors import DataLossError, DestinationError
 from relay_pipelines.model import Checkpoint, LedgerEntry, OffsetRange, Skipped
-from relay_pipelines.plan.windows import Loss, OnDataLoss, Position, data_loss, loss
+from relay_pipelines.plan.windows import Loss, Position, data_loss, loss
 from relay_pipelines.settings import Mirror
 from relay_pipelines.wire.cluster import ClusterClient
 
 _BY_DRIVER = "driver"
-
-
-def accepting(take: Callable[[], Survey], mirror: Mirror, clock: Clock) -> Survey:
-    """Survey for those who copy: with `on_data_loss: continue` the losses are accepted, and the survey is taken again.
-
-    Args:
-        take: takes the survey.
-
-    Raises:
-        RelayError: what `take` and `accept` raise.
-    """
-    taken = take()
-    if mirror.on_data_loss is OnDataLoss.FAIL or not any(map(loss, taken.positions)):
-        return taken
-    accepted = accept(taken, mirror, clock)
-    return replace(take(), accepted=tuple(accepted))
 
 
 def accept(taken: Survey, mirror: Mirror, clock: Clock) -> list[DataLossError]:
@@ -45,23 +28,23 @@ def accept(taken: Survey, mirror: Mirror, clock: Clock) -> list[DataLossError]:
     Raises:
         RelayError: the destination does not answer, or refuses.
     """
-    lost = [(position, found) for position in taken.positions if (found := loss(position))]
+    lost = [one for one in taken.positions if isinstance(data_loss(one), DataLossError)]
     options, accepted = mirror.copy_options, []
     topics.create_own(taken, mirror.destination.replication_factor, options, clock)
     with ClusterClient(taken.destination, DestinationError, f"relay-{taken.mirror}", options.request_timeout_ms) as client:
-        for position, found in lost:
+        for position in lost:
             at = position.topic_partition
             producer = take_over(client, transactional_id(taken.mirror, at), options, clock)
             known = taken.checkpoints.get(at)
             key = checkpoints.key_of(taken.mirror, at)
             home = checkpoints.home(checkpoints.TOPIC, key)
             current = checkpoints.read_own(client, taken.mirror, at, (known, taken.checkpoint_ends.get(home, 0)), options, clock)
-            error = data_loss(position)
-            if current != known or error is None:
+            found, error = loss(position), data_loss(position)
+            if current != known or found is None or not isinstance(error, DataLossError):
                 continue
             following = _moved(taken, position, found, clock.now_ms())
             entry = _gap(position, found, following)
-            batches = {home: checkpoints.to_batch(following), checkpoints.home(ledger.TOPIC, key): ledger.to_batch(entry)}
+            batches = [(home, checkpoints.to_batch(following)), (checkpoints.home(ledger.TOPIC, key), ledger.to_batch(entry))]
             commit(client, producer, batches, options, clock)
             accepted.append(error)
     return accepted
@@ -69,7 +52,8 @@ def accept(taken: Survey, mirror: Mirror, clock: Clock) -> list[DataLossError]:
 
 def _moved(taken: Survey, position: Position, found: Loss, now_ms: int) -> Checkpoint:
     at = position.topic_partition
-    before = taken.checkpoints.get(at) or _as_recorded(taken.recorded[at])
+    recorded = taken.recorded.get(at)
+    before = taken.checkpoints.get(at) or (_as_recorded(recorded) if recorded else _at_start(taken, position))
     there = taken.destination_topics.get(taken.destinations[at.topic])
     rewound = position.recreated or found.resume < before.next_offset
     return replace(
@@ -103,6 +87,24 @@ def _as_recorded(entry: LedgerEntry) -> Checkpoint:
         fingerprint=None,
         run_id=entry.run_id,
         committed_at_ms=entry.committed_at_ms,
+    )
+
+
+def _at_start(taken: Survey, position: Position) -> Checkpoint:
+    """What a checkpoint would say of a topic-partition that has a start record, and of which nothing was copied yet."""
+    return Checkpoint(
+        mirror=taken.mirror,
+        source=position.topic_partition,
+        next_offset=position.begin,
+        leader_epoch=-1,
+        node=taken.node.name,
+        topic_ids={},
+        cluster_ids={},
+        destination=taken.destination_of(position.topic_partition),
+        destination_next_offset=-1,
+        fingerprint=None,
+        run_id=_BY_DRIVER,
+        committed_at_ms=0,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 from relay_pipelines.copy.checkpoint import settle
 from relay_pipelines.copy.clock import Clock
@@ -32,20 +32,21 @@ def take_over(
 def commit(
     client: ClusterClient,
     producer: TransactionalProducer,
-    batches: Mapping[TopicPartition, Batch],
+    batches: Sequence[tuple[TopicPartition, Batch]],
     options: CopyOptions,
     clock: Clock,
 ) -> None:
-    """Commit a batch per topic-partition: all of them or none. Readers of committed records see them when this returns.
+    """Commit batches, all of them or none. Readers of committed records see them when this returns.
 
     Raises:
         RelayError: the destination does not answer, or refuses; an open transaction hides them for longer than any may last.
     """
-    producer.add(batches)
-    for topic_partition, batch in batches.items():
+    written = {topic_partition for topic_partition, _ in batches}
+    producer.add(written)
+    for topic_partition, batch in batches:
         producer.send(topic_partition, batch)
     producer.drain()
     producer.commit()
     producer.release()
     # EndTxn is answered before its markers are written: a survey in between would not know
-    settle(client, batches, options, clock)
+    settle(client, written, options, clock)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from relay_pipelines.copy import checkpoint
 from relay_pipelines.driver.survey import Survey
@@ -12,7 +12,7 @@ from relay_pipelines.errors import DataLossError
 from relay_pipelines.model import CopyRange, Handling, NodeIdentity, OffsetRange, TopicPartition, Window
 from relay_pipelines.plan.frozen import FrozenWindow
 from relay_pipelines.plan.packing import copy_seconds
-from relay_pipelines.plan.windows import Position, StartPolicy, data_loss, freezes_the_start, plan_windows
+from relay_pipelines.plan.windows import data_loss, plan_windows
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +64,14 @@ class RunPlan:
         )
 
 
-def plan(survey: Survey, start: StartPolicy) -> RunPlan:
+def plan(survey: Survey) -> RunPlan:
     """Plan everything up to where the source ended when it was surveyed."""
-    planned = plan_windows(survey.positions, start)
+    planned = plan_windows(survey.positions)
     return RunPlan(survey, planned.windows, planned.data_losses, _sizes(survey, planned.windows))
 
 
-def plan_frozen(survey: Survey, frozen: FrozenWindow, start: StartPolicy) -> RunPlan:
-    """Plan what is still to be copied of a frozen window: from each checkpoint through the window's end.
+def plan_frozen(survey: Survey, frozen: FrozenWindow) -> RunPlan:
+    """Plan what is still to be copied of a frozen window: from the next offset to copy through the window's end.
 
     Topics that the survey does not have are left out.
     """
@@ -82,12 +82,9 @@ def plan_frozen(survey: Survey, frozen: FrozenWindow, start: StartPolicy) -> Run
     for window in frozen.windows(survey.destinations):
         known = [(one, positions[one.topic_partition]) for one in window.ranges if one.topic_partition in positions]
         ranges = [
-            OffsetRange(one.topic_partition, begin, max(begin, one.end))
+            replace(one, start=position.begin)
             for one, position in known
-            if one.topic_partition not in guarded and not is_void(survey, frozen, one)
-            for begin in [_begin(one, position, frozen)]
-            # an empty range writes the first checkpoint of a mirror that starts at the end
-            if one.end > begin or freezes_the_start(position, start)
+            if one.end > position.begin and one.topic_partition not in guarded and not is_void(survey, frozen, one)
         ]
         if ranges:
             windows.append(Window(window.topic, tuple(ranges)))
@@ -107,12 +104,6 @@ def bytes_per_offset(survey: Survey) -> dict[TopicPartition, float]:
         for one in survey.positions
         if one.topic_partition in survey.sizes_bytes
     }
-
-
-def _begin(planned: OffsetRange, position: Position, frozen: FrozenWindow) -> int:
-    if position.next_offset is not None:
-        return position.next_offset
-    return frozen.origins.get(planned.topic_partition, planned.start)
 
 
 def _sizes(survey: Survey, windows: Sequence[Window]) -> dict[TopicPartition, int]:

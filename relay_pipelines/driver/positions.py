@@ -37,6 +37,7 @@ class Positions:
         self._source = source
         self._at_destination = at_destination
         self._renamed = renamed
+        self._known = known
         self._checkpoints = known.checkpoints
         self._recorded = recorded
         self._mirror = mirror
@@ -47,21 +48,21 @@ class Positions:
         # before the last stable offsets, or what is written meanwhile would look like an open transaction
         high = self._source.list_offsets(wanted, LATEST, READ_UNCOMMITTED)
         found = read_positions(self._source, wanted, self._checkpoints, among_several=len(self._mirror.nodes) > 1)
-        ends = {at: position.end_offset for at, position in found.items()}
-        new = [at for at in wanted if at not in self._checkpoints]
-        begins = starting.begins(self._source, self._mirror.start, new, ends)
-        completed = [replace(self._completed(found[at], begins.get(at)), high_watermark=high[at]) for at in wanted]
+        low = {at: position.low_watermark for at, position in found.items()}
+        end = {at: position.end_offset for at, position in found.items()}
+        starts = starting.starts(self._source, self._mirror.start, self._known, self._recorded, (low, end))
+        completed = [replace(self._completed(found[at], starts.get(at)), high_watermark=high[at]) for at in wanted]
         held_up = sorted((each.open_transaction for each in completed if each.open_transaction), key=len, reverse=True)
         since = timestamps_ms(self._source, {each.topic_partition: each.start for each in held_up})
         return [replace(each, open_since_ms=since.get(each.topic_partition)) for each in completed]
 
-    def _completed(self, position: Position, begin: int | None) -> Position:
+    def _completed(self, position: Position, start: int | None) -> Position:
         """Add what the node does not know."""
         checkpoint = self._checkpoints.get(position.topic_partition)
         if checkpoint is not None:
             return replace(position, copy_gone=self._copy_gone(checkpoint))
         entry = self._recorded.get(position.topic_partition)
-        return replace(position, recorded=None if entry is None else entry.source.end, begin=begin)
+        return replace(position, next_offset=start, recorded=None if entry is None else entry.source.end)
 
     def _copy_gone(self, checkpoint: Checkpoint) -> str:
         copied_to = checkpoint.destination.topic

@@ -36,7 +36,7 @@ def _put(client: ClusterClient, name: str, node: str, why: str, options: CopyOpt
     producer = take_over(client, f"relay.{name}..{node}", options, clock)
     home = checkpoint.home(checkpoint.TOPIC, checkpoint.quarantine_key(name, node))
     line = checkpoint.quarantine_batch(name, node, why, clock.now_ms())
-    commit(client, producer, {home: line}, options, clock)
+    commit(client, producer, [(home, line)], options, clock)
 
 
 def compare(name: str, node: Cluster, checkpoints: Iterable[Checkpoint], timeout_ms: int, clock: Clock) -> str:

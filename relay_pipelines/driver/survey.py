@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from relay_pipelines.copy import checkpoint as checkpoints
-from relay_pipelines.copy.checkpoint import Stored
+from relay_pipelines.copy.checkpoint import StartRecord, Stored
 from relay_pipelines.copy.clock import Clock
 from relay_pipelines.copy.transaction import QUARANTINE
-from relay_pipelines.driver import cycles, nodes
+from relay_pipelines.driver import cycles, nodes, starting
 from relay_pipelines.driver.follow import LedgerFollower
 from relay_pipelines.driver.positions import Positions
 from relay_pipelines.driver.retries import retry
@@ -57,6 +57,7 @@ class Survey:
         handling: source topic -> how its records are copied.
         accepted: losses behind which the copy has just been told to go on.
         deleted: source topic -> destination topic, of those that were copied, are still selected, and are not at the node.
+        new_starts: of topics for which nobody has decided yet; those who copy write them down before the first record.
     """
 
     mirror: str
@@ -80,6 +81,7 @@ class Survey:
     handling: Mapping[str, Handling] = field(default_factory=dict)
     accepted: tuple[DataLossError, ...] = ()
     deleted: Mapping[str, str] = field(default_factory=dict)
+    new_starts: Sequence[StartRecord] = ()
 
     @property
     def copied_to(self) -> set[str]:
@@ -216,13 +218,15 @@ def _take(
             written = {one for topic in included for one in _written_to(renamed[topic], handling[topic])}
             existing = sorted(topic for topic in written if topic in at_destination.topics)
             keys = mirror.topics.config_keys
+            positions = Positions(source, at_destination, renamed, known, recorded, mirror).all()
+            undecided = starting.undecided(mirror.start, known, recorded, included)
             return Survey(
                 mirror=name,
                 node=source.cluster,
                 destination=destination.cluster,
                 decisions=decisions,
                 targets={topic: everywhere[topic] for topic in included},
-                positions=Positions(source, at_destination, renamed, known, recorded, mirror).all(),
+                positions=positions,
                 checkpoints=known.checkpoints,
                 checkpoint_ends=known.ends,
                 source_topics={topic: at_source.topics[topic] for topic in included},
@@ -237,7 +241,19 @@ def _take(
                 verdicts=reading.verdicts,
                 handling=handling,
                 deleted={} if only_topic else _deleted(mirror, known, at_source.topics, belongs),
+                new_starts=_starts(name, source, undecided, positions, clock),
             )
+
+
+def _starts(
+    name: str, source: ClusterClient, undecided: Sequence[str], positions: Sequence[Position], clock: Clock
+) -> list[StartRecord]:
+    starts: dict[str, dict[int, int]] = {topic: {} for topic in undecided}
+    for one in positions:
+        if one.topic_partition.topic in starts:
+            starts[one.topic_partition.topic][one.topic_partition.partition] = one.begin
+    node, now_ms = source.cluster.name, clock.now_ms()
+    return [StartRecord(name, topic, these, node, source.topic(topic).topic_id, now_ms) for topic, these in starts.items()]
 
 
 def _deleted(mirror: Mirror, known: Stored, present: Container[str], belongs: Belongs) -> dict[str, str]:

@@ -18,6 +18,8 @@ from relay_pipelines.wire.cluster import LATEST, READ_COMMITTED, ClusterClient
 
 _DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
 _QUARANTINE_MESSAGE_BYTES = 95 << 20  # records that are too large for their topic go there; brokers take requests of 100 MiB
+_TIMESTAMP_TYPE = "message.timestamp.type"
+_KEEPS_TIMESTAMPS = {_TIMESTAMP_TYPE: str(TimestampType.CREATE_TIME)}
 _OWN = (
     NewTopic(checkpoint.TOPIC, checkpoint.PARTITIONS, checkpoint.CONFIGS),
     NewTopic(ledger.TOPIC, checkpoint.PARTITIONS, ledger.CONFIGS),
@@ -48,8 +50,11 @@ def missing(survey: Survey) -> list[NewTopic]:
 def _configs(survey: Survey, destination: str) -> dict[str, str]:
     source = survey.first_sources[destination]
     if destination != survey.destinations[source]:
-        return {"retention.ms": "-1", "max.message.bytes": str(_QUARANTINE_MESSAGE_BYTES)}
-    return {key: one.value for key, one in survey.source_configs[source].items() if not one.is_default}
+        return {**_KEEPS_TIMESTAMPS, "retention.ms": "-1", "max.message.bytes": str(_QUARANTINE_MESSAGE_BYTES)}
+    followed = survey.source_configs[source]
+    # said explicitly, as the destination's brokers may stamp by default; who lists the key wants the source's
+    own = {} if _TIMESTAMP_TYPE in followed else _KEEPS_TIMESTAMPS
+    return {**own, **{key: one.value for key, one in followed.items() if not one.is_default}}
 
 
 def needed(survey: Survey) -> list[NewTopic]:
@@ -112,7 +117,7 @@ def limits(survey: Survey, source_topic: str) -> Limits:
     """Return what the destination topic takes: as it is, or as it will be created."""
     destination = survey.destinations[source_topic]
     configs = survey.destination_configs.get(destination) or survey.source_configs[survey.first_sources[destination]]
-    size, kind = configs.get("max.message.bytes"), configs.get("message.timestamp.type")
+    size, kind = configs.get("max.message.bytes"), configs.get(_TIMESTAMP_TYPE)
     return Limits(
         int(size.value) if size else _DEFAULT_MAX_MESSAGE_BYTES,
         TimestampType(kind.value) if kind else TimestampType.CREATE_TIME,
@@ -120,16 +125,20 @@ def limits(survey: Survey, source_topic: str) -> Limits:
 
 
 def conflicts(survey: Survey) -> list[str]:
-    """Say in words which destination topics would alter the records they are given."""
+    """Say in words which destination topics would alter the records they are given, and what to do about it."""
     found = []
     for destination in dict.fromkeys(survey.destinations.values()):
         there = survey.destination_configs.get(destination) or survey.source_configs[survey.first_sources[destination]]
-        kind, codec = there.get("message.timestamp.type"), there.get("compression.type")
+        kind, codec = there.get(_TIMESTAMP_TYPE), there.get("compression.type")
         if kind and kind.value == TimestampType.LOG_APPEND_TIME:
-            found.append(f"{destination}: message.timestamp.type=LogAppendTime, so the destination sets its own timestamps")
+            found.append(
+                f"{destination}: message.timestamp.type=LogAppendTime, so the destination sets its own timestamps;"
+                " set it to CreateTime to keep those of the source"
+            )
         if codec and codec.value != "producer":
             found.append(
-                f"{destination}: compression.type={codec.value}, so the destination recompresses batches of other codecs"
+                f"{destination}: compression.type={codec.value}, so the destination recompresses batches of other codecs;"
+                " set it to producer to keep them as they are"
             )
     return found
 

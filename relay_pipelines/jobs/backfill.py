@@ -23,6 +23,7 @@ from relay_pipelines.lanes.cutter import Cutter
 from relay_pipelines.lanes.lane import Lane, lanes_of
 from relay_pipelines.resources import KafkaResource
 from relay_pipelines.settings import Settings
+from relay_pipelines.settings.start import Start
 
 _CONFIG = {
     "mirror": dg.Field(str, description="Which mirror."),
@@ -65,7 +66,9 @@ def _backfill(
 ) -> None:
     if not lane.topics:
         return
-    taken = kafka.survey(lane.mirror, lane.belongs)
+    # a mirror that has copied nothing starts where the span does
+    start = Start.model_validate({"timestamp": context.op_config["from"]})
+    taken = kafka.survey(lane.mirror, lane.belongs, start=start)
     ranges = ranges_between(taken, *span_ms, kafka.mirror(lane.mirror).copy_options, kafka.clock)
     history = windows.history(context.instance, lane)
     cut = list(Cutter(lane, taken, history, lane.limits, kafka.clock.now_ms()).between(ranges))

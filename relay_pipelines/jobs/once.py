@@ -45,7 +45,7 @@ def _lane(
     catalog.learn(lane.mirror, taken.destinations)
     history = windows.history(context.instance, lane)
     cutter = Cutter(lane, taken, history, UNLIMITED, kafka.clock.now_ms())
-    frozen = next(cutter.new(kafka.mirror(lane.mirror).start.policy), None)
+    frozen = next(cutter.new(), None)
     if frozen is None:
         context.log.info("%s/%s: nothing new", lane.mirror, lane.name)
         return []

@@ -42,7 +42,7 @@ def _cut(context: dg.OpExecutionContext, lane: Lane, kafka: KafkaResource, catal
     taken = kafka.survey(lane.mirror, lane.belongs)
     catalog.learn(lane.mirror, taken.destinations)
     history = windows.history(context.instance, lane)
-    coming = Cutter(lane, taken, history, lane.limits, kafka.clock.now_ms()).new(kafka.mirror(lane.mirror).start.policy)
+    coming = Cutter(lane, taken, history, lane.limits, kafka.clock.now_ms()).new()
     cut = [one for one, _ in zip(coming, range(lane.window.ahead), strict=False)]
     windows.freeze(context.instance, lane, cut)
     context.log.info("%s/%s: cut %d windows", lane.mirror, lane.name, len(cut))

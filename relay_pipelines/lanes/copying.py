@@ -111,19 +111,18 @@ def copy_window(
     mirror = kafka.mirror(mirror_name)
     taken = kafka.survey(mirror_name, topics.__contains__, attempt)
     surveyed(taken)
-    plan = planning.plan_frozen(taken, frozen, mirror.start.policy)
+    plan = planning.plan_frozen(taken, frozen)
     result = run(plan, mirror, session, observers, kafka.clock, stop=stop, window=frozen.key, run_id=run_id)
     after = survey.stored(mirror_name, mirror, kafka.clock, settled=True).checkpoints
-    reached = {at: checkpoint.next_offset for at, checkpoint in after.items()}
-    known = {one.topic_partition for one in taken.positions}
-    before, ends = (
-        lag_records(taken.positions, mirror.start.policy),
-        {one.topic_partition: one.end_offset for one in taken.positions},
-    )
+    # what lies before the start of the mirror is not waited for
+    reached = {one.topic_partition: one.begin for one in taken.positions if one.recorded is None}
+    reached |= {at: checkpoint.next_offset for at, checkpoint in after.items()}
+    before = lag_records(taken.positions)
+    ends = {one.topic_partition: one.end_offset for one in taken.positions}
     reports = []
     for topic in sorted(topics):
         ranges = [one for one in frozen.ranges if one.topic_partition.topic == topic]
-        mine = [at for at in known if at.topic == topic]
+        mine = [at for at in ends if at.topic == topic]
         reports.append(
             TopicReport(
                 topic=topic,

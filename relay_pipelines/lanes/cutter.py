@@ -1,6 +1,6 @@
 """Cutting windows: what the planner, and the jobs that do its work at once, have in common."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from relay_pipelines.driver.planning import bytes_per_offset
@@ -8,10 +8,9 @@ from relay_pipelines.driver.survey import Survey
 from relay_pipelines.lanes import keys
 from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.lanes.windows import History
-from relay_pipelines.model import OffsetRange, TopicPartition
+from relay_pipelines.model import OffsetRange
 from relay_pipelines.plan.cutting import Limits, backlog, cut
 from relay_pipelines.plan.frozen import FrozenWindow
-from relay_pipelines.plan.windows import StartPolicy
 
 UNLIMITED = Limits(2**63, 2**63)
 
@@ -32,18 +31,11 @@ class Cutter:
         self._now_ms = now_ms
         self._sizes = bytes_per_offset(taken)
         self._number = history.last_number
-        self._uncopied = {one.topic_partition for one in taken.positions if one.next_offset is None}
-        self._origins = {at: origin for at, origin in history.origins.items() if at in self._uncopied}
 
-    def new(self, start: StartPolicy) -> Iterator[FrozenWindow]:
+    def new(self) -> Iterator[FrozenWindow]:
         """Cut what no window covers yet, until nothing is left."""
         planned = self._history.ends({at: one.reset_at_ms for at, one in self._survey.checkpoints.items()})
-        waiting = backlog(self._survey.positions, planned, start)
-        unplanned = self._uncopied.difference(planned)
-        if start is not StartPolicy.EARLIEST and unplanned and not any(map(len, waiting)):
-            # the place where they begin is remembered before anything comes
-            yield self._window(waiting)
-        yield from self._cut(waiting)
+        yield from self._cut(backlog(self._survey.positions, planned))
 
     def between(self, ranges: Sequence[OffsetRange]) -> Iterator[FrozenWindow]:
         """Cut given offset ranges, whatever was copied or planned before."""
@@ -59,14 +51,9 @@ class Cutter:
 
     def _window(self, ranges: Sequence[OffsetRange]) -> FrozenWindow:
         self._number += 1
-        begins: Mapping[TopicPartition, int] = {
-            one.topic_partition: one.start for one in ranges if one.topic_partition in self._uncopied
-        }
-        self._origins = {**begins, **self._origins}
         return FrozenWindow(
             key=keys.window(self._lane.mirror, self._lane.name, self._number),
             ranges=tuple(ranges),
-            origins=self._origins,
             node=self._survey.node.name,
             planned_at_ms=self._now_ms,
             size_bytes=int(sum(self._sizes.get(one.topic_partition, 0.0) * len(one) for one in ranges)),

@@ -92,15 +92,6 @@ class History:
                     ends[at] = max(end, ends.get(at, 0))
         return ends
 
-    @property
-    def origins(self) -> dict[TopicPartition, int]:
-        """Where the copy of what was never copied begins."""
-        origins: dict[TopicPartition, int] = {}
-        for window in self.windows:
-            for at, origin in window.origins.items():
-                origins[at] = min(origin, origins.get(at, origin))
-        return origins
-
 
 def history(instance: dg.DagsterInstance, lane: Lane) -> History:
     """The windows cut last, one more than may wait; looks behind those of a backfill by date, within reason."""

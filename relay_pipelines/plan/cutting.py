@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from relay_pipelines.model import OffsetRange, TopicPartition
-from relay_pipelines.plan.windows import Position, StartPolicy, data_loss, uncopied
+from relay_pipelines.plan.windows import Position, data_loss, uncopied
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class Limits:
     max_bytes: int
 
 
-def backlog(positions: Sequence[Position], planned: Mapping[TopicPartition, int], start: StartPolicy) -> list[OffsetRange]:
+def backlog(positions: Sequence[Position], planned: Mapping[TopicPartition, int]) -> list[OffsetRange]:
     """What no window covers yet, one range per topic-partition in order; empty where nothing is new or a guard holds it back.
 
     Args:
@@ -25,7 +25,7 @@ def backlog(positions: Sequence[Position], planned: Mapping[TopicPartition, int]
     """
     guarded = {one.topic_partition: data_loss(one) is not None for one in positions}
     ahead = [_ahead(one, planned.get(one.topic_partition)) for one in positions]
-    ranges = uncopied(ahead, start)
+    ranges = uncopied(ahead)
     return [
         OffsetRange(at, one.start, one.start if guarded[at] else max(one.start, one.end)) for at, one in sorted(ranges.items())
     ]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
 
 from relay_pipelines.errors import UnsupportedError
 from relay_pipelines.model import OffsetRange, TopicPartition, Window
 
-_VERSION = 1
+_VERSION = 2
+_READABLE = (1, _VERSION)  # version 1 has a fourth number per range, which is no longer needed
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +20,6 @@ class FrozenWindow:
 
     Args:
         ranges: one per topic-partition of the lane, sorted; empty where nothing was new, so that its end is known.
-        origins: where the copy begins, of topic-partitions that had never been copied when the window was cut. A later window
-            that is copied first must not begin at its own start: what lies before would be taken for copied.
         node: the source node that the offsets are of.
         planned_at_ms: nothing in these ranges was committed before.
         size_bytes: an estimate; 0 if the source does not tell.
@@ -29,7 +28,6 @@ class FrozenWindow:
 
     key: str
     ranges: tuple[OffsetRange, ...]
-    origins: dict[TopicPartition, int] = field(default_factory=dict)
     node: str = ""
     planned_at_ms: int = 0
     size_bytes: int = 0
@@ -57,10 +55,10 @@ class FrozenWindow:
 
     def to_json(self) -> str:
         """As it is written down."""
-        topics: dict[str, list[list[int | None]]] = {}
+        topics: dict[str, list[list[int]]] = {}
         for one in self.ranges:
             at = one.topic_partition
-            topics.setdefault(at.topic, []).append([at.partition, one.start, one.end, self.origins.get(at)])
+            topics.setdefault(at.topic, []).append([at.partition, one.start, one.end])
         fields = {
             "version": _VERSION,
             "node": self.node,
@@ -79,18 +77,14 @@ class FrozenWindow:
             UnsupportedError: a newer relay_pipelines wrote it.
         """
         fields = json.loads(text)
-        if fields["version"] != _VERSION:
+        if fields["version"] not in _READABLE:
             raise UnsupportedError(
                 f"the plan of window {key} has version {fields['version']}, this relay reads version {_VERSION}",
                 remedy="upgrade relay_pipelines",
             )
-        ranges, origins = [], {}
-        for topic, found in fields["topics"].items():
-            for partition, start, end, origin in found:
-                at = TopicPartition(topic, partition)
-                ranges.append(OffsetRange(at, start, end))
-                if origin is not None:
-                    origins[at] = origin
-        return FrozenWindow(
-            key, tuple(ranges), origins, fields["node"], fields["planned_at_ms"], fields["size_bytes"], fields["by_date"]
+        ranges = tuple(
+            OffsetRange(TopicPartition(topic, partition), start, end)
+            for topic, found in fields["topics"].items()
+            for partition, start, end, *_ in found
         )
+        return FrozenWindow(key, ranges, fields["node"], fields["planned_at_ms"], fields["size_bytes"], fields["by_date"])

@@ -18,14 +18,6 @@ from relay_pipelines.errors import (
 from relay_pipelines.model import OffsetRange, TopicPartition, Window
 
 
-class StartPolicy(StrEnum):
-    """Where a topic that a mirror has never copied is taken up."""
-
-    EARLIEST = "earliest"
-    LATEST = "latest"
-    GIVEN = "given"
-
-
 class OnDataLoss(StrEnum):
     """What becomes of a topic-partition whose records, or whose copies, are gone."""
 
@@ -40,12 +32,11 @@ class Position:
     Args:
         low_watermark: the first offset that the source still has.
         end_offset: the last stable offset: reading committed records stops before it.
-        next_offset: the checkpoint's; None if there is no checkpoint.
+        next_offset: the checkpoint's; without a checkpoint that of the start record; None if there is neither.
         recreated: whether the topic is another one of the same name than the one that was copied: its id on the node has changed.
         truncated_at: where the log stopped being the one that was copied, by its leader epochs; None if it still is.
         copy_gone: what became of the destination topic that holds the copies; empty if it is still there.
         recorded: up to where it was copied by the ledger, of a topic-partition without a checkpoint; None if it never was.
-        begin: where it is to be taken up if it has no checkpoint and the start policy is `GIVEN`; None for its low watermark.
         high_watermark: the end of what every replica has; what lies between it and `end_offset` waits for a transaction to end.
         open_since_ms: when the first record of that transaction was written; None if no transaction is open, or if unknown.
     """
@@ -58,7 +49,6 @@ class Position:
     truncated_at: int | None = None
     copy_gone: str = ""
     recorded: int | None = None
-    begin: int | None = None
     high_watermark: int = -1
     open_since_ms: int | None = None
 
@@ -66,6 +56,11 @@ class Position:
     def open_transaction(self) -> OffsetRange:
         """What is not copied before a transaction ends; empty (and falsy) if none is open."""
         return OffsetRange(self.topic_partition, self.end_offset, max(self.end_offset, self.high_watermark))
+
+    @property
+    def begin(self) -> int:
+        """The next offset to copy."""
+        return self.low_watermark if self.next_offset is None else self.next_offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,57 +111,28 @@ class WindowPlan:
         )
 
 
-def plan_windows(positions: Iterable[Position], start: StartPolicy) -> WindowPlan:
-    """Plan one window per topic that has something new.
-
-    A range starts at the checkpoint; without one, where the start policy says, and ends at `end_offset`. Unless that is the low
-    watermark, a topic-partition without a checkpoint gets even the zero-length range `[end, end)` for its first run: copying it
-    writes the first checkpoint there. Without it the next run would start at a later end, and what came in between would be lost.
-    Only there is a range empty (mind that an empty range is falsy).
-
-    The start policy is for topics that were never copied. When another topic-partition of the topic has a checkpoint, one
-    without was added since, and is taken from its low watermark: `latest` would lose its first records.
+def plan_windows(positions: Iterable[Position]) -> WindowPlan:
+    """Plan one window per topic that has something new, from the next offset to copy to `end_offset`.
 
     Args:
         positions: all topic-partitions of every topic that is to be copied.
-        start: the mirror's start policy.
     """
     ordered = sorted(positions, key=lambda position: position.topic_partition)
     losses = tuple(loss for position in ordered if (loss := data_loss(position)) is not None)
     held_back = {loss.topic_partition for loss in losses}
-    windows = []
-    for topic, group in groupby(ordered, key=lambda position: position.topic_partition.topic):
-        siblings = list(group)
-        policy = _policy_for(siblings, start)
-        ranges = [
-            _range(position, policy)
-            for position in siblings
-            if position.topic_partition not in held_back and _is_due(position, policy)
-        ]
-        if ranges:
-            windows.append(Window(topic, tuple(ranges)))
-    return WindowPlan(tuple(windows), losses)
+    new = [one for one in uncopied(ordered).values() if len(one) and one.topic_partition not in held_back]
+    grouped = groupby(new, key=lambda one: one.topic_partition.topic)
+    return WindowPlan(tuple(Window(topic, tuple(ranges)) for topic, ranges in grouped), losses)
 
 
-def uncopied(positions: Iterable[Position], start: StartPolicy) -> dict[TopicPartition, OffsetRange]:
-    """What is still to be copied of every topic-partition, guards or not; empty (and falsy) where nothing is.
-
-    Args:
-        positions: all topic-partitions of every topic that is to be copied.
-        start: the mirror's start policy.
-    """
-    ordered = sorted(positions, key=lambda position: position.topic_partition)
-    ranges: dict[TopicPartition, OffsetRange] = {}
-    for _, group in groupby(ordered, key=lambda position: position.topic_partition.topic):
-        siblings = list(group)
-        policy = _policy_for(siblings, start)
-        ranges |= {position.topic_partition: _range(position, policy) for position in siblings}
-    return ranges
+def uncopied(positions: Iterable[Position]) -> dict[TopicPartition, OffsetRange]:
+    """What is still to be copied of every topic-partition, guards or not; empty (and falsy) where nothing is."""
+    return {one.topic_partition: OffsetRange(one.topic_partition, one.begin, one.end_offset) for one in positions}
 
 
-def lag_records(positions: Iterable[Position], start: StartPolicy) -> dict[TopicPartition, int]:
+def lag_records(positions: Iterable[Position]) -> dict[TopicPartition, int]:
     """Offsets still to be copied per topic-partition; 0 where a data-loss guard would hold it back from above."""
-    return {topic_partition: len(one) for topic_partition, one in uncopied(positions, start).items()}
+    return {topic_partition: len(one) for topic_partition, one in uncopied(positions).items()}
 
 
 def data_loss(position: Position) -> DataLossError | None:
@@ -198,10 +164,10 @@ def _losses(position: Position) -> Iterator[Loss]:
         what = "the topic was deleted and created again since it was copied: its id is another"
         yield Loss(TopicRecreatedError, what, "mirror it under a new name into a new destination topic", low)
     if copied < low:
-        what = f"retention took the offsets [{copied}, {low}) before they were copied: the checkpoint is below the low watermark"
+        what = f"retention took the offsets [{copied}, {low}) before they were copied"
         yield Loss(RetentionPassedError, what, "run more often or keep records longer", low)
     if copied > end:
-        what = f"the checkpoint is above the source's end offset {end}: the topic was truncated or recreated"
+        what = f"the next offset to copy is above the source's end offset {end}: the topic was truncated or recreated"
         yield Loss(LogTruncatedError, what, "restore the topic, or mirror it under a new name into a new destination topic", end)
     if position.truncated_at is not None:
         what = f"the log was cut off at offset {position.truncated_at}, below the checkpoint, and written anew"
@@ -209,25 +175,3 @@ def _losses(position: Position) -> Iterator[Loss]:
         yield Loss(LogTruncatedError, what, remedy, position.truncated_at)
     if position.copy_gone:
         yield Loss(CopyGoneError, position.copy_gone, "restore it, or mirror the topic under a new name", copied)
-
-
-def _policy_for(siblings: Iterable[Position], start: StartPolicy) -> StartPolicy:
-    begun = any(position.next_offset is not None for position in siblings)
-    return StartPolicy.EARLIEST if begun else start
-
-
-def _range(position: Position, policy: StartPolicy) -> OffsetRange:
-    start, low, end = position.next_offset, position.low_watermark, position.end_offset
-    if start is None:
-        begins = {StartPolicy.EARLIEST: low, StartPolicy.LATEST: end, StartPolicy.GIVEN: position.begin or low}
-        start = min(max(begins[policy], low), max(low, end))
-    return OffsetRange(position.topic_partition, start, end)
-
-
-def _is_due(position: Position, policy: StartPolicy) -> bool:
-    return freezes_the_start(position, policy) or len(_range(position, policy)) > 0
-
-
-def freezes_the_start(position: Position, policy: StartPolicy) -> bool:
-    """Whether the place where the copy begins must be remembered before anything comes: it would be another one later."""
-    return position.next_offset is None and policy is not StartPolicy.EARLIEST

@@ -7,9 +7,10 @@ import dagster as dg
 
 from relay_pipelines import settings
 from relay_pipelines.copy.clock import Clock, SystemClock
-from relay_pipelines.driver import losses, survey
+from relay_pipelines.driver import decisions, survey
 from relay_pipelines.driver.survey import Survey
 from relay_pipelines.settings import Mirror, Settings
+from relay_pipelines.settings.start import Start
 
 
 class KafkaResource(dg.ConfigurableResource):  # type: ignore[type-arg]  # Dagster's own examples leave the argument out
@@ -37,19 +38,28 @@ class KafkaResource(dg.ConfigurableResource):  # type: ignore[type-arg]  # Dagst
         return self.settings.mirror(name)
 
     def survey(
-        self, name: str, belongs: survey.Belongs, attempt: int = 0, *, configs: bool = True, patient: bool = True
+        self,
+        name: str,
+        belongs: survey.Belongs,
+        attempt: int = 0,
+        *,
+        configs: bool = True,
+        patient: bool = True,
+        start: Start | None = None,
     ) -> Survey:
-        """Ask the source and the destination; losses are accepted where the mirror says so.
+        """Ask the source and the destination; what is open before a copy is decided.
 
         Args:
             belongs: which topics.
             attempt: each begins with another node of the source.
             configs: whether to ask for the topics' configurations: whoever copies needs them.
             patient: whether to ask for as long as `give_up_after` says; a sensor, which has its next tick, asks for 5 s at most.
+            start: where topics start that were never copied; as configured if None.
 
         Raises:
             RelayError: no node answers, or the destination does not.
         """
         mirror, clock = self.mirror(name), self.clock
+        mirror = mirror.model_copy(update={"start": start or mirror.start})
         take = partial(survey.take, name, mirror, clock, belongs=belongs, first_node=attempt, configs=configs, patient=patient)
-        return losses.accepting(take, mirror, clock)
+        return decisions.survey_to_copy(take, mirror, clock)

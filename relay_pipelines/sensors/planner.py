@@ -92,7 +92,7 @@ class _Tick:
         events: list[dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation] = []
         events += [windows.event(lane, one) for one in cut]
         cursor = _Cursor.load(self.context.cursor)
-        found = lag.measure(self.kafka, self.survey, self.kafka.mirror(lane.mirror).start.policy)
+        found = lag.measure(self.kafka, self.survey)
         passed = lag.passes(lane, found)
         if passed != cursor.lag_passed or now - cursor.lag_at > _LAG_SECONDS or cut:
             events.append(lag.evaluation(lane, found))
@@ -138,7 +138,7 @@ class _Tick:
         lane = self.lane
         if not lane.topics:
             return []
-        coming = Cutter(lane, self.survey, history, lane.limits, int(now * 1000)).new(self.kafka.mirror(lane.mirror).start.policy)
+        coming = Cutter(lane, self.survey, history, lane.limits, int(now * 1000)).new()
         cut = [one for one, _ in zip(coming, range(max(0, lane.window.ahead - outstanding)), strict=False)]
         age = now * 1000 - max((one.planned_at_ms for one in history.windows), default=0)
         if len(cut) == 1 and age < lane.window.every and next(coming, None) is None:

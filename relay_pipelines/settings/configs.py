@@ -16,7 +16,6 @@ DEFAULT_KEYS = (
     "max.message.bytes",
     "message.timestamp.after.max.ms",
     "message.timestamp.before.max.ms",
-    "message.timestamp.type",
     "min.cleanable.dirty.ratio",
     "min.compaction.lag.ms",
     "retention.bytes",
@@ -24,7 +23,10 @@ DEFAULT_KEYS = (
     "segment.bytes",
     "segment.ms",
 )
-"""What a topic keeps, for how long, and what it takes: that is the same question in every cluster."""
+"""What a topic keeps, for how long, and what it takes: that is the same question in every cluster.
+
+Not `message.timestamp.type`: a copy carries the source's timestamps, so its topic must not set its own.
+"""
 
 _NEVER = {
     # more than the destination has replicas, and nobody can write to the topic any more

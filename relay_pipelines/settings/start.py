@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from enum import StrEnum
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from relay_pipelines.copy.clock import moment_ms
 from relay_pipelines.model import TopicPartition
-from relay_pipelines.plan.windows import StartPolicy
 from relay_pipelines.settings.section import Section
 from relay_pipelines.settings.values import Location, Text, Threshold, complaints, expected
+
+
+class StartPolicy(StrEnum):
+    """Where a topic starts that a mirror has never copied."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    GIVEN = "given"
+
 
 _WORDS = (StartPolicy.EARLIEST, StartPolicy.LATEST)
 _TOPIC_PARTITION = re.compile(r"(?P<topic>.+)-(?P<partition>\d{1,9})")

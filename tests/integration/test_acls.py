@@ -112,7 +112,7 @@ class Guarded:
             write(self.source.cluster(Listener.PLAINTEXT), TopicPartition(topic, 0), [Record(None, b"first")])
         taken = survey.take("m", Mirror.model_validate(self.mirror(ORDERS)), CLOCK)
         topics.create(taken, None, OPTIONS, CLOCK)
-        ranges = planning.plan(taken, Mirror.model_validate(self.mirror()).start.policy).ranges
+        ranges = planning.plan(taken).ranges
         assert [one.error for one in copy_ranges(CopyJob("m", "run", taken.node, taken.destination), ranges)] == [""]
 
     def mirror(

@@ -14,7 +14,7 @@ from relay_pipelines.driver.survey import Survey
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import ConfigError
 from relay_pipelines.model import Cluster, TopicPartition
-from relay_pipelines.plan.windows import Position, StartPolicy
+from relay_pipelines.plan.windows import Position
 from relay_pipelines.settings import Mirror
 from tests.copying import KEPT, settled_end
 from tests.independent import CREATE_TIME, Record, create, delete_before, put, transactional, write
@@ -68,7 +68,7 @@ class Question:
 
     def oldest_ms(self, taken: Survey | None = None) -> int | None:
         """When the oldest record that waits was written."""
-        return lag.oldest_uncopied_ms(taken or self.survey(), StartPolicy.EARLIEST, self.mirror().copy_options, CLOCK)
+        return lag.oldest_uncopied_ms(taken or self.survey(), self.mirror().copy_options, CLOCK)
 
 
 @pytest.fixture

@@ -25,7 +25,6 @@ from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import ConfigError, DataLossError, SourceError
 from relay_pipelines.metrics import MetricsObserver
 from relay_pipelines.model import Cluster, CopyJob, CopyOptions, Outcome, Status, TopicPartition
-from relay_pipelines.plan.windows import StartPolicy
 from relay_pipelines.settings import Mirror
 from tests.copying import KEPT, copy_as_rows, ensure_homes, settled_end
 from tests.independent import Record, create, delete, put, read, records_of, transactional, until, write
@@ -102,7 +101,7 @@ class Pair:
     def copy(self, **health: object) -> str:
         """Copy everything new, and return the node that was read."""
         taken = self.survey(**health)
-        ranges = planning.plan(taken, StartPolicy.EARLIEST).ranges
+        ranges = planning.plan(taken).ranges
         create(self.destination, f"pair.{self.topic}", 1, KEPT)
         outcomes = list(copy_ranges(CopyJob(taken.mirror, "run", taken.node, self.destination), ranges))
         assert [one.error for one in outcomes] == [""] * len(outcomes)
@@ -149,7 +148,7 @@ def test_a_node_fails_in_the_middle_of_a_range(pair: Pair, how: str, way: Callab
     create(pair.destination, f"pair.{pair.topic}", 1, KEPT)
     options = CopyOptions(chunk_bytes=1, fetch_max_bytes=500, coalesce_below_bytes=0, coalesce_to_bytes=100, backoff_max_ms=1_000)
     job = CopyJob(taken.mirror, "run", taken.node, pair.destination, options, "", taken.other_nodes, 2_000)
-    ranges = planning.plan(taken, StartPolicy.EARLIEST).ranges
+    ranges = planning.plan(taken).ranges
     broker, clock = pair.a.brokers[0], Halting(before_commit=20)
     with ThreadPoolExecutor(1) as elsewhere:
         copying = elsewhere.submit(lambda: list(way(job, ranges, clock)))
@@ -185,7 +184,7 @@ def test_an_empty_node_is_passed_over(pair: Pair) -> None:
     job = CopyJob(taken.mirror, "run", taken.node, pair.destination, options, "", (empty, b), 2_000)
     clock = Halting(before_commit=5)
     with ThreadPoolExecutor(1) as elsewhere:
-        ranges = planning.plan(taken, StartPolicy.EARLIEST).ranges
+        ranges = planning.plan(taken).ranges
         copying = elsewhere.submit(lambda: list(copy_ranges(job, ranges, clock)))
         assert clock.halted.wait(60)
         pair.a.brokers[0].kill()
@@ -212,7 +211,7 @@ def test_a_rebuilt_node_is_compared(pair: Pair) -> None:
         pair.write(more)
         taken = pair.survey()
         assert taken.node.name == "a"
-        ranges = planning.plan(taken, StartPolicy.EARLIEST).ranges
+        ranges = planning.plan(taken).ranges
         options = CopyOptions(give_up_after_ms=0)
         (outcome,) = copy_ranges(
             CopyJob(taken.mirror, "run", taken.node, pair.destination, options, "", taken.other_nodes), ranges
@@ -234,7 +233,7 @@ def test_a_diverged_node_is_kept_out_until_it_is_cleared(pair: Pair, local_sessi
 
     def run_from_b() -> tuple[Survey, RunResult]:
         taken = pair.survey(retry=1)
-        return taken, run(planning.plan(taken, StartPolicy.EARLIEST), mirror, lambda: local_session, [metrics], CLOCK)
+        return taken, run(planning.plan(taken), mirror, lambda: local_session, [metrics], CLOCK)
 
     metrics = MetricsObserver(CLOCK)
     taken, result = run_from_b()
@@ -323,7 +322,7 @@ def test_copies_do_not_go_around(pair: Pair) -> None:
 
     def copy(name: str, wanted: Mirror) -> None:
         taken = survey.take(name, wanted, CLOCK)
-        ranges = planning.plan(taken, StartPolicy.EARLIEST).ranges
+        ranges = planning.plan(taken).ranges
         for one in ranges:
             create(taken.destination, one.destination.topic, 1, KEPT)
         (outcome,) = copy_ranges(CopyJob(name, "run", taken.node, taken.destination), ranges)
@@ -348,9 +347,7 @@ def test_a_diverged_node_is_not_read(pair: Pair) -> None:
     for _ in range(3):
         write(pair.b, TopicPartition(pair.topic, 0), [Record(b"k", b"something else")])
     taken = pair.survey()
-    ranges = planning.plan(
-        replace(taken, positions=[replace(one, end_offset=13) for one in taken.positions]), StartPolicy.EARLIEST
-    ).ranges
+    ranges = planning.plan(replace(taken, positions=[replace(one, end_offset=13) for one in taken.positions])).ranges
     (b,) = taken.other_nodes
 
     (outcome,) = copy_ranges(CopyJob(taken.mirror, "run", b, pair.destination), ranges)
@@ -405,7 +402,7 @@ def test_leader_epochs_of_one_node_mean_nothing_on_another(pair: Pair) -> None:
     try:
         assert pair.copy() == "b"
         assert survey.stored(pair.survey().mirror, pair.mirror(), CLOCK).checkpoints[at].leader_epoch == -1
-        assert not planning.plan(pair.survey(), StartPolicy.EARLIEST).data_losses
+        assert not planning.plan(pair.survey()).data_losses
     finally:
         pair.a.brokers[0].start()
 
@@ -453,6 +450,6 @@ def test_all_nodes_lost_what_was_copied(pair: Pair) -> None:
     twins = (a, a.model_copy(update={"name": "b"}))
     both_short = mirror.model_copy(update={"source": mirror.source.model_copy(update={"nodes": twins})})
     taken = survey.take(f"pair-{pair.topic[-8:]}", both_short, CLOCK)
-    (loss,) = planning.plan(taken, StartPolicy.EARLIEST).data_losses
+    (loss,) = planning.plan(taken).data_losses
     assert isinstance(loss, DataLossError)
     assert "above the source's end offset 0" in str(loss)

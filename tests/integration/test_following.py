@@ -60,10 +60,9 @@ class Followed:
 
     def copy(self) -> None:
         """As tasks do."""
-        mirror = Mirror.model_validate(self.mirror())
         taken = self.surveyed()
         topics.create(taken, None, OPTIONS, CLOCK)
-        ranges = planning.plan(taken, mirror.start.policy).ranges
+        ranges = planning.plan(taken).ranges
         outcomes = list(copy_ranges(CopyJob(taken.mirror, "run", taken.node, taken.destination), ranges))
         assert [one.error for one in outcomes] == [""]
         until(lambda: TopicPartition(self.topic, 0) in self.surveyed().checkpoints, "the checkpoint")
@@ -71,7 +70,7 @@ class Followed:
     def run(self, **more: Any) -> RunResult:
         """A run with nothing to copy."""
         mirror = Mirror.model_validate(self.mirror(**more))
-        plan = planning.plan(survey.take(self.name, mirror, CLOCK), mirror.start.policy)
+        plan = planning.plan(survey.take(self.name, mirror, CLOCK))
         return run(plan, mirror, no_spark, [], CLOCK)
 
     def differences(self, **more: Any) -> dict[str, tuple[str | None, str]]:
@@ -120,6 +119,7 @@ def test_a_run_sets_what_differs(followed: Followed) -> None:
         "retention.ms": "7000000",
         "segment.bytes": str(2 << 20),
         "max.message.bytes": "2000000",
+        "message.timestamp.type": "CreateTime",
         "min.insync.replicas": "1",
         "file.delete.delay.ms": "1234",
     }
@@ -136,7 +136,7 @@ def test_who_wants_a_setting_of_their_own_takes_its_key_off_the_list(followed: F
     assert followed.differences(config_keys=[]) == {}
     taken = followed.surveyed(config_keys=["max.message.bytes"])
     (new,) = topics.missing(replace(taken, destination_topics={}))
-    assert new.configs == {"max.message.bytes": "2000000"}
+    assert new.configs == {"max.message.bytes": "2000000", "message.timestamp.type": "CreateTime"}
 
 
 def test_the_copy_is_cut_by_the_limit_as_it_is_then(followed: Followed) -> None:
@@ -192,7 +192,7 @@ def test_a_value_that_the_destination_refuses(followed: Followed) -> None:
     bad = replace(taken.source_configs[followed.topic]["retention.ms"], value="-7")
     wrong = {followed.topic: {**taken.source_configs[followed.topic], "retention.ms": bad}}
     mirror = Mirror.model_validate(followed.mirror(sync_configs=True))
-    plan = planning.plan(replace(taken, source_configs=wrong), mirror.start.policy)
+    plan = planning.plan(replace(taken, source_configs=wrong))
     (failure,) = run(plan, mirror, no_spark, [], CLOCK).failures
     assert f"IncrementalAlterConfigs of topic {followed.copy_of} with INVALID_CONFIG" in failure
     assert failure.endswith("; correct the value, or take the key off topics.config_keys")

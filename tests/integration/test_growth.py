@@ -7,12 +7,11 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 
 from relay_pipelines.copy.clock import SystemClock
 from relay_pipelines.copy.task import copy_ranges
-from relay_pipelines.driver import planning, survey, topics
+from relay_pipelines.driver import decisions, planning, survey, topics
 from relay_pipelines.driver.survey import Survey
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import RelayError
 from relay_pipelines.model import Cluster, CopyJob, CopyOptions, TopicPartition
-from relay_pipelines.plan.windows import StartPolicy
 from relay_pipelines.settings import Mirror
 from tests.copying import KEPT, ensure_homes, settled_end
 from tests.independent import Record, client, create, records_of, until, write
@@ -38,12 +37,12 @@ def surveyed(clusters: tuple[Cluster, Cluster], topic: str) -> Survey:
             "start": "latest",
         }
     )
-    return survey.take(f"grow-{topic[-8:]}", mirror, CLOCK)
+    return decisions.survey_to_copy(lambda: survey.take(f"grow-{topic[-8:]}", mirror, CLOCK), mirror, CLOCK)
 
 
 def copy(taken: Survey) -> None:
     topics.create(taken, None, OPTIONS, CLOCK)
-    ranges = planning.plan(taken, StartPolicy.LATEST).ranges
+    ranges = planning.plan(taken).ranges
     outcomes = list(copy_ranges(CopyJob(taken.mirror, "run", taken.node, taken.destination), ranges))
     assert [one.error for one in outcomes] == [""] * len(outcomes)
 
@@ -59,10 +58,13 @@ def test_the_destination_follows(clusters: tuple[Cluster, Cluster], topic_name: 
     """New partitions are copied from their first record on, even by a mirror that started at the end."""
     source, destination = clusters
     create(source, topic_name, 1, KEPT)
+    _written(source, topic_name, 0, 7)
+    surveyed(clusters, topic_name)
+    _written(source, topic_name, 0)
     copy(surveyed(clusters, topic_name))
     until(lambda: surveyed(clusters, topic_name).checkpoints, "the checkpoint")
     grow(source, topic_name, 3)
-    for partition in range(3):
+    for partition in (1, 2):
         until(lambda at=partition: _written(source, topic_name, at), "a leader that serves")
 
     taken = surveyed(clusters, topic_name)
@@ -77,8 +79,8 @@ def test_the_destination_follows(clusters: tuple[Cluster, Cluster], topic_name: 
     assert topics.to_grow(surveyed(clusters, topic_name)) == {}
 
 
-def _written(cluster: Cluster, topic: str, partition: int) -> bool:
-    write(cluster, TopicPartition(topic, partition), [Record(None, b"%d" % partition)])
+def _written(cluster: Cluster, topic: str, partition: int, value: int | None = None) -> bool:
+    write(cluster, TopicPartition(topic, partition), [Record(None, b"%d" % (partition if value is None else value))])
     return True
 
 

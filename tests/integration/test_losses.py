@@ -13,7 +13,7 @@ import pytest
 from relay_pipelines.copy import checkpoint
 from relay_pipelines.copy.clock import SystemClock
 from relay_pipelines.copy.task import copy_ranges
-from relay_pipelines.driver import losses, planning, survey
+from relay_pipelines.driver import decisions, losses, planning, survey
 from relay_pipelines.driver.follow import LedgerFollower
 from relay_pipelines.driver.recount import Recount, recount
 from relay_pipelines.driver.survey import Survey
@@ -27,7 +27,6 @@ from relay_pipelines.errors import (
     TopicRecreatedError,
 )
 from relay_pipelines.model import Cluster, CopyJob, LedgerEntry, OffsetRange, TopicPartition
-from relay_pipelines.plan.windows import StartPolicy
 from relay_pipelines.settings import Mirror
 from tests.copying import KEPT, ensure_homes, numbered, settled_end
 from tests.independent import Record, create, delete, delete_before, put, records_of, transactional, until, write
@@ -72,18 +71,18 @@ class Copied:
 
     def survey(self, on_data_loss: str = "fail") -> Survey:
         mirror = self.mirror(on_data_loss)
-        return losses.accepting(lambda: survey.take(self.name, mirror, CLOCK), mirror, CLOCK)
+        return decisions.survey_to_copy(lambda: survey.take(self.name, mirror, CLOCK), mirror, CLOCK)
 
     def loss(self) -> DataLossError:
         """What holds the topic-partition back, with nothing planned."""
-        plan = planning.plan(self.survey(), StartPolicy.EARLIEST)
+        plan = planning.plan(self.survey())
         assert not plan.windows
         (loss,) = plan.data_losses
         return loss
 
     def copy(self, taken: Survey) -> list[OffsetRange]:
         """Copy what is planned, and wait for the checkpoint; the source ranges."""
-        ranges = planning.plan(taken, StartPolicy.EARLIEST).ranges
+        ranges = planning.plan(taken).ranges
         outcomes = list(copy_ranges(CopyJob(taken.mirror, "run", taken.node, self.destination), ranges))
         assert [one.error for one in outcomes] == [""] * len(outcomes)
         ends = {one.source.topic_partition: one.source.end for one in ranges}
@@ -220,7 +219,7 @@ def assert_goes_on(copied: Copied, case: Case) -> None:
 
     again = copied.survey("continue")
     assert not again.accepted, "once is enough"
-    assert not planning.plan(again, StartPolicy.EARLIEST).windows
+    assert not planning.plan(again).windows
     copied.write(500, 3)
     (later,) = copied.copy(copied.survey("continue"))
     assert not copied.recount(later, CLOCK.now_ms()).gaps, "the next window is whole"
@@ -299,7 +298,7 @@ def test_nothing_is_written_by_those_who_look(copied: Copied) -> None:
     """A survey alone accepts nothing, whatever the configuration says."""
     retention(copied)
     mirror = copied.mirror("continue")
-    (loss,) = planning.plan(survey.take(copied.name, mirror, CLOCK), StartPolicy.EARLIEST).data_losses
+    (loss,) = planning.plan(survey.take(copied.name, mirror, CLOCK)).data_losses
     assert "retention took" in str(loss)
     assert len(copied.ledger()) == 1
 
@@ -323,5 +322,5 @@ def test_what_was_accepted_is_seen_at_once(copied: Copied, monkeypatch: pytest.M
     taken = copied.survey("continue")
 
     ending.join()
-    (window,) = planning.plan(taken, StartPolicy.EARLIEST).windows
+    (window,) = planning.plan(taken).windows
     assert window.ranges == (OffsetRange(copied.at, 25, 30),)

@@ -18,7 +18,6 @@ from relay_pipelines.driver.survey import Survey
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.model import Cluster, CopyJob, CopyOptions, CopyRange, OffsetRange, TopicPartition
 from relay_pipelines.plan.packing import pack
-from relay_pipelines.plan.windows import StartPolicy
 from relay_pipelines.settings import Mirror
 from tests.copying import KEPT, OPTIONS, ensure_homes, numbered, settled_end
 from tests.independent import Record, create, records_of, write
@@ -108,7 +107,7 @@ def test_many_to_one(pinned: Pinned) -> None:
     taken = pinned.survey()
     assert topics.missing(taken)[0].partitions == 4
     topics.create(taken, None, OPTIONS, CLOCK)
-    groups = pack(planning.plan(taken, StartPolicy.EARLIEST).ranges, slots=4)
+    groups = pack(planning.plan(taken).ranges, slots=4)
     assert [len(group) for group in groups] == [4]
     outcomes = list(copy_ranges(pinned.job(taken), groups[0]))
     assert [one.error for one in outcomes] == [""] * 4
@@ -121,7 +120,7 @@ def test_chunks_within_each_other_are_told_apart(pinned: Pinned) -> None:
     """Two runs at the same time write to the partition in turns: each record is still counted for the source it is of."""
     taken = pinned.survey()
     topics.create(taken, None, OPTIONS, CLOCK)
-    ranges = planning.plan(taken, StartPolicy.EARLIEST).ranges
+    ranges = planning.plan(taken).ranges
     # a batch at a time, and slowly
     slow = pinned.job(taken, CopyOptions(coalesce_below_bytes=0, request_timeout_ms=10_000, max_bytes_per_second=3_000))
 

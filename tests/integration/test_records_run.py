@@ -107,7 +107,7 @@ def country(record: Record) -> str:
 def run(config: Path, session: Any) -> RunResult:
     """As `relay run`, in this process."""
     loaded = settings.load(config).mirror("handled")
-    planned = planning.plan(survey.take("handled", loaded, CLOCK), loaded.start.policy)
+    planned = planning.plan(survey.take("handled", loaded, CLOCK))
     return driver.run(planned, loaded, lambda: session, [], CLOCK)
 
 

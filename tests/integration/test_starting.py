@@ -10,7 +10,7 @@ from confluent_kafka import TopicPartition as KafkaTopicPartition
 
 from relay_pipelines.copy.clock import SystemClock
 from relay_pipelines.copy.task import copy_ranges
-from relay_pipelines.driver import planning, survey
+from relay_pipelines.driver import decisions, planning, survey
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import ConfigError
 from relay_pipelines.model import Cluster, CopyJob, TopicPartition
@@ -48,10 +48,10 @@ class Begun:
         )
 
     def copy(self, start: Any) -> list[int]:
-        """Copy what is new; the offsets at which the ranges begin, -1 where nothing is planned."""
+        """Copy what is new; the offsets at which the ranges begin, -1 where nothing is to be copied."""
         mirror, name = self.mirror(start), f"start-{self.topic[-8:]}"
-        taken = survey.take(name, mirror, CLOCK)
-        ranges = planning.plan(taken, mirror.start.policy).ranges
+        taken = decisions.survey_to_copy(lambda: survey.take(name, mirror, CLOCK), mirror, CLOCK)
+        ranges = planning.plan(taken).ranges
         outcomes = list(copy_ranges(CopyJob(name, "run", taken.node, self.destination), ranges))
         assert [one.error for one in outcomes] == [""] * len(outcomes)
         ends = {one.source.topic_partition: one.source.end for one in ranges}
@@ -78,9 +78,9 @@ def begun(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster,
     ("moment", "begins"),
     [
         ("2026-01-01T12:04:30Z", [5, 0]),
-        ("2026-01-01T14:05:00+01:00", [10, 5]),
+        ("2026-01-01T14:05:00+01:00", [-1, 5]),
         ("2026-01-01", [0, 0]),
-        ("2027-01-01", [10, 10]),
+        ("2027-01-01", [-1, -1]),
     ],
     ids=["within", "behind one", "before all", "behind all"],
 )
@@ -88,10 +88,11 @@ def test_at_a_moment(begun: Begun, moment: str, begins: list[int]) -> None:
     """The first record not older; the end if there is none, which is remembered, so that what comes next is copied."""
     start = {"timestamp": moment}
     assert begun.copy(start) == begins
-    assert [begun.arrived(partition) for partition in range(2)] == [10 - offset for offset in begins]
+    arrived = [10 - offset if offset >= 0 else 0 for offset in begins]
+    assert [begun.arrived(partition) for partition in range(2)] == arrived
     begun.write(0, NOON_MS, 1)
-    assert begun.copy(start) == [10, -1], "from then on the checkpoints say"
-    assert begun.arrived(0) == 11 - begins[0]
+    assert begun.copy(start) == [10, -1], "what comes later is not looked up by its time"
+    assert begun.arrived(0) == arrived[0] + 1
 
 
 def test_at_offsets(begun: Begun) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 import re
 import signal
 import time
@@ -21,7 +22,7 @@ from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.lanes import keys
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.sensors.attempts import PARTITION
-from tests.independent import Record, configure, create, delete, delete_before, put, transactional, until, write
+from tests.independent import Record, configure, create, delete, delete_before, put, records_of, transactional, until, write
 from tests.orchestration.stage import Stage, checks, failure
 from tests.trap import Trap
 
@@ -463,6 +464,38 @@ def test_by_date(stage: Stage, topics: list[str]) -> None:
     assert stage.run(key=present[0], topics=topics).success
     assert stage.read(topics[0]) == [f"a{number}" for number in range(100)]
     assert backfill.title == f"{stage.name}/main by date"
+
+
+def test_a_mirror_that_begins_by_date(stage: Stage, topics: list[str]) -> None:
+    """Of a mirror that has copied nothing, the span's beginning is the start: what is older is never copied."""
+    stage.fill(topics[0], ["later"])
+    (last,) = [one for one in records_of(stage.source.cluster(), TopicPartition(topics[0], 0)) if one.value == b"later"]
+    moment = dt.datetime.fromtimestamp(last.timestamp[1] / 1000, dt.UTC).isoformat()
+
+    assert stage.job("backfill_by_date", {"mirror": stage.name, "from": moment}).success
+
+    (key,) = stage.instance.get_dynamic_partitions(keys.partitions(stage.name, "main"))
+    stage.fill(topics[0], ["new"])
+    (following,) = stage.tick().run_requests or []
+    for request in (following, dg.RunRequest(partition_key=key, asset_selection=following.asset_selection)):
+        assert stage.run(request).success, "in the wrong order"
+    assert stage.read(topics[0]) == ["later", "new"]
+    assert stage.read(topics[1], 1) == []
+    assert not stage.tick().run_requests
+
+
+def test_a_mirror_that_starts_at_the_end(stage: Stage, topics: list[str]) -> None:
+    """The first tick decides where that is, and cuts nothing; what comes then is copied, and nothing else."""
+    stage.write([name.replace(".", r"\.") for name in topics], start="latest")
+    assert not stage.tick().run_requests
+    for values in (["one"], ["two", "three"]):
+        stage.fill(topics[0], values)
+        run = stage.run((stage.tick().run_requests or [])[0])
+        assert run.success, failure(run)
+        assert all(check.passed for check in checks(run).values())
+    stage.fill(topics[1], ["four"], partition=1)
+    assert stage.run((stage.tick().run_requests or [])[0]).success
+    assert (stage.read(topics[0]), stage.read(topics[1], 1)) == (["one", "two", "three"], ["four"])
 
 
 def test_a_loss_is_accepted_and_seen(stage: Stage, topics: list[str]) -> None:

@@ -11,11 +11,10 @@ from relay_pipelines.model import OffsetRange, TopicPartition
 from relay_pipelines.plan.cutting import Limits, backlog, cut
 from relay_pipelines.plan.frozen import FrozenWindow
 from relay_pipelines.plan.topics import is_topic_name, literal_names
-from relay_pipelines.plan.windows import Position, StartPolicy, data_loss, uncopied
+from relay_pipelines.plan.windows import Position, data_loss, uncopied
 
 topic_partitions = st.builds(TopicPartition, st.sampled_from(["a", "a.b", "c"]), st.integers(0, 20))
 offsets = st.integers(0, 2**40)
-starts = st.sampled_from(StartPolicy)
 
 
 @st.composite
@@ -76,10 +75,10 @@ def test_no_window_is_smaller_than_it_must_be(waiting, sizes, limits):
     assert window == waiting or sum(larger) > limits.max_records or size > limits.max_bytes
 
 
-@given(position_lists(), planned_ends, starts)
-def test_the_backlog_begins_where_plans_and_checkpoints_end(positions, planned, start):
+@given(position_lists(), planned_ends)
+def test_the_backlog_begins_where_plans_and_checkpoints_end(positions, planned):
     """Planned ends win over a smaller checkpoint and the other way round; ranges never run backwards, and end with the source."""
-    found = {one.topic_partition: one for one in backlog(positions, planned, start)}
+    found = {one.topic_partition: one for one in backlog(positions, planned)}
     assert set(found) == {one.topic_partition for one in positions}
     for one in positions:
         known = [end for end in (planned.get(one.topic_partition), one.next_offset) if end is not None]
@@ -89,48 +88,43 @@ def test_the_backlog_begins_where_plans_and_checkpoints_end(positions, planned, 
         assert len(cut_here) == 0 or cut_here.end == one.end_offset
 
 
-@given(position_lists(), planned_ends, starts)
-def test_a_guarded_topic_partition_is_not_cut(positions, planned, start):
+@given(position_lists(), planned_ends)
+def test_a_guarded_topic_partition_is_not_cut(positions, planned):
     """What a guard holds back has an empty range; what none does has all that is left."""
-    for one, cut_here in zip(
-        sorted(positions, key=lambda one: one.topic_partition), backlog(positions, planned, start), strict=True
-    ):
+    for one, cut_here in zip(sorted(positions, key=lambda one: one.topic_partition), backlog(positions, planned), strict=True):
         if data_loss(one) is not None:
             assert len(cut_here) == 0
         else:
             assert cut_here.end >= one.end_offset
 
 
-@given(position_lists(), starts)
-def test_without_plans_the_backlog_is_what_is_uncopied(positions, start):
+@given(position_lists())
+def test_without_plans_the_backlog_is_what_is_uncopied(positions):
     """The planner and the lag it reports tell the same story, but for what guards hold back."""
-    expected = uncopied(positions, start)
+    expected = uncopied(positions)
     guarded = {one.topic_partition for one in positions if data_loss(one) is not None}
-    for one in backlog(positions, {}, start):
+    for one in backlog(positions, {}):
         assert one.start == expected[one.topic_partition].start
         assert one.topic_partition in guarded or one == expected[one.topic_partition]
 
 
-@given(position_lists(), planned_ends, starts)
-def test_a_backlog_that_was_planned_leaves_nothing(positions, planned, start):
+@given(position_lists(), planned_ends)
+def test_a_backlog_that_was_planned_leaves_nothing(positions, planned):
     """The next tick cuts nothing twice."""
-    ends = {one.topic_partition: one.end for one in backlog(positions, planned, start)}
-    assert not any(map(len, backlog(positions, ends, start)))
+    ends = {one.topic_partition: one.end for one in backlog(positions, planned)}
+    assert not any(map(len, backlog(positions, ends)))
 
 
 @given(
     waiting_ranges(),
-    st.data(),
     st.text("node-1_é", max_size=5),
     offsets,
     offsets,
     st.booleans(),
 )
-def test_a_frozen_window_comes_back_as_it_was_written(ranges, data, node, planned_at_ms, size_bytes, by_date):
-    """JSON round trip, with origins of some of its topic-partitions."""
-    begun = data.draw(st.sets(st.sampled_from(ranges))) if ranges else set()
-    origins = {one.topic_partition: data.draw(offsets) for one in begun}
-    frozen = FrozenWindow("m-main-00000001", tuple(ranges), origins, node, planned_at_ms, size_bytes, by_date)
+def test_a_frozen_window_comes_back_as_it_was_written(ranges, node, planned_at_ms, size_bytes, by_date):
+    """JSON round trip."""
+    frozen = FrozenWindow("m-main-00000001", tuple(ranges), node, planned_at_ms, size_bytes, by_date)
     back = FrozenWindow.from_json(frozen.key, frozen.to_json())
     assert back == frozen
     assert [one for window in back.windows(back.topics) for one in window.ranges] == ranges

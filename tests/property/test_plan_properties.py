@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from relay_pipelines.model import CopyRange, OffsetRange, TopicPartition
 from relay_pipelines.plan.packing import BIG_SECONDS, TASK_SECONDS, copy_seconds, pack
 from relay_pipelines.plan.topics import destinations, select
-from relay_pipelines.plan.windows import Position, StartPolicy, data_loss, lag_records, plan_windows
+from relay_pipelines.plan.windows import Position, data_loss, lag_records, plan_windows
 
 topic_partitions = st.builds(TopicPartition, st.sampled_from(["a", "b", "c"]), st.integers(0, 20))
 offsets = st.integers(0, 2**40)
@@ -23,8 +23,7 @@ def position_lists(draw: st.DrawFn) -> list[Position]:
     for topic_partition in draw(st.lists(topic_partitions, unique=True, max_size=12)):
         low, end = sorted((draw(offsets), draw(offsets)))
         near = st.sampled_from([low, end, max(0, low - 1), end + 1])
-        next_offset, begin = draw(st.none() | offsets | near), draw(st.none() | offsets)
-        positions.append(Position(topic_partition, low, end, next_offset, begin=begin))
+        positions.append(Position(topic_partition, low, end, draw(st.none() | offsets | near)))
     return positions
 
 
@@ -39,10 +38,10 @@ def range_lists(draw: st.DrawFn) -> list[CopyRange]:
     return ranges
 
 
-@given(position_lists(), st.sampled_from(StartPolicy))
-def test_every_offset_up_to_the_end_is_planned_or_accounted_for(positions, start):
+@given(position_lists())
+def test_every_offset_up_to_the_end_is_planned_or_accounted_for(positions):
     """Each topic-partition is complete through its end after the plan, or a guard says why not."""
-    plan = plan_windows(positions, start)
+    plan = plan_windows(positions)
     planned = {each.topic_partition: each for window in plan.windows for each in window.ranges}
     lost = {loss.topic_partition for loss in plan.data_losses}
     assert sum(len(window.ranges) for window in plan.windows) == len(planned)
@@ -55,35 +54,32 @@ def test_every_offset_up_to_the_end_is_planned_or_accounted_for(positions, start
             assert planned[topic_partition].end == position.end_offset
             assert position.next_offset in (None, planned[topic_partition].start)
         elif topic_partition not in lost:
-            done = position.low_watermark if position.next_offset is None else position.next_offset
-            assert done == position.end_offset
+            assert position.begin == position.end_offset
 
 
-@given(position_lists(), st.sampled_from(StartPolicy))
-def test_a_plan_that_was_carried_out_leaves_nothing_to_do(positions, start):
-    """A second run at the same offsets must copy nothing, first checkpoints included."""
-    plan = plan_windows(positions, start)
+@given(position_lists())
+def test_a_plan_that_was_carried_out_leaves_nothing_to_do(positions):
+    """A second run at the same offsets must copy nothing."""
+    plan = plan_windows(positions)
     ends = {each.topic_partition: each.end for window in plan.windows for each in window.ranges}
     after = [
         Position(each.topic_partition, each.low_watermark, each.end_offset, ends.get(each.topic_partition, each.next_offset))
         for each in positions
     ]
-    assert plan_windows(after, start).windows == ()
+    assert plan_windows(after).windows == ()
 
 
-@given(position_lists(), st.sampled_from(StartPolicy))
-def test_an_empty_range_is_planned_only_to_write_a_first_checkpoint(positions, start):
-    without_checkpoint = {each.topic_partition for each in positions if each.next_offset is None}
-    for window in plan_windows(positions, start).windows:
-        for each in window.ranges:
-            assert len(each) > 0 or (each.topic_partition in without_checkpoint and start is not StartPolicy.EARLIEST)
+@given(position_lists())
+def test_no_range_is_empty(positions):
+    """A task that finds nothing to copy is not worth its start."""
+    assert all(len(each) > 0 for window in plan_windows(positions).windows for each in window.ranges)
 
 
-@given(position_lists(), st.sampled_from(StartPolicy))
-def test_the_lag_is_what_the_plan_would_copy(positions, start):
+@given(position_lists())
+def test_the_lag_is_what_the_plan_would_copy(positions):
     """Status and plan must not tell different stories."""
-    lags = lag_records(positions, start)
-    ranges = [each for window in plan_windows(positions, start).windows for each in window.ranges]
+    lags = lag_records(positions)
+    ranges = [each for window in plan_windows(positions).windows for each in window.ranges]
     assert set(lags) == {each.topic_partition for each in positions}
     assert all(lags[each.topic_partition] == len(each) for each in ranges)
 

@@ -11,9 +11,8 @@ from relay_pipelines.model import OffsetRange, TopicPartition, Window
 from relay_pipelines.plan.cutting import Limits, backlog, cut
 from relay_pipelines.plan.frozen import FrozenWindow
 from relay_pipelines.plan.topics import literal_names
-from relay_pipelines.plan.windows import Position, StartPolicy, uncopied
+from relay_pipelines.plan.windows import Position, uncopied
 
-EARLIEST, LATEST = StartPolicy.EARLIEST, StartPolicy.LATEST
 UNLIMITED = 2**63
 
 
@@ -26,48 +25,37 @@ def ranges_of(*bounds: tuple[int, int]) -> list[OffsetRange]:
 
 
 BACKLOGS = [
-    # title, start, (low, end, checkpoint) per partition, {partition: planned end}, (start, end) per partition
-    ("nothing was planned or copied", EARLIEST, [(3, 9, None)], {}, [(3, 9)]),
-    ("a plan is not cut twice while it waits to be copied", EARLIEST, [(0, 9, None)], {0: 5}, [(5, 9)]),
-    ("a plan beyond the checkpoint wins", EARLIEST, [(0, 9, 2)], {0: 5}, [(5, 9)]),
-    ("a checkpoint beyond the plan wins: `relay run` copies, too", EARLIEST, [(0, 9, 7)], {0: 5}, [(7, 9)]),
-    ("all is planned", EARLIEST, [(0, 9, 2)], {0: 9}, [(9, 9)]),
-    ("an idle topic-partition keeps its place in the window", EARLIEST, [(0, 9, 9), (0, 9, 1)], {}, [(9, 9), (1, 9)]),
-    ("latest begins at the end", LATEST, [(0, 9, None)], {}, [(9, 9)]),
-    ("latest, planned before: what came since is cut, not skipped", LATEST, [(0, 12, None)], {0: 9}, [(9, 12)]),
-    (
-        "a partition added after the plan: latest would lose its first records",
-        LATEST,
-        [(0, 9, None), (0, 3, None)],
-        {0: 9},
-        [(9, 9), (0, 3)],
-    ),
-    ("retention took records: a guard holds it back", EARLIEST, [(5, 9, 2)], {}, [(2, 2)]),
-    ("a guard holds back what was planned as well", EARLIEST, [(5, 9, 2)], {0: 7}, [(7, 7)]),
-    ("truncated below the checkpoint", EARLIEST, [(0, 5, 7)], {}, [(7, 7)]),
-    ("truncated below the plan: no range runs backwards", EARLIEST, [(0, 5, 2)], {0: 8}, [(8, 8)]),
-    ("a guard stops no sibling", EARLIEST, [(5, 9, 2), (0, 9, 2)], {}, [(2, 2), (2, 9)]),
+    # title, (low, end, next offset) per partition, {partition: planned end}, (start, end) per partition
+    ("nothing was planned or copied", [(3, 9, None)], {}, [(3, 9)]),
+    ("a plan is not cut twice while it waits to be copied", [(0, 9, None)], {0: 5}, [(5, 9)]),
+    ("a plan beyond the checkpoint wins", [(0, 9, 2)], {0: 5}, [(5, 9)]),
+    ("a checkpoint beyond the plan wins: `relay run` copies, too", [(0, 9, 7)], {0: 5}, [(7, 9)]),
+    ("all is planned", [(0, 9, 2)], {0: 9}, [(9, 9)]),
+    ("an idle topic-partition keeps its place in the window", [(0, 9, 9), (0, 9, 1)], {}, [(9, 9), (1, 9)]),
+    ("retention took records: a guard holds it back", [(5, 9, 2)], {}, [(2, 2)]),
+    ("a guard holds back what was planned as well", [(5, 9, 2)], {0: 7}, [(7, 7)]),
+    ("truncated below the checkpoint", [(0, 5, 7)], {}, [(7, 7)]),
+    ("truncated below the plan: no range runs backwards", [(0, 5, 2)], {0: 8}, [(8, 8)]),
+    ("a guard stops no sibling", [(5, 9, 2), (0, 9, 2)], {}, [(2, 2), (2, 9)]),
 ]
 
 
-@pytest.mark.parametrize(
-    ("start", "held", "planned", "expected"), [one[1:] for one in BACKLOGS], ids=[one[0] for one in BACKLOGS]
-)
-def test_backlog(start, held, planned, expected):
+@pytest.mark.parametrize(("held", "planned", "expected"), [one[1:] for one in BACKLOGS], ids=[one[0] for one in BACKLOGS])
+def test_backlog(held, planned, expected):
     """Every topic-partition has a range, that begins where plans and checkpoints end."""
     positions = [Position(at(partition), *values) for partition, values in enumerate(held)]
-    assert backlog(positions, {at(partition): end for partition, end in planned.items()}, start) == ranges_of(*expected)
+    assert backlog(positions, {at(partition): end for partition, end in planned.items()}) == ranges_of(*expected)
 
 
 def test_a_recreated_topic_is_not_cut():
     """Its offsets are those of other records than the ones that were copied."""
-    assert backlog([Position(at(0), 0, 9, 2, recreated=True)], {}, EARLIEST) == ranges_of((2, 2))
+    assert backlog([Position(at(0), 0, 9, 2, recreated=True)], {}) == ranges_of((2, 2))
 
 
 def test_a_backlog_is_sorted():
     """Brokers answer in any order; a frozen window groups its ranges by topic."""
     positions = [Position(at(partition, topic), 0, 1) for topic, partition in (("b", 0), ("a", 1), ("b", 1), ("a", 0))]
-    assert [str(one) for one in backlog(positions, {}, EARLIEST)] == ["a-0[0, 1)", "a-1[0, 1)", "b-0[0, 1)", "b-1[0, 1)"]
+    assert [str(one) for one in backlog(positions, {})] == ["a-0[0, 1)", "a-1[0, 1)", "b-0[0, 1)", "b-1[0, 1)"]
 
 
 CUTS = [
@@ -95,22 +83,21 @@ def test_cut(waiting, sizes, limits, ends):
 
 
 UNCOPIED = [
-    ("never copied, from earliest", EARLIEST, (3, 9, None), (3, 9)),
-    ("never copied, from latest", LATEST, (3, 9, None), (9, 9)),
-    ("from the checkpoint", LATEST, (3, 9, 5), (5, 9)),
-    ("retention took records: they are still to be copied", EARLIEST, (3, 9, 1), (1, 9)),
+    ("never copied, from earliest", (3, 9, None), (3, 9)),
+    ("from the checkpoint", (3, 9, 5), (5, 9)),
+    ("retention took records: they are still to be copied", (3, 9, 1), (1, 9)),
 ]
 
 
-@pytest.mark.parametrize(("start", "held", "expected"), [one[1:] for one in UNCOPIED], ids=[one[0] for one in UNCOPIED])
-def test_uncopied(start, held, expected):
+@pytest.mark.parametrize(("held", "expected"), [one[1:] for one in UNCOPIED], ids=[one[0] for one in UNCOPIED])
+def test_uncopied(held, expected):
     """What is to be copied does not depend on whether a guard would let it."""
-    assert uncopied([Position(at(0), *held)], start) == {at(0): OffsetRange(at(0), *expected)}
+    assert uncopied([Position(at(0), *held)]) == {at(0): OffsetRange(at(0), *expected)}
 
 
 def test_nothing_is_uncopied_above_a_truncated_source():
     """A checkpoint above the end is a range of no offsets, not of negative ones."""
-    (found,) = uncopied([Position(at(0), 0, 5, 9)], EARLIEST).values()
+    (found,) = uncopied([Position(at(0), 0, 5, 9)]).values()
     assert not found
 
 
@@ -122,7 +109,6 @@ FROZEN = FrozenWindow(
         OffsetRange(at(0, "idle"), 5, 5),
         OffsetRange(at(0, "z"), 2**40, 2**40 + 1),
     ),
-    {at(1, "a.b"): 0, at(0, "z"): 7},
     "node1",
     1_700_000_000_000,
     12_345,
@@ -134,23 +120,29 @@ class TestFrozenWindow:
     """What is written down before anything is copied."""
 
     def test_comes_back_as_it_was_written(self):
-        """A run reads exactly what the planner froze, an origin of 0 included."""
+        """A run reads exactly what the planner froze."""
         assert FrozenWindow.from_json(FROZEN.key, FROZEN.to_json()) == FROZEN
 
     def test_is_written_as_before(self):
         """Windows that an earlier version has frozen must be readable: a change here needs another version number."""
         assert FROZEN.to_json() == (
-            '{"version":1,"node":"node1","planned_at_ms":1700000000000,"size_bytes":12345,"by_date":true,"topics":'
-            '{"a.b":[[0,3,9,null],[1,0,0,0]],"idle":[[0,5,5,null]],"z":[[0,1099511627776,1099511627777,7]]}}'
+            '{"version":2,"node":"node1","planned_at_ms":1700000000000,"size_bytes":12345,"by_date":true,"topics":'
+            '{"a.b":[[0,3,9],[1,0,0]],"idle":[[0,5,5]],"z":[[0,1099511627776,1099511627777]]}}'
         )
+
+    def test_of_the_version_before_is_read(self):
+        """Windows outlive an upgrade."""
+        fields = json.loads(FROZEN.to_json())
+        topics = {topic: [[*one, None] for one in ranges] for topic, ranges in fields["topics"].items()}
+        assert FrozenWindow.from_json(FROZEN.key, json.dumps(fields | {"version": 1, "topics": topics})) == FROZEN
 
     def test_of_a_newer_version_is_refused(self):
         """What the numbers mean is not guessed."""
-        text = json.dumps(json.loads(FROZEN.to_json()) | {"version": 2})
+        text = json.dumps(json.loads(FROZEN.to_json()) | {"version": 3})
         with pytest.raises(UnsupportedError) as caught:
             FrozenWindow.from_json("m-main-00000007", text)
         assert str(caught.value) == (
-            "the plan of window m-main-00000007 has version 2, this relay reads version 1; upgrade relay_pipelines"
+            "the plan of window m-main-00000007 has version 3, this relay reads version 2; upgrade relay_pipelines"
         )
 
     def test_has_a_window_for_each_topic_asked_for(self):

@@ -1,4 +1,4 @@
-"""From watermarks, checkpoints and the start policy to windows, as tables."""
+"""From watermarks and checkpoints to windows, as tables."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import pytest
 
 from relay_pipelines.errors import DataLossError
 from relay_pipelines.model import OffsetRange, TopicPartition, Window
-from relay_pipelines.plan.windows import Position, StartPolicy, data_loss, lag_records, plan_windows
-
-EARLIEST, LATEST = StartPolicy.EARLIEST, StartPolicy.LATEST
+from relay_pipelines.plan.windows import Position, data_loss, lag_records, plan_windows
 
 
 def position(partition: int, low: int, end: int, next_offset: int | None = None, topic: str = "t") -> Position:
@@ -16,46 +14,36 @@ def position(partition: int, low: int, end: int, next_offset: int | None = None,
 
 
 CASES = [
-    # title, start, (low, end, checkpoint) per partition, {partition: (start, end)}
-    ("a first run from earliest takes all", EARLIEST, [(0, 9, None)], {0: (0, 9)}),
-    ("earliest is the low watermark, not 0", EARLIEST, [(5, 9, None)], {0: (5, 9)}),
-    ("an empty topic-partition costs no task", EARLIEST, [(0, 0, None)], {}),
-    ("nor does one that retention emptied", EARLIEST, [(7, 7, None)], {}),
-    ("latest freezes its start, or the next run would begin later", LATEST, [(5, 9, None)], {0: (9, 9)}),
-    ("latest freezes the start of an empty one too", LATEST, [(0, 0, None)], {0: (0, 0)}),
-    ("a checkpoint wins over earliest", EARLIEST, [(0, 9, 4)], {0: (4, 9)}),
-    ("a checkpoint wins over latest", LATEST, [(0, 9, 4)], {0: (4, 9)}),
-    ("nothing new, nothing planned", EARLIEST, [(0, 9, 9)], {}),
-    ("a checkpoint at 0 is a checkpoint", LATEST, [(0, 9, 0)], {0: (0, 9)}),
-    ("a checkpoint on the low watermark lost nothing", EARLIEST, [(4, 9, 4)], {0: (4, 9)}),
-    ("all records expired after they were copied", EARLIEST, [(9, 9, 9)], {}),
-    ("a partition added later: latest would lose its first records", LATEST, [(0, 9, 9), (0, 3, None)], {1: (0, 3)}),
-    ("only what is new is planned", EARLIEST, [(0, 9, 9), (0, 9, 8), (0, 0, None)], {1: (8, 9)}),
+    # title, (low, end, next offset) per partition, {partition: (start, end)}
+    ("a first run takes all", [(0, 9, None)], {0: (0, 9)}),
+    ("all is from the low watermark on, not from 0", [(5, 9, None)], {0: (5, 9)}),
+    ("an empty topic-partition costs no task", [(0, 0, None)], {}),
+    ("nor does one that retention emptied", [(7, 7, None)], {}),
+    ("from where it was copied to, or starts", [(0, 9, 4)], {0: (4, 9)}),
+    ("nothing new, nothing planned", [(0, 9, 9)], {}),
+    ("0 is an offset", [(0, 9, 0)], {0: (0, 9)}),
+    ("a checkpoint on the low watermark lost nothing", [(4, 9, 4)], {0: (4, 9)}),
+    ("all records expired after they were copied", [(9, 9, 9)], {}),
+    ("only what is new is planned", [(0, 9, 9), (0, 9, 8), (0, 0, None)], {1: (8, 9)}),
 ]
 
 
-@pytest.mark.parametrize(("start", "held", "planned"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
-def test_windows(start, held, planned):
+@pytest.mark.parametrize(("held", "planned"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+def test_windows(held, planned):
     positions = [position(partition, *values) for partition, values in enumerate(held)]
     ranges = tuple(OffsetRange(TopicPartition("t", partition), *bounds) for partition, bounds in planned.items())
-    plan = plan_windows(positions, start)
+    plan = plan_windows(positions)
     assert plan.windows == ((Window("t", ranges),) if ranges else ())
     assert plan.or_raise() == plan.windows
 
 
 def test_one_window_per_topic_sorted():
     """Positions come as the brokers answer; windows are the same every time."""
-    plan = plan_windows([position(1, 0, 1, topic="b"), position(0, 0, 1, topic="a"), position(0, 0, 1, topic="b")], EARLIEST)
+    plan = plan_windows([position(1, 0, 1, topic="b"), position(0, 0, 1, topic="a"), position(0, 0, 1, topic="b")])
     assert [(window.topic, [each.topic_partition.partition for each in window.ranges]) for window in plan.windows] == [
         ("a", [0]),
         ("b", [0, 1]),
     ]
-
-
-def test_a_topic_that_was_never_copied_follows_the_policy_whatever_others_do():
-    """Only topic-partitions of the same topic show that it was begun."""
-    plan = plan_windows([position(0, 0, 9, 9, topic="old"), position(0, 0, 5, topic="new")], LATEST)
-    assert plan.windows == (Window("new", (OffsetRange(TopicPartition("new", 0), 5, 5),)),)
 
 
 GUARDS = [
@@ -63,8 +51,8 @@ GUARDS = [
         "retention took records",
         position(3, 10, 20, 9),
         (
-            "t-3 at offset 9: retention took the offsets [9, 10) before they were copied: the checkpoint is below the"
-            " low watermark; run more often or keep records longer; to go on from offset 10 all the same, set"
+            "t-3 at offset 9: retention took the offsets [9, 10) before they were copied;"
+            " run more often or keep records longer; to go on from offset 10 all the same, set"
             " on_data_loss: continue"
         ),
     ),
@@ -72,8 +60,8 @@ GUARDS = [
         "retention took all there was",
         position(3, 20, 20, 9),
         (
-            "t-3 at offset 9: retention took the offsets [9, 20) before they were copied: the checkpoint is below the"
-            " low watermark; run more often or keep records longer; to go on from offset 20 all the same, set"
+            "t-3 at offset 9: retention took the offsets [9, 20) before they were copied;"
+            " run more often or keep records longer; to go on from offset 20 all the same, set"
             " on_data_loss: continue"
         ),
     ),
@@ -81,7 +69,7 @@ GUARDS = [
         "truncated or recreated",
         position(3, 0, 8, 9),
         (
-            "t-3 at offset 9: the checkpoint is above the source's end offset 8: the topic was truncated or recreated;"
+            "t-3 at offset 9: the next offset to copy is above the source's end offset 8: the topic was truncated or recreated;"
             " restore the topic, or mirror it under a new name into a new destination topic; to go on from offset 8 all the"
             " same, set on_data_loss: continue"
         ),
@@ -131,12 +119,12 @@ def test_a_lost_checkpoint_is_held_back():
         "t-3: its checkpoint is gone, and the ledger says that it was copied up to offset 9; restore the topic"
         " __relay_checkpoints; to go on from offset 9 all the same, set on_data_loss: continue"
     )
-    assert not plan_windows([held], EARLIEST).windows
+    assert not plan_windows([held]).windows
 
 
 def test_a_guard_holds_back_its_topic_partition_alone():
     """One truncated topic-partition must not stop the others from being planned, nor pass unseen."""
-    plan = plan_windows([position(0, 0, 5, 9), position(1, 0, 5, 2), position(2, 7, 9, 3)], EARLIEST)
+    plan = plan_windows([position(0, 0, 5, 9), position(1, 0, 5, 2), position(2, 7, 9, 3)])
     assert plan.windows == (Window("t", (OffsetRange(TopicPartition("t", 1), 2, 5),)),)
     assert [loss.topic_partition.partition for loss in plan.data_losses if loss.topic_partition] == [0, 2]
     with pytest.raises(DataLossError, match=r"t-0 at offset 9: .* \(and 1 more topic-partitions are held back\); restore"):
@@ -144,22 +132,13 @@ def test_a_guard_holds_back_its_topic_partition_alone():
 
 
 def test_one_data_loss_is_raised_as_it_is():
-    plan = plan_windows([position(0, 0, 5, 9)], EARLIEST)
+    plan = plan_windows([position(0, 0, 5, 9)])
     with pytest.raises(DataLossError) as caught:
         plan.or_raise()
     assert caught.value is plan.data_losses[0]
 
 
-@pytest.mark.parametrize(
-    ("start", "held", "lags"),
-    [
-        (EARLIEST, [(0, 9, None), (5, 9, None), (0, 9, 4), (0, 9, 9)], [9, 4, 5, 0]),
-        (LATEST, [(0, 9, None)], [0]),
-        (LATEST, [(0, 9, 4), (0, 3, None)], [5, 3]),
-        (EARLIEST, [(0, 5, 9)], [0]),
-    ],
-    ids=["since the checkpoint or the start", "latest owes nothing yet", "a partition added later", "never negative"],
-)
-def test_lag(start, held, lags):
-    positions = [position(partition, *values) for partition, values in enumerate(held)]
-    assert list(lag_records(positions, start).values()) == lags
+def test_lag():
+    """What was not copied, and never less than nothing."""
+    held = [(0, 9, None), (5, 9, None), (0, 9, 4), (0, 9, 9), (0, 5, 9)]
+    assert list(lag_records([position(partition, *values) for partition, values in enumerate(held)]).values()) == [9, 4, 5, 0, 0]

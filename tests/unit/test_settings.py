@@ -19,9 +19,9 @@ from pydantic import BaseModel
 
 from relay_pipelines import model
 from relay_pipelines.errors import ConfigError
-from relay_pipelines.plan.windows import StartPolicy
 from relay_pipelines.settings import Mirror, Settings, load
 from relay_pipelines.settings.overrides import Override
+from relay_pipelines.settings.start import StartPolicy
 
 EXAMPLE = Path(__file__).parents[2] / "relay.example.yaml"
 SECRET = "hunter2-do-not-print"

@@ -109,7 +109,7 @@ class Mirroring:
         deadline = self._clock.monotonic() + _RUN_SECONDS
         self.tally.runs += 1
         try:
-            planned = planning.plan(survey.take(NAME, self._mirror, self._clock), self._mirror.start.policy)
+            planned = planning.plan(survey.take(NAME, self._mirror, self._clock))
             result = run(
                 planned,
                 self._mirror,

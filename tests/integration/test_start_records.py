@@ -1,0 +1,237 @@
+"""Where a mirror starts is decided once, before its first record is copied, whatever is killed and however many drivers start."""
+
+from __future__ import annotations
+
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewPartitions
+
+from relay_pipelines.cli import main
+from relay_pipelines.copy.clock import SystemClock
+from relay_pipelines.copy.task import copy_ranges
+from relay_pipelines.driver import decisions, planning, survey
+from relay_pipelines.driver.follow import LedgerFollower
+from relay_pipelines.driver.survey import Survey
+from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.errors import FencedError, RetentionPassedError
+from relay_pipelines.model import Cluster, CopyJob, TopicPartition
+from relay_pipelines.settings import Mirror
+from tests import commands
+from tests.chaos.harness import family, kill
+from tests.copying import KEPT, ensure_homes, numbered, settled_end
+from tests.independent import Record, client, create, delete, delete_before, records_of, until, write
+
+CLOCK = SystemClock()
+HISTORY = 10
+
+
+@dataclass
+class Topic:
+    """A topic of three topic-partitions with ten records each, and a mirror of it."""
+
+    source: Cluster
+    destination: Cluster
+    name: str
+
+    def __post_init__(self) -> None:
+        self.mirror_name = f"start-{self.name[-8:]}"
+        create(self.source, self.name, 3, KEPT)
+        create(self.destination, f"copy.{self.name}", 3, KEPT)
+        ensure_homes(self.destination)
+        self.write(range(3), HISTORY)
+
+    def write(self, partitions: range, count: int) -> None:
+        for partition in partitions:
+            write(self.source, TopicPartition(self.name, partition), numbered(count))
+
+    def settings(self, start: Any = "latest", **more: Any) -> dict[str, Any]:
+        """As relay.yaml has it."""
+        settings = commands.mirror(self.source, self.destination, self.name, start=start, **more)
+        settings["topics"]["rename"] = "copy.{topic}"
+        return settings
+
+    def mirror(self, start: Any = "latest", **more: Any) -> Mirror:
+        return Mirror.model_validate(self.settings(start, **more))
+
+    def looked_at(self, start: Any = "latest") -> Survey:
+        """A survey that decides nothing."""
+        return survey.take(self.mirror_name, self.mirror(start), CLOCK)
+
+    def survey(self, start: Any = "latest", **more: Any) -> Survey:
+        """A survey of those who copy."""
+        mirror = self.mirror(start, **more)
+        return decisions.survey_to_copy(lambda: survey.take(self.mirror_name, mirror, CLOCK), mirror, CLOCK)
+
+    def copy(self, taken: Survey, only: int | None = None) -> list[tuple[int, int, int]]:
+        """Copy what is new, or the first so many topic-partitions of it; partition, start and end of what was new."""
+        ranges = planning.plan(taken).ranges
+        outcomes = list(copy_ranges(CopyJob(taken.mirror, "run", taken.node, self.destination), ranges[:only]))
+        assert [one.error for one in outcomes] == [""] * len(outcomes)
+        ends = {one.source.topic_partition: one.source.end for one in ranges[:only]}
+        until(lambda: ends.items() <= self.reached().items(), "the checkpoints")
+        return [(one.source.topic_partition.partition, one.source.start, one.source.end) for one in ranges]
+
+    def reached(self) -> dict[TopicPartition, int]:
+        stored = survey.stored(self.mirror_name, self.mirror(), CLOCK)
+        return {at: one.next_offset for at, one in stored.checkpoints.items()}
+
+    def starts(self) -> dict[int, int]:
+        """The start record."""
+        stored = survey.stored(self.mirror_name, self.mirror(), CLOCK)
+        return dict(stored.starts[self.name].starts) if self.name in stored.starts else {}
+
+    def arrived(self) -> list[int]:
+        """How many records of each partition are at the destination."""
+        places = [TopicPartition(f"copy.{self.name}", partition) for partition in range(3)]
+        for place in places:
+            settled_end(self.destination, place)
+        return [len(records_of(self.destination, place)) for place in places]
+
+
+@pytest.fixture
+def topic(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str) -> Topic:
+    return Topic(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
+
+
+def test_a_first_run_that_is_killed(topic: Topic, tmp_path: Path) -> None:
+    """Killed after it has committed one topic-partition, the next run does not copy the histories of the others."""
+    mirrors = {topic.mirror_name: topic.settings()}
+    config = commands.configured(tmp_path, mirrors, spark={"master": "local[1]"})
+    assert main(["run", "-c", str(config)]) == 0
+    assert topic.starts() == {0: HISTORY, 1: HISTORY, 2: HISTORY}
+    topic.write(range(3), 5)
+    token = tmp_path / "token"
+    fault = {"RELAY_FAULT": f"after_end_txn=SIGSTOP@1:{token}"}
+    process = subprocess.Popen([commands.RELAY, "--config", config, "run"], env=commands.environment() | fault)
+    try:
+        until(token.exists, "the first commit", 120.0)
+    finally:
+        kill(family(process.pid))
+        process.wait()
+    until(lambda: len(topic.reached()) == 1, "the first checkpoint")
+
+    assert commands.relay(config, "run").returncode == 0
+
+    assert topic.arrived() == [5, 5, 5]
+
+
+def test_a_first_run_that_is_interrupted_before_anything_came(topic: Topic) -> None:
+    """What was decided holds for every topic-partition, copied or not."""
+    assert topic.copy(topic.survey(), only=1) == []
+    topic.write(range(3), 5)
+    assert topic.copy(topic.survey(), only=1) == [(0, 10, 15), (1, 10, 15), (2, 10, 15)]
+    topic.write(range(3), 1)
+    assert topic.copy(topic.survey({"timestamp": "2020-01-01"})) == [(0, 15, 16), (1, 10, 16), (2, 10, 16)]
+    assert topic.arrived() == [6, 6, 6]
+
+
+def test_those_who_look_decide_nothing(topic: Topic) -> None:
+    """A plan shows where the mirror would start; `earliest` is no decision."""
+    taken = topic.looked_at()
+    assert [one.begin for one in taken.positions] == [HISTORY] * 3
+    assert not planning.plan(taken).windows
+    topic.survey("earliest")
+    assert topic.starts() == {}
+    topic.survey()
+    assert topic.starts() == {0: HISTORY, 1: HISTORY, 2: HISTORY}
+    assert not topic.looked_at().new_starts
+
+
+def test_a_second_driver_keeps_what_the_first_has_decided(topic: Topic) -> None:
+    """Both find nothing decided; records come in between."""
+    first = topic.looked_at()
+    topic.write(range(3), 5)
+    second = topic.looked_at()
+    assert [dict(one.new_starts[0].starts)[0] for one in (first, second)] == [10, 15]
+
+    for taken in (first, second):
+        decisions.record_starts(taken, topic.mirror(), CLOCK)
+
+    assert topic.starts() == {0: 10, 1: 10, 2: 10}
+    assert [one.begin for one in topic.survey().positions] == [10] * 3
+
+
+def test_a_driver_that_is_overtaken(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another driver decides after this one has looked and before it commits: this one is fenced, and sees the other's."""
+    late = topic.looked_at()
+    topic.write(range(3), 5)
+    other, commit = topic.looked_at(), decisions.commit
+
+    def overtaken(*told: Any) -> None:
+        monkeypatch.setattr(decisions, "commit", commit)
+        decisions.record_starts(other, topic.mirror(), CLOCK)
+        commit(*told)
+
+    monkeypatch.setattr(decisions, "commit", overtaken)
+    with pytest.raises(FencedError):
+        decisions.record_starts(late, topic.mirror(), CLOCK)
+    monkeypatch.setattr(decisions, "commit", overtaken)
+
+    assert [one.begin for one in topic.survey().positions] == [15] * 3
+    assert topic.starts() == {0: 15, 1: 15, 2: 15}
+
+
+def test_many_drivers_at_once(topic: Topic) -> None:
+    """While records arrive, all plan from the same offsets."""
+    with ThreadPoolExecutor(6) as pool:
+        surveys = [pool.submit(topic.survey) for _ in range(5)]
+        pool.submit(lambda: [topic.write(range(3), 1) for _ in range(20)]).result()
+    begins = {tuple(one.begin for one in done.result().positions) for done in surveys}
+    assert begins == {tuple(topic.starts().values())}
+
+
+def test_a_partition_that_is_added_later(topic: Topic) -> None:
+    """It starts at its first record, though the others started at the end; also before any of them was copied."""
+    topic.survey()
+    admin = AdminClient(client(topic.source))
+    for future in admin.create_partitions([NewPartitions(topic.name, 4)]).values():
+        future.result(30)
+    at = TopicPartition(topic.name, 3)
+    until(lambda: at in {one.topic_partition for one in topic.looked_at().positions}, "the partition")
+    write(topic.source, at, [Record(None, b"new")])
+    (window,) = planning.plan(topic.survey()).windows
+    assert [(one.topic_partition.partition, one.start, one.end) for one in window.ranges] == [(3, 0, 1)]
+
+
+@pytest.mark.parametrize("count", [2, 12], ids=["shorter", "longer"])
+def test_a_topic_that_is_created_again(topic: Topic, count: int) -> None:
+    """The start record is that of another topic: of this one nothing was there when the mirror started."""
+    topic.survey()
+    delete(topic.source, topic.name)
+    create(topic.source, topic.name, 3, KEPT)
+    topic.write(range(3), count)
+    assert topic.copy(topic.survey()) == [(0, 0, count), (1, 0, count), (2, 0, count)]
+
+
+def test_retention_passes_the_start(topic: Topic) -> None:
+    """Records that came since the start and are gone before they were copied are a loss as any other."""
+    topic.survey()
+    topic.write(range(3), 5)
+    delete_before(topic.source, TopicPartition(topic.name, 1), 13)
+
+    (loss,) = planning.plan(topic.survey()).data_losses
+    assert (type(loss), loss.exit_code, loss.offset) == (RetentionPassedError, 3, 10)
+    assert "retention took the offsets [10, 13) before they were copied" in str(loss)
+
+    taken = topic.survey(on_data_loss="continue")
+    assert [type(one) for one in taken.accepted] == [RetentionPassedError]
+    assert topic.copy(taken) == [(0, 10, 15), (1, 13, 15), (2, 10, 15)]
+    follower = LedgerFollower(topic.destination, topic.mirror_name, None, topic.mirror().copy_options, CLOCK)
+    try:
+        entries = follower.history(settled=True)
+    finally:
+        follower.close()
+    assert [(len(one.source), one.skipped) for one in entries if one.gap] == [(3, {"lost": 3})]
+    assert not topic.survey(on_data_loss="continue").accepted
+
+
+def test_a_mirror_that_was_begun_without_a_start_record(topic: Topic) -> None:
+    """Its other topic-partitions start at their low watermarks; nothing is decided anew."""
+    topic.copy(topic.survey("earliest"), only=1)
+    assert topic.copy(topic.survey("latest")) == [(1, 0, 10), (2, 0, 10)]
+    assert topic.starts() == {}

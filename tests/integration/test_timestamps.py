@@ -1,0 +1,99 @@
+"""Copies keep the timestamps of their source, whoever set them, and whatever the destination's brokers do by default."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from relay_pipelines.cli import main
+from relay_pipelines.copy.clock import SystemClock
+from relay_pipelines.driver import planning, survey
+from relay_pipelines.driver.run import run
+from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.model import TopicPartition
+from relay_pipelines.settings import Mirror
+from tests.copying import KEPT, numbered
+from tests.independent import CREATE_TIME, LOG_APPEND_TIME, create, read, write
+
+CLOCK = SystemClock()
+STAMPED = {"message.timestamp.type": "LogAppendTime"}
+
+
+@pytest.fixture(scope="module")
+def stamping_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
+    """A destination whose brokers stamp every record, unless its topic says otherwise."""
+    config = {"log.message.timestamp.type": "LogAppendTime"}
+    cluster = EmbeddedCluster("stamping", folder=tmp_path_factory.mktemp("stamping"), config=config)
+    cluster.start()
+    yield cluster
+    cluster.discard()
+
+
+def mirror_of(source: EmbeddedCluster, destination: EmbeddedCluster, topic: str, **topics: Any) -> dict[str, Any]:
+    """As relay.yaml has it."""
+    return {
+        "source": {"nodes": [{"name": "only", "bootstrap_servers": source.bootstrap_servers[0]}]},
+        "destination": {"bootstrap_servers": destination.bootstrap_servers[0]},
+        "topics": {"allow": [topic], "rename": "copy.{topic}", **topics},
+    }
+
+
+def copy(settings: dict[str, Any], name: str, session: Any) -> None:
+    """Run the mirror once."""
+    mirror = Mirror.model_validate(settings)
+    plan = planning.plan(survey.take(name, mirror, CLOCK))
+    assert run(plan, mirror, lambda: session, [], CLOCK).failures == []
+
+
+def test_the_times_of_the_source_arrive(
+    source_cluster: EmbeddedCluster, stamping_cluster: EmbeddedCluster, topic_name: str, local_session: Any
+) -> None:
+    """Of topics that the source stamps, and of those that it does not, record by record as a consumer sees them."""
+    topics = {f"{topic_name}-{kind}": config for kind, config in (("stamped", STAMPED), ("created", {}))}
+    for topic, config in topics.items():
+        create(source_cluster.cluster(), topic, 1, KEPT | config)
+        # small batches are merged, large ones are copied as they are
+        for first, size in ((0, 20), (10, 20), (20, 10_000), (30, 10_000)):
+            write(source_cluster.cluster(), TopicPartition(topic, 0), numbered(10, size, first))
+
+    copy(mirror_of(source_cluster, stamping_cluster, f"{topic_name}-.*"), topic_name, local_session)
+
+    for topic, config in topics.items():
+        original = [one for _, one in read(source_cluster.cluster(), TopicPartition(topic, 0))]
+        copied = [one for _, one in read(stamping_cluster.cluster(), TopicPartition(f"copy.{topic}", 0))]
+        assert len(original) == 40
+        assert {one.timestamp[0] for one in original} == {LOG_APPEND_TIME if config else CREATE_TIME}
+        assert [one[:3] for one in copied] == [one[:3] for one in original]
+        assert [one.timestamp for one in copied] == [(CREATE_TIME, one.timestamp[1]) for one in original]
+
+
+def test_a_copy_that_stamps_is_warned_of(
+    source_cluster: EmbeddedCluster,
+    destination_cluster: EmbeddedCluster,
+    topic_name: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Whether somebody created it so, or `topics.config_keys` asks for it: by check, plan and run."""
+    create(source_cluster.cluster(), topic_name, 1, KEPT | STAMPED)
+    config = tmp_path / "relay.yaml"
+
+    def said(command: str, **topics: Any) -> str:
+        mirror = mirror_of(source_cluster, destination_cluster, topic_name, **topics)
+        config.write_text(yaml.safe_dump({"mirrors": {topic_name: mirror}}))
+        assert main([command, "-c", str(config)]) == 0
+        shown = capsys.readouterr()
+        return shown.out + shown.err
+
+    warning = f"copy.{topic_name}: message.timestamp.type=LogAppendTime, so the destination sets its own timestamps"
+    following = {"config_keys": ["message.timestamp.type"]}
+    for command in ("check", "plan", "run"):
+        assert warning not in said(command)
+        assert warning in said(command, **following)
+    create(destination_cluster.cluster(), f"copy.{topic_name}", 1, STAMPED)
+    for command in ("check", "plan", "run"):
+        assert f"{warning}; set it to CreateTime" in said(command)
