@@ -6,8 +6,7 @@ Runs in a task. Verbatim costs per batch; everything else costs per record.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from itertools import chain
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from crc32c import crc32c
@@ -17,7 +16,7 @@ from relay_pipelines.copy.reader import Piece
 from relay_pipelines.errors import FilterError, RecordTooLargeError
 from relay_pipelines.model import CopyOptions, CopyRange, Fingerprint, Skipped, TimestampType
 from relay_pipelines.wire.batch import Batch, Run, verify
-from relay_pipelines.wire.records import BatchBuilder, body_of, checked_batches, codec_of, corrupt_at, decode, digest_of
+from relay_pipelines.wire.records import BatchBuilder, body_of, checked_records, codec_of, corrupt_at, decode, digest_of
 
 if TYPE_CHECKING:
     from relay_pipelines.copy.decided import Decided
@@ -164,7 +163,7 @@ class Assembler:
     def _rewrite(self, piece: Piece, run: Run) -> None:
         """Add the run's records to the pending batch; those that the range cuts off, or the cleaner took, are not there."""
         before = self._accounted()
-        records: Iterator[Any] = chain.from_iterable(checked_batches(run, piece.end))
+        records = checked_records(run, piece.end)
         if piece.start > run.first.base_offset or piece.end <= run.last.last_offset:
             records = (one for one in records if piece.start <= one.offset < piece.end)
         if self._decided is not None:

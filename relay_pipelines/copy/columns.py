@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from relay_pipelines.copy.reader import Piece
 from relay_pipelines.model import TimestampType, TopicPartition
-from relay_pipelines.wire.records import checked_batches, corrupt_at
+from relay_pipelines.wire.records import checked_records, corrupt_at
 
 COLUMNS = {
     "key": "binary",
@@ -91,7 +91,7 @@ def uncollected() -> Iterator[None]:
 
 
 def records_in(piece: Piece) -> Iterator[list[Any]]:
-    """Yield the records of a piece, by batch; none where it was skipped.
+    """Yield the records of a piece; none where it was skipped.
 
     Raises:
         CorruptBatchError: the bytes of a batch do not match their CRC, or cannot be decoded.
@@ -101,8 +101,8 @@ def records_in(piece: Piece) -> Iterator[list[Any]]:
         return
     whole = piece.start <= run.first.base_offset and run.last.last_offset < piece.end
     with corrupt_at(run.first.base_offset):
-        for batch in checked_batches(run, piece.end):
-            yield list(batch) if whole else [one for one in batch if piece.start <= one.offset < piece.end]
+        records = checked_records(run, piece.end)
+        yield list(records) if whole else [one for one in records if piece.start <= one.offset < piece.end]
 
 
 def is_log_append_time(piece: Piece) -> bool:
