@@ -237,7 +237,7 @@ class ClassSpec:
 
 
 class OnRecordError(StrEnum):
-    """What becomes of a record on which a filter or transform raises something."""
+    """What becomes of a record on which a filter or transform raises something, or that SQL cannot hold."""
 
     FAIL = "fail"
     QUARANTINE = "quarantine"
@@ -282,7 +282,7 @@ class Handling:
     @property
     def may_quarantine(self) -> bool:
         """Whether records may have to go to the quarantine topic."""
-        return self.on_record_error is OnRecordError.QUARANTINE and bool(self.filters or self.transform)
+        return self.on_record_error is OnRecordError.QUARANTINE and bool(self.filters or self.in_rows)
 
 
 @dataclass(frozen=True, slots=True)

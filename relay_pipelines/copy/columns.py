@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from relay_pipelines.copy.reader import Piece
+from relay_pipelines.errors import FilterError
 from relay_pipelines.model import TimestampType, TopicPartition
+from relay_pipelines.wire.python_codec import has_utf8_names
 from relay_pipelines.wire.records import checked_records, corrupt_at
 
 COLUMNS = {
@@ -28,6 +30,7 @@ COLUMNS = {
 }
 """What there is, with its type in Spark's words."""
 _MS = pa.timestamp("ms", tz="UTC")
+_BINARY_NAMES = pa.list_(pa.struct([("name", pa.binary()), ("value", pa.binary())]))
 TYPES = {
     "key": pa.binary(),
     "value": pa.binary(),
@@ -52,19 +55,46 @@ class Row(NamedTuple):
 
 
 class ColumnBuilder:
-    """Collects the columns wanted of some records, until they are taken as one Arrow batch."""
+    """Collects the columns wanted of some records, until they are taken as one Arrow batch.
 
-    def __init__(self, columns: Sequence[str], at: TopicPartition) -> None:
+    Args:
+        failed: called for every record that Arrow cannot hold, and why; without it, that is raised.
+    """
+
+    def __init__(
+        self, columns: Sequence[str], at: TopicPartition, failed: Callable[[Any, FilterError], None] | None = None
+    ) -> None:
         self._values: dict[str, list[Any]] = {name: [] for name in columns}
         self._at = at
+        self._failed = failed
         self.records = 0
 
     def add(self, records: Sequence[Any], *, log_append_time: bool) -> None:
-        """Take the columns of these records."""
+        """Take the columns of these records.
+
+        Raises:
+            FilterError: a header's name is not UTF-8, and the column headers is wanted.
+        """
+        if "headers" in self._values:
+            records = [one for one in records if self._has_text(one)]
         kind = str(TimestampType.LOG_APPEND_TIME if log_append_time else TimestampType.CREATE_TIME)
         for name, values in self._values.items():
             values.extend(_COLUMN_OF[name](records, self._at, kind))
         self.records += len(records)
+
+    def _has_text(self, record: Any) -> bool:
+        if not record.headers or has_utf8_names(record):
+            return True
+        error = FilterError(
+            "the name of a header is not UTF-8, which SQL and Arrow cannot hold",
+            remedy="leave out what needs headers as columns, or set on_record_error: quarantine; run again to go on",
+            topic_partition=self._at,
+            offset=record.offset,
+        )
+        if self._failed is None:
+            raise error
+        self._failed(record, error)
+        return False
 
     def take(self) -> pa.RecordBatch:
         """Return what was collected, and begin anew."""
@@ -129,7 +159,12 @@ def rows_of(batch: pa.RecordBatch) -> list[Row]:
 def _headers(column: pa.Array) -> list[list[tuple[str, bytes | None]]]:
     if not len(column.flatten()):
         return [[]] * len(column)
-    return [[(one["name"], one["value"]) for one in headers or ()] for headers in column.to_pylist()]
+    try:
+        rows = column.to_pylist()
+    except UnicodeDecodeError:  # Spark casts any binary to a string
+        rows = column.cast(_BINARY_NAMES).to_pylist()
+        return [[(one["name"].decode(errors="surrogateescape"), one["value"]) for one in headers or ()] for headers in rows]
+    return [[(one["name"], one["value"]) for one in headers or ()] for headers in rows]
 
 
 def _array(name: str, values: list[Any]) -> pa.Array:

@@ -12,7 +12,7 @@ from relay_pipelines.copy.assembly import Assembler
 from relay_pipelines.copy.backoff import backoff
 from relay_pipelines.copy.clock import Clock
 from relay_pipelines.copy.columns import Row, rows_of
-from relay_pipelines.copy.rows import Note, parts
+from relay_pipelines.copy.rows import Aside, Note, parts
 from relay_pipelines.copy.task import outcome_of
 from relay_pipelines.copy.throttle import Throttle, Throttles
 from relay_pipelines.copy.transforming import Transformer
@@ -38,7 +38,7 @@ class RowCopier:
         handling = copy_range.handling
         self.writer = ChunkWriter(job, copy_range, destination, throttles, clock)
         self._assembler = Assembler(copy_range, self._options, self.writer.send)
-        failed = self._set_aside if handling.on_record_error is OnRecordError.QUARANTINE else None
+        failed = self.set_aside if handling.on_record_error is OnRecordError.QUARANTINE else None
         at = copy_range.source.topic_partition
         self._transformer = Transformer(handling.transform, at, failed) if handling.transform else None
         self._rows: list[Row] = []
@@ -74,10 +74,10 @@ class RowCopier:
         """Take rows; they are written when the note behind them comes."""
         self._rows += rows_of(batch) if self._transformer is None else self._transformer(batch)
 
-    def set_aside(self, batch: pa.RecordBatch, error: FilterError) -> None:
-        """Put records into quarantine, on which a filter failed."""
-        for row in rows_of(batch):
-            self._set_aside(row, error)
+    def set_aside(self, record: Row, error: FilterError) -> None:
+        """Put a record into quarantine."""
+        self.writer.quarantine(record, error)
+        self._aside += 1
 
     def note(self, note: Note) -> None:
         """Write what came since the last note; commit what is large or old enough, and at the end.
@@ -119,10 +119,6 @@ class RowCopier:
         self._assembler.flush()
         self.writer.commit(self._assembler.chunk, self._origin, self._fingerprint)
 
-    def _set_aside(self, row: Row, error: FilterError) -> None:
-        self.writer.quarantine(row, error)
-        self._aside += 1
-
 
 def write_rows(job: CopyJob, ranges: Sequence[CopyRange], batches: Iterable[pa.RecordBatch], clock: Clock) -> Iterator[Outcome]:
     """Write the rows of each range and yield its outcome; never raises what is in the error tree.
@@ -156,7 +152,7 @@ class _Writing:
         self._error: RelayError | None = None
         self._attempt(copier.start)
 
-    def take(self, note: Note | FilterError | None, rows: pa.RecordBatch) -> None:
+    def take(self, note: Note | Aside | None, rows: pa.RecordBatch) -> None:
         if self._error is not None:
             return
         if isinstance(note, Note):
@@ -165,7 +161,7 @@ class _Writing:
         elif note is None:
             self._attempt(lambda: self._copier.add(rows))
         else:
-            self._attempt(lambda: self._copier.set_aside(rows, note))
+            self._attempt(lambda: self._copier.set_aside(*note))
 
     def outcome(self, note: Note) -> Outcome:
         wall, cpu = self._began

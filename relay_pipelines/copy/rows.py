@@ -11,14 +11,14 @@ import pickle
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from relay_pipelines.copy.backoff import until_fruitless
 from relay_pipelines.copy.clock import Clock
-from relay_pipelines.copy.columns import COLUMNS, TYPES, ColumnBuilder, is_log_append_time, records_in
+from relay_pipelines.copy.columns import COLUMNS, TYPES, ColumnBuilder, Row, is_log_append_time, records_in
 from relay_pipelines.copy.filtering import Sieve
 from relay_pipelines.copy.reader import Piece, read
 from relay_pipelines.copy.upstream import Upstream
@@ -66,7 +66,14 @@ class Note:
     diverged: dict[str, str] = field(default_factory=dict)
 
 
-Part = tuple[int, Note | FilterError | None, pa.RecordBatch]
+class Aside(NamedTuple):
+    """A record that goes into quarantine, past SQL, and why."""
+
+    record: Row
+    error: FilterError
+
+
+Part = tuple[int, Note | Aside | None, pa.RecordBatch]
 """A range's index, and rows with None for a note, or one row with one."""
 
 
@@ -112,11 +119,11 @@ class _RangeRows:
         self._checkpoint = copy_range.checkpoint
         self.position = copy_range.source.start if self._checkpoint is None else self._checkpoint.next_offset
         self._fruitless = 0
-        self._aside: list[tuple[Any, FilterError]] = []
+        self._aside: list[Aside] = []
         self._dropped = 0
         handling = copy_range.handling
-        failed = self._set_aside if handling.on_record_error is OnRecordError.QUARANTINE else None
-        self._sieve = Sieve(handling.filters, self._at, self._drop, failed) if handling.filters else None
+        self._failed = self._set_aside if handling.on_record_error is OnRecordError.QUARANTINE else None
+        self._sieve = Sieve(handling.filters, self._at, self._drop, self._failed) if handling.filters else None
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         passing = (SourceError, DivergedNodeError)
@@ -142,7 +149,7 @@ class _RangeRows:
         found: list[pa.RecordBatch] = []
         skipped: Counter[Skipped] = Counter()
         last, run = None, None
-        builder = ColumnBuilder(self._columns, self._at)
+        builder = ColumnBuilder(self._columns, self._at, self._failed)
         for piece in pieces:
             if piece.run is None:
                 if piece.skipped is not None:
@@ -160,9 +167,7 @@ class _RangeRows:
             skipped[Skipped.COMPACTION_GAP] += piece.end - piece.start - present
         if builder.records:
             found.append(_noted(builder.take()))
-        for record, error in self._aside:
-            builder.add([record], log_append_time=False)
-            found.append(_noted(builder.take(), error))
+        found += [_note(one, self._columns) for one in self._aside]
         skipped[Skipped.FILTERED] += self._dropped
         self._aside, self._dropped = [], 0
         self.position = pieces[-1].end
@@ -201,16 +206,17 @@ class _RangeRows:
         self._dropped += 1
 
     def _set_aside(self, record: Any, error: FilterError) -> None:
-        self._aside.append((record, error))
+        row = Row(record.offset, record.timestamp, record.key, record.value, record.headers)
+        self._aside.append(Aside(row, error))
 
 
-def _noted(batch: pa.RecordBatch, note: object = None) -> pa.RecordBatch:
+def _noted(batch: pa.RecordBatch, note: Note | Aside | None = None) -> pa.RecordBatch:
     """A batch with the column in front that holds what is to be noted."""
     notes = pa.nulls(len(batch), pa.binary()) if note is None else pa.array([pickle.dumps(note)] * len(batch), pa.binary())
     return pa.RecordBatch.from_arrays([notes, *batch.columns], names=[NOTE, *batch.schema.names])
 
 
-def _note(note: Note, columns: Sequence[str]) -> pa.RecordBatch:
+def _note(note: Note | Aside, columns: Sequence[str]) -> pa.RecordBatch:
     nothing = pa.RecordBatch.from_arrays([pa.nulls(1, TYPES[name]) for name in columns], names=list(columns))
     return _noted(nothing, note)
 
