@@ -30,8 +30,8 @@ $(STAMP): requirements.lock pyproject.toml | prerequisites
 test: setup  ## The whole suite, on real brokers and real Spark, by two workers.
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
-chaos: setup  ## Ten minutes of brokers killed, frozen and restarted while a mirror copies; another time: make chaos MINUTES=2 SEED=7
-	$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),10) $(addprefix --seed ,$(SEED))
+chaos: setup  ## Ten minutes of tasks, Spark workers and brokers killed while a mirror copies; also: make chaos MINUTES=2 SEED=7, or KILLS=1000
+	$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),$(if $(KILLS),0,10)) --kills $(or $(KILLS),0) $(addprefix --seed ,$(SEED))
 
 check: setup  ## Linters, types and the rules on who may import whom.
 	$(BIN)/ruff check .

@@ -6,7 +6,6 @@ Verbatim costs per batch; everything else costs per record. Nothing here does I/
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import chain
 from typing import Any, NamedTuple
 
 from relay_pipelines.copy.chunk import Portion
@@ -15,7 +14,7 @@ from relay_pipelines.copy.reader import FetchedSpan
 from relay_pipelines.errors import RecordTooLargeError, RelayError
 from relay_pipelines.model import CopyOptions, CopyRange, OnRecordError, Skipped, TimestampType
 from relay_pipelines.wire.batch import Batch, Run, verify
-from relay_pipelines.wire.records import BatchBuilder, checked_batches, codec_of, corrupt_at
+from relay_pipelines.wire.records import BatchBuilder, checked_records, codec_of, corrupt_at
 
 
 class Merged(NamedTuple):
@@ -152,7 +151,7 @@ class Batching:
 
     def _rewrite(self, portion: Portion, span: FetchedSpan, run: Run) -> None:
         """Merge the run's records; those that the range cuts off, or the cleaner took, are not there."""
-        records: Iterator[Any] = chain.from_iterable(checked_batches(run, span.end))
+        records: Iterator[Any] = checked_records(run, span.end)
         if span.start > run.first.base_offset or span.end <= run.last.last_offset:
             records = (one for one in records if span.start <= one.offset < span.end)
         chosen, taken, dropped, failed = self._filter, self._merger.taken, 0, 0

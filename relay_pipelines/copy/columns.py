@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from relay_pipelines.copy.reader import FetchedSpan
-from relay_pipelines.errors import FilterError
-from relay_pipelines.model import TimestampType, TopicPartition
-from relay_pipelines.wire.records import checked_batches, corrupt_at
+from relay_pipelines.errors import FilterError, RelayError
+from relay_pipelines.model import OnRecordError, TimestampType, TopicPartition
+from relay_pipelines.wire.python_codec import has_utf8_names
+from relay_pipelines.wire.records import checked_records, corrupt_at
 
 COLUMNS = {
     "key": "binary",
@@ -29,6 +30,7 @@ COLUMNS = {
 }
 """What there is, with its type in Spark's words."""
 _MS = pa.timestamp("ms", tz="UTC")
+_BINARY_NAMES = pa.list_(pa.struct([("name", pa.binary()), ("value", pa.binary())]))
 TYPES = {
     "key": pa.binary(),
     "value": pa.binary(),
@@ -53,19 +55,45 @@ class Row(NamedTuple):
 
 
 class ColumnBuilder:
-    """Collects the columns wanted of some records, until they are taken as one Arrow batch."""
+    """Collects the columns wanted of some records, until they are taken as one Arrow batch.
 
-    def __init__(self, columns: Sequence[str], at: TopicPartition) -> None:
+    Args:
+        on_error: what becomes of a record that Arrow cannot hold; with `QUARANTINE` it is added to `failed`, with the reason.
+    """
+
+    def __init__(self, columns: Sequence[str], at: TopicPartition, on_error: OnRecordError = OnRecordError.FAIL) -> None:
         self._values: dict[str, list[Any]] = {name: [] for name in columns}
         self._at = at
+        self._quarantines = on_error is OnRecordError.QUARANTINE
+        self.failed: list[tuple[Any, RelayError]] = []
         self.records = 0
 
     def add(self, records: Sequence[Any], *, log_append_time: bool) -> None:
-        """Take the columns of these records."""
+        """Take the columns of these records.
+
+        Raises:
+            FilterError: a header's name is not UTF-8, and the column headers is wanted.
+        """
+        if "headers" in self._values:
+            records = [one for one in records if self._has_text(one)]
         kind = str(TimestampType.LOG_APPEND_TIME if log_append_time else TimestampType.CREATE_TIME)
         for name, values in self._values.items():
             values.extend(_COLUMN_OF[name](records, self._at, kind))
         self.records += len(records)
+
+    def _has_text(self, record: Any) -> bool:
+        if not record.headers or has_utf8_names(record):
+            return True
+        error = FilterError(
+            "the name of a header is not UTF-8, which SQL and Arrow cannot hold",
+            remedy="leave out what needs headers as columns, or set on_record_error: quarantine; run again to go on",
+            topic_partition=self._at,
+            offset=record.offset,
+        )
+        if not self._quarantines:
+            raise error
+        self.failed.append((record, error))
+        return False
 
     def take(self) -> pa.RecordBatch:
         """Return what was collected, and begin anew."""
@@ -92,7 +120,7 @@ def uncollected() -> Iterator[None]:
 
 
 def records_in(span: FetchedSpan) -> Iterator[list[Any]]:
-    """Yield the records of a span, by batch; none where it was skipped.
+    """Yield the records of a span; none where it was skipped.
 
     Raises:
         CorruptBatchError: the bytes of a batch do not match their CRC, or cannot be decoded.
@@ -102,8 +130,8 @@ def records_in(span: FetchedSpan) -> Iterator[list[Any]]:
         return
     whole = span.start <= run.first.base_offset and run.last.last_offset < span.end
     with corrupt_at(run.first.base_offset):
-        for batch in checked_batches(run, span.end):
-            yield list(batch) if whole else [one for one in batch if span.start <= one.offset < span.end]
+        records = checked_records(run, span.end)
+        yield list(records) if whole else [each for each in records if span.start <= each.offset < span.end]
 
 
 def is_log_append_time(span: FetchedSpan) -> bool:
@@ -152,13 +180,18 @@ def _rows(batch: pa.RecordBatch) -> list[Row]:
 def _headers(column: pa.Array) -> list[list[tuple[str, bytes | None]]]:
     if not len(column.flatten()):
         return [[]] * len(column)
-    return [[_header(one) for one in headers or ()] for headers in column.to_pylist()]
+    try:
+        rows = column.to_pylist()
+    except UnicodeDecodeError:  # Spark casts any binary to a string
+        rows = column.cast(_BINARY_NAMES).to_pylist()
+    return [[_header(each) for each in headers or ()] for headers in rows]
 
 
 def _header(one: Mapping[str, Any] | None) -> tuple[str, bytes | None]:
     if one is None or one["name"] is None:
         raise ValueError("a header has no name")
-    return one["name"], one["value"]
+    name = one["name"]
+    return name.decode(errors="surrogateescape") if isinstance(name, bytes) else name, one["value"]
 
 
 def _array(name: str, values: list[Any]) -> pa.Array:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relay_pipelines.copy.row_reader import ProgressMarker
+from relay_pipelines.copy.row_reader import FailedRecord, ProgressMarker
 from relay_pipelines.copy.row_stream import RowStream
 from relay_pipelines.errors import RelayError, RetriableError
 from relay_pipelines.model import TopicPartition
@@ -29,6 +29,7 @@ class KeptOffsets:
         self._stream = stream
         self._index = index
         self._waiting: list[npt.NDArray[np.int64]] = [np.empty(0, np.int64)]
+        self._refused: dict[int, RelayError] = {}
         self._start = -1
         self._end = -1
         self.dropped = 0
@@ -48,8 +49,9 @@ class KeptOffsets:
                 return False
             if taken.marker is None:
                 self._waiting.append(np.asarray(taken.rows.column("offset"), np.int64))
+            elif isinstance(taken.marker, FailedRecord):
+                self._refused[taken.marker.record.offset] = taken.marker.error
             else:
-                assert isinstance(taken.marker, ProgressMarker)
                 self._advance(taken.marker)
         return True
 
@@ -71,11 +73,14 @@ class KeptOffsets:
         for record in records:
             if record.offset in kept:
                 yield record
+            elif record.offset in self._refused:
+                self.failed.append((record, self._refused[record.offset]))
             else:
                 self.dropped += 1
 
     def committed(self, next_offset: int) -> None:
         """Forget what is decided of the offsets below."""
+        self._refused = {offset: error for offset, error in self._refused.items() if offset >= next_offset}
         self._waiting = [self._kept[int(np.searchsorted(self._kept, next_offset)) :]]
 
     @property

@@ -90,7 +90,8 @@ def verify_position(
     if loss is not None:
         raise loss
     if not _is_proven(checkpoint, identity) and not matches_fingerprint(client, checkpoint, clock):
-        raise diverged(identity.node, checkpoint) if among_several else _recreated(checkpoint)
+        of_other_node = among_several or checkpoint.node != identity.node
+        raise diverged(identity.node, checkpoint) if of_other_node else _recreated(checkpoint)
     return identity
 
 

@@ -9,10 +9,10 @@ from typing import Any
 from relay_pipelines.copy.batching import RecordMerger
 from relay_pipelines.copy.chunk import Portion
 from relay_pipelines.copy.columns import Row, rows_of
-from relay_pipelines.copy.row_reader import ProgressMarker
+from relay_pipelines.copy.row_reader import FailedRecord, ProgressMarker
 from relay_pipelines.copy.row_stream import MarkedRows, RowStream
 from relay_pipelines.copy.transforming import Transformer
-from relay_pipelines.errors import DestinationError, FilterError, RelayError
+from relay_pipelines.errors import DestinationError, RelayError
 from relay_pipelines.model import Checkpoint, CopyOptions, CopyRange, Fingerprint, NodeIdentity, Skipped
 
 
@@ -109,8 +109,8 @@ class RowBatches:
         return error
 
     def _add(self, taken: MarkedRows) -> None:
-        if isinstance(taken.marker, FilterError):
-            self._failed += [(row, taken.marker) for row in rows_of(taken.rows, self._range.source.topic_partition)]
+        if isinstance(taken.marker, FailedRecord):
+            self._failed.append((taken.marker.record, taken.marker.error))
         elif self._transformer is None:
             self._rows += rows_of(taken.rows, self._range.source.topic_partition)
         else:

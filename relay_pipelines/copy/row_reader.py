@@ -12,13 +12,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from relay_pipelines.copy.backoff import retry_until_no_progress
 from relay_pipelines.copy.chunk import fingerprint_of
 from relay_pipelines.copy.clock import Clock
-from relay_pipelines.copy.columns import COLUMNS, TYPES, ColumnBuilder, is_log_append_time, records_in
+from relay_pipelines.copy.columns import COLUMNS, TYPES, ColumnBuilder, Row, is_log_append_time, records_in
 from relay_pipelines.copy.failover import FailoverSource
 from relay_pipelines.copy.filtering import FilterChain
 from relay_pipelines.copy.reader import FetchedSpan
@@ -64,6 +65,13 @@ class ProgressMarker:
     is_last: bool = False
     error: RelayError | None = None
     diverged: dict[str, str] = field(default_factory=dict)
+
+
+class FailedRecord(NamedTuple):
+    """A record that goes into quarantine, past SQL, and why."""
+
+    record: Row
+    error: RelayError
 
 
 def read_rows(
@@ -142,7 +150,8 @@ class _RangeRows:
         found: list[pa.RecordBatch] = []
         skipped: Counter[Skipped] = Counter()
         last, run, epoch, epoch_end = None, None, -1, -1
-        builder, filters = ColumnBuilder(self._columns, self._topic_partition), self._filters
+        on_error, filters = self._range.handling.on_record_error, self._filters
+        builder = ColumnBuilder(self._columns, self._topic_partition, on_error)
         dropped = filters.dropped if filters else 0
         for span in spans:
             if span.leader_epoch >= 0:
@@ -163,12 +172,12 @@ class _RangeRows:
             skipped[Skipped.COMPACTION_GAP] += span.end - span.start - present
         if builder.records:
             found.append(_marked(builder.take()))
+        failed = list(builder.failed)
         if filters is not None:
             skipped[Skipped.FILTERED] += filters.dropped - dropped
-            for record, error in filters.failed:
-                builder.add([record], log_append_time=False)
-                found.append(_marked(builder.take(), error))
+            failed += filters.failed
             filters.failed.clear()
+        found += [_marker(_failed_record(record, error), self._columns) for record, error in failed]
         self.position = spans[-1].end
         marker = ProgressMarker(
             self._index,
@@ -203,12 +212,16 @@ class _RangeRows:
         )
 
 
-def _marked(batch: pa.RecordBatch, marker: object = None) -> pa.RecordBatch:
+def _failed_record(record: Any, error: RelayError) -> FailedRecord:
+    return FailedRecord(Row(record.offset, record.timestamp, record.key, record.value, record.headers), error)
+
+
+def _marked(batch: pa.RecordBatch, marker: ProgressMarker | FailedRecord | None = None) -> pa.RecordBatch:
     """A batch with the marker column in front."""
     markers = pa.nulls(len(batch), pa.binary()) if marker is None else pa.array([pickle.dumps(marker)] * len(batch), pa.binary())
     return pa.RecordBatch.from_arrays([markers, *batch.columns], names=[MARKER, *batch.schema.names])
 
 
-def _marker(marker: ProgressMarker, columns: Sequence[str]) -> pa.RecordBatch:
+def _marker(marker: ProgressMarker | FailedRecord, columns: Sequence[str]) -> pa.RecordBatch:
     nothing = pa.RecordBatch.from_arrays([pa.nulls(1, TYPES[name]) for name in columns], names=list(columns))
     return _marked(nothing, marker)

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from relay_pipelines.copy.row_reader import MARKER, ProgressMarker
-from relay_pipelines.errors import FilterError
+from relay_pipelines.copy.row_reader import MARKER, FailedRecord, ProgressMarker
 
 _AHEAD = 4
 _TICK_SECONDS = 0.25
@@ -20,10 +19,10 @@ _TICK_SECONDS = 0.25
 
 @dataclass(frozen=True, slots=True)
 class MarkedRows:
-    """Rows of one range with what their marker column holds: nothing, a progress marker, or why a filter failed on them."""
+    """Rows of one range with what their marker column holds: nothing; else one row with a marker."""
 
     index: int
-    marker: ProgressMarker | FilterError | None
+    marker: ProgressMarker | FailedRecord | None
     rows: pa.RecordBatch
 
 

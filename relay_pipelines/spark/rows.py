@@ -51,7 +51,12 @@ def submit(session: Any, job: CopyJob, groups: Sequence[Sequence[CopyRange]], sq
     ranges = [one for group in groups for one in group]
 
     # where nothing but a predicate is asked for, the records need not go through Spark: what it keeps is enough
-    only_where = not any(one.handling.select or one.handling.transform or one.handling.filters for one in ranges)
+    # (a record that it cannot look at goes into quarantine from there)
+    headers = "headers" in _named(sql)
+    only_where = not any(
+        one.handling.select or one.handling.transform or one.handling.filters or (headers and one.handling.may_quarantine)
+        for one in ranges
+    )
 
     def frame() -> Any:
         made = _made(session, job, groups, sql, ("offset",) if only_where else ALWAYS)
@@ -114,13 +119,17 @@ def _made(session: Any, job: CopyJob, groups: Sequence[Sequence[CopyRange]], sql
     ranges = [one for group in groups for one in group]
     starts = list(accumulate(map(len, groups), initial=0))
     indices = [range(start, end) for start, end in pairwise(starts)]
-    named = [name for name in COLUMNS if re.search(rf"\b{name}\b", f"{where} {select}", re.IGNORECASE)]
-    columns = list(dict.fromkeys([*wanted, *named]))
+    columns = list(dict.fromkeys([*wanted, *_named(sql)]))
     tasks = session.range(0, len(groups), 1, len(groups))
     rows = tasks.mapInArrow(partial(_read, job, ranges, indices, columns), schema(columns))
     if where:
         rows = rows.where(f"{MARKER} IS NOT NULL OR ({where})")
     return rows.selectExpr(MARKER, *(_column(name, dict(select)) for name in wanted))
+
+
+def _named(sql: Sql) -> list[str]:
+    """The columns that the SQL mentions."""
+    return [name for name in COLUMNS if re.search(rf"\b{name}\b", f"{sql}", re.IGNORECASE)]
 
 
 def _nothing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -1,4 +1,7 @@
-"""Records inside a batch, through aiokafka's compiled codec: decoded only when someone must look inside."""
+"""Records inside a batch, through aiokafka's compiled codec: decoded only when someone must look inside.
+
+That codec takes UTF-8 alone for a header's name. `python_codec` takes its place for a batch that holds another one.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import struct
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import dropwhile
 from typing import Any
 
 from aiokafka.errors import CorruptRecordException, UnsupportedCodecError
@@ -15,7 +19,8 @@ from aiokafka.record.memory_records import MemoryRecords
 from cramjam import DecompressionError
 
 from relay_pipelines.errors import CorruptBatchError
-from relay_pipelines.wire.batch import CODEC_MASK, HEADER, HEADER_BYTES, Batch, BatchHeader, Run, crc_mismatch, verify
+from relay_pipelines.wire import python_codec
+from relay_pipelines.wire.batch import CODEC_MASK, HEADER, HEADER_BYTES, Batch, BatchHeader, Run, crc_mismatch, split, verify
 
 _UNBOUNDED = 1 << 30
 _NO_TIMESTAMP = -1
@@ -46,24 +51,40 @@ def corrupt_at(offset: int) -> Iterator[None]:
         ) from error
 
 
-def batches_of(data: memoryview) -> Iterator[Any]:
+def checked_records(run: Run, end: int) -> Iterator[Any]:
+    """Yield the records of a run's batches that begin below `end`, as `decode`: a corrupt batch after `end` does not matter.
+
+    Raises:
+        CorruptBatchError: the bytes of a batch do not match their CRC.
+    """
+    return _records_of(run.data, _checked(run, end))
+
+
+def decode(data: memoryview) -> Iterator[Any]:
+    """Yield the records in `data`: `offset`, `timestamp` (ms), `key`, `value`, `headers` (list of name and value).
+
+    A name is `str`; bytes in it that are not UTF-8 are lone surrogates (`surrogateescape`).
+
+    Raises:
+        CorruptBatchError: they cannot be decompressed or do not fit their own lengths.
+    """
+    with corrupt_at(int.from_bytes(data[:8], "big")):
+        yield from _records_of(data, _batches_of(data))
+
+
+def _batches_of(data: memoryview) -> Iterator[Any]:
     """Yield the batches in `data` as aiokafka's compiled objects: iterable over their records, header fields as attributes."""
     batches = MemoryRecords(bytes(data))
     while batches.has_next():
         yield batches.next_batch()
 
 
-def checked_batches(run: Run, end: int) -> Iterator[Any]:
-    """Yield the batches of a run that begin below `end`, as `batches_of`: a corrupt one behind is none of its business.
-
-    Raises:
-        CorruptBatchError: the bytes of one do not match their CRC.
-    """
+def _checked(run: Run, end: int) -> Iterator[Any]:
     if run.is_single:
         verify(Batch(run.first, run.data))  # by the processor's instruction: several times as fast as the codec
-        yield from batches_of(run.data)
+        yield from _batches_of(run.data)
         return
-    for batch in batches_of(run.data):
+    for batch in _batches_of(run.data):
         if batch.base_offset >= end:
             return
         if not batch.validate_crc():
@@ -71,15 +92,16 @@ def checked_batches(run: Run, end: int) -> Iterator[Any]:
         yield batch
 
 
-def decode(data: memoryview) -> Iterator[Any]:
-    """Yield the records in `data`: `offset`, `timestamp` (ms), `key`, `value`, `headers` (list of name and value).
-
-    Raises:
-        CorruptBatchError: they cannot be decompressed or do not fit their own lengths.
-    """
-    with corrupt_at(int.from_bytes(data[:8], "big")):
-        for batch in batches_of(data):
+def _records_of(data: memoryview, batches: Iterator[Any]) -> Iterator[Any]:
+    """Yield the records of `batches`, which are those of `data`."""
+    runs = split(data)
+    for batch in batches:
+        try:
             yield from batch
+        except UnicodeDecodeError:
+            bytes_of = next(run.data for run in runs if run.first.base_offset == batch.base_offset)
+            # the compiled codec has yielded all records before the first whose names are not UTF-8
+            yield from dropwhile(python_codec.has_utf8_names, python_codec.records(bytes_of))
 
 
 class BatchBuilder:
@@ -90,16 +112,16 @@ class BatchBuilder:
         limit_bytes: of the batch, compression that makes it larger included; the first record always fits.
     """
 
-    __slots__ = ("_builder", "_untimed", "codec", "last", "records")
+    __slots__ = ("_append", "_builder", "_limit_bytes", "codec", "last", "records")
 
     def __init__(self, codec: int, limit_bytes: int) -> None:
         self.codec = codec
         self.records = 0
         self.last: Any = None
-        self._untimed = False
         # no compressor makes incompressible bytes larger than this
         spare = limit_bytes // 64 + 128 if codec else 0
-        self._builder = DefaultRecordBatchBuilder(2, codec, 0, -1, -1, -1, limit_bytes - spare)
+        self._limit_bytes = limit_bytes - spare
+        self._builder: Any = DefaultRecordBatchBuilder(2, codec, 0, -1, -1, -1, self._limit_bytes)
 
     def append(self, record: Any) -> bool:
         """Add a record; False if the batch is full, which leaves it as it was."""
@@ -108,18 +130,20 @@ class BatchBuilder:
     def extend(self, records: Iterable[Any]) -> Any:
         """Add records until the batch is full; return the one that did not fit, None if all did.
 
+        A record whose header names are not UTF-8 fits only a batch that begins with such a one, and is built in Python.
         The loop over records is the whole cost of rewriting, so nothing else happens in it.
         """
         remaining = iter(records)
         if not self.records and not self._append_first(remaining):
             return None
-        append, count, last, untimed = self._builder.append, self.records, self.last, self._untimed
+        append, count, last = self._append, self.records, self.last
         unfitting = None
         for record in remaining:
-            # `untimed` first: it is almost always false
-            if (untimed and record.timestamp != _NO_TIMESTAMP) or (
-                append(count, record.timestamp, record.key, record.value, record.headers) is None
-            ):
+            try:
+                if append(count, record.timestamp, record.key, record.value, record.headers) is None:
+                    unfitting = record
+                    break
+            except UnicodeEncodeError:  # of the compiled builder, which has measured the record and written nothing yet
                 unfitting = record
                 break
             count += 1
@@ -128,33 +152,35 @@ class BatchBuilder:
         return unfitting
 
     def _append_first(self, remaining: Iterator[Any]) -> bool:
-        """Add the first record, which always fits; False if there is none.
+        """Add the first record, which always fits, and choose how to add the others; False if there is none."""
+        for first in remaining:
+            if not python_codec.has_utf8_names(first):
+                self._builder = python_codec.Builder(self.codec, self._limit_bytes)
+            self._builder.append(0, first.timestamp, first.key, first.value, first.headers)
+            self.records, self.last = 1, first
+            self._append = self._append_untimed if first.timestamp == _NO_TIMESTAMP else self._builder.append
+            return True
+        return False
+
+    def _append_untimed(self, offset: int, timestamp: int, *rest: Any) -> Any:
+        """Add a record only if it has no timestamp.
 
         The codec takes a first timestamp of -1, which means none, for a batch that is still empty, and gives the record the
         timestamp of the next one. So only records without a timestamp share a batch that one of them begins.
         """
-        for first in remaining:
-            self._builder.append(0, first.timestamp, first.key, first.value, first.headers)
-            self.records, self.last = 1, first
-            self._untimed = first.timestamp == _NO_TIMESTAMP
-            return True
-        return False
+        return self._builder.append(offset, timestamp, *rest) if timestamp == _NO_TIMESTAMP else None
 
     def build(self) -> Batch:
         """Return the batch. The builder is spent."""
-        return _batch(self._builder)
+        data = memoryview(self._builder.build())
+        return Batch(BatchHeader._make(HEADER.unpack_from(data)), data)
 
 
 def encode(key: bytes | None, value: bytes | None, timestamp_ms: int, headers: Sequence[tuple[str, bytes | None]] = ()) -> Batch:
     """Return a batch of one uncompressed record."""
-    builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, _UNBOUNDED)
-    builder.append(0, timestamp_ms, key, value, list(headers))
-    return _batch(builder)
-
-
-def _batch(builder: DefaultRecordBatchBuilder) -> Batch:
-    data = memoryview(builder.build())
-    return Batch(BatchHeader._make(HEADER.unpack_from(data)), data)
+    builder = BatchBuilder(0, _UNBOUNDED)
+    builder.append(python_codec.Record(0, timestamp_ms, key, value, list(headers)))
+    return builder.build()
 
 
 def codec_of(header: BatchHeader) -> int:
@@ -172,7 +198,7 @@ def digest_of(timestamp_ms: int, key: bytes | None, value: bytes | None, headers
     digest = hashlib.blake2b(struct.pack(">qi", timestamp_ms, len(headers)), digest_size=8)
     parts = [key, value]
     for name, header_value in headers:
-        parts += [name.encode(), header_value]
+        parts += [python_codec.name_to_bytes(name), header_value]
     for part in parts:
         # the length in front keeps neighbours apart; -1 keeps null and empty apart
         digest.update(struct.pack(">i", -1 if part is None else len(part)))

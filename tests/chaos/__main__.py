@@ -1,4 +1,4 @@
-"""`python -m tests.chaos [--minutes N] [--seed N]`: brokers die, freeze and return while a mirror copies; was anything lost?"""
+"""`python -m tests.chaos [--minutes N] [--kills N] [--seed N]`: a mirror copies while processes die: is all there?"""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def main() -> int:
     logging.getLogger("relay_pipelines").addHandler(logging.NullHandler())
     console = stdout()
     folder = Path(tempfile.mkdtemp(prefix="relay-chaos-"))
-    console.print(f"{arguments.minutes:g} minutes with --seed {arguments.seed}; brokers in {folder}")
+    console.print(f"{arguments.minutes:g} minutes and {arguments.kills} kills with --seed {arguments.seed}; brokers in {folder}")
     session = connect("local[2]")
     try:
-        report = storm(arguments.minutes, arguments.seed, lambda: session, folder, SystemClock(), console.print)
+        report = storm(arguments.minutes, arguments.kills, arguments.seed, lambda: session, folder, SystemClock(), console.print)
     except KeyboardInterrupt:
         shutil.rmtree(folder)
         console.print("interrupted")
@@ -47,7 +47,8 @@ def main() -> int:
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=10.0, help="how long brokers are struck: 10")
+    parser.add_argument("--minutes", type=float, default=10.0, help="how long to strike at least: 10")
+    parser.add_argument("--kills", type=int, default=0, help="how many processes to kill or freeze at least: 0")
     parser.add_argument("--seed", type=int, default=random.randrange(10_000), help="of what happens to whom; drawn when left out")
     return parser.parse_args()
 

@@ -15,21 +15,21 @@ from tests.chaos.storm.storm import storm
 from tests.chaos.storm.verdict import Verdict, judge, longest_stall
 from tests.independent import Record
 
-MINUTES = 2
+MINUTES = 1
 SEED = 5
 AT = TopicPartition("topic", 0)
 
 
 @pytest.mark.timeout(900)
 def test_chaos(local_session: Any, tmp_path: Path) -> None:
-    """Brokers of all three clusters are killed, stopped and restarted while records arrive: all of them are copied once."""
-    report = storm(MINUTES, SEED, lambda: local_session, tmp_path, SystemClock(), print)
+    """Tasks, Spark's workers and brokers are killed while records arrive: all are copied once, as their topic is to be copied."""
+    report = storm(MINUTES, 0, SEED, lambda: local_session, tmp_path, SystemClock(), print)
     assert [(at, one) for at, one in report.verdicts.items() if not one.good] == []
     assert (report.ledger, report.held_back, report.tally.refusals) == ("", [], [])
     # and it was a storm
-    assert min(report.struck[kind] for kind in Kind) >= 1
-    assert report.tally.failovers >= 1
-    assert report.total(lambda one: one.expected) > 10_000
+    assert min(report.struck.values()) >= 1, report.struck
+    assert report.struck["task killed"] > 20
+    assert report.total(lambda one: one.expected) > 5_000
     assert 0 < report.stall.seconds < 120
 
 
@@ -57,7 +57,7 @@ def test_the_judgement(arrived: list[Record], verdict: Verdict) -> None:
 
 def test_the_longest_stall() -> None:
     """It lasts from the last commit, or from the first record waiting if that came later; the first commit begins the count."""
-    source = {AT: [Record(None, b"%d" % ms, timestamp=(1, ms)) for ms in (0, 1_000, 9_000, 9_100)]}
+    source = {AT: {at: Record(None, b"%d" % ms, timestamp=(1, ms)) for at, ms in enumerate((0, 1_000, 9_000, 9_100))}}
     where = {"topic": AT.topic, "partition": AT.partition}
     commits = [(0, 5_000), (1, 6_000), (2, 12_000), (3, 12_500)]
     entries = [{"source": {"topic_partition": where, "start": start}, "committed_at_ms": ms} for start, ms in commits]

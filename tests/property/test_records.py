@@ -12,15 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay_pipelines.errors import CorruptBatchError
-from relay_pipelines.wire.batch import CRC_END, HEADER, HEADER_BYTES, BatchHeader, verify
-from relay_pipelines.wire.records import BatchBuilder, codec_of, decode, digest_of, encode
+from relay_pipelines.wire import python_codec
+from relay_pipelines.wire.batch import CRC_END, HEADER, HEADER_BYTES, TIMESTAMP_TYPE_BIT, BatchHeader, split, verify
+from relay_pipelines.wire.records import BatchBuilder, checked_records, codec_of, decode, digest_of, encode
 
 Headers = list[tuple[str, bytes | None]]
 
 CODECS = range(5)
 codecs = st.sampled_from(CODECS)
-names = st.text(st.characters(exclude_categories=["Cs"]), max_size=4)
-record_headers = st.lists(st.tuples(names, st.none() | st.binary(max_size=4)), max_size=4)
+utf8_names = st.text(st.characters(exclude_categories=["Cs"]), max_size=4)
+names = utf8_names | st.binary(max_size=4).map(lambda name: name.decode(errors="surrogateescape"))
+header_values = st.none() | st.binary(max_size=4)
+record_headers = st.lists(st.tuples(names, header_values), max_size=4)
 # around the epoch, where -1 means none, and far from it
 timestamps = st.integers(-3, 3) | st.integers(-(1 << 40), 1 << 45)
 payloads = st.none() | st.just(b"") | st.binary(max_size=60)
@@ -42,6 +45,7 @@ def seen(decoded: Any) -> Record:
 
 
 records = st.builds(Record, timestamps, payloads, payloads, record_headers)
+utf8_records = st.builds(Record, timestamps, payloads, payloads, st.lists(st.tuples(utf8_names, header_values), max_size=4))
 
 
 def built(wanted: list[Record], codec: int, limit: int = 1 << 20) -> list[memoryview]:
@@ -76,22 +80,59 @@ def test_records_survive_being_rewritten(wanted: list[Record], first: int, secon
     assert twice == wanted
 
 
+@given(st.lists(utf8_records, min_size=1, max_size=20), codecs, st.sampled_from([0, TIMESTAMP_TYPE_BIT]))
+def test_both_codecs_agree(wanted: list[Record], codec: int, timestamp_type: int) -> None:
+    """The one in Python gives the bytes and the records of the compiled one, for all that both can hold."""
+    for data in built(wanted, codec):
+        stamped = bytearray(data)
+        stamped[22] |= timestamp_type
+        found = list(python_codec.records(memoryview(stamped)))
+        assert [(one.offset, seen(one)) for one in found] == [(one.offset, seen(one)) for one in decode(memoryview(stamped))]
+        builder = python_codec.Builder(codec, 1 << 20)
+        for record in decode(data):
+            assert builder.append(record.offset, record.timestamp, record.key, record.value, record.headers) is not None
+        assert builder.build() == data
+
+
+@given(st.lists(st.lists(records, min_size=1, max_size=4), min_size=1, max_size=6), codecs)
+def test_a_run_of_batches(wanted: list[list[Record]], codec: int) -> None:
+    """Each record comes once and in order, whichever batches of the run have names that are not UTF-8."""
+    log = bytearray()
+    expected = []
+    for batch in wanted:
+        for data in built(batch, codec):
+            log += len(expected).to_bytes(8, "big") + data[8:]
+            expected += [seen(one) for one in decode(data)]
+    assert expected == [one for batch in wanted for one in batch]
+    found = [one for run in split(memoryview(bytes(log)), 1 << 20) for one in checked_records(run, 1 << 30)]
+    assert [(one.offset, seen(one)) for one in found] == list(enumerate(expected))
+
+
+@pytest.mark.parametrize("odd", [0, 1, 500, 999])
+def test_only_the_rest_of_a_batch_is_built_in_python(odd: int) -> None:
+    """A record whose names are not UTF-8 begins a batch of its own, and the records after it share that."""
+    wanted = [Record(1, None, b"%d" % number, [("\udcff" if number == odd else "n", b"")]) for number in range(1_000)]
+    found = built(wanted, 0)
+    assert len(found) == (1 if odd == 0 else 2)
+    assert [seen(one) for data in found for one in decode(data)] == wanted
+
+
 @given(st.lists(st.integers(0, 3000), min_size=1, max_size=40), st.integers(), codecs, st.integers(300, 80_000))
 def test_a_batch_of_several_records_keeps_within_its_limit(sizes: list[int], seed: int, codec: int, limit: int) -> None:
     """Compression that makes incompressible records larger must not make a batch larger than asked for."""
     chance = random.Random(seed)
-    wanted = [Record(0, None, chance.randbytes(size), []) for size in sizes]
+    wanted = [Record(0, None, chance.randbytes(size), [("\udcff", None)] * (size % 7 == 0)) for size in sizes]
     for data in built(wanted, codec, limit):
         assert len(data) <= limit or BatchHeader._make(HEADER.unpack_from(data)).records == 1
 
 
-@given(payloads, payloads, st.integers(0, 1 << 45))
-def test_one_record_is_a_valid_batch(key: bytes | None, value: bytes | None, timestamp: int) -> None:
-    """Checkpoints and ledger entries are batches of one uncompressed record."""
-    batch = encode(key, value, timestamp)
+@given(payloads, payloads, st.integers(0, 1 << 45), record_headers)
+def test_one_record_is_a_valid_batch(key: bytes | None, value: bytes | None, timestamp: int, headers: Headers) -> None:
+    """Checkpoints, ledger entries and records in quarantine are batches of one uncompressed record."""
+    batch = encode(key, value, timestamp, headers)
     verify(batch)
     (record,) = decode(batch.data)
-    assert seen(record) == Record(timestamp, key, value, [])
+    assert seen(record) == Record(timestamp, key, value, headers)
 
 
 @given(st.lists(records, min_size=1, max_size=5), codecs, st.data())
@@ -132,6 +173,11 @@ def test_digests_are_equal_only_for_equal_records(one: Record, other: Record) ->
     assert (digest(one) == digest(other)) == (shape(one) == shape(other))
 
 
+def test_digests_of_names_that_are_utf8_stay() -> None:
+    """Checkpoints hold them: a digest that changes would make every node a diverged one."""
+    assert digest(Record(1_700_000_000_000, b"k", None, [("Größe", b"1"), ("", None)])) == "c0387f2bbcad3931"
+
+
 @pytest.mark.parametrize(
     ("one", "other"),
     [
@@ -144,8 +190,9 @@ def test_digests_are_equal_only_for_equal_records(one: Record, other: Record) ->
         (Record(1, b"k", b"v", [("a", b"1"), ("a", b"1")]), Record(1, b"k", b"v", [("a", b"1")])),
         (Record(1, b"k", b"v", []), Record(2, b"k", b"v", [])),
         (Record(-1, b"k", b"v", []), Record(0, b"k", b"v", [])),
+        (Record(1, b"k", b"v", [("\udcff", b"")]), Record(1, b"k", b"v", [("\udcfe", b"")])),
     ],
-    ids=["key", "value", "neighbours", "header-value", "header-name", "order", "count", "timestamp", "no-timestamp"],
+    ids=["key", "value", "neighbours", "header-value", "header-name", "order", "count", "timestamp", "no-timestamp", "not-utf8"],
 )
 def test_neighbours_have_digests_of_their_own(one: Record, other: Record) -> None:
     """Null is not empty, and bytes do not move from one field into the next."""

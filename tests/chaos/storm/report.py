@@ -11,7 +11,6 @@ from rich.table import Table
 
 from relay_pipelines.console.words import count, seconds
 from relay_pipelines.model import TopicPartition
-from tests.chaos.storm.faults import Kind
 from tests.chaos.storm.mirroring import Tally
 from tests.chaos.storm.verdict import Stall, Verdict
 
@@ -22,13 +21,14 @@ class Report:
 
     Args:
         seconds: from the first record to the end of the last run.
+        struck: how often what was done to whom.
         ledger: what is wrong with the ledger; empty if it covers every offset once.
         held_back: topic-partitions in which a transaction was left open.
     """
 
     seed: int
     seconds: float
-    struck: Counter[Kind]
+    struck: Counter[str]
     tally: Tally
     stall: Stall
     verdicts: Mapping[TopicPartition, Verdict]
@@ -51,9 +51,8 @@ class Report:
         kinds = ", ".join(f"{kind} {times}" for kind, times in sorted(tally.failures.items()))
         table = _table(f"chaos: {seconds(self.seconds)}, seed {self.seed}", "figure", "value")
         for name, value in {
-            "kills": count(self.struck[Kind.KILL]),
-            "stops (SIGSTOP)": count(self.struck[Kind.STOP]),
-            "restarts": count(self.struck[Kind.RESTART]),
+            **{what: count(times) for what, times in self.struck.items()},
+            "strikes": count(self.struck.total()),
             "failovers": f"{count(tally.failovers)}: {tally.moved} in the middle of a run, {tally.switched} between two",
             "ranges of two nodes": count(tally.split),
             "runs": count(tally.runs),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,29 +14,38 @@ from relay_pipelines.copy import checkpoint, ledger
 from relay_pipelines.copy.clock import Clock
 from relay_pipelines.model import TopicPartition
 from tests.chaos import compare
+from tests.chaos.storm import handling
 from tests.chaos.storm.beside import Beside
-from tests.chaos.storm.faults import NODES, story
+from tests.chaos.storm.faults import NODES, Kind, story
+from tests.chaos.storm.handling import BOOKED
 from tests.chaos.storm.mirroring import NAME, Mirroring, Tally
 from tests.chaos.storm.report import Report
 from tests.chaos.storm.scene import Scene, started
 from tests.chaos.storm.striker import Striker
+from tests.chaos.storm.tasks import Tasks
+from tests.chaos.storm.transactions import Transactions
 from tests.chaos.storm.verdict import judge, longest_stall
+from tests.chaos.storm.workers import Workers
 from tests.chaos.storm.writer import TOPICS, Writer
 from tests.independent import Record
 
-_PER_SECOND = 250
+_PER_SECOND = 150
 _TELL_SECONDS = 10.0
 _BEGIN_SECONDS = 120.0
 _FLUSH_SECONDS = 120.0
 _SETTLE_SECONDS = 240.0
+_TASKS_PER_RUN = 10
+"""Tasks are killed twice a second, a run under Spark takes some seconds."""
 
 
 def storm(
-    minutes: float, seed: int, session: Callable[[], Any], folder: Path, clock: Clock, tell: Callable[[str], None]
+    minutes: float, kills: int, seed: int, session: Callable[[], Any], folder: Path, clock: Clock, tell: Callable[[str], None]
 ) -> Report:
-    """Strike for so many minutes, let it settle, compare.
+    """Strike, let it settle, compare.
 
     Args:
+        minutes: how long to strike at least.
+        kills: how many processes to kill or freeze at least.
         session: gives the Spark session.
         folder: for the brokers' data and logs, which are left there.
         tell: takes a line now and then.
@@ -41,43 +53,64 @@ def storm(
     Raises:
         AssertionError: the chaos run itself went wrong, or something did not end in time.
     """
-    with started(folder) as scene:
+    with started(folder) as scene, ExitStack() as stack:
         told = _Told(clock, tell)
-        writer = Writer({name: scene.clusters[name].cluster() for name in NODES}, seed, _PER_SECOND, clock)
+        nodes = {name: scene.clusters[name].cluster() for name in NODES}
+        writer, transactions = Writer(nodes, seed, _PER_SECOND, clock), Transactions(nodes, seed, clock.now_ms())
+        mirror, workers = scene.mirror(), Workers(seed)
 
         def tick() -> None:
-            told.now_and_then(lambda: f"{count(writer.count)} records written, {_progress(mirroring.tally)}")
+            if mirroring.tally.records and mirroring.watch.copying.is_set():
+                workers.strike()
+            told.now_and_then(
+                lambda: f"{count(writer.count)} records written, {_progress(mirroring.tally)}, {count(struck().total())} strikes"
+            )
 
-        mirroring = Mirroring(scene.mirror(), session, clock, told.line, tick)
+        mirroring = Mirroring(mirror, session, clock, told.line, tick)
+        tasks = Tasks(mirror, seed, mirroring.watch, told.line)
         striker = Striker(scene.brokers, story(seed), mirroring.watch, told.line)
-        with Beside("writer", writer.write_until) as writing:
-            mirroring.begin(_BEGIN_SECONDS)
-            began = clock.monotonic()
-            with Beside("striker", striker.strike_until) as striking:
-                while clock.monotonic() < began + minutes * 60:
-                    mirroring.run_once()
-                    writing.check()
-                    striking.check()
-                told.line("the storm is over")
-                while not striking.ends():
-                    mirroring.run_once()
-            writing.end()
+
+        def struck() -> Counter[str]:
+            brokers = {f"broker {kind}": striker.kinds()[kind] for kind in Kind}
+            return Counter({"task killed": tasks.killed, "Spark worker killed": workers.killed, **brokers})
+
+        writing = [stack.enter_context(Beside("writer", writer.write_until))]
+        writing += [stack.enter_context(Beside(f"bookings {node}", partial(transactions.write_until, node))) for node in NODES]
+        mirroring.begin(_BEGIN_SECONDS)
+        began = clock.monotonic()
+        with Beside("striker", striker.strike_until) as striking:
+            while clock.monotonic() < began + minutes * 60 or struck().total() < kills:
+                for _ in range(_TASKS_PER_RUN):
+                    tasks.run_once()
+                    tick()
+                mirroring.run_once()
+                for one in (*writing, striking):
+                    one.check()
+            told.line("the storm is over")
+            while not striking.ends():
+                mirroring.run_once()
+        for one in writing:
+            one.end()
         writer.flush(_FLUSH_SECONDS)
         mirroring.settle(_SETTLE_SECONDS)
         seconds = clock.monotonic() - began
         told.line("all is copied; source and destination are compared")
-        return _report(
-            scene, scene.source(writer.written), seed=seed, seconds=seconds, struck=striker.kinds(), tally=mirroring.tally
-        )
+        source = scene.source(writer.written)
+        return _report(scene, source, seed=seed, seconds=seconds, struck=struck(), tally=mirroring.tally)
 
 
-def _report(scene: Scene, source: Mapping[TopicPartition, list[Record]], **known: Any) -> Report:
+def _report(scene: Scene, source: Mapping[TopicPartition, list[tuple[int, Record]]], **known: Any) -> Report:
+    expected = {
+        at: [made for _, one in records if (made := handling.expected(at.topic, one)) is not None]
+        for at, records in source.items()
+    }
+    timed = {at: dict(records) for at, records in source.items() if at.topic != BOOKED}
     return Report(
         **known,
-        stall=longest_stall(compare.ledger(scene.destination, NAME), source),
-        verdicts={at: judge(records, scene.arrived(at)) for at, records in source.items()},
-        ledger=scene.ledger_complaint(source),
-        held_back=compare.held_back(scene.destination, [*TOPICS, checkpoint.TOPIC, ledger.TOPIC]),
+        stall=longest_stall(compare.ledger(scene.destination, NAME), timed),
+        verdicts={at: judge(records, scene.arrived(at)) for at, records in expected.items()},
+        ledger=scene.ledger_complaint(expected),
+        held_back=compare.held_back(scene.destination, [*TOPICS, BOOKED, checkpoint.TOPIC, ledger.TOPIC]),
     )
 
 

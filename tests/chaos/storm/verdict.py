@@ -63,19 +63,22 @@ class Stall:
     ended_at_ms: int = 0
 
 
-def longest_stall(entries: Iterable[Mapping[str, Any]], source: Mapping[TopicPartition, Sequence[Record]]) -> Stall:
+def longest_stall(entries: Iterable[Mapping[str, Any]], source: Mapping[TopicPartition, Mapping[int, Record]]) -> Stall:
     """Find the longest time in which a topic-partition had a record to copy and committed nothing, after its first commit.
 
     Args:
         entries: the ledger's, in order per topic-partition.
-        source: all records by their offset, timestamped when they were written.
+        source: records by their offset, timestamped when they were written; topic-partitions that are not here do not count.
     """
     longest = Stall()
     last_commits: dict[TopicPartition, int] = {}
     for entry in entries:
         at = TopicPartition(**entry["source"]["topic_partition"])
         committed_ms = entry["committed_at_ms"]
-        waiting_since_ms = max(source[at][entry["source"]["start"]].timestamp[1], last_commits.get(at, committed_ms))
+        first = source.get(at, {}).get(entry["source"]["start"])
+        if first is None:
+            continue
+        waiting_since_ms = max(first.timestamp[1], last_commits.get(at, committed_ms))
         stalled = (committed_ms - waiting_since_ms) / 1000
         if stalled > longest.seconds:
             longest = Stall(stalled, at, committed_ms)

@@ -11,9 +11,10 @@ from confluent_kafka import Producer
 
 from relay_pipelines.copy.clock import Clock
 from relay_pipelines.model import Cluster, TopicPartition
+from tests.chaos.storm.handling import FILTERED, PLAIN, SELECTED, STAMPED, WHERE
 from tests.independent import CREATE_TIME, Record, client
 
-TOPICS = {"orders": 2, "payments": 2, "audit": 1}
+TOPICS = {PLAIN: 2, FILTERED: 1, WHERE: 1, SELECTED: 2, STAMPED: 1}
 """Their numbers of partitions."""
 _ALL = [TopicPartition(topic, partition) for topic, partitions in TOPICS.items() for partition in range(partitions)]
 _TICK_SECONDS = 0.05

@@ -1,0 +1,87 @@
+"""What the mirror makes of each topic's records: as it is told to, as Spark would do it, and as it is expected to arrive.
+
+Tasks import this: it stays small.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+PLAIN, FILTERED, WHERE, SELECTED, STAMPED, BOOKED = "orders", "payments", "audit", "parcels", "clicks", "bookings"
+CONFIGS = {STAMPED: {"message.timestamp.type": "LogAppendTime"}}
+"""Of topics at the source that need some."""
+_MOODY = 0.001
+SETTINGS: dict[str, Any] = {
+    "filters": [
+        {"class": f"{__name__}:Kept", "topics": [FILTERED]},
+        {"class": f"{__name__}:Moody", "topics": [FILTERED, SELECTED]},
+    ],
+    "topics": {
+        "overrides": {
+            WHERE: {"where": "value IS NULL OR length(value) % 3 > 0"},
+            SELECTED: {"select": {"key": "CONCAT(X'6B2D', key)"}},
+        }
+    },
+}
+"""Keys of the mirror."""
+
+
+class Kept:
+    """The filter: leaves every third record out, by the bytes of its value."""
+
+    def keep(self, record: Any) -> bool:
+        """Whether the record is copied."""
+        return sum(record.value or b"1") % 3 > 0
+
+
+class Moody:
+    """A filter that keeps everything and raises an error now and then: it ends a range, and must cost its neighbours nothing."""
+
+    def keep(self, _record: Any) -> bool:
+        """Keep the record, or raise.
+
+        Raises:
+            ValueError: now and then.
+        """
+        if random.random() < _MOODY:
+            raise ValueError("not now")
+        return True
+
+
+def expected(topic: str, record: Any) -> Any:
+    """Return what is to arrive of a record of the source; None if nothing is."""
+    if topic == FILTERED and not Kept().keep(record):
+        return None
+    if topic == WHERE and record.value is not None and len(record.value) % 3 == 0:
+        return None
+    if topic == SELECTED and record.key is not None:
+        return record._replace(key=b"k-" + record.key)
+    return comparable(topic, record)
+
+
+def comparable(topic: str, record: Any) -> Any:
+    """Return the record without what no two clusters share: the time of appending to a log."""
+    return record._replace(timestamp=()) if topic in CONFIGS else record
+
+
+def in_place_of_spark(topic: str, batches: Iterable[Any], note: str) -> Iterator[Any]:
+    """Do with rows what Spark does with them.
+
+    Args:
+        batches: Arrow batches with all columns that are always read.
+        note: the column that is null except in rows without a record.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for batch in batches:
+        if topic == WHERE:
+            length = pc.binary_length(batch.column("value"))
+            rest = pc.subtract(length, pc.multiply(pc.divide(length, 3), 3))
+            kept = pc.or_(pc.is_valid(batch.column(note)), pc.fill_null(pc.greater(rest, 0), True))  # noqa: FBT003
+            yield batch.filter(kept).select([note, "offset"])
+        else:
+            key = pc.binary_join_element_wise(pa.scalar(b"k-"), batch.column("key"), pa.scalar(b""))
+            yield batch.set_column(batch.schema.get_field_index("key"), "key", key)

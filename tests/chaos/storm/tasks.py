@@ -1,0 +1,135 @@
+"""Copies in processes of their own, without Spark: each is killed in its middle, and the next one goes on."""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from multiprocessing.connection import Connection
+from typing import Any
+
+from relay_pipelines.copy.row_copier import write_rows
+from relay_pipelines.copy.rows import ALWAYS, NOTE, read_rows
+
+from relay_pipelines.copy.clock import SystemClock
+from relay_pipelines.copy.task import copy_decided, copy_ranges
+from relay_pipelines.driver import planning, survey
+from relay_pipelines.driver.planning import RunPlan
+from relay_pipelines.errors import RelayError
+from relay_pipelines.model import CopyJob, CopyRange, Outcome, Status
+from relay_pipelines.settings import Mirror
+from tests.chaos.storm.handling import SELECTED, WHERE, in_place_of_spark
+from tests.chaos.storm.mirroring import NAME, Watch
+
+_PLAN_SECONDS = 60.0
+_LIFE_SECONDS = (0.0, 0.5)
+"""From the plan to the death: some tasks have committed nothing by then, some several topics."""
+# forked from a process that has imported everything: a task starts in some milliseconds
+_PROCESSES = multiprocessing.get_context("forkserver")
+_PROCESSES.set_forkserver_preload([__name__])
+
+
+class Tasks:
+    """Starts tasks and kills them.
+
+    Args:
+        settings: of the mirror.
+        say: where failures are told.
+    """
+
+    def __init__(self, mirror: Mirror, seed: int, watch: Watch, say: Callable[[str], None]) -> None:
+        self._mirror = mirror
+        self._chance = random.Random(seed)
+        self._watch = watch
+        self._say = say
+        self._said = ""
+        self.killed = 0
+        self.ended = 0
+
+    def run_once(self) -> None:
+        """Start a task and kill it after a moment in the middle of its copy; one with little to do may end before.
+
+        Raises:
+            AssertionError: a task said something that a person would have to decide on, or did not end.
+        """
+        told, telling = _PROCESSES.Pipe(duplex=False)
+        process = _PROCESSES.Process(target=_copy, args=(self._mirror, telling), daemon=True)
+        process.start()
+        telling.close()
+        try:
+            node = _heard(told, _PLAN_SECONDS)
+            if node:
+                self._watch.node = node
+                self._watch.copying.set()
+                process.join(self._chance.uniform(*_LIFE_SECONDS))
+            else:
+                process.join(_PLAN_SECONDS)
+            process.kill()
+            process.join()
+            self._count(process.exitcode)
+            while line := _heard(told, 0):
+                self._failed(line)
+        finally:
+            self._watch.copying.clear()
+            told.close()
+            process.close()
+
+    def _count(self, exit_code: int | None) -> None:
+        assert exit_code in {0, -9}, f"a task ended with {exit_code}"
+        self.killed += exit_code == -9
+        self.ended += exit_code == 0
+
+    def _failed(self, line: str) -> None:
+        if line != self._said:
+            self._said = line
+            self._say(f"task {self.killed + self.ended} failed: {line}")
+
+
+def _heard(told: Connection, within_seconds: float) -> str:
+    """What the task says next; empty if it has no more to say."""
+    try:
+        return str(told.recv()) if told.poll(within_seconds) else ""
+    except EOFError:
+        return ""
+
+
+def _copy(mirror: Mirror, telling: Connection) -> None:
+    """Plan and copy all there is: say which node is read, then each failure."""
+    clock = SystemClock()
+    try:
+        planned = planning.plan(survey.take(NAME, mirror, clock), mirror.start.policy)
+    except RelayError as error:
+        telling.send("")
+        telling.send(str(error))
+        return
+    if not planned.ranges:
+        return
+    telling.send(planned.survey.node.name)
+    for outcome in _outcomes(mirror, planned, clock):
+        if outcome.status is not Status.DONE:
+            telling.send(outcome.error)
+
+
+def _outcomes(mirror: Mirror, planned: RunPlan, clock: SystemClock) -> Iterator[Outcome]:
+    """Copy as the Spark jobs of a run would, one after the other."""
+    job = CopyJob(
+        mirror=NAME,
+        run_id="task",
+        node=planned.survey.node,
+        destination=planned.survey.destination,
+        options=mirror.copy_options,
+        other_nodes=planned.survey.other_nodes,
+        node_timeout_ms=mirror.source.health.request_timeout,
+    )
+    ranges: Mapping[str, list[CopyRange]] = defaultdict(list)
+    for one in planned.ranges:
+        topic = one.source.topic_partition.topic
+        ranges[topic if one.handling.in_rows else ""].append(one)
+    yield from copy_ranges(job, ranges[""], clock)
+    for topic, copy in ((WHERE, copy_decided), (SELECTED, write_rows)):
+        yield from copy(job, ranges[topic], _rows(job, topic, ranges[topic], clock), clock)
+
+
+def _rows(job: CopyJob, topic: str, ranges: list[CopyRange], clock: SystemClock) -> Iterator[Any]:
+    return in_place_of_spark(topic, read_rows(job, ranges, range(len(ranges)), ALWAYS, clock), NOTE)

@@ -1,0 +1,84 @@
+"""Writes the same transactions to both nodes: some stay open for a while, some are aborted."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Mapping
+
+from confluent_kafka import KafkaException, Producer
+
+from relay_pipelines.model import Cluster, TopicPartition
+from tests.chaos.storm.handling import BOOKED
+from tests.chaos.storm.writer import record
+from tests.independent import Record, put, transactional
+
+_AT = TopicPartition(BOOKED, 0)
+_MOST_RECORDS = 20
+_PAUSE_SECONDS = 0.1
+_OPEN_SECONDS = 4.0
+_STAY_OPEN, _ABORTED = 0.2, 0.3
+# no outage of a node may be long enough for it to abort a transaction that the other node commits
+_TIMEOUT_MS = 900_000
+_TRY_SECONDS = 5.0
+
+
+class Transactions:
+    """One transactional producer per node, each on a thread of its own; both write as many transactions in the end.
+
+    Args:
+        began_ms: the timestamp of the first record.
+    """
+
+    def __init__(self, nodes: Mapping[str, Cluster], seed: int, began_ms: int) -> None:
+        self._nodes = nodes
+        self._seed = seed
+        self._began_ms = began_ms
+        self._lock = threading.Lock()
+        self._begun = 0
+        self.aborted = 0
+
+    def write_until(self, node: str, over: threading.Event) -> None:
+        """Write one transaction after the other.
+
+        Raises:
+            KafkaException: a transaction cannot be ended as meant; the nodes would differ.
+        """
+        producer = transactional(self._nodes[node], "bookings", transaction_timeout_ms=_TIMEOUT_MS)
+        chance = random.Random(self._seed)
+        transaction = written = 0
+        while self._begins(transaction, over):
+            transaction += 1
+            records = [self._record(written + one, chance) for one in range(chance.randint(1, _MOST_RECORDS))]
+            written += len(records)
+            open_seconds = chance.uniform(0, _OPEN_SECONDS) if chance.random() < _STAY_OPEN else _PAUSE_SECONDS
+            aborts = chance.random() < _ABORTED
+            producer.begin_transaction()
+            put(producer, _AT, records)
+            # all of it, aborted or not: else the offsets of the nodes would differ
+            while producer.flush(_TRY_SECONDS):
+                pass
+            over.wait(open_seconds)
+            _end(producer, aborts=aborts)
+
+    def _begins(self, number: int, over: threading.Event) -> bool:
+        """Whether to begin the transaction of this number: once all is over, only one that the other node has begun."""
+        with self._lock:
+            if over.is_set() and number >= self._begun:
+                return False
+            self._begun = max(self._begun, number + 1)
+            return True
+
+    def _record(self, number: int, chance: random.Random) -> Record:
+        return record(number, self._began_ms + number, chance)
+
+
+def _end(producer: Producer, *, aborts: bool) -> None:
+    while True:
+        try:
+            (producer.abort_transaction if aborts else producer.commit_transaction)(_TRY_SECONDS)
+        except KafkaException as error:
+            if not error.args[0].retriable():
+                raise
+        else:
+            return

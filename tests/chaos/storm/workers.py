@@ -1,0 +1,40 @@
+"""Spark's Python workers, killed in the middle of a run."""
+
+from __future__ import annotations
+
+import random
+
+import psutil
+
+_CHANCE = 0.4
+
+
+class Workers:
+    """Kills one now and then. Spark runs its task again, a few times; then the run fails, and the next one goes on."""
+
+    def __init__(self, seed: int) -> None:
+        self._chance = random.Random(seed)
+        self.killed = 0
+
+    def strike(self) -> None:
+        """Kill a worker that runs now, or none."""
+        running = _running()
+        if running and self._chance.random() < _CHANCE:
+            try:
+                self._chance.choice(running).kill()
+            except psutil.NoSuchProcess:
+                return
+            self.killed += 1
+
+
+def _running() -> list[psutil.Process]:
+    """The processes that Spark's daemon has forked."""
+    found = []
+    for one in psutil.Process().children(recursive=True):
+        try:
+            parent = one.parent()
+            if parent is not None and "pyspark.daemon" in " ".join(parent.cmdline()):
+                found.append(one)
+        except psutil.NoSuchProcess:
+            continue
+    return found

@@ -1,0 +1,56 @@
+"""Header names that are not UTF-8, through kafka-python: confluent_kafka neither writes nor reads them."""
+
+from __future__ import annotations
+
+from kafka import KafkaProducer
+from kafka.record.default_records import DefaultRecordBatch
+
+from relay_pipelines.model import Cluster, TopicPartition
+from tests.copying import batches_of, settled_end
+from tests.independent import Record
+
+
+class Name(str):
+    """A name of any bytes, shown in hex."""
+
+    __slots__ = ()
+
+    def encode(self, *_: str) -> bytes:
+        """What goes over the wire."""
+        return bytes.fromhex(self)
+
+
+class _Buffer(bytearray):
+    """Record bytes that decode any text as hex."""
+
+    def __getitem__(self, at):
+        found = super().__getitem__(at)
+        return _Buffer(found) if isinstance(at, slice) else found
+
+    def decode(self, *_: str) -> str:
+        return self.hex()
+
+
+def write(cluster: Cluster, at: TopicPartition, *batches: list[Record], compression: str | None = None) -> None:
+    """Produce each of `batches` as one batch; header names are in hex."""
+    producer = KafkaProducer(
+        bootstrap_servers=list(cluster.bootstrap_servers), linger_ms=10_000, batch_size=1 << 20, compression_type=compression
+    )
+    try:
+        for records in batches:
+            for one in records:
+                headers = [(Name(name), value) for name, value in one.headers]
+                producer.send(at.topic, one.value, one.key, headers, at.partition, one.timestamp[1])
+            producer.flush(60)
+    finally:
+        producer.close()
+
+
+def read(cluster: Cluster, at: TopicPartition) -> list[Record]:
+    """All committed records of uncompressed batches, in order; header names are in hex."""
+    found = []
+    for _, data in batches_of(cluster, at, 0, settled_end(cluster, at)):
+        batch = DefaultRecordBatch(data)
+        batch._buffer = _Buffer(data)
+        found += [Record(one.key, one.value, tuple(one.headers), (one.timestamp_type + 1, one.timestamp)) for one in batch]
+    return found

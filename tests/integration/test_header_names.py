@@ -1,0 +1,197 @@
+"""Header names that are not UTF-8: copied as the bytes they are; whatever needs text says so of that record only."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relay_pipelines.copy.task import copy_ranges
+from relay_pipelines.dataframe import register
+from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.model import ClassSpec, Handling, OnRecordError, Outcome, Status, TopicPartition
+from relay_pipelines.spark import rows
+from relay_pipelines.wire.batch import CODEC_MASK
+from tests import header_names
+from tests.copying import KEPT, Mirror, batches_of, settled_end
+from tests.independent import CREATE_TIME, Record, create
+from tests.integration.test_dataframe import reading
+
+ODD = (3, 4, 17, 39)
+MODULE = """
+class Named:
+    def keep(self, record):
+        return any(name == "\\udcff\\udcfe" for name, _ in record.headers) or record.offset % 2 == 0
+
+
+class Encodes:
+    def keep(self, record):
+        return all(name.encode() for name, _ in record.headers)
+"""
+
+
+def numbered(first: int, end: int) -> list[Record]:
+    """Records of which some have a header with a name that is not UTF-8, between two that are."""
+    return [
+        Record(
+            b"k",
+            b"%d" % number,
+            (("6e", b"1"), *[("fffe", b"%d" % number)] * (number in ODD), ("c3b6", b"")),
+            (CREATE_TIME, 1_700_000_000_000 + number),
+        )
+        for number in range(first, end)
+    ]
+
+
+@pytest.fixture
+def mirror(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str) -> Mirror:
+    """Forty records in four batches."""
+    made = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
+    header_names.write(made.source, made.at, *(numbered(first, first + 10) for first in range(0, 40, 10)))
+    assert header_names.read(made.source, made.at) == numbered(0, 40)
+    return made
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A folder with a module of filters, forgotten afterwards."""
+    (tmp_path / "name_filters.py").write_text(MODULE)
+    yield tmp_path
+    sys.modules.pop("name_filters", None)
+    if str(tmp_path) in sys.path:
+        sys.path.remove(str(tmp_path))
+
+
+def copied(mirror: Mirror) -> list[Record]:
+    """What arrived."""
+    return header_names.read(mirror.destination, mirror.at)
+
+
+def quarantined(mirror: Mirror) -> list[tuple[bytes | None, tuple[tuple[str, bytes | None], ...], bytes | None]]:
+    """Value, own headers and offset of each record in quarantine."""
+    found = header_names.read(mirror.destination, TopicPartition(f"{mirror.topic}.quarantine", 0))
+    names = {bytes.fromhex(name): value for one in found for name, value in one.headers[-5:]}
+    assert set(names) == {b"relay.mirror", b"relay.topic", b"relay.partition", b"relay.offset", b"relay.error"}
+    return [(one.value, one.headers[:-5], dict(one.headers)[b"relay.offset".hex()]) for one in found]
+
+
+def in_quarantine(*numbers: int) -> list[tuple[bytes | None, tuple[tuple[str, bytes | None], ...], bytes | None]]:
+    return [(one.value, one.headers, one.value) for number in numbers for one in numbered(number, number + 1)]
+
+
+def copy(mirror: Mirror, handling: Handling) -> Outcome:
+    """Copy without Spark."""
+    (outcome,) = copy_ranges(mirror.job, [replace(mirror.range(), handling=handling)])
+    return outcome
+
+
+def copy_rows(session: Any, mirror: Mirror, handling: Handling, end: int = 40) -> Outcome:
+    """Copy through Spark."""
+    (outcome,) = rows.submit(session, mirror.job, [[replace(mirror.range(0, end), handling=handling)]], handling.sql, "names")
+    if outcome.status is Status.DONE:
+        mirror.assert_ledger_closes()
+    return outcome
+
+
+@pytest.mark.parametrize("below", [0, 8 << 10], ids=["verbatim", "merged"])
+def test_names_are_copied_as_they_are(mirror: Mirror, below: int) -> None:
+    """In batches that go as they are and in batches that are merged; the checkpoint's fingerprint is found at the source."""
+    mirror.with_options(coalesce_below_bytes=below)
+    assert mirror.copy().records == 40
+    assert copied(mirror) == numbered(0, 40)
+    # the last record is one of them: a second copy compares it with the source's before it goes on
+    header_names.write(mirror.source, mirror.at, numbered(40, 50))
+    mirror.copy()
+    assert copied(mirror) == numbered(0, 50)
+
+
+def test_ranges_that_cut_batches(mirror: Mirror) -> None:
+    for start, end in ((0, 4), (4, 18), (18, 40)):
+        mirror.copy(start, end)
+    assert copied(mirror) == numbered(0, 40)
+
+
+def test_records_that_do_not_share_a_batch(mirror: Mirror) -> None:
+    """Batches are split where they are larger than the destination takes."""
+    mirror.with_options(coalesce_to_bytes=300)
+    mirror.copy()
+    assert copied(mirror) == numbered(0, 40)
+
+
+def test_compressed_batches(mirror: Mirror) -> None:
+    """They stay compressed."""
+    header_names.write(mirror.source, mirror.at, [*numbered(3, 5), *numbered(17, 18)] * 50, compression="gzip")
+    mirror.copy()
+    found = batches_of(mirror.destination, mirror.at, 0, settled_end(mirror.destination, mirror.at))
+    assert {header.attributes & CODEC_MASK for header, _ in found} == {0, 1}
+    assert sum(header.records for header, _ in found) == 190
+
+
+def test_a_filter_sees_surrogates(mirror: Mirror, folder: Path) -> None:
+    """Each byte that is not UTF-8 is one of them."""
+    keeping = Handling(filters=(ClassSpec("name_filters:Named", folder=str(folder)),))
+    assert copy(mirror, keeping).status is Status.DONE
+    assert [int(one.value or b"") for one in copied(mirror)] == [n for n in range(40) if n % 2 == 0 or n in ODD]
+
+
+def test_a_filter_that_fails_on_surrogates(mirror: Mirror, folder: Path) -> None:
+    """That record alone: it goes into quarantine as it was read, or ends the range with its place."""
+    filters = (ClassSpec("name_filters:Encodes", folder=str(folder)),)
+    failed = copy(mirror, Handling(filters=filters))
+    assert failed.error.startswith(f"{mirror.at} at offset 3: filter 'name_filters:Encodes' raised UnicodeEncodeError")
+    create(mirror.destination, f"{mirror.topic}.quarantine", 1, KEPT)
+    outcome = copy(mirror, Handling(filters=filters, on_record_error=OnRecordError.QUARANTINE))
+    assert (outcome.error, outcome.skipped) == ("", {"quarantined": 4})
+    assert copied(mirror) == [one for one in numbered(0, 40) if int(one.value or b"") not in ODD]
+    assert quarantined(mirror) == in_quarantine(*ODD)
+
+
+@pytest.mark.parametrize(
+    "handling",
+    [
+        Handling(where="size(headers) > 0"),
+        Handling(select=(("key", "key"),)),
+        Handling(where="offset < 30", select=(("headers", "headers"),)),
+    ],
+    ids=["where", "select", "both"],
+)
+def test_sql_cannot_hold_them(local_session: Any, mirror: Mirror, handling: Handling) -> None:
+    """One line with topic-partition and offset, or quarantine for that record alone."""
+    failed = copy_rows(local_session, mirror, handling)
+    assert (failed.status, failed.error_kind, failed.exit_code) == (Status.FAILED, "FilterError", 1)
+    assert failed.error.startswith(f"{mirror.at} at offset 3: the name of a header is not UTF-8, which SQL and Arrow cannot hold")
+    create(mirror.destination, f"{mirror.topic}.quarantine", 1, KEPT)
+    outcome = copy_rows(local_session, mirror, replace(handling, on_record_error=OnRecordError.QUARANTINE))
+    assert (outcome.error, outcome.skipped.get("quarantined")) == ("", 4)
+    expected = [one for one in numbered(0, 30 if "offset" in handling.where else 40) if int(one.value or b"") not in ODD]
+    assert copied(mirror) == expected
+    assert quarantined(mirror) == in_quarantine(*ODD)
+
+
+def test_sql_that_does_not_look_at_headers(local_session: Any, mirror: Mirror) -> None:
+    """A predicate alone decides by what it names: the records are copied with whatever headers they have."""
+    assert copy_rows(local_session, mirror, Handling(where="offset % 2 = 1")).error == ""
+    assert copied(mirror) == numbered(0, 40)[1::2]
+
+
+def test_names_made_by_sql(local_session: Any, mirror: Mirror) -> None:
+    """Spark casts any binary to a string: what it gives is what is copied."""
+    made = "array(named_struct('name', CAST(X'61FF' AS STRING), 'value', value))"
+    assert copy_rows(local_session, mirror, Handling(select=(("headers", made),)), 3).error == ""
+    assert [one.headers for one in copied(mirror)] == [(("61ff", b"%d" % number),) for number in range(3)]
+
+
+def test_the_data_source(local_session: Any, mirror: Mirror, tmp_path: Path) -> None:
+    """It names the record, unless headers are not asked for."""
+    register(local_session)
+    frame = reading(local_session, mirror, tmp_path)
+    assert frame.schema("offset long, value binary").load().count() == 40
+    with pytest.raises(Exception, match=f"{mirror.at} at offset 3: the name of a header is not UTF-8"):
+        frame.schema("offset long, headers array<struct<name: string, value: binary>>").load().collect()
+    config = json.dumps({"0": 5})
+    assert reading(local_session, mirror, tmp_path, start=config, end='{"0": 17}').load().count() == 12
