@@ -11,7 +11,14 @@ import pytest
 
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.spark.session import connect, end
+from tests.support.old_kafka import OldKafka
 from tests.trap import Trap
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let the suite run against an older Kafka: `make versions` does."""
+    for side in ("source", "destination"):
+        parser.addoption(f"--{side}-kafka", metavar="VERSION", help=f"version of the {side}'s broker, from 2.4.1 to 3.9.x")
 
 
 @pytest.fixture(scope="session")
@@ -34,7 +41,8 @@ def topic_name(request: pytest.FixtureRequest) -> str:
 
 def _cluster(name: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
     folder = tmp_path_factory.mktemp(name)
-    cluster = EmbeddedCluster(name, folder=folder)
+    version = request.config.getoption(f"{name}_kafka")
+    cluster = OldKafka(version, folder) if version else EmbeddedCluster(name, folder=folder)
     cluster.start()
     yield cluster
     # data and logs of a run that failed stay for whoever wants to know why

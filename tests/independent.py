@@ -55,12 +55,17 @@ def client(cluster: Cluster, **more: object) -> dict[str, Any]:
 def create(cluster: Cluster, topic: str, partitions: int = 1, config: dict[str, str] | None = None) -> None:
     """Create a topic unless it exists, and wait until its leaders serve."""
     admin = AdminClient(client(cluster))
-    try:
-        admin.create_topics([NewTopic(topic, partitions, config=config or {})])[topic].result(30)
-    except KafkaException as error:
-        if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-            raise
-    until(lambda: len(_leaders(admin, topic)) >= partitions, f"leaders of {topic}")
+
+    def led() -> bool:
+        # again and again: before KRaft, a topic that brokers no longer name may still be on its way out, and "exist"
+        try:
+            admin.create_topics([NewTopic(topic, partitions, config=config or {})])[topic].result(30)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+        return len(_leaders(admin, topic)) >= partitions
+
+    until(led, f"leaders of {topic}")
     # a broker is named leader a moment before it knows that it is
     until(lambda: _served(admin, topic, partitions), f"leaders of {topic} that serve")
 

@@ -1,0 +1,123 @@
+"""The oldest brokers that docs/versions.md claims, each as source and as destination of the current one.
+
+`make versions` runs all tests of the copy against them; this is what finds most differences in little time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relay_pipelines import settings
+from relay_pipelines.copy.clock import SystemClock
+from relay_pipelines.driver import planning, survey
+from relay_pipelines.driver import run as driver
+from relay_pipelines.driver.result import RunResult
+from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.model import TopicPartition
+from tests import commands
+from tests.chaos import source_data
+from tests.chaos.compare import assert_equal
+from tests.copying import Mirror, end_of, numbered, settled_end
+from tests.independent import CREATE_TIME, create, read, records_of, write
+from tests.integration.test_copy_compacted import COMPACTED, clean, eager_cluster, keyed
+from tests.integration.test_copy_transactions import mirror, test_interleaved_transactions
+from tests.integration.test_copy_verbatim import CODECS, ODD
+from tests.support.old_kafka import OldKafka
+
+# collected here a second time, with the clusters of this module
+__all__ = ["eager_cluster", "mirror", "test_interleaved_transactions"]
+
+VERSIONS = ("2.4.1", "3.9.1")
+CLOCK = SystemClock()
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def old(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OldKafka]:
+    """A broker of an older release."""
+    cluster = OldKafka(request.param, tmp_path_factory.mktemp("old"))
+    try:
+        yield cluster.start()
+    finally:
+        cluster.close()
+
+
+@pytest.fixture(scope="module", params=["source", "destination"])
+def old_side(request: pytest.FixtureRequest) -> str:
+    """Which side the older broker is."""
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def source_cluster(source_cluster: EmbeddedCluster, old: OldKafka, old_side: str) -> EmbeddedCluster | OldKafka:
+    """The older broker, or the current one."""
+    return old if old_side == "source" else source_cluster
+
+
+@pytest.fixture(scope="module")
+def destination_cluster(destination_cluster: EmbeddedCluster, old: OldKafka, old_side: str) -> EmbeddedCluster | OldKafka:
+    """The current broker, or the older one."""
+    return old if old_side == "destination" else destination_cluster
+
+
+def run(config: Path, session: Any) -> RunResult:
+    """As `relay run`, in this process."""
+    loaded = settings.load(config).mirror("versions")
+    planned = planning.plan(survey.take("versions", loaded, CLOCK), loaded.start.policy)
+    return driver.run(planned, loaded, lambda: session, [], CLOCK)
+
+
+def test_a_run_and_the_next(
+    source_cluster: EmbeddedCluster,
+    destination_cluster: EmbeddedCluster,
+    local_session: Any,
+    topic_name: str,
+    tmp_path: Path,
+) -> None:
+    """A run creates the topic and copies records of every kind, the next one nothing, and the one after it what came since."""
+    source, destination = source_cluster.cluster(), destination_cluster.cluster()
+    create(source, topic_name, source_data.PARTITIONS, {"retention.ms": "-1"})
+    config = commands.configured(tmp_path, {"versions": commands.mirror(source, destination, topic_name)})
+
+    def copied() -> int:
+        result = run(config, local_session)
+        assert (result.exit_code, result.errors) == (0, [])
+        return sum(one.records for one in result.outcomes)
+
+    source_data.fill(source_cluster, topic_name)
+    for codec in CODECS:
+        write(source, TopicPartition(topic_name, 0), ODD, ODD, compression_type=codec)
+    assert copied() == 40_000 + 2 * len(CODECS) * len(ODD)
+    assert copied() == 0
+    source_data.append(source_cluster, topic_name, 100, source_data.LARGE_BATCHES)
+    assert copied() == 200
+    for partition in range(source_data.PARTITIONS):
+        at = TopicPartition(topic_name, partition)
+        settled_end(destination, at)
+        assert_equal(records_of(source, at), records_of(destination, at))
+
+
+def test_compacted(eager_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str) -> None:
+    """What the cleaner left arrives, and the holes are counted."""
+    mirror = Mirror(eager_cluster.cluster(), destination_cluster.cluster(), topic_name, COMPACTED)
+    mirror.write(keyed(20, 2000), [*keyed(5, 2000), *keyed(15, 20, 1000, 100)])
+    clean(mirror, 40, 35)
+    end = end_of(mirror.source, mirror.at)
+    outcome = mirror.copy(0, end)
+    expected = [record for offset, record in read(mirror.source, mirror.at) if offset < end]
+    assert mirror.copied() == expected
+    assert outcome.skipped["compaction_gap"] == end - len(expected)
+
+
+def test_append_times(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str) -> None:
+    """Times that the source's broker has set arrive as the records' own."""
+    types = ({"message.timestamp.type": one} for one in ("LogAppendTime", "CreateTime"))
+    mirror = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name, *types)
+    mirror.write(numbered(3), numbered(3, 20_000, 3))
+    mirror.copy()
+    original, copied = mirror.original(), mirror.copied()
+    assert [one[:3] for one in copied] == [one[:3] for one in original]
+    assert [one.timestamp for one in copied] == [(CREATE_TIME, one.timestamp[1]) for one in original]

@@ -1,0 +1,98 @@
+"""One broker of a Kafka release before 4.0, with the ZooKeeper that it needs; for tests of the versions that we claim."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from relay_pipelines.embedded import Broker, jars, java
+from relay_pipelines.embedded.cluster import JVM_OPTIONS
+from relay_pipelines.embedded.ports import free_ports
+from relay_pipelines.embedded.server_properties import render
+from relay_pipelines.model import Cluster
+
+_START_TIMEOUT_SECONDS = 60.0
+# the published dependencies leave the logging library out; this one has the classes of log4j 1, which brokers before 4.0 name
+_LOGGING = "org.slf4j:slf4j-reload4j:1.7.36"
+_LOG4J = """\
+log4j.rootLogger=INFO, console
+log4j.appender.console=org.apache.log4j.ConsoleAppender
+log4j.appender.console.layout=org.apache.log4j.PatternLayout
+log4j.appender.console.layout.ConversionPattern=[%d] %p %m (%c)%n
+"""
+
+
+@dataclass
+class OldKafka:
+    """A cluster of one broker on 127.0.0.1, as tests use an `EmbeddedCluster`; both processes end with this one.
+
+    Args:
+        version: of Apache Kafka, 2.4.0 to 3.9.x; its jars come from Maven Central at the first start.
+        folder: data, configuration and logs.
+    """
+
+    version: str
+    folder: Path
+    brokers: tuple[Broker, ...] = field(default=(), init=False)
+
+    def start(self) -> Self:
+        """Start both processes and wait until the broker serves."""
+        port, zookeeper_port = free_ports(2)
+        classpath = jars.resolve([f"org.apache.kafka:kafka_2.13:{self.version}", _LOGGING], f"kafka-{self.version}")
+        log4j, server = self.folder / "log4j.properties", self.folder / "server.properties"
+        log4j.write_text(_LOG4J)
+        server.write_text(render(_properties(port, zookeeper_port, self.folder / "data")))
+        run = [java.tool("java"), *JVM_OPTIONS, f"-Dlog4j.configuration=file:{log4j}", "-cp", classpath]
+        keeper = [
+            *run,
+            "-Dzookeeper.admin.enableServer=false",
+            "org.apache.zookeeper.server.ZooKeeperServerMain",
+            str(zookeeper_port),
+            str(self.folder / "zookeeper"),
+        ]
+        # the broker waits for ZooKeeper by itself
+        self._zookeeper = Broker(0, zookeeper_port, keeper, self.folder / "zookeeper.log", _START_TIMEOUT_SECONDS)
+        self._zookeeper.launch()
+        broker = Broker(1, port, [*run, "kafka.Kafka", str(server)], self.folder / "broker.log", _START_TIMEOUT_SECONDS)
+        self.brokers = (broker,)
+        self._port = port
+        broker.start()
+        return self
+
+    @property
+    def bootstrap_servers(self) -> tuple[str, ...]:
+        """`127.0.0.1:port` of the broker."""
+        return (f"127.0.0.1:{self._port}",)
+
+    def cluster(self) -> Cluster:
+        """How to reach it, as the rest of the project says it."""
+        return Cluster(f"kafka-{self.version}", self.bootstrap_servers)
+
+    def close(self) -> None:
+        """Kill both processes; data and logs stay."""
+        for process in (*self.brokers, self._zookeeper):
+            process.kill()
+
+    def discard(self) -> None:
+        """Kill both processes and remove data and logs."""
+        self.close()
+        shutil.rmtree(self.folder)
+
+
+def _properties(port: int, zookeeper_port: int, data: Path) -> dict[str, object]:
+    return {
+        "broker.id": 1,
+        "zookeeper.connect": f"127.0.0.1:{zookeeper_port}",
+        "listeners": f"PLAINTEXT://127.0.0.1:{port}",
+        "log.dirs": data,
+        "auto.create.topics.enable": False,
+        "offsets.topic.num.partitions": 4,
+        "offsets.topic.replication.factor": 1,
+        "transaction.state.log.num.partitions": 4,
+        "transaction.state.log.replication.factor": 1,
+        "transaction.state.log.min.isr": 1,
+        "group.initial.rebalance.delay.ms": 0,
+        "log.cleaner.dedupe.buffer.size": 16 << 20,
+    }
