@@ -1,0 +1,22 @@
+"""A filter that raises on one record."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class FailsAt:
+    """Keeps all but the record on which it raises.
+
+    Args:
+        offset: of that record.
+    """
+
+    def __init__(self, offset: int) -> None:
+        self._offset = offset
+
+    def keep(self, record: Any) -> bool:
+        """Raise on the one, keep the others."""
+        if record.offset == self._offset:
+            raise ValueError("made to fail")
+        return True

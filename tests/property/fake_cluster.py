@@ -1,0 +1,348 @@
+"""A Kafka cluster in memory, behind fake sockets that fail wherever they are told to: enough of it to be copied from and to.
+
+The client's connections, requests and answers are real, byte for byte; the cluster keeps logs, transactions with their markers,
+and epochs that fence. It has one broker, and topics of one partition.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from kafka.protocol.admin import DescribeConfigsRequest, DescribeConfigsResponse
+from kafka.protocol.consumer import ListOffsetsRequest, ListOffsetsResponse
+from kafka.protocol.consumer import OffsetForLeaderEpochRequest as EpochRequest
+from kafka.protocol.consumer import OffsetForLeaderEpochResponse as EpochResponse
+from kafka.protocol.metadata import FindCoordinatorRequest, FindCoordinatorResponse, MetadataRequest, MetadataResponse
+from kafka.protocol.producer import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
+
+from relay_pipelines.wire.batch import CONTROL_BIT, HEADER, HEADER_BYTES, TRANSACTIONAL_BIT, Batch, BatchHeader
+from relay_pipelines.wire.records import decode
+
+FETCH, PRODUCE, API_VERSIONS = 1, 0, 18
+_SERVED = {
+    PRODUCE: 8, FETCH: 11, 2: 5, 3: 8, 10: 2, API_VERSIONS: 0, 22: 1, 23: 2, 24: 2, 26: 1, 32: 2,
+}  # fmt: skip
+_NODE, _HOST, _PORT = 1, "fake", 9092
+_OUT_OF_RANGE, _INVALID_PRODUCER_EPOCH, _INVALID_TXN_STATE = 1, 47, 48
+_EARLIEST, _READ_COMMITTED = -2, 1
+
+
+@dataclass
+class Entry:
+    """A batch in a log, re-homed at its offset."""
+
+    header: BatchHeader
+    body: bytes
+
+    @property
+    def data(self) -> bytes:
+        """As it is fetched."""
+        return HEADER.pack(*self.header) + self.body
+
+
+@dataclass
+class Log:
+    """One topic-partition."""
+
+    entries: list[Entry] = field(default_factory=list)
+    open_since: dict[int, int] = field(default_factory=dict)  # producer id -> first offset of its open transaction
+    aborted: list[tuple[int, int, int]] = field(default_factory=list)  # producer id, first offset, offset of the marker
+
+    @property
+    def end(self) -> int:
+        """The high watermark."""
+        return self.entries[-1].header.last_offset + 1 if self.entries else 0
+
+    @property
+    def stable_end(self) -> int:
+        """The last stable offset."""
+        return min(self.open_since.values(), default=self.end)
+
+    def append(self, header: BatchHeader, body: bytes) -> int:
+        """Put a batch at the end."""
+        base = self.end
+        self.entries.append(Entry(header._replace(base_offset=base, leader_epoch=0), body))
+        if header.attributes & TRANSACTIONAL_BIT and not header.attributes & CONTROL_BIT:
+            self.open_since.setdefault(header.producer_id, base)
+        return base
+
+    def end_transaction(self, producer_id: int, *, commit: bool) -> None:
+        """Write the marker, if the producer has written anything here."""
+        first = self.open_since.pop(producer_id, None)
+        if first is None:
+            return
+        attributes = TRANSACTIONAL_BIT | CONTROL_BIT
+        marker = BatchHeader(0, HEADER_BYTES - 12, 0, 2, 0, attributes, 0, 0, 0, producer_id, 0, -1, 1)
+        at = self.append(marker, b"")
+        if not commit:
+            self.aborted.append((producer_id, first, at))
+
+    def committed(self) -> list[Any]:
+        """Every record that a reader of committed records gets, in order."""
+        found = []
+        for entry in self.entries:
+            header = entry.header
+            if header.is_control or header.base_offset >= self.stable_end:
+                continue
+            if any(header.producer_id == who and first <= header.base_offset < marker for who, first, marker in self.aborted):
+                continue
+            found += list(decode(memoryview(entry.data)))
+        return found
+
+
+@dataclass
+class Transactions:
+    """What the coordinator knows of a transactional id."""
+
+    producer_id: int
+    epoch: int = -1
+    topics: set[str] = field(default_factory=set)
+
+
+class FakeCluster:
+    """The cluster."""
+
+    def __init__(self, *topics: str) -> None:
+        self.logs = {topic: Log() for topic in topics}
+        self.ids: dict[str, Transactions] = {}
+
+    def answer(self, frame: bytes) -> bytes:
+        """Serve a request, size included; return the answer, size included."""
+        api_key, version, correlation_id = struct.unpack_from(">hhi", frame, 4)
+        body_at = 12 + 2 + int.from_bytes(frame[12:14], "big")
+        if api_key == FETCH:
+            body = self._fetch(frame[body_at:])
+        elif api_key == PRODUCE:
+            body = self._produce(frame[body_at:])
+        else:
+            body = self._control(api_key, version, frame)
+        return struct.pack(">ii", len(body) + 4, correlation_id) + body
+
+    def _control(self, api_key: int, version: int, frame: bytes) -> bytes:
+        if api_key == API_VERSIONS:
+            triples = b"".join(struct.pack(">hhh", key, 0, newest) for key, newest in _SERVED.items())
+            return struct.pack(">hi", 0, len(_SERVED)) + triples
+        serve: dict[int, tuple[Any, Callable[[Any], Any]]] = {
+            2: (ListOffsetsRequest, self._list_offsets),
+            3: (MetadataRequest, self._metadata),
+            10: (FindCoordinatorRequest, self._coordinator),
+            22: (InitProducerIdRequest, self._init),
+            23: (EpochRequest, self._epochs),
+            24: (AddPartitionsToTxnRequest, self._add),
+            26: (EndTxnRequest, self._end),
+            32: (DescribeConfigsRequest, self._configs),
+        }
+        kind, handle = serve[api_key]
+        return bytes(handle(kind.decode(frame, version=version, header=True, framed=True)).encode(version=version))
+
+    def _metadata(self, asked: Any) -> Any:
+        topic, broker = MetadataResponse.MetadataResponseTopic, MetadataResponse.MetadataResponseBroker
+        partition = topic.MetadataResponsePartition(
+            error_code=0, partition_index=0, leader_id=_NODE, leader_epoch=0, replica_nodes=[_NODE], isr_nodes=[_NODE]
+        )
+        names = list(self.logs) if asked.topics is None else [one.name for one in asked.topics]
+        topics = [topic(error_code=0, name=name, is_internal=False, partitions=[partition]) for name in names]
+        brokers = [broker(node_id=_NODE, host=_HOST, port=_PORT, rack=None)]
+        return MetadataResponse(brokers=brokers, cluster_id="fake", controller_id=_NODE, topics=topics)
+
+    def _coordinator(self, _asked: Any) -> Any:
+        return FindCoordinatorResponse(
+            throttle_time_ms=0, error_code=0, error_message=None, node_id=_NODE, host=_HOST, port=_PORT
+        )
+
+    def _list_offsets(self, asked: Any) -> Any:
+        topic = ListOffsetsResponse.ListOffsetsTopicResponse
+
+        def offset(name: str, timestamp: int) -> int:
+            log = self.logs[name]
+            return 0 if timestamp == _EARLIEST else log.stable_end if asked.isolation_level == _READ_COMMITTED else log.end
+
+        topics = [
+            topic(
+                name=one.name,
+                partitions=[
+                    topic.ListOffsetsPartitionResponse(
+                        partition_index=0, error_code=0, timestamp=-1, offset=offset(one.name, each.timestamp), leader_epoch=0
+                    )
+                    for each in one.partitions
+                ],
+            )
+            for one in asked.topics
+        ]
+        return ListOffsetsResponse(throttle_time_ms=0, topics=topics)
+
+    def _epochs(self, asked: Any) -> Any:
+        topic = EpochResponse.OffsetForLeaderTopicResult
+        topics = [
+            topic(
+                topic=one.topic,
+                partitions=[topic.EpochEndOffset(error_code=0, partition=0, leader_epoch=0, end_offset=self.logs[one.topic].end)],
+            )
+            for one in asked.topics
+        ]
+        return EpochResponse(throttle_time_ms=0, topics=topics)
+
+    def _configs(self, asked: Any) -> Any:
+        result = DescribeConfigsResponse.DescribeConfigsResult
+        value = result.DescribeConfigsResourceResult(
+            name="cleanup.policy", value="compact", read_only=False, config_source=1, is_sensitive=False, synonyms=[]
+        )
+        found = [
+            result(error_code=0, error_message=None, resource_type=2, resource_name=one.resource_name, configs=[value])
+            for one in asked.resources
+        ]
+        return DescribeConfigsResponse(throttle_time_ms=0, results=found)
+
+    def _init(self, asked: Any) -> Any:
+        known = self.ids.setdefault(asked.transactional_id, Transactions(len(self.ids) + 1))
+        known.epoch += 1
+        self._finish(known, commit=False)
+        return InitProducerIdResponse(throttle_time_ms=0, error_code=0, producer_id=known.producer_id, producer_epoch=known.epoch)
+
+    def _add(self, asked: Any) -> Any:
+        known = self.ids[asked.v3_and_below_transactional_id]
+        error = 0 if known.epoch == asked.v3_and_below_producer_epoch else _INVALID_PRODUCER_EPOCH
+        if not error:
+            known.topics |= {one.name for one in asked.v3_and_below_topics}
+        topic = AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
+        results = [
+            topic(
+                name=one.name,
+                results_by_partition=[
+                    topic.AddPartitionsToTxnPartitionResult(partition_index=each, partition_error_code=error)
+                    for each in one.partitions
+                ],
+            )
+            for one in asked.v3_and_below_topics
+        ]
+        return AddPartitionsToTxnResponse(throttle_time_ms=0, results_by_topic_v3_and_below=results)
+
+    def _end(self, asked: Any) -> Any:
+        known = self.ids[asked.transactional_id]
+        error = 0
+        if known.epoch != asked.producer_epoch:
+            error = _INVALID_PRODUCER_EPOCH
+        elif not known.topics:
+            error = _INVALID_TXN_STATE
+        else:
+            self._finish(known, commit=asked.committed)
+        return EndTxnResponse(throttle_time_ms=0, error_code=error)
+
+    def _finish(self, known: Transactions, *, commit: bool) -> None:
+        for topic in known.topics:
+            self.logs[topic].end_transaction(known.producer_id, commit=commit)
+        known.topics.clear()
+
+    def _fetch(self, body: bytes) -> bytes:
+        max_bytes = struct.unpack_from(">i", body, 12)[0]
+        name, at = _string(body, 29)
+        _count, _partition, _epoch, offset, _start, _max = struct.unpack_from(">iiiqqi", body, at)
+        log = self.logs[name]
+        error, records = (_OUT_OF_RANGE if offset > log.end else 0), b""
+        for entry in log.entries:
+            header = entry.header
+            if header.last_offset >= offset and header.base_offset < log.stable_end:
+                if records and len(records) + len(entry.data) > max_bytes:
+                    break
+                records += entry.data
+        aborted = [(who, first) for who, first, marker in log.aborted if marker >= offset]
+        answer = struct.pack(">ihii", 0, 0, 0, 1) + _written(name)
+        answer += struct.pack(">iihqqqi", 1, 0, error, log.end, log.stable_end, 0, len(aborted))
+        answer += b"".join(struct.pack(">qq", *one) for one in aborted)
+        return answer + struct.pack(">ii", -1, len(records)) + records
+
+    def _produce(self, body: bytes) -> bytes:
+        transactional_id, at = _string(body, 0)
+        name, at = _string(body, at + 10)
+        _count, _partition, size = struct.unpack_from(">iii", body, at)
+        data = body[at + 12 : at + 12 + size]
+        header = BatchHeader._make(HEADER.unpack_from(data))
+        known = self.ids[transactional_id]
+        fenced = (known.producer_id, known.epoch) != (header.producer_id, header.producer_epoch)
+        error = _INVALID_PRODUCER_EPOCH if fenced else 0 if name in known.topics else _INVALID_TXN_STATE
+        base = -1 if error else self.logs[name].append(header, data[HEADER_BYTES:])
+        answer = struct.pack(">i", 1) + _written(name)
+        return answer + struct.pack(">iihqqqi", 1, 0, error, base, -1, 0, 0) + b"\xff\xff" + struct.pack(">i", 0)
+
+
+def _string(data: bytes, at: int) -> tuple[str, int]:
+    end = at + 2 + int.from_bytes(data[at : at + 2], "big")
+    return data[at + 2 : end].decode(), end
+
+
+def _written(text: str) -> bytes:
+    return struct.pack(">h", len(text)) + text.encode()
+
+
+class FakeSocket:
+    """A connection to a fake cluster.
+
+    Args:
+        mishap: asked before every request and every answer what happens: "" for nothing, "lost" for the end of the connection,
+            "late" for an answer that takes its time, "unheard" for a request that is served and its answer lost.
+    """
+
+    def __init__(self, cluster: FakeCluster, mishap: Callable[[], str]) -> None:
+        self._cluster = cluster
+        self._mishap = mishap
+        self._sent = b""
+        self._answers: deque[bytes] = deque()
+        self._rest = b""
+        self._is_open = True
+
+    def sendmsg(self, parts: list[Any]) -> int:
+        """Take a request, or part of one."""
+        mishap = self._mishap()
+        if mishap == "lost" or not self._is_open:
+            self._is_open = False
+            raise ConnectionResetError("made to fail")
+        taken = b"".join(bytes(part) for part in parts)
+        self._sent += taken
+        for frame in self._frames():
+            self._answers.append(self._cluster.answer(frame))
+        if mishap == "unheard":
+            self._is_open = False
+            self._answers.clear()
+        return len(taken)
+
+    def recv_into(self, view: memoryview, _size: int = 0, _flags: int = 0) -> int:
+        """Give what is there, or nothing yet."""
+        if not self._rest:
+            mishap = self._mishap()
+            if mishap == "late":
+                raise BlockingIOError
+            if mishap or not self._is_open or not self._answers:
+                self._is_open = False
+                raise ConnectionResetError("made to fail")
+            self._rest = self._answers.popleft()
+        count = min(len(view), len(self._rest))
+        view[:count] = self._rest[:count]
+        self._rest = self._rest[count:]
+        return count
+
+    def close(self) -> None:
+        """Close it; what was on its way is lost."""
+        self._is_open = False
+        self._answers.clear()
+
+    def _frames(self) -> Iterator[bytes]:
+        while len(self._sent) >= 4 and len(self._sent) >= 4 + int.from_bytes(self._sent[:4], "big"):
+            size = 4 + int.from_bytes(self._sent[:4], "big")
+            frame, self._sent = self._sent[:size], self._sent[size:]
+            yield frame
+
+
+def put(cluster: FakeCluster, topic: str, batch: Batch) -> None:
+    """Append a batch that no transaction holds."""
+    cluster.logs[topic].append(batch.header, bytes(batch.data[HEADER_BYTES:]))

@@ -1,0 +1,142 @@
+"""Two topics in one task, with failures at any request and answer: no byte of one range ever reaches another."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from random import Random
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from relay_pipelines.copy import checkpoint, ledger
+from relay_pipelines.copy.clock import SystemClock
+from relay_pipelines.model import (
+    ClassSpec,
+    Cluster,
+    CopyJob,
+    CopyOptions,
+    CopyRange,
+    Handling,
+    OffsetRange,
+    Outcome,
+    Status,
+    TopicPartition,
+)
+from relay_pipelines.wire.connection import Connection
+from relay_pipelines.wire.records import BatchBuilder
+from tests.copying import copy_as_it_is, copy_as_kept, copy_as_rows
+from tests.property.fake_cluster import FakeCluster, FakeSocket, put
+
+Way = Callable[..., list[Outcome]]
+RECORDS, PER_BATCH, SIZE = 60, 5, 120
+SOURCE, DESTINATION = Cluster("source", ("fake:1",)), Cluster("destination", ("fake:2",))
+
+
+class Clock(SystemClock):
+    """Nobody waits."""
+
+    def sleep(self, seconds: float) -> None:
+        """Go on at once."""
+
+
+class Record:
+    """What a batch is built of."""
+
+    def __init__(self, topic: str, number: int) -> None:
+        self.timestamp, self.key, self.headers = 1_700_000_000_000 + number, None, []
+        self.value = f"{topic}{number:04d}".encode().ljust(SIZE, b".")
+
+
+def values(topic: str) -> list[bytes]:
+    return [Record(topic, number).value for number in range(RECORDS)]
+
+
+def filled() -> FakeCluster:
+    """A source with two topics."""
+    cluster = FakeCluster("a", "b")
+    for topic in cluster.logs:
+        for first in range(0, RECORDS, PER_BATCH):
+            builder = BatchBuilder(0, 1 << 20)
+            builder.extend(Record(topic, number) for number in range(first, first + PER_BATCH))
+            put(cluster, topic, builder.build())
+    return cluster
+
+
+class Trouble:
+    """Mishaps with some probability, until there have been enough of them."""
+
+    def __init__(self, random: Random, rate: float) -> None:
+        self._random = random
+        self._rate = rate
+        self._left = 12
+
+    def __call__(self) -> str:
+        if self._left and self._random.random() < self._rate:
+            self._left -= 1
+            return self._random.choice(["lost", "late", "unheard"])
+        return ""
+
+
+def copy(way: Way, source: FakeCluster, destination: FakeCluster, mishap: Callable[[], str], fails_at: int) -> list[Outcome]:
+    """Copy both topics in one task, `a` first."""
+    options = CopyOptions(
+        chunk_bytes=1_500,
+        fetch_max_bytes=900,
+        coalesce_below_bytes=0,
+        backoff_min_ms=0,
+        backoff_max_ms=0,
+        give_up_after_ms=20_000,
+    )
+    filters = (ClassSpec("tests.property.failing_filter:FailsAt", json.dumps({"offset": fails_at})),) if fails_at >= 0 else ()
+    known = latest(destination)
+    ranges = [
+        CopyRange(
+            OffsetRange(TopicPartition(topic, 0), 0, RECORDS),
+            TopicPartition(topic, 0),
+            handling=Handling(filters=filters if topic == "a" else ()),
+            checkpoint=known.get(topic),
+        )
+        for topic in "ab"
+    ]
+
+    def connect(connection: Connection) -> FakeSocket:
+        return FakeSocket(source if connection.cluster is SOURCE or connection.cluster == SOURCE else destination, mishap)
+
+    with patch.object(Connection, "_connect", connect):
+        return way(CopyJob("m", "run", SOURCE, DESTINATION, options), ranges, Clock())
+
+
+def latest(destination: FakeCluster) -> dict[str, checkpoint.Checkpoint]:
+    """The committed checkpoint of each topic."""
+    found = [checkpoint.from_record(one.value) for one in destination.logs[checkpoint.TOPIC].committed()]
+    return {one.source.topic: one for one in found}
+
+
+@pytest.mark.parametrize("way", [copy_as_it_is, copy_as_rows, copy_as_kept])
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 1 << 32), rate=st.sampled_from([0.0, 0.02, 0.1]), fails_at=st.integers(-1, RECORDS - 1))
+def test_no_byte_of_one_range_reaches_another(way: Way, seed: int, rate: float, fails_at: int) -> None:
+    """What is committed of each topic is the beginning of its own records, in order, as far as its checkpoint says."""
+    with patch.object(checkpoint, "PARTITIONS", 1):
+        source, destination = filled(), FakeCluster("a", "b", checkpoint.TOPIC, ledger.TOPIC)
+        kept = fails_at if way is not copy_as_kept else -1
+        outcomes = copy(way, source, destination, Trouble(Random(seed), rate), kept)
+        assert [one.range.topic_partition.topic for one in outcomes] == ["a", "b"]
+        reached = {topic: one.next_offset for topic, one in latest(destination).items()}
+        for topic in "ab":
+            found = [one.value for one in destination.logs[topic].committed()]
+            assert found == values(topic)[: reached.get(topic, 0)]
+        if kept < 0 and rate == 0:
+            assert [one.status for one in outcomes] == [Status.DONE, Status.DONE], [one.error for one in outcomes]
+        elif rate == 0:
+            assert [one.status for one in outcomes] == [Status.FAILED, Status.DONE], [one.error for one in outcomes]
+        outcomes = copy(way, source, destination, lambda: "", -1)  # whatever happened, the next run makes up for it
+        assert [one.error for one in outcomes] == ["", ""]
+        for topic in "ab":
+            assert [one.value for one in destination.logs[topic].committed()] == values(topic)
+        entries = [ledger.from_record(one.value) for one in destination.logs[ledger.TOPIC].committed()]
+        assert all(len(one.source) == one.records + sum(one.skipped.values()) for one in entries)
+        assert sum(one.records for one in entries) == 2 * RECORDS
