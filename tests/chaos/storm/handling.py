@@ -12,7 +12,7 @@ from typing import Any
 PLAIN, FILTERED, WHERE, SELECTED, STAMPED, BOOKED = "orders", "payments", "audit", "parcels", "clicks", "bookings"
 CONFIGS = {STAMPED: {"message.timestamp.type": "LogAppendTime"}}
 """Of topics at the source that need some."""
-_MOODY = 0.001
+_MOODY = 0.0003
 SETTINGS: dict[str, Any] = {
     "filters": [
         {"class": f"{__name__}:Kept", "topics": [FILTERED]},

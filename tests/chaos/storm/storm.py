@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -34,7 +35,7 @@ _TELL_SECONDS = 10.0
 _BEGIN_SECONDS = 120.0
 _FLUSH_SECONDS = 120.0
 _SETTLE_SECONDS = 240.0
-_TASKS_PER_RUN = 10
+_TASKS_PER_RUN = 20
 """Tasks are killed twice a second, a run under Spark takes some seconds."""
 
 
@@ -57,10 +58,10 @@ def storm(
         told = _Told(clock, tell)
         nodes = {name: scene.clusters[name].cluster() for name in NODES}
         writer, transactions = Writer(nodes, seed, _PER_SECOND, clock), Transactions(nodes, seed, clock.now_ms())
-        mirror, workers = scene.mirror(), Workers(seed)
+        mirror, workers, stormy = scene.mirror(), Workers(seed), threading.Event()
 
         def tick() -> None:
-            if mirroring.tally.records and mirroring.watch.copying.is_set():
+            if stormy.is_set() and mirroring.watch.copying.is_set():
                 workers.strike()
             told.now_and_then(
                 lambda: f"{count(writer.count)} records written, {_progress(mirroring.tally)}, {count(struck().total())} strikes"
@@ -77,6 +78,7 @@ def storm(
         writing = [stack.enter_context(Beside("writer", writer.write_until))]
         writing += [stack.enter_context(Beside(f"bookings {node}", partial(transactions.write_until, node))) for node in NODES]
         mirroring.begin(_BEGIN_SECONDS)
+        stormy.set()
         began = clock.monotonic()
         with Beside("striker", striker.strike_until) as striking:
             while clock.monotonic() < began + minutes * 60 or struck().total() < kills:
@@ -86,6 +88,7 @@ def storm(
                 mirroring.run_once()
                 for one in (*writing, striking):
                     one.check()
+            stormy.clear()
             told.line("the storm is over")
             while not striking.ends():
                 mirroring.run_once()

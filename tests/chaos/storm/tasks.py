@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import random
 from collections import defaultdict
@@ -96,6 +97,7 @@ def _heard(told: Connection, within_seconds: float) -> str:
 
 def _copy(mirror: Mirror, telling: Connection) -> None:
     """Plan and copy all there is: say which node is read, then each failure."""
+    logging.getLogger("relay_pipelines").addHandler(logging.NullHandler())  # the failures they end in are told
     clock = SystemClock()
     try:
         planned = planning.plan(survey.take(NAME, mirror, clock), mirror.start.policy)

@@ -6,7 +6,7 @@ import random
 
 import psutil
 
-_CHANCE = 0.4
+_CHANCE = 0.3
 
 
 class Workers:
@@ -33,7 +33,7 @@ def _running() -> list[psutil.Process]:
     for one in psutil.Process().children(recursive=True):
         try:
             parent = one.parent()
-            if parent is not None and "pyspark.daemon" in " ".join(parent.cmdline()):
+            if parent is not None and "pyspark.worker" in parent.cmdline():
                 found.append(one)
         except psutil.NoSuchProcess:
             continue
