@@ -41,15 +41,19 @@ def retry(ask: Callable[[], T], name: str, options: CopyOptions, clock: Clock, *
     """
     if not patient and not 0 <= options.give_up_after_ms <= _IMPATIENT_MS:
         options = replace(options, give_up_after_ms=_IMPATIENT_MS)
-    quiet_until = clock.monotonic() + _QUIET_SECONDS
+    began = clock.monotonic()
+    quiet_until = began + _QUIET_SECONDS
 
     def between_attempts(state: RetryCallState) -> None:
         nonlocal quiet_until
         for client in clients:
             client.close()
-        if clock.monotonic() >= quiet_until and state.outcome is not None:
-            quiet_until = clock.monotonic() + _QUIET_SECONDS
-            _LOG.warning("%s: %s; still trying", name, state.outcome.exception())
+        now = clock.monotonic()
+        if now >= quiet_until and state.outcome is not None:
+            quiet_until = now + _QUIET_SECONDS
+            left = began + options.give_up_after_ms / 1000 - now
+            how_long = "until it answers" if options.give_up_after_ms < 0 else f"for {left:.0f} s"
+            _LOG.warning("%s: %s; trying again %s", name, state.outcome.exception(), how_long)
 
     passing = (RetriableError, AbortableError)
     return retry_until_no_progress(options, clock, passing, before_sleep=between_attempts)(ask)

@@ -291,7 +291,7 @@ def test_nobody_answers(copied: Copied, tmp_path: Path) -> None:
     """An unreachable cluster: exit code 1, after the other mirrors had their turn."""
     nowhere = Cluster("one", (f"127.0.0.1:{free_ports(1)[0]}",))
     mirrors = {
-        "away": mirror(nowhere, copied.destination, ".*"),
+        "away": mirror(nowhere, copied.destination, ".*", give_up_after="1s"),
         "plain": mirror(copied.source, copied.destination, copied.plain),
     }
     done = relay(configured(tmp_path, mirrors), "run")

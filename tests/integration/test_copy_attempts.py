@@ -126,6 +126,6 @@ def test_time_is_counted_from_the_last_progress(mirror: Mirror, monkeypatch: pyt
     monkeypatch.setattr(transaction, "reach", always)
     (outcome,) = copy_ranges(mirror.job, [mirror.range(0, 60)], clock)
     assert (outcome.status, outcome.error, outcome.next_offset) == (Status.FAILED, "made to fail", 50)
-    assert clock.slept == pytest.approx(1, abs=0.1)
+    assert 1 <= clock.slept < 2, "attempts wait as well, for the transaction before"
     assert passes > 1
     assert len(mirror.copied()) == 50

@@ -285,7 +285,7 @@ def test_nobody_can_be_read(pair: Pair, caplog: pytest.LogCaptureFixture) -> Non
     assert caught.value.exit_code == 1
     assert sum(clock.waits) == pytest.approx(60)
     assert all(min(5, 0.1 * 2**n) <= wait <= min(5, 0.1 * 2**n) + 0.1 for n, wait in enumerate(clock.waits[:-1])), clock.waits
-    assert {record.message for record in caplog.records} == {f"nobody: {line}; still trying"}
+    assert all(record.message.startswith(f"nobody: {line}; trying again for ") for record in caplog.records)
     assert 60 / 10 < len(caplog.records) <= 60 / 5
     clock.waits.clear()
     caplog.clear()
@@ -439,7 +439,7 @@ def test_a_node_without_the_records_is_not_read(pair: Pair) -> None:
         update={"source": mirror.source.model_copy(update={"nodes": (a, b.model_copy(update={"bootstrap_servers": (DOWN,)}))})}
     )
     with pytest.raises(SourceError, match=r"no node of the source can be read: a: .* ends at 4 there, and was copied up to 10"):
-        survey.take(f"pair-{pair.topic[-8:]}", only_short, CLOCK)
+        survey.take(f"pair-{pair.topic[-8:]}", only_short, Sleeping())
 
 
 def test_all_nodes_lost_what_was_copied(pair: Pair) -> None:

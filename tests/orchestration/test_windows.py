@@ -379,10 +379,10 @@ class TestBadInput:
         assert stage.read(topics[1], 1) == [f"b{number}" for number in range(50)]
         assert not stage.tick().run_requests
 
-    @pytest.mark.usefixtures("topics")
-    def test_no_node_answers(self, stage: Stage) -> None:
+    def test_no_node_answers(self, stage: Stage, topics: list[str]) -> None:
         """The run fails with the line that `relay run` would say."""
         (request,) = stage.tick().run_requests or []
+        stage.write(topics, give_up_after="1s")
         text = stage.config.read_text().replace(stage.source.cluster().bootstrap_servers[0], "127.0.0.1:1")
         stage.config.write_text(text)
 

@@ -19,7 +19,7 @@ from relay_pipelines.driver.result import INTERRUPTED
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 SLOW = ("pyspark", "pandas", "dagster")
 AWAY = "bootstrap_servers: '127.0.0.1:1'"
-NOBODY = f"mirrors: {{m: {{source: {{nodes: [{{name: n, {AWAY}}}]}}, destination: {{{AWAY}}}}}}}"
+NOBODY = f"mirrors: {{m: {{source: {{nodes: [{{name: n, {AWAY}}}]}}, destination: {{{AWAY}}}, give_up_after: 1ms}}}}"
 
 
 def commands() -> Iterator[tuple[str, list[list[str]]]]:
