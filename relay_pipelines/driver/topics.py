@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from relay_pipelines.wire.cluster import LATEST, READ_COMMITTED, ClusterClient
 
 _DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
 _POLL_SECONDS = 0.05
+_NEAREST = 3
 _PROVENANCE_BYTES = 64 << 10  # the headers of a record in quarantine
 _OWN = (
     NewTopic(checkpoint.TOPIC, checkpoint.PARTITIONS, checkpoint.CONFIGS),
@@ -140,6 +142,37 @@ def deleted(survey: Survey) -> list[str]:
         f" the copy {destination} stays"
         for topic, destination in survey.deleted.items()
     ]
+
+
+def unseen(survey: Survey) -> list[RelayError]:
+    """Return an error for each topic that relay.yaml names and the source does not show: nobody would miss it otherwise."""
+    return [
+        RelayError(
+            f"topics.allow names {topic!r}, and node {survey.node} shows no such topic",
+            remedy=f"{_meant([topic], survey)}If it is there, grant the user Describe on it",
+        )
+        for topic in survey.unseen
+    ]
+
+
+def nothing_selected(survey: Survey, allow: Sequence[str]) -> list[str]:
+    """Say in words that the patterns select no topic of the source, if so: it may not be there yet, or be hidden.
+
+    Args:
+        allow: the patterns.
+    """
+    if survey.unseen or any(one.included for one in survey.decisions):
+        return []
+    shown = [one.topic for one in survey.decisions if not one.topic.startswith("__")]
+    names = [pattern.replace("\\.", ".").replace(".*", "") for pattern in allow]
+    what = f"of the {len(shown)} topics that node {survey.node} shows, topics.allow and topics.deny leave none"
+    return [f"no topic is selected: {what}; {_meant(names, survey)}If there are more, grant the user Describe on them"]
+
+
+def _meant(names: Sequence[str], survey: Survey) -> str:
+    shown = [one.topic for one in survey.decisions]
+    close = dict.fromkeys(near for name in names for near in difflib.get_close_matches(name, shown))
+    return f"did you mean {' or '.join(map(repr, list(close)[:_NEAREST]))}? " if close else ""
 
 
 def _create(survey: Survey, wanted: Sequence[NewTopic], replication_factor: int | None, timeout_ms: int, clock: Clock) -> None:
