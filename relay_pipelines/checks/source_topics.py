@@ -27,7 +27,7 @@ def build(lane: Lane) -> dg.AssetChecksDefinition:
     @dg.asset_check(
         asset=keys.windows(lane.mirror, lane.name),
         name=keys.SOURCE_TOPICS,
-        description="Every topic that was copied, and is still selected, is still at the source.",
+        description="Every topic that was copied, and is still selected, or that relay.yaml names, is at the source.",
     )
     def source_topics_check(kafka: KafkaResource) -> dg.AssetCheckResult:
         taken = kafka.survey(lane.mirror, lane.belongs, configs=False)
@@ -38,7 +38,7 @@ def build(lane: Lane) -> dg.AssetChecksDefinition:
 
 def _found(taken: Survey) -> dict[str, Any]:
     return {
-        "passed": not taken.deleted,
-        "description": "; ".join(topics.deleted(taken)) or "none is gone",
-        "metadata": {"gone": len(taken.deleted)},
+        "passed": not taken.deleted and not taken.unseen,
+        "description": "; ".join([*topics.deleted(taken), *map(str, topics.unseen(taken))]) or "none is missing",
+        "metadata": {"gone": len(taken.deleted), "not shown": len(taken.unseen)},
     }

@@ -44,8 +44,10 @@ def plan(invocation: Invocation, names: Sequence[str], topic: str | None, *, why
             found.append(documents.plan(planned, clock.now_ms()))
             if not as_json:
                 _show_plan(planned, clock.now_ms(), why=why, sync=mirror.topics.sync_configs)
-            for loss in planned.data_losses:
-                invocation.fail(loss, name)
+            for missing in topics.nothing_selected(planned.survey, mirror.topics.allow):
+                say.warning(f"{name}: {missing}")
+            for error in [*planned.data_losses, *topics.unseen(planned.survey)]:
+                invocation.fail(error, name)
     if as_json:
         say.document({"mirrors": found})
     return invocation.exit_code
@@ -89,8 +91,10 @@ def status(invocation: Invocation, names: Sequence[str], *, as_json: bool) -> in
                 tables.show(stdout(), tables.status(document))
                 for problem in documents.problems(document):
                     say.error(f"{name}: {problem}")
-                for gone in topics.deleted(taken):
-                    say.warning(f"{name}: {gone}")
+                for missing in [*topics.deleted(taken), *topics.unseen(taken)]:
+                    say.warning(f"{name}: {missing}")
+                for missing in topics.nothing_selected(taken, mirror.topics.allow):
+                    say.warning(f"{name}: {missing}")
     if as_json:
         say.document({"mirrors": found})
     return invocation.exit_code

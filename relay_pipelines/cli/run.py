@@ -56,8 +56,8 @@ def _mirror(
             say.warning(f"{name}: {lost.topic_partition}: {lost.what}; the copy goes on behind it: on_data_loss is continue")
         for conflict in topics.conflicts(planned.survey):
             say.warning(f"{name}: {conflict}")
-        for gone in topics.deleted(taken):
-            say.warning(f"{name}: {gone}")
+        for missing in [*topics.deleted(taken), *topics.nothing_selected(taken, mirror.topics.allow)]:
+            say.warning(f"{name}: {missing}")
         for one in configs.differences(taken):
             if not (mirror.topics.sync_configs and one.is_ours):  # else it is about to be set
                 say.warning(f"{name}: {one}; {one.remedy(sync=mirror.topics.sync_configs)}")

@@ -13,7 +13,7 @@ from relay_pipelines.driver import configs, permissions, planning, survey, topic
 from relay_pipelines.driver.survey import NEEDED_CONFIGS, Survey
 from relay_pipelines.errors import ConfigError, DestinationError, RelayError, RetriableError, SourceError
 from relay_pipelines.model import Cluster
-from relay_pipelines.plan.topics import matches_nothing, select
+from relay_pipelines.plan.topics import literal_names, matches_nothing, select
 from relay_pipelines.settings import Mirror
 from relay_pipelines.settings.problems import nearest
 from relay_pipelines.wire.admin import topic_configs
@@ -143,7 +143,10 @@ def _topics(name: str, mirror: Mirror, taken: Survey, clock: Clock) -> Iterator[
 def _patterns(name: str, mirror: Mirror, taken: Survey) -> Iterator[Finding]:
     names = [one.topic for one in taken.decisions if not one.topic.startswith("__")]
     for key, patterns in (("allow", mirror.topics.allow), ("deny", mirror.topics.deny), ("overrides", mirror.topics.overrides)):
+        told = set(literal_names(patterns)).intersection(taken.unseen) if key == "allow" else set()
         for pattern in matches_nothing(names, patterns):
+            if told.intersection(literal_names([pattern])):
+                continue
             remedy = nearest(pattern, names, "topics") if names else "the source has no topics, or the user may see none"
             yield Finding(Level.WARNING, f"{name}: topics.{key}", f"{pattern!r} matches no topic of the source", remedy)
     if isinstance(mirror.topics.rename, dict):
@@ -151,8 +154,10 @@ def _patterns(name: str, mirror: Mirror, taken: Survey) -> Iterator[Finding]:
             yield Finding(
                 Level.WARNING, f"{name}: topics.rename", f"the source has no topic {topic!r}", nearest(topic, names, "topics")
             )
-    if not taken.destinations:
-        yield Finding(Level.WARNING, name, "no topic is selected", "see `relay plan --why`")
+    for error in topics.unseen(taken):
+        yield _error(name, error)
+    for nothing in topics.nothing_selected(taken, mirror.topics.allow):
+        yield Finding(Level.WARNING, name, nothing)
 
 
 def _error(where: str, error: RelayError) -> Finding:

@@ -74,12 +74,15 @@ class LedgerFollower:
         retry(ask, self._mirror, self._options, self._clock, self._client, patient=patient)
         return entries
 
-    def history(self, since_ms: int | None = None, *, settled: bool = False) -> list[LedgerEntry]:
+    def history(
+        self, since_ms: int | None = None, *, settled: bool = False, last_offsets: int | None = None
+    ) -> list[LedgerEntry]:
         """Return every entry that is kept, oldest first.
 
         Args:
             since_ms: only what was committed then or later.
             settled: wait until all transactions open by now have ended; those of other mirrors hide entries, too.
+            last_offsets: look at so many offsets of each of the ledger's partitions at most, those of other mirrors included.
 
         Raises:
             RelayError: the destination is away; unlike `poll`, which has another chance.
@@ -90,7 +93,10 @@ class LedgerFollower:
             self._settle()
         ends = self._client.list_offsets(_HOMES, LATEST, READ_COMMITTED)
         starts = self._client.list_offsets(_HOMES, EARLIEST if since_ms is None else since_ms, READ_COMMITTED)
-        ranges = [OffsetRange(home, starts[home] if starts[home] >= 0 else ends[home], ends[home]) for home in _HOMES]
+        oldest = {home: 0 if last_offsets is None else ends[home] - last_offsets for home in _HOMES}
+        ranges = [
+            OffsetRange(home, max(starts[home], oldest[home]) if starts[home] >= 0 else ends[home], ends[home]) for home in _HOMES
+        ]
         found = [entry for one in ranges for entry in self._read(one)]
         return sorted(found, key=lambda entry: (entry.committed_at_ms, entry.source))
 

@@ -70,7 +70,8 @@ def run(
     Raises:
         RelayError: the destination cannot be prepared, or Spark does not start. Nothing was copied then.
     """
-    result = RunResult(plan.survey.mirror, run_id=run_id or uuid.uuid4().hex[:12], topics={}, errors=list(plan.data_losses))
+    result = RunResult(plan.survey.mirror, run_id=run_id or uuid.uuid4().hex[:12], topics={})
+    result.errors += [*plan.data_losses, *topics.unseen(plan.survey)]
     started = clock.monotonic()
     options = mirror.copy_options
     follower = LedgerFollower(plan.survey.destination, plan.survey.mirror, result.run_id, options, clock)

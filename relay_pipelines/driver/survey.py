@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -22,14 +22,15 @@ from relay_pipelines.errors import (
 )
 from relay_pipelines.model import Checkpoint, Cluster, Handling, LedgerEntry, TopicPartition
 from relay_pipelines.plan.nodes import Verdict
-from relay_pipelines.plan.topics import Target, TopicDecision, select, targets
+from relay_pipelines.plan.topics import Target, TopicDecision, literal_names, select, targets
 from relay_pipelines.plan.windows import Position
 from relay_pipelines.settings import Mirror
 from relay_pipelines.wire.admin import ConfigValue, sizes_on_disk, topic_configs
-from relay_pipelines.wire.cluster import ClusterClient, TopicMetadata
+from relay_pipelines.wire.cluster import LATEST, READ_UNCOMMITTED, ClusterClient, TopicMetadata
 
 NEEDED_CONFIGS = ("compression.type", "max.message.bytes", "message.timestamp.type")
 """What a copy must know of its destination."""
+_LEDGER_OFFSETS = 10_000  # per partition of the ledger, two an entry: half a second in all
 
 Belongs = Callable[[str], bool]
 Configs = Mapping[str, Mapping[str, ConfigValue]]
@@ -53,11 +54,12 @@ class Survey:
         other_nodes: those to go on with when it fails, in order.
         left_node: the node that was read before, if this is another one.
         verdicts: on every node that was asked.
-        recorded: the last ledger entry per topic-partition, where the mirror has no checkpoint at all.
+        recorded: the last ledger entry per topic-partition, where the mirror has no checkpoint at all, but may have copied.
         handling: source topic -> how its records are copied.
         accepted: losses behind which the copy has just been told to go on.
         deleted: source topic -> destination topic, of those that were copied, are still selected, and are not at the node.
         new_starts: of topics for which nobody has decided yet; those who copy write them down before the first record.
+        unseen: names that `topics.allow` spells out, that were never copied, and that the node does not show.
     """
 
     mirror: str
@@ -82,6 +84,7 @@ class Survey:
     accepted: tuple[DataLossError, ...] = ()
     deleted: Mapping[str, str] = field(default_factory=dict)
     new_starts: Sequence[StartRecord] = ()
+    unseen: tuple[str, ...] = ()
 
     @property
     def copied_to(self) -> set[str]:
@@ -192,12 +195,6 @@ def _take(
     with ClusterClient(mirror.destination_cluster, DestinationError, f"relay-{name}", timeout_ms) as destination:
         at_destination = destination.metadata()
         known = checkpoints.read_all(destination, name, clock) if checkpoints.TOPIC in at_destination.topics else Stored()
-        recorded = {} if known.checkpoints else _recorded(name, mirror, clock)
-        if recorded and known.ends:
-            # another run may have committed the first checkpoints since
-            checkpoints.settle(destination, checkpoints.homes(checkpoints.TOPIC), mirror.copy_options, clock)
-            known = checkpoints.read_all(destination, name, clock)
-            recorded = {} if known.checkpoints else recorded
         reading = nodes.to_read(name, mirror, known, clock, first_node)
         # with another node to go to, nobody waits for one that hangs as long as for the only one
         patience_ms = mirror.source.health.request_timeout if reading.others else timeout_ms
@@ -215,8 +212,15 @@ def _take(
             if checkpoints.TOPIC in at_source.topics:
                 cycles.refuse(source, at_destination.cluster_id, renamed, clock)
             handling = {topic: mirror.handling(topic) for topic in included}
+            recorded: Mapping[TopicPartition, LedgerEntry] = {}
+            if not known.checkpoints and _holds_records(
+                destination, [at_destination.topics.get(one) for one in renamed.values()]
+            ):
+                known, recorded = _recorded(name, mirror, destination, known, clock)
             written = {one for topic in included for one in _written_to(renamed[topic], handling[topic])}
             existing = sorted(topic for topic in written if topic in at_destination.topics)
+            gone = {} if only_topic else _deleted(mirror, known, at_source.topics, belongs)
+            absent = [] if only_topic else _absent(mirror, at_source.topics, belongs)
             keys = mirror.topics.config_keys
             positions = Positions(source, at_destination, renamed, known, recorded, mirror).all()
             undecided = starting.undecided(mirror.start, known, recorded, included)
@@ -240,7 +244,8 @@ def _take(
                 left_node=reading.left,
                 verdicts=reading.verdicts,
                 handling=handling,
-                deleted={} if only_topic else _deleted(mirror, known, at_source.topics, belongs),
+                deleted=gone,
+                unseen=tuple(topic for topic in absent if topic not in gone),
                 new_starts=_starts(name, source, undecided, positions, clock),
             )
 
@@ -263,13 +268,34 @@ def _deleted(mirror: Mirror, known: Stored, present: Container[str], belongs: Be
     return {one.topic: gone[one.topic] for one in decisions if one.included and belongs(one.topic)}
 
 
-def _recorded(name: str, mirror: Mirror, clock: Clock) -> dict[TopicPartition, LedgerEntry]:
-    """The last ledger entry of every source topic-partition: what checkpoints say, as long as the ledger is kept."""
+def _absent(mirror: Mirror, present: Container[str], belongs: Belongs) -> list[str]:
+    """The topics that relay.yaml names one by one, and that the source does not show."""
+    named = select(literal_names(mirror.topics.allow), mirror.topics.allow, mirror.topics.deny)
+    return [one.topic for one in named if one.included and one.topic not in present and belongs(one.topic)]
+
+
+def _holds_records(destination: ClusterClient, topics: Iterable[TopicMetadata | None]) -> bool:
+    """Whether anything was ever written to one of these topics: only then can a lost checkpoint double anything."""
+    wanted = {at for topic in topics if topic for at in topic.topic_partitions}
+    return any(destination.list_offsets(wanted, LATEST, READ_UNCOMMITTED).values())
+
+
+def _recorded(
+    name: str, mirror: Mirror, destination: ClusterClient, known: Stored, clock: Clock
+) -> tuple[Stored, dict[TopicPartition, LedgerEntry]]:
+    """The last ledger entry of every source topic-partition, what checkpoints say, as far as the end of the ledger tells.
+
+    Another run may have committed the first checkpoints since: they win, and no entry is returned.
+    """
     follower = LedgerFollower(mirror.destination_cluster, name, None, mirror.copy_options, clock)
     try:
-        return {one.source.topic_partition: one for one in follower.history(settled=True)}
+        history = follower.history(settled=True, last_offsets=_LEDGER_OFFSETS)
     finally:
         follower.close()
+    if history and known.ends:
+        checkpoints.settle(destination, checkpoints.homes(checkpoints.TOPIC), mirror.copy_options, clock)
+        known = checkpoints.read_all(destination, name, clock)
+    return known, {} if known.checkpoints else {one.source.topic_partition: one for one in history}
 
 
 def _not_mirrored(topic: str, decisions: Sequence[TopicDecision]) -> ConfigError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +21,7 @@ _DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
 _QUARANTINE_MESSAGE_BYTES = 95 << 20  # records that are too large for their topic go there; brokers take requests of 100 MiB
 _TIMESTAMP_TYPE = "message.timestamp.type"
 _KEEPS_TIMESTAMPS = {_TIMESTAMP_TYPE: str(TimestampType.CREATE_TIME)}
+_NEAREST = 3
 _OWN = (
     NewTopic(checkpoint.TOPIC, checkpoint.PARTITIONS, checkpoint.CONFIGS),
     NewTopic(ledger.TOPIC, checkpoint.PARTITIONS, ledger.CONFIGS),
@@ -150,6 +152,37 @@ def deleted(survey: Survey) -> list[str]:
         f" the copy {destination} stays"
         for topic, destination in survey.deleted.items()
     ]
+
+
+def unseen(survey: Survey) -> list[RelayError]:
+    """Return an error for each topic that relay.yaml names and the source does not show: nobody would miss it otherwise."""
+    return [
+        RelayError(
+            f"topics.allow names {topic!r}, and node {survey.node} shows no such topic",
+            remedy=f"{_meant([topic], survey)}If it is there, grant the user Describe on it",
+        )
+        for topic in survey.unseen
+    ]
+
+
+def nothing_selected(survey: Survey, allow: Sequence[str]) -> list[str]:
+    """Say in words that the patterns select no topic of the source, if so: it may not be there yet, or be hidden.
+
+    Args:
+        allow: the patterns.
+    """
+    if survey.unseen or any(one.included for one in survey.decisions):
+        return []
+    shown = [one.topic for one in survey.decisions if not one.topic.startswith("__")]
+    names = [pattern.replace("\\.", ".").replace(".*", "") for pattern in allow]
+    what = f"of the {len(shown)} topics that node {survey.node} shows, topics.allow and topics.deny leave none"
+    return [f"no topic is selected: {what}; {_meant(names, survey)}If there are more, grant the user Describe on them"]
+
+
+def _meant(names: Sequence[str], survey: Survey) -> str:
+    shown = [one.topic for one in survey.decisions]
+    close = dict.fromkeys(near for name in names for near in difflib.get_close_matches(name, shown))
+    return f"did you mean {' or '.join(map(repr, list(close)[:_NEAREST]))}? " if close else ""
 
 
 def _create(

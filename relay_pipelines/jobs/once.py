@@ -3,6 +3,7 @@
 import dagster as dg
 
 from relay_pipelines.checks import configs, message_counts
+from relay_pipelines.driver import topics
 from relay_pipelines.driver.run import never
 from relay_pipelines.errors import RelayError
 from relay_pipelines.lanes import keys, metadata, windows
@@ -42,15 +43,18 @@ def _lane(
     context: dg.OpExecutionContext, lane: Lane, kafka: KafkaResource, pyspark: SparkResource, catalog: Catalog
 ) -> list[str]:
     taken = kafka.survey(lane.mirror, lane.belongs)
+    missing = [f"{lane.mirror}: {error}" for error in topics.unseen(taken)]
+    for line in topics.nothing_selected(taken, kafka.mirror(lane.mirror).topics.allow):
+        context.log.warning("%s: %s", lane.mirror, line)
     catalog.learn(lane.mirror, taken.destinations)
     history = windows.history(context.instance, lane)
     cutter = Cutter(lane, taken, history, UNLIMITED, kafka.clock.now_ms())
     frozen = next(cutter.new(), None)
     if frozen is None:
         context.log.info("%s/%s: nothing new", lane.mirror, lane.name)
-        return []
+        return missing
     windows.freeze(context.instance, lane, [frozen])
-    return _copy(context, lane, frozen, kafka, pyspark)
+    return [*missing, *_copy(context, lane, frozen, kafka, pyspark)]
 
 
 def _copy(

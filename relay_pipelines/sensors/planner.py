@@ -11,6 +11,7 @@ import dagster as dg
 
 from relay_pipelines.checks import lag, source_topics
 from relay_pipelines.console.words import plural, seconds
+from relay_pipelines.driver import topics
 from relay_pipelines.driver.survey import Survey
 from relay_pipelines.errors import RelayError
 from relay_pipelines.lanes import keys, windows
@@ -97,12 +98,11 @@ class _Tick:
         if passed != cursor.lag_passed or now - cursor.lag_at > _LAG_SECONDS or cut:
             events.append(lag.evaluation(lane, found))
             cursor = replace(cursor, lag_passed=passed, lag_at=now)
-        gone = sorted(self.survey.deleted)
+        gone = sorted([*self.survey.deleted, *self.survey.unseen])
         if gone != cursor.deleted:
             events.append(source_topics.evaluation(lane, self.survey))
             cursor = replace(cursor, deleted=gone)
-        if gone:
-            self.remarks.append(f"gone from the source: {', '.join(gone)}")
+        self._say_what_is_missing()
         waiting = [*[Attempts(window=one, missing=one.topics) for one in reversed(cut)], *waiting]
         requests = self._requests(list(reversed(waiting)), now)
         self.remarks.insert(0, str(found))
@@ -123,6 +123,14 @@ class _Tick:
             self.remarks.append(
                 f"{plural(len(unlisted), 'topic')} without an asset yet ({', '.join(unlisted[:3])}): reload the code location"
             )
+
+    def _say_what_is_missing(self) -> None:
+        if self.survey.deleted:
+            self.remarks.append(f"gone from the source: {', '.join(sorted(self.survey.deleted))}")
+        allow = self.kafka.mirror(self.lane.mirror).topics.allow
+        for line in [*map(str, topics.unseen(self.survey)), *topics.nothing_selected(self.survey, allow)]:
+            self.context.log.warning(line)
+            self.remarks.append(line)
 
     def _leave_out(self, looked_up: Sequence[Attempts]) -> None:
         """Say which topics of windows that wait are not mirrored any more."""

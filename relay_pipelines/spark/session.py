@@ -70,9 +70,19 @@ def end(session: Any) -> None:
 
 
 def slots(session: Any) -> int:
-    """How many tasks run at once. Spark Connect does not say: there spark.default.parallelism counts, or a small number."""
-    context = context_of(session)
-    known = session.conf.get("spark.default.parallelism", str(_UNKNOWN_SLOTS)) if context is None else context.defaultParallelism
+    """How many tasks run at once. Spark Connect does not say: there spark.default.parallelism counts, or a small number.
+
+    Raises:
+        RelayError: the session has ended.
+    """
+    try:
+        context = context_of(session)
+        unknown = str(_UNKNOWN_SLOTS)
+        known = session.conf.get("spark.default.parallelism", unknown) if context is None else context.defaultParallelism
+    except Exception as error:  # whatever py4j, gRPC and the JVM raise
+        raise RelayError(
+            f"Spark no longer answers: {first_line(error)}", remedy="see whether its JVM or server was killed; run again to go on"
+        ) from error
     return max(1, int(known))
 
 

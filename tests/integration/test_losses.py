@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from relay_pipelines.copy import checkpoint
+from relay_pipelines.copy import checkpoint, ledger
 from relay_pipelines.copy.clock import SystemClock
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.driver import decisions, losses, planning, survey
@@ -282,6 +282,26 @@ def test_the_checkpoint_topic_came_back_empty(
     delete(copied.destination, checkpoint.TOPIC)
     create(copied.destination, checkpoint.TOPIC, checkpoint.PARTITIONS, checkpoint.CONFIGS)
     assert "its checkpoint is gone" in str(copied.loss())
+
+
+def test_the_ledger_of_others_costs_a_new_mirror_nothing(
+    source_cluster: EmbeddedCluster, own_cluster: EmbeddedCluster, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nothing was written, nothing is read; else the end of the ledger, which tells of a lost checkpoint or does not."""
+    copied = Copied(source_cluster.cluster(), own_cluster.cluster(), topic_name)
+    delete(copied.destination, checkpoint.TOPIC)
+    home = checkpoint.home(ledger.TOPIC, checkpoint.key_of(copied.name, copied.at))
+    write(copied.destination, home, *([Record(b"other/topic/0", b"{}")] for _ in range(30)))
+    monkeypatch.setattr(survey, "_LEDGER_OFFSETS", 32)  # 30, an entry and its marker
+    assert "its checkpoint is gone" in str(copied.loss())
+    monkeypatch.setattr(survey, "_LEDGER_OFFSETS", 31)
+    assert not copied.survey().recorded, "too long ago"
+
+    monkeypatch.setattr(LedgerFollower, "history", lambda *_, **__: pytest.fail("nothing can be doubled"))
+    delete(copied.destination, copied.to.topic)
+    assert not copied.survey().recorded
+    create(copied.destination, copied.to.topic, 1, KEPT)
+    assert not copied.survey().recorded
 
 
 def test_two_drivers_accept_a_loss_once(copied: Copied) -> None:

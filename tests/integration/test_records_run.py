@@ -200,6 +200,8 @@ found = session.slots
 
 
 def slots(started):
+    if sys.argv[2] == "before":
+        session.end(started)
     number = found(started)
     session.end(started)
     return number
@@ -214,12 +216,16 @@ sys.exit(result.exit_code)
 """
 
 
-def test_a_session_that_is_stopped_before_its_first_job(topics: Topics) -> None:
-    """Nothing is copied, and the run says so."""
+@pytest.mark.parametrize(
+    ("when", "says"),
+    [("before", "Spark no longer answers: "), ("after", "12 of 12 planned ranges have no outcome")],
+)
+def test_a_session_that_is_stopped_before_its_first_job(topics: Topics, when: str, says: str) -> None:
+    """Nothing is copied, and the run says so, be it before or after Spark was asked for its slots."""
     topics.write(20)
-    command = [sys.executable, "-c", STOPPED, topics.config()]
+    command = [sys.executable, "-c", STOPPED, topics.config(), when]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "12 of 12 planned ranges have no outcome" in done.stdout
+    assert says in done.stdout
     assert "Traceback" not in done.stderr
     assert topics.copied("plain", 0) == []

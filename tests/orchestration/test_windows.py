@@ -269,6 +269,33 @@ class TestKilledInTheMiddleOfATick:
         assert len(stage.read(topics[0])) == 100
 
 
+def test_a_name_that_the_source_does_not_show(stage: Stage, topics: list[str]) -> None:
+    """Ticks say so, and the check of the source's topics fails; the others are copied, and `mirror_once` fails by it."""
+    misspelt = f"{topics[0]}aa"
+    stage.write([name.replace(".", r"\.") for name in [*topics, misspelt]])
+
+    first = stage.tick()
+
+    (found,) = evaluations(first, keys.SOURCE_TOPICS)
+    assert not found.passed
+    said = f"topics.allow names {misspelt!r}, and node a ({stage.source.cluster().bootstrap_servers[0]}) shows no such topic; "
+    assert str(found.description).startswith(f"{said}did you mean {topics[0]!r}")
+    run = stage.run((first.run_requests or [])[0])
+    assert run.success, failure(run)
+    last = stage.tick(cursor=first.cursor)
+    assert (last.run_requests, evaluations(last, keys.SOURCE_TOPICS)) == ([], [])
+    assert said in str(last.skip_reason)
+    assert said in failure(stage.job("mirror_once"))
+
+
+def test_patterns_that_select_nothing(stage: Stage, topics: list[str]) -> None:
+    """Every tick says so, with the nearest name."""
+    stage.write([re.escape(f"{topics[0]}aa") + ".*"])
+    said = str(stage.tick().skip_reason)
+    assert "no topic is selected: of the " in said
+    assert f"did you mean {topics[0]!r}" in said
+
+
 class TestBeforeTheReload:
     """The code location's planner knows the topics of when it was loaded; runs are processes that know those of today."""
 

@@ -10,11 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import Connection
 from typing import Any
 
-from relay_pipelines.copy.row_copier import write_rows
-from relay_pipelines.copy.rows import ALWAYS, NOTE, read_rows
-
 from relay_pipelines.copy.clock import SystemClock
-from relay_pipelines.copy.task import copy_decided, copy_ranges
+from relay_pipelines.copy.row_reader import ALWAYS, MARKER, read_rows
+from relay_pipelines.copy.task import copy_kept, copy_ranges, copy_rows
 from relay_pipelines.driver import planning, survey
 from relay_pipelines.driver.planning import RunPlan
 from relay_pipelines.errors import RelayError
@@ -100,7 +98,7 @@ def _copy(mirror: Mirror, telling: Connection) -> None:
     logging.getLogger("relay_pipelines").addHandler(logging.NullHandler())  # the failures they end in are told
     clock = SystemClock()
     try:
-        planned = planning.plan(survey.take(NAME, mirror, clock), mirror.start.policy)
+        planned = planning.plan(survey.take(NAME, mirror, clock))
     except RelayError as error:
         telling.send("")
         telling.send(str(error))
@@ -129,9 +127,9 @@ def _outcomes(mirror: Mirror, planned: RunPlan, clock: SystemClock) -> Iterator[
         topic = one.source.topic_partition.topic
         ranges[topic if one.handling.in_rows else ""].append(one)
     yield from copy_ranges(job, ranges[""], clock)
-    for topic, copy in ((WHERE, copy_decided), (SELECTED, write_rows)):
+    for topic, copy in ((WHERE, copy_kept), (SELECTED, copy_rows)):
         yield from copy(job, ranges[topic], _rows(job, topic, ranges[topic], clock), clock)
 
 
 def _rows(job: CopyJob, topic: str, ranges: list[CopyRange], clock: SystemClock) -> Iterator[Any]:
-    return in_place_of_spark(topic, read_rows(job, ranges, range(len(ranges)), ALWAYS, clock), NOTE)
+    return in_place_of_spark(topic, read_rows(job, ranges, range(len(ranges)), ALWAYS, clock), MARKER)
