@@ -102,7 +102,7 @@ def test_a_run_that_is_stopped_does_not_wait(
     write(source, TopicPartition(topic_name, 0), numbered(10))
     config = configured(tmp_path, {"m": mirror(source, own_cluster.cluster(), topic_name, give_up_after=-1)})
     wanted = settings.load(config).mirror("m")
-    planned = planning.plan(survey.take("m", wanted, SystemClock()), wanted.start.policy)
+    planned = planning.plan(survey.take("m", wanted, SystemClock()))
     (broker,) = own_cluster.brokers
     broker.kill()
     try:

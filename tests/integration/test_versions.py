@@ -66,7 +66,7 @@ def destination_cluster(destination_cluster: EmbeddedCluster, old: OldKafka, old
 def run(config: Path, session: Any) -> RunResult:
     """As `relay run`, in this process."""
     loaded = settings.load(config).mirror("versions")
-    planned = planning.plan(survey.take("versions", loaded, CLOCK), loaded.start.policy)
+    planned = planning.plan(survey.take("versions", loaded, CLOCK))
     return driver.run(planned, loaded, lambda: session, [], CLOCK)
 
 
