@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup test chaos check demo ui pictures bench bench-dagster lock clean prerequisites
+.PHONY: setup test chaos storm versions check demo ui pictures bench bench-dagster lock clean prerequisites
 .DEFAULT_GOAL := setup
 
 setup: $(STAMP)  ## Install everything into .venv; the command is .venv/bin/relay.
@@ -32,6 +32,18 @@ test: setup  ## The whole suite, on real brokers and real Spark, by two workers.
 
 chaos: setup  ## Ten minutes of tasks, Spark workers and brokers killed while a mirror copies; also: make chaos MINUTES=2 SEED=7, or KILLS=1000
 	$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),$(if $(KILLS),0,10)) --kills $(or $(KILLS),0) $(addprefix --seed ,$(SEED))
+
+storm: setup  ## Half an hour: clusters of three brokers restarted, killed and made to elect leaders under writers and a mirror.
+	$(BIN)/python -m pytest -m long tests/chaos
+
+COPY_TESTS := $(wildcard tests/integration/test_copy_*.py) tests/contract $(patsubst %,tests/integration/test_%.py,\
+	checkpoints dates_and_nodes failover fencing following growth losses pins recount)
+# brokers before 2.8 tell no topic ids, those before 3.0 set no delete horizon: docs/versions.md
+versions: setup  ## The tests of the copy against Kafka 2.4.1 and 3.9.1, as source and as destination.
+	for side in source destination; do \
+	  $(BIN)/python -m pytest --$$side-kafka 3.9.1 $(COPY_TESTS) && \
+	  $(BIN)/python -m pytest --$$side-kafka 2.4.1 -k "not anew and not horizon" $(COPY_TESTS) || exit 1; \
+	done
 
 check: setup  ## Linters, types and the rules on who may import whom.
 	$(BIN)/ruff check .

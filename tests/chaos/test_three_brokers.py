@@ -1,0 +1,245 @@
+"""Clusters of three brokers, two of which must acknowledge: restarts, deaths and elections while a mirror copies."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import random
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka import ElectionType, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+
+from relay_pipelines.copy.faults import Point
+from relay_pipelines.copy.writer import transactional_id
+from relay_pipelines.embedded import Broker, EmbeddedCluster
+from relay_pipelines.errors import DestinationError
+from relay_pipelines.model import TopicPartition
+from relay_pipelines.wire.cluster import ClusterClient
+from tests.chaos import source_data
+from tests.chaos.harness import Mirror, Source
+from tests.chaos.storm.beside import Beside
+from tests.copying import numbered
+from tests.independent import client, producer, put, transactional, until
+
+_PAUSE_SECONDS = 0.1
+LONG_ROUNDS = 30
+POINTS = (Point.MID_CHUNK, Point.BEFORE_END_TXN)
+NewMirror = Callable[[Source, EmbeddedCluster], Mirror]
+
+
+@contextmanager
+def three_brokers(folder: Path) -> Iterator[EmbeddedCluster]:
+    """Replication factor 3 and min.insync.replicas 2, also of the brokers' own topics; leaders move only when told to."""
+    options = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+    config = {"auto.leader.rebalance.enable": False}
+    with EmbeddedCluster("three", brokers=3, folder=folder, jvm_options=options, config=config) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
+    """Source and destination at once."""
+    with three_brokers(tmp_path_factory.mktemp("three")) as cluster:
+        yield cluster
+
+
+class Operator:
+    """What is done to a cluster, and how to tell that it has recovered."""
+
+    def __init__(self, cluster: EmbeddedCluster) -> None:
+        self._admin = AdminClient(client(cluster.cluster()))
+        self._cluster = cluster
+        self._brokers = {broker.node_id: broker for broker in cluster.brokers}
+
+    def leader(self, topic: str) -> Broker:
+        """The broker that leads partition 0 of a topic now."""
+        return self._brokers[self._admin.list_topics(topic, timeout=30).topics[topic].partitions[0].leader]
+
+    def coordinator(self, key: str) -> Broker:
+        """The broker that coordinates the transactions of a transactional id."""
+        with ClusterClient(self._cluster.cluster(), DestinationError) as one:
+            return self._brokers[until(lambda: _coordinator(one, key), f"coordinator of {key}")]
+
+    def restart_one_by_one(self) -> None:
+        """A rolling restart: the next one goes when the one before is in sync again."""
+        for broker in self._cluster.brokers:
+            broker.stop()
+            broker.start()
+            self.wait_until_in_sync()
+
+    def elect_preferred_leaders(self) -> None:
+        """Give every topic-partition back to the first of its replicas."""
+        self._admin.elect_leaders(ElectionType.PREFERRED).result(30)
+
+    def wait_until_in_sync(self) -> None:
+        """Wait until all replicas of all topic-partitions are."""
+        until(self._in_sync, "all replicas in sync", pause_seconds=0.2)
+
+    def _in_sync(self) -> bool:
+        topics = self._admin.list_topics(timeout=30).topics.values()
+        found = [one for topic in topics for one in topic.partitions.values()]
+        return all(one.leader > 0 and len(one.isrs) == len(one.replicas) for one in found)
+
+
+def _coordinator(one: ClusterClient, key: str) -> int | None:
+    try:
+        return one.coordinator(key)
+    except DestinationError:
+        return None
+
+
+class Writers:
+    """A plain producer and one of transactions, of which every third is aborted; both write until told to end."""
+
+    def __init__(self, cluster: EmbeddedCluster, topic: str) -> None:
+        self._cluster = cluster.cluster()
+        self._topic = topic
+        self.transactions = 0
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Write while the block runs."""
+        with Beside("plain", self._plain) as plain, Beside("transactional", self._transactional) as other:
+            yield
+            plain.end()
+            other.end()
+        assert self.transactions > 3
+
+    def _plain(self, over: threading.Event) -> None:
+        sender = producer(self._cluster, linger_ms=10, enable_idempotence=True)
+        first = 0
+        while not over.wait(_PAUSE_SECONDS):
+            self._put(sender, first := first + 10)
+        assert sender.flush(60) == 0
+
+    def _transactional(self, over: threading.Event) -> None:
+        name = f"writer-{self._topic}"
+        sender = transactional(self._cluster, name, linger_ms=10)
+        while not over.wait(_PAUSE_SECONDS):
+            try:
+                sender.begin_transaction()
+                self._put(sender, 10_000_000 + 10 * self.transactions)
+                assert sender.flush(60) == 0
+                (sender.abort_transaction if self.transactions % 3 == 2 else sender.commit_transaction)(60)
+                self.transactions += 1
+            except KafkaException:
+                # whatever became of it: the next one of the name ends it
+                sender = transactional(self._cluster, name, linger_ms=10)
+
+    def _put(self, sender: Producer, first: int) -> None:
+        for partition in range(source_data.PARTITIONS):
+            put(sender, TopicPartition(self._topic, partition), numbered(10, 300, first))
+        sender.poll(0)
+
+
+def patient(mirror: Mirror) -> Mirror:
+    """Runs are slow enough to be disturbed in the middle; both are patient with brokers that start on a busy machine."""
+    mirror.options = dataclasses.replace(
+        mirror.options, max_attempts=200, backoff_max_ms=500, request_timeout_ms=10_000, chunk_bytes=256 << 10
+    )
+    mirror.more = {
+        "source": {
+            "nodes": [{"name": "node", "bootstrap_servers": list(mirror.source.cluster.bootstrap_servers)}],
+            "health": {"max_retries": 100},
+        },
+        "copy": {
+            "chunk": "256KiB",
+            "fetch_max": "256KiB",
+            "max_bytes_per_second": "256KiB",
+            "max_attempts": 200,
+            "backoff": {"max": "500ms"},
+            "request_timeout": "10s",
+        },
+    }
+    return mirror
+
+
+def assert_equal(mirror: Mirror) -> None:
+    """Once nobody writes any more: copy the rest, and compare record by record."""
+    mirror.copy()
+    mirror.source = Source.of(mirror.source.cluster, mirror.source.topic)
+    mirror.assert_all_arrived()
+
+
+@pytest.mark.timeout(600)
+def test_a_rolling_restart(three: EmbeddedCluster, new_mirror: NewMirror) -> None:
+    """All brokers of both clusters are restarted, one after the other, under two producers and a run, which ends with 0."""
+    source = Source.filled(three)
+    mirror = patient(new_mirror(source, three))
+    with Writers(three, source.topic).writing():
+        run = mirror.start_run()
+        run.wait_until(lambda: bool(mirror.arrived(0)), "copying")
+        Operator(three).restart_one_by_one()
+        assert run.end() == 0, run.errors.read_text()[-2000:]
+    assert_equal(mirror)
+
+
+def kill(broker: Broker) -> Callable[[], object]:
+    """Kill it; what is returned starts it again."""
+    broker.kill()
+    return broker.start
+
+
+def elect(cluster: EmbeddedCluster) -> Callable[[], object]:
+    """Move leaders back; nothing is left to do."""
+    Operator(cluster).elect_preferred_leaders()
+    return lambda: None
+
+
+ELECTIONS: dict[str, Callable[[Mirror], Callable[[], object]]] = {
+    "the leader of the source is killed": lambda one: kill(Operator(one.source.cluster).leader(one.source.topic)),
+    "the leader of the destination is killed": lambda one: kill(Operator(one.destination).leader(one.topic)),
+    "the transaction coordinator is killed": lambda one: kill(
+        Operator(one.destination).coordinator(transactional_id(one.name, TopicPartition(one.source.topic, 0)))
+    ),
+    "leaders move back at the source": lambda one: elect(one.source.cluster),
+    "leaders move back at the destination": lambda one: elect(one.destination),
+}
+RESTARTS: dict[str, Callable[[Mirror], Callable[[], object]]] = {
+    "the source is restarted": lambda one: Operator(one.source.cluster).restart_one_by_one,
+    "the destination is restarted": lambda one: Operator(one.destination).restart_one_by_one,
+}
+
+
+def copy_through(mirror: Mirror, point: Point, what: str) -> None:
+    """Run a task, disturb its clusters while its first transaction is open, and expect it to end well all the same."""
+    task = mirror.start_task(f"{point}=SIGSTOP@1")
+    task.wait_until_stopped()
+    mend = (ELECTIONS | RESTARTS)[what](mirror)
+    task.send(signal.SIGCONT)
+    mend()
+    assert task.statuses() == ["done", "done"], f"{what} at {point}"
+    for cluster in (mirror.source.cluster, mirror.destination):
+        Operator(cluster).wait_until_in_sync()
+
+
+@pytest.mark.timeout(600)
+def test_elections_in_the_middle_of_a_transaction(three: EmbeddedCluster, new_mirror: NewMirror) -> None:
+    """A task whose open transaction sees leaders and the coordinator die, and leaders move back, copies on and ends well."""
+    source = Source.filled(three)
+    mirror = patient(new_mirror(source, three))
+    with Writers(three, source.topic).writing():
+        for point, what in zip(itertools.cycle(POINTS), ELECTIONS):
+            copy_through(mirror, point, what)
+    assert_equal(mirror)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seed", range(3))
+def test_many_disturbances(new_mirror: NewMirror, tmp_path: Path, seed: int) -> None:
+    """Two clusters of three brokers each: whatever happens to either in whatever order, nothing is lost, doubled or altered."""
+    chance = random.Random(seed)
+    with three_brokers(tmp_path / "source") as here, three_brokers(tmp_path / "destination") as there:
+        source = Source.filled(here)
+        mirror = patient(new_mirror(source, there))
+        with Writers(here, source.topic).writing():
+            for what in chance.choices([*ELECTIONS, *RESTARTS], k=LONG_ROUNDS):
+                copy_through(mirror, chance.choice(POINTS), what)
+        assert_equal(mirror)
