@@ -8,7 +8,7 @@ import dagster as dg
 from relay_pipelines.console.words import count, plural, seconds
 from relay_pipelines.driver import lag
 from relay_pipelines.driver.survey import Survey
-from relay_pipelines.errors import DataLossError
+from relay_pipelines.errors import RelayError
 from relay_pipelines.lanes import keys
 from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.plan.windows import data_loss, lag_records
@@ -27,7 +27,7 @@ class Lag:
 
     records: int
     oldest_seconds: float
-    held_back: Sequence[DataLossError]
+    held_back: Sequence[RelayError]
 
     def __str__(self) -> str:
         if not self.records:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from tenacity import (
@@ -33,7 +33,7 @@ from relay_pipelines.errors import (
 from relay_pipelines.model import Checkpoint, Cluster, Handling, LedgerEntry, TopicPartition
 from relay_pipelines.plan.nodes import Verdict
 from relay_pipelines.plan.topics import Target, TopicDecision, select, targets
-from relay_pipelines.plan.windows import Position
+from relay_pipelines.plan.windows import Position, loss
 from relay_pipelines.settings import Mirror
 from relay_pipelines.wire.admin import ConfigValue, sizes_on_disk, topic_configs
 from relay_pipelines.wire.cluster import ClusterClient, TopicMetadata
@@ -233,7 +233,10 @@ def _take(
             written = {one for topic in included for one in _written_to(renamed[topic], handling[topic])}
             existing = sorted(topic for topic in written if topic in at_destination.topics)
             keys = mirror.topics.config_keys
-            positions = Positions(source, at_destination, renamed, known, recorded, mirror).all()
+            positions = [
+                replace(one, elsewhere=reading.elsewhere(one, found)) if (found := loss(one)) else one
+                for one in Positions(source, at_destination, renamed, known, recorded, mirror).all()
+            ]
             undecided = starting.undecided(mirror.start, known, recorded, included)
             return Survey(
                 mirror=name,

@@ -13,6 +13,7 @@ from relay_pipelines.errors import (
     DataLossError,
     LogTruncatedError,
     RetentionPassedError,
+    SourceError,
     TopicRecreatedError,
 )
 from relay_pipelines.model import OffsetRange, TopicPartition, Window
@@ -37,6 +38,7 @@ class Position:
         truncated_at: where the log stopped being the one that was copied, by its leader epochs; None if it still is.
         copy_gone: what became of the destination topic that holds the copies; empty if it is still there.
         recorded: up to where it was copied by the ledger, of a topic-partition without a checkpoint; None if it never was.
+        elsewhere: which other node has the records that this one lacks, or may have them; empty if none does.
     """
 
     topic_partition: TopicPartition
@@ -47,6 +49,7 @@ class Position:
     truncated_at: int | None = None
     copy_gone: str = ""
     recorded: int | None = None
+    elsewhere: str = ""
 
     @property
     def begin(self) -> int:
@@ -71,6 +74,9 @@ class Loss:
     resume: int
 
 
+_AT_SOURCE = (RetentionPassedError, LogTruncatedError, TopicRecreatedError)
+
+
 @dataclass(frozen=True, slots=True)
 class WindowPlan:
     """What to copy, and what cannot be copied without losing or doubling records.
@@ -81,13 +87,13 @@ class WindowPlan:
     """
 
     windows: tuple[Window, ...]
-    data_losses: tuple[DataLossError, ...]
+    data_losses: tuple[DataLossError | SourceError, ...]
 
     def or_raise(self) -> tuple[Window, ...]:
         """The windows.
 
         Raises:
-            DataLossError: a guard holds a topic-partition back; the first one, the others are counted.
+            RelayError: a guard holds a topic-partition back; the first one, the others are counted.
         """
         if not self.data_losses:
             return self.windows
@@ -126,11 +132,22 @@ def lag_records(positions: Iterable[Position]) -> dict[TopicPartition, int]:
     return {topic_partition: len(one) for topic_partition, one in uncopied(positions).items()}
 
 
-def data_loss(position: Position) -> DataLossError | None:
-    """The guard that holds the topic-partition back, if one does."""
+def data_loss(position: Position) -> DataLossError | SourceError | None:
+    """The guard that holds the topic-partition back, if one does.
+
+    Nothing is lost while another node of the source has the records, or may have them: then it is a `SourceError`, and no
+    configuration accepts it.
+    """
     found = loss(position)
     if found is None:
         return None
+    if position.elsewhere and found.error in _AT_SOURCE:
+        return SourceError(
+            f"{found.what}, but {position.elsewhere}",
+            remedy="copy them with that node alone in source.nodes, or take it off source.nodes to do without them",
+            topic_partition=position.topic_partition,
+            offset=position.next_offset,
+        )
     return found.error(
         found.what,
         remedy=f"{found.remedy}; to go on from offset {found.resume} all the same, set on_data_loss: continue",
