@@ -8,7 +8,7 @@ import dagster as dg
 from relay_pipelines.console.words import count, open_since, open_transactions, plural, seconds
 from relay_pipelines.driver import lag
 from relay_pipelines.driver.survey import Survey
-from relay_pipelines.errors import DataLossError
+from relay_pipelines.errors import RelayError
 from relay_pipelines.lanes import keys
 from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.plan.windows import data_loss, lag_records
@@ -33,7 +33,7 @@ class Lag:
     open_records: int
     open_seconds: float
     opened: str
-    held_back: Sequence[DataLossError]
+    held_back: Sequence[RelayError]
 
     def __str__(self) -> str:
         waiting = f"{plural(self.records, 'record')} waiting, the oldest for {seconds(self.oldest_seconds)}"

@@ -28,7 +28,7 @@ def show(invocation: Invocation, names: Sequence[str], *, as_json: bool) -> int:
                 invocation.fail(error, name)
                 stored = Stored()
             states = upstream.probe(name, mirror, clock, stored.quarantined)
-            made = upstream.choice(mirror, states, stored.checkpoints)
+            made = upstream.choice(mirror, states, stored)
             found.append(documents.nodes(name, states, made))
             if not as_json:
                 tables.show(stdout(), tables.nodes(name, states, made))

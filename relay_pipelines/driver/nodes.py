@@ -5,16 +5,17 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from relay_pipelines.copy.checkpoint import Stored
 from relay_pipelines.copy.clock import Clock
 from relay_pipelines.errors import DivergedNodeError, RelayError, RetriableError, SourceError
-from relay_pipelines.model import Checkpoint, Cluster, TopicPartition
+from relay_pipelines.model import Checkpoint, Cluster, OffsetRange, TopicPartition
 from relay_pipelines.plan.nodes import Choice, NodeView, Verdict, choose, judge
 from relay_pipelines.plan.topics import select
+from relay_pipelines.plan.windows import Loss, Position
 from relay_pipelines.settings import Mirror
-from relay_pipelines.wire.cluster import LATEST, READ_COMMITTED, ClusterClient
+from relay_pipelines.wire.cluster import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,7 @@ class NodeState:
         error: why there is no answer, in one line; empty if there is one.
         quarantined: why it is not to be read; empty if it may be.
         refusal: the error, if asking again is of no use: it refuses us, or its certificates cannot be read.
+        low_watermarks: of the mirrored topic-partitions.
     """
 
     node: Cluster
@@ -35,11 +37,12 @@ class NodeState:
     error: str = ""
     quarantined: str = ""
     refusal: RelayError | None = None
+    low_watermarks: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     @property
     def view(self) -> NodeView:
         """What the choice is made from."""
-        return NodeView(self.node.name, self.end_offsets, self.error, self.quarantined)
+        return NodeView(self.node.name, self.end_offsets, self.error, self.quarantined, self.low_watermarks)
 
 
 def probe(name: str, mirror: Mirror, clock: Clock, quarantined: Mapping[str, str] | None = None) -> list[NodeState]:
@@ -61,18 +64,15 @@ def probe(name: str, mirror: Mirror, clock: Clock, quarantined: Mapping[str, str
     return [replace(one, quarantined=(quarantined or {}).get(one.node.name, "")) for one in states]
 
 
-def choice(
-    mirror: Mirror, states: Sequence[NodeState], checkpoints: Mapping[TopicPartition, Checkpoint], retry: int = 0
-) -> Choice:
+def choice(mirror: Mirror, states: Sequence[NodeState], stored: Stored, retry: int = 0) -> Choice:
     """Choose the node to read: the one that was read last while it is healthy, else another.
 
     Args:
         retry: each begins with another node, whatever was read last.
     """
     health = mirror.source.health
-    copied = {at: one.next_offset for at, one in checkpoints.items()}
-    verdicts = judge([one.view for one in states], copied, health.lag_threshold)
-    last = _read_last(checkpoints)
+    verdicts = judge([one.view for one in states], stored.next_offsets, health.lag_threshold)
+    last = _read_last(stored.checkpoints)
     first = secrets.randbelow(len(states)) if health.randomize_initial and last is None else 0
     return choose(verdicts, None if retry else last, health.failback, first + retry)
 
@@ -84,6 +84,7 @@ class Reading:
     Args:
         left: the node that was read before, if this is another one.
         verdicts: on every node that was asked.
+        unread: what the nodes said that are not read, without those in quarantine.
     """
 
     node: Cluster
@@ -91,6 +92,15 @@ class Reading:
     others: tuple[Cluster, ...] = ()
     left: str = ""
     verdicts: tuple[Verdict, ...] = ()
+    unread: tuple[NodeView, ...] = ()
+
+    def elsewhere(self, position: Position, found: Loss) -> str:
+        """Say where records may be that this node has lost; empty if all other nodes have answered and none has them."""
+        lost = OffsetRange(position.topic_partition, position.begin, found.resume)
+        for one in self.unread:
+            if one.holds_some(lost) if lost else one.holds(lost.topic_partition, lost.start):
+                return f"node {one.name} has them"
+        return next((f"node {one.name} does not answer: {one.error}" for one in self.unread if one.end_offsets is None), "")
 
 
 def to_read(name: str, mirror: Mirror, stored: Stored, clock: Clock, retry: int = 0) -> Reading:
@@ -104,7 +114,7 @@ def to_read(name: str, mirror: Mirror, stored: Stored, clock: Clock, retry: int 
     if len(mirror.nodes) == 1:
         return Reading(mirror.nodes[0], "the only one")
     states = probe(name, mirror, clock, stored.quarantined)
-    made = choice(mirror, states, stored.checkpoints, retry)
+    made = choice(mirror, states, stored, retry)
     last = _read_last(stored.checkpoints)
     for index, node in enumerate(mirror.nodes):
         if node.name == made.name:
@@ -116,18 +126,19 @@ def to_read(name: str, mirror: Mirror, stored: Stored, clock: Clock, retry: int 
                 tuple(one for one in others if one.name not in stored.quarantined),
                 last if last not in {None, node.name} else "",
                 tuple(made.verdicts),
+                tuple(one.view for one in states if one.node != node and not one.quarantined),
             )
     readable = [one for one in states if not one.quarantined]
     if not readable:
         raise DivergedNodeError(
             f"no node of the source can be read: {made.why}", remedy="rebuild one of them, then `relay nodes --clear NODE`"
         )
-    if all(one.end_offsets is not None for one in readable):
-        # all answer and none has what was copied: that is for the guards, which say what was lost
-        return Reading(readable[0].node, made.why, verdicts=tuple(made.verdicts))
     refusals = [one.refusal for one in readable if one.refusal]
     kind = type(refusals[0]) if len(refusals) == len(readable) else SourceError
-    raise kind(f"no node of the source can be read: {made.why}", remedy="see `relay nodes`")
+    remedy = "see `relay nodes`"
+    if any(one.lacking for one in made.verdicts):
+        remedy = f"start the nodes that do not answer, or take them off source.nodes to do without what they alone have; {remedy}"
+    raise kind(f"no node of the source can be read: {made.why}", remedy=remedy)
 
 
 def _read_last(checkpoints: Mapping[TopicPartition, Checkpoint]) -> str | None:
@@ -142,8 +153,9 @@ def _probe(name: str, mirror: Mirror, node: Cluster, clock: Clock) -> NodeState:
             topics = client.metadata().topics
             chosen = [one.topic for one in select(topics, mirror.topics.allow, mirror.topics.deny) if one.included]
             wanted = [one for topic in chosen for one in topics[topic].topic_partitions]
+            low = client.list_offsets(wanted, EARLIEST, READ_COMMITTED)
             ends = client.list_offsets(wanted, LATEST, READ_COMMITTED)
     except RelayError as error:
         refusal = None if isinstance(error, RetriableError) else error
         return NodeState(node, None, (clock.monotonic() - began) * 1000, str(error), refusal=refusal)
-    return NodeState(node, ends, (clock.monotonic() - began) * 1000)
+    return NodeState(node, ends, (clock.monotonic() - began) * 1000, low_watermarks=low)

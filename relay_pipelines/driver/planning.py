@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from relay_pipelines.copy import checkpoint
 from relay_pipelines.driver.survey import Survey
 from relay_pipelines.driver.topics import limits
-from relay_pipelines.errors import DataLossError
+from relay_pipelines.errors import DataLossError, SourceError
 from relay_pipelines.model import CopyRange, Handling, NodeIdentity, OffsetRange, TopicPartition, Window
 from relay_pipelines.plan.frozen import FrozenWindow
 from relay_pipelines.plan.packing import copy_seconds
@@ -27,7 +27,7 @@ class RunPlan:
 
     survey: Survey
     windows: Sequence[Window]
-    data_losses: Sequence[DataLossError]
+    data_losses: Sequence[DataLossError | SourceError]
     sizes_bytes: Mapping[TopicPartition, int]
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from relay_pipelines.copy import checkpoint as checkpoints
@@ -23,7 +23,7 @@ from relay_pipelines.errors import (
 from relay_pipelines.model import Checkpoint, Cluster, Handling, LedgerEntry, TopicPartition
 from relay_pipelines.plan.nodes import Verdict
 from relay_pipelines.plan.topics import Target, TopicDecision, literal_names, select, targets
-from relay_pipelines.plan.windows import Position
+from relay_pipelines.plan.windows import Position, loss
 from relay_pipelines.settings import Mirror
 from relay_pipelines.wire.admin import ConfigValue, sizes_on_disk, topic_configs
 from relay_pipelines.wire.cluster import LATEST, READ_UNCOMMITTED, ClusterClient, TopicMetadata
@@ -222,7 +222,10 @@ def _take(
             gone = {} if only_topic else _deleted(mirror, known, at_source.topics, belongs)
             absent = [] if only_topic else _absent(mirror, at_source.topics, belongs)
             keys = mirror.topics.config_keys
-            positions = Positions(source, at_destination, renamed, known, recorded, mirror).all()
+            positions = [
+                replace(one, elsewhere=reading.elsewhere(one, found)) if (found := loss(one)) else one
+                for one in Positions(source, at_destination, renamed, known, recorded, mirror).all()
+            ]
             undecided = starting.undecided(mirror.start, known, recorded, included)
             return Survey(
                 mirror=name,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from relay_pipelines.model import TopicPartition
+from relay_pipelines.model import OffsetRange, TopicPartition
 
 
 class Failback(StrEnum):
@@ -24,12 +24,24 @@ class NodeView:
         end_offsets: of the mirrored topic-partitions; None if it did not answer.
         error: why it did not.
         quarantined: why it is not to be read, whatever it answers; empty if it may be.
+        low_watermarks: of the same topic-partitions.
     """
 
     name: str
     end_offsets: Mapping[TopicPartition, int] | None = None
     error: str = ""
     quarantined: str = ""
+    low_watermarks: Mapping[TopicPartition, int] = field(default_factory=dict)
+
+    def holds(self, at: TopicPartition, next_offset: int) -> bool:
+        """Whether a copy can go on from this offset without a gap."""
+        end = (self.end_offsets or {}).get(at, -1)
+        return self.low_watermarks.get(at, 0) <= next_offset <= end
+
+    def holds_some(self, lost: OffsetRange) -> bool:
+        """Whether it has any of these offsets."""
+        end = (self.end_offsets or {}).get(lost.topic_partition, -1)
+        return self.low_watermarks.get(lost.topic_partition, 0) < lost.end and end > lost.start
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +54,7 @@ class Verdict:
         behind: records that the most advanced eligible nodes have and it has not; 0 if it is not eligible.
         why: in words, what is wrong; empty if it is healthy.
         quarantined: whether it is known to hold other records than were copied.
+        lacking: of how many topic-partitions it lacks records that another node has; 0 if it did not answer.
     """
 
     name: str
@@ -50,6 +63,7 @@ class Verdict:
     behind: int = 0
     why: str = ""
     quarantined: bool = False
+    lacking: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,20 +82,24 @@ def judge(views: Sequence[NodeView], copied: Mapping[TopicPartition, int], lag_t
     make the others look late.
 
     Args:
-        copied: the checkpoints' next offsets: a node that ends before one of them has lost data, or never had it.
+        copied: the next offsets to copy: a node that ends before one of them, or begins after it, has lost data or never had it.
         lag_threshold: how many records a healthy node may be behind; None for any number.
     """
-    # what no node has any more is not theirs to answer for: the guards of the plan see to it
-    held = {at for one in views for at in one.end_offsets or {}}
-    expected = {at: next_offset for at, next_offset in copied.items() if at in held}
-    reasons = {one.name: _ineligible(one, expected) for one in views}
+    readable = [one for one in views if not one.quarantined]
+    answered = [one for one in readable if one.end_offsets is not None]
+    expected = {at: reached for at, offset in copied.items() if (reached := _reachable(at, offset, readable)) is not None}
+    lacking = {one.name: _lacking(one, expected) for one in answered}
+    reasons = {one.name: _ineligible(one, lacking.get(one.name, [])) for one in views}
     ends = {one.name: one.end_offsets or {} for one in views if not reasons[one.name]}
     most: dict[TopicPartition, int] = {}
     for offsets in ends.values():
         for at, end in offsets.items():
             most[at] = max(end, most.get(at, 0))
     found = [_verdict(one.name, reasons[one.name], ends.get(one.name, {}), most, lag_threshold) for one in views]
-    return [replace(verdict, quarantined=bool(one.quarantined)) for verdict, one in zip(found, views, strict=True)]
+    return [
+        replace(verdict, quarantined=bool(one.quarantined), lacking=len(lacking.get(one.name, [])))
+        for verdict, one in zip(found, views, strict=True)
+    ]
 
 
 def choose(verdicts: Sequence[Verdict], current: str | None, failback: Failback, first: int = 0) -> Choice:
@@ -108,21 +126,45 @@ def choose(verdicts: Sequence[Verdict], current: str | None, failback: Failback,
     eligible = sorted((one for one in turn if one.eligible), key=lambda one: one.behind)
     if eligible:
         return Choice(eligible[0].name, "all are too far behind some other; this one least", verdicts)
+    if all(one.quarantined or one.lacking for one in turn):
+        incomplete = sorted((one for one in turn if one.lacking), key=lambda one: (one.lacking, one.name != current))
+        if incomplete:
+            return Choice(incomplete[0].name, f"no node has all records, this one has most; {incomplete[0].why}", verdicts)
     return Choice(None, "; ".join(f"{one.name}: {one.why}" for one in verdicts), verdicts)
 
 
-def _ineligible(view: NodeView, copied: Mapping[TopicPartition, int]) -> str:
+def _reachable(at: TopicPartition, next_offset: int, readable: Sequence[NodeView]) -> int | None:
+    """Where a copy can go on at the best node; None if at none, which the guards of the plan see to."""
+    present = [one for one in readable if at in (one.end_offsets or {})]
+    # as long as one does not answer, nobody knows what it has
+    if present and (any(one.end_offsets is None for one in readable) or any(one.holds(at, next_offset) for one in present)):
+        return next_offset
+    lows = [low for one in present if (low := one.low_watermarks.get(at, 0)) > next_offset]
+    return min(lows, default=None)
+
+
+def _ineligible(view: NodeView, lacking: Sequence[str]) -> str:
     if view.quarantined:
         return f"quarantined: {view.quarantined}"
     if view.end_offsets is None:
         return view.error or "it does not answer"
+    if len(lacking) > 1:
+        return f"{lacking[0]} (and {len(lacking) - 1} more topic-partitions)"
+    return next(iter(lacking), "")
+
+
+def _lacking(view: NodeView, copied: Mapping[TopicPartition, int]) -> list[str]:
+    """In words, one line per topic-partition from which a copy cannot go on at this node."""
+    found = []
     for at, next_offset in sorted(copied.items()):
-        end = view.end_offsets.get(at)
+        end, low = (view.end_offsets or {}).get(at), view.low_watermarks.get(at, 0)
         if end is None:
-            return f"it has no {at}, which was copied up to {next_offset}"
-        if end < next_offset:
-            return f"{at} ends at {end} there, and was copied up to {next_offset}: it has lost records, or never had them"
-    return ""
+            found.append(f"it has no {at}, which was copied up to {next_offset}")
+        elif end < next_offset:
+            found.append(f"{at} ends at {end} there, and was copied up to {next_offset}: it has lost records, or never had them")
+        elif low > next_offset:
+            found.append(f"{at} begins at {low} there, and the copy goes on at {next_offset}: retention took what is between")
+    return found
 
 
 def _verdict(

@@ -45,7 +45,7 @@ def pack(ranges: Sequence[CopyRange], slots: int, size_bytes: _Sizes | None = No
     5. With a bound on all tasks, `most`, nothing has a task of its own.
 
     Args:
-        ranges: what to copy; zero-length ranges count, they write a first checkpoint.
+        ranges: what to copy.
         slots: how many tasks run at once.
         size_bytes: estimated bytes of a range by its source topic-partition, where they are known.
         most: how many tasks there may be; 0 for any number.

@@ -13,6 +13,7 @@ from relay_pipelines.errors import (
     DataLossError,
     LogTruncatedError,
     RetentionPassedError,
+    SourceError,
     TopicRecreatedError,
 )
 from relay_pipelines.model import OffsetRange, TopicPartition, Window
@@ -39,6 +40,7 @@ class Position:
         recorded: up to where it was copied by the ledger, of a topic-partition without a checkpoint; None if it never was.
         high_watermark: the end of what every replica has; what lies between it and `end_offset` waits for a transaction to end.
         open_since_ms: when the first record of that transaction was written; None if no transaction is open, or if unknown.
+        elsewhere: which other node has the records that this one lacks, or may have them; empty if none does.
     """
 
     topic_partition: TopicPartition
@@ -51,6 +53,7 @@ class Position:
     recorded: int | None = None
     high_watermark: int = -1
     open_since_ms: int | None = None
+    elsewhere: str = ""
 
     @property
     def open_transaction(self) -> OffsetRange:
@@ -80,6 +83,9 @@ class Loss:
     resume: int
 
 
+_AT_SOURCE = (RetentionPassedError, LogTruncatedError, TopicRecreatedError)
+
+
 @dataclass(frozen=True, slots=True)
 class WindowPlan:
     """What to copy, and what cannot be copied without losing or doubling records.
@@ -90,13 +96,13 @@ class WindowPlan:
     """
 
     windows: tuple[Window, ...]
-    data_losses: tuple[DataLossError, ...]
+    data_losses: tuple[DataLossError | SourceError, ...]
 
     def or_raise(self) -> tuple[Window, ...]:
         """The windows.
 
         Raises:
-            DataLossError: a guard holds a topic-partition back; the first one, the others are counted.
+            RelayError: a guard holds a topic-partition back; the first one, the others are counted.
         """
         if not self.data_losses:
             return self.windows
@@ -135,11 +141,22 @@ def lag_records(positions: Iterable[Position]) -> dict[TopicPartition, int]:
     return {topic_partition: len(one) for topic_partition, one in uncopied(positions).items()}
 
 
-def data_loss(position: Position) -> DataLossError | None:
-    """The guard that holds the topic-partition back, if one does."""
+def data_loss(position: Position) -> DataLossError | SourceError | None:
+    """The guard that holds the topic-partition back, if one does.
+
+    Nothing is lost while another node of the source has the records, or may have them: then it is a `SourceError`, and no
+    configuration accepts it.
+    """
     found = loss(position)
     if found is None:
         return None
+    if position.elsewhere and found.error in _AT_SOURCE:
+        return SourceError(
+            f"{found.what}, but {position.elsewhere}",
+            remedy="copy them with that node alone in source.nodes, or take it off source.nodes to do without them",
+            topic_partition=position.topic_partition,
+            offset=position.next_offset,
+        )
     return found.error(
         found.what,
         remedy=f"{found.remedy}; to go on from offset {found.resume} all the same, set on_data_loss: continue",

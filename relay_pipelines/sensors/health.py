@@ -33,7 +33,7 @@ def build(name: str, mirror: Mirror) -> dg.SensorDefinition:
         except RelayError as error:  # the nodes can be judged all the same, by what they say of each other
             stored, unknown = Stored(), f"; what was copied is not known: {error}"
         states = nodes.probe(name, settings, kafka.clock, stored.quarantined)
-        verdicts = nodes.choice(settings, states, stored.checkpoints).verdicts
+        verdicts = nodes.choice(settings, states, stored).verdicts
         said = json.loads(context.cursor or "{}")
         again = now - said.get("at", 0.0) > _SAID_AGAIN_SECONDS
         pairs = list(zip(states, verdicts, strict=True))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from relay_pipelines.copy.checkpoint import Stored
 from relay_pipelines.copy.clock import SystemClock
 from relay_pipelines.driver import dates, lag, nodes, survey
 from relay_pipelines.driver.survey import Survey
@@ -158,14 +159,14 @@ class TestNodes:
         assert "\n" not in down.error
         assert (serving.error, sum((serving.end_offsets or {}).values())) == ("", 4)
         assert serving.latency_ms > 0
-        made = nodes.choice(question.mirror(DOWN, question.serving), [down, serving], {})
+        made = nodes.choice(question.mirror(DOWN, question.serving), [down, serving], Stored())
         assert (made.name, [one.healthy for one in made.verdicts]) == ("n1", [False, True])
 
     def test_all_nodes_down(self, question: Question) -> None:
         """Nothing is raised: the verdict is what was asked for."""
         states = nodes.probe("q", question.mirror(DOWN, DOWN), CLOCK)
         assert [bool(one.error) for one in states] == [True, True]
-        made = nodes.choice(question.mirror(DOWN, DOWN), states, {})
+        made = nodes.choice(question.mirror(DOWN, DOWN), states, Stored())
         assert made.name is None
         assert made.why.count("cannot be reached") == 2
 

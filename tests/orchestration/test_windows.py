@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime as dt
 import re
 import signal
 import time
@@ -22,7 +21,7 @@ from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.lanes import keys
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.sensors.attempts import PARTITION
-from tests.independent import Record, configure, create, delete, delete_before, put, records_of, transactional, until, write
+from tests.independent import CREATE_TIME, Record, configure, create, delete, delete_before, put, transactional, until, write
 from tests.orchestration.stage import Stage, checks, failure
 from tests.trap import Trap
 
@@ -495,11 +494,10 @@ def test_by_date(stage: Stage, topics: list[str]) -> None:
 
 def test_a_mirror_that_begins_by_date(stage: Stage, topics: list[str]) -> None:
     """Of a mirror that has copied nothing, the span's beginning is the start: what is older is never copied."""
-    stage.fill(topics[0], ["later"])
-    (last,) = [one for one in records_of(stage.source.cluster(), TopicPartition(topics[0], 0)) if one.value == b"later"]
-    moment = dt.datetime.fromtimestamp(last.timestamp[1] / 1000, dt.UTC).isoformat()
+    noon_ms = 1_767_268_800_000  # 2026-01-01T12:00:00Z
+    write(stage.source.cluster(), TopicPartition(topics[0], 0), [Record(None, b"later", timestamp=(CREATE_TIME, noon_ms))])
 
-    assert stage.job("backfill_by_date", {"mirror": stage.name, "from": moment}).success
+    assert stage.job("backfill_by_date", {"mirror": stage.name, "from": "2026-01-01"}).success
 
     (key,) = stage.instance.get_dynamic_partitions(keys.partitions(stage.name, "main"))
     stage.fill(topics[0], ["new"])

@@ -20,6 +20,11 @@ def down(name: str) -> NodeView:
     return NodeView(name, None, f"{name} cannot be reached")
 
 
+def kept(name: str, low_a: int, low_b: int = 0) -> NodeView:
+    """A node of which retention has taken the beginning."""
+    return NodeView(name, {A: 10, B: 10}, low_watermarks={A: low_a, B: low_b})
+
+
 JUDGED = [
     ("all level", [view("x", 10), view("y", 10)], {}, 0, [(True, True, 0), (True, True, 0)]),
     ("one behind within the threshold", [view("x", 10), view("y", 7)], {}, 3, [(True, True, 0), (True, True, 3)]),
@@ -47,6 +52,23 @@ JUDGED = [
         [(False, False, 0), (True, True, 0)],
     ),
     ("came back empty", [view("x", 0), view("y", 10)], {A: 5}, None, [(False, False, 0), (True, True, 0)]),
+    (
+        "retention passed it here alone",
+        [kept("x", 6), kept("y", 5)],
+        {A: 5},
+        0,
+        [(False, False, 0), (True, True, 0)],
+    ),
+    ("retention passed it everywhere: that is for the guards", [kept("x", 6), kept("y", 6)], {A: 5}, 0, [(True, True, 0)] * 2),
+    (
+        "passed it everywhere, here further: what is left is not given up as well",
+        [kept("x", 8), kept("y", 6)],
+        {A: 5},
+        0,
+        [(False, False, 0), (True, True, 0)],
+    ),
+    ("... while another one does not answer", [kept("x", 6), down("y")], {A: 5}, 0, [(False, False, 0)] * 2),
+    ("each lacks something", [kept("x", 6), kept("y", 0, 6)], {A: 5, B: 5}, 0, [(False, False, 0)] * 2),
     (
         "ends where the copy is: nothing to copy, and eligible",
         [view("x", 5), view("y", 5)],
@@ -118,6 +140,20 @@ CHOSEN = [
 def test_chosen(verdicts, current, failback, first, expected):
     """The node that is read next."""
     assert choose(verdicts, current, failback, first).name == expected
+
+
+LACKING = [
+    ("the one that lacks the fewest", [kept("x", 6, 6), kept("y", 6, 0), kept("z", 0, 6)], "x", "y"),
+    ("the current one, if others lack as many", [kept("x", 6), kept("y", 0, 6)], "x", "x"),
+    ("none while one of them does not answer", [kept("x", 6), kept("y", 0, 6), down("z")], "x", None),
+    ("one in quarantine is not asked", [kept("x", 6), kept("y", 0, 6), view("z", 10, 10, quarantined="diverged")], "y", "y"),
+]
+
+
+@pytest.mark.parametrize(("views", "current", "expected"), [case[1:] for case in LACKING], ids=[case[0] for case in LACKING])
+def test_no_node_has_everything(views, current, expected):
+    """Read what most of it is in, if all have answered."""
+    assert choose(judge(views, {A: 5, B: 5}, None), current, NEVER).name == expected
 
 
 def test_nobody_is_told_with_every_nodes_own_reason():

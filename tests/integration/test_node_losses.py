@@ -1,0 +1,173 @@
+"""A loss is one only if no node of the source has the records: nothing is given up that another node still holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from relay_pipelines.copy.clock import SystemClock
+from relay_pipelines.copy.task import copy_ranges
+from relay_pipelines.driver import decisions, planning, survey
+from relay_pipelines.driver.survey import Survey
+from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.errors import RetentionPassedError, SourceError
+from relay_pipelines.model import Cluster, CopyJob, TopicPartition
+from relay_pipelines.settings import Mirror
+from tests.copying import KEPT, ensure_homes, numbered, settled_end
+from tests.independent import create, delete_before, records_of, until, write
+
+CLOCK = SystemClock()
+DOWN = "127.0.0.1:1"
+COPIED, WRITTEN = 10, 30
+
+
+@dataclass
+class Pair:
+    """Two identical nodes with two topic-partitions, of which the first ten records were copied, from node `a`."""
+
+    a: Cluster
+    b: Cluster
+    destination: Cluster
+    topic: str
+
+    def __post_init__(self) -> None:
+        for cluster in (self.a, self.b):
+            create(cluster, self.topic, 2, KEPT)
+        create(self.destination, f"pair.{self.topic}", 2, KEPT)
+        ensure_homes(self.destination)
+        self.write(0, COPIED)
+        assert self.copy(self.survey("fail")) == {0: (0, COPIED), 1: (0, COPIED)}
+        self.write(COPIED, WRITTEN - COPIED)
+
+    def write(self, first: int, count: int) -> None:
+        for cluster in (self.a, self.b):
+            for partition in range(2):
+                write(cluster, TopicPartition(self.topic, partition), numbered(count, first=first))
+
+    def retention(self, node: str, partition: int, offset: int) -> None:
+        """Take the records before an offset from a node."""
+        delete_before(self.a if node == "a" else self.b, TopicPartition(self.topic, partition), offset)
+
+    def survey(self, on_data_loss: str, *, down: str = "") -> Survey:
+        """Survey for a copy; one of the nodes may be down."""
+        servers = {"a": self.a.bootstrap_servers[0], "b": self.b.bootstrap_servers[0], down: DOWN}
+        mirror = Mirror.model_validate(
+            {
+                "source": {
+                    "nodes": [{"name": name, "bootstrap_servers": servers[name]} for name in "ab"],
+                    "health": {"request_timeout": "10s", "max_retries": 0},
+                },
+                "destination": {"bootstrap_servers": self.destination.bootstrap_servers[0]},
+                "topics": {"allow": [self.topic], "rename": "pair.{topic}"},
+                "on_data_loss": on_data_loss,
+            }
+        )
+        take = lambda: survey.take(f"pair-{self.topic[-8:]}", mirror, CLOCK)  # noqa: E731  # asked again after a decision
+        return decisions.survey_to_copy(take, mirror, CLOCK)
+
+    def copy(self, taken: Survey) -> dict[int, tuple[int, int]]:
+        """Copy what is new; start and end by partition."""
+        ranges = planning.plan(taken).ranges
+        outcomes = list(copy_ranges(CopyJob(taken.mirror, "run", taken.node, self.destination), ranges))
+        assert [one.error for one in outcomes] == [""] * len(outcomes)
+        ends = {one.source.topic_partition: one.source.end for one in ranges}
+        until(lambda: ends.items() <= self._reached().items(), "the checkpoints")
+        return {one.source.topic_partition.partition: (one.source.start, one.source.end) for one in ranges}
+
+    def _reached(self) -> dict[TopicPartition, int]:
+        return {at: one.next_offset for at, one in self.survey("fail").checkpoints.items()}
+
+    def arrived(self, partition: int) -> list[bytes | None]:
+        at = TopicPartition(f"pair.{self.topic}", partition)
+        settled_end(self.destination, at)
+        return [one.value for one in records_of(self.destination, at)]
+
+    def written(self, lost: range = range(0)) -> list[bytes | None]:
+        """What each topic-partition got, without what was lost."""
+        return [one.value for number, one in enumerate(numbered(WRITTEN)) if number not in lost]
+
+
+@pytest.fixture(scope="module")
+def second_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
+    cluster = EmbeddedCluster("second", folder=tmp_path_factory.mktemp("second"))
+    cluster.start()
+    yield cluster
+    cluster.discard()
+
+
+@pytest.fixture
+def pair(
+    source_cluster: EmbeddedCluster, second_node: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+) -> Pair:
+    return Pair(source_cluster.cluster(), second_node.cluster(), destination_cluster.cluster(), topic_name)
+
+
+@pytest.mark.parametrize("on_data_loss", ["fail", "continue"])
+def test_another_node_has_the_records(pair: Pair, on_data_loss: str) -> None:
+    """The node that retention has passed on is left for the one that has everything; nothing is given up, no guard is raised."""
+    pair.retention("a", 0, 25)
+    taken = pair.survey(on_data_loss)
+    assert (taken.node.name, taken.accepted, planning.plan(taken).data_losses) == ("b", (), ())
+    at = TopicPartition(pair.topic, 0)
+    assert f"a: {at} begins at 25 there, and the copy goes on at 10: retention took what is between" in taken.node_why
+    assert pair.copy(taken) == {0: (10, 30), 1: (10, 30)}
+    assert [pair.arrived(0), pair.arrived(1)] == [pair.written()] * 2
+
+
+@pytest.mark.parametrize("on_data_loss", ["fail", "continue"])
+def test_a_node_that_does_not_answer_may_have_them(pair: Pair, on_data_loss: str) -> None:
+    """One line says who does not answer and what would be lost; once the node is back, nothing was."""
+    pair.retention("a", 0, 25)
+    with pytest.raises(SourceError) as caught:
+        pair.survey(on_data_loss, down="b")
+    assert (caught.value.exit_code, "\n" in str(caught.value)) == (1, False)
+    assert f"a: {pair.topic}-0 begins at 25 there, and the copy goes on at 10" in str(caught.value)
+    assert f"; b: b broker {DOWN} cannot be reached" in str(caught.value)
+    assert "start the nodes that do not answer, or take them off source.nodes" in str(caught.value)
+
+    pair.copy(pair.survey(on_data_loss))
+    assert [pair.arrived(0), pair.arrived(1)] == [pair.written()] * 2
+
+
+def test_a_node_that_does_not_answer_and_is_not_needed(pair: Pair) -> None:
+    """While the node that has everything answers, the other one may be down."""
+    pair.retention("a", 0, 25)
+    taken = pair.survey("continue", down="a")
+    assert (taken.node.name, taken.accepted) == ("b", ())
+    assert pair.copy(taken) == {0: (10, 30), 1: (10, 30)}
+
+
+def test_no_node_has_them(pair: Pair) -> None:
+    """All answer and none has the next record: that is a loss, and no more is given up than is gone everywhere."""
+    pair.retention("a", 0, 25)
+    pair.retention("b", 0, 20)
+
+    held = planning.plan(pair.survey("fail"))
+    (loss,) = held.data_losses
+    assert (type(loss), loss.exit_code) == (RetentionPassedError, 3)
+    assert "retention took the offsets [10, 20) before they were copied" in str(loss)
+
+    taken = pair.survey("continue")
+    assert [type(one) for one in taken.accepted] == [RetentionPassedError]
+    assert pair.copy(taken) == {0: (20, 30), 1: (10, 30)}
+    assert [pair.arrived(0), pair.arrived(1)] == [pair.written(range(10, 20)), pair.written()]
+
+
+def test_each_node_lacks_something_else(pair: Pair) -> None:
+    """What the chosen node lacks is held back, with the name of the other node, and never accepted; the rest is copied."""
+    pair.retention("a", 0, 25)
+    pair.retention("b", 1, 20)
+
+    taken = pair.survey("continue")
+
+    assert (taken.node.name, taken.accepted) == ("a", ())
+    (held,) = planning.plan(taken).data_losses
+    assert (type(held), held.exit_code, held.topic_partition) == (SourceError, 1, TopicPartition(pair.topic, 0))
+    assert "retention took the offsets [10, 25) before they were copied, but node b has them; copy them with" in str(held)
+    assert pair.copy(taken) == {1: (10, 30)}
+    taken = pair.survey("continue")
+    assert (taken.node.name, taken.accepted) == ("b", ()), "by now it lacks nothing"
+    assert pair.copy(taken) == {0: (10, 30)}
+    assert [pair.arrived(0), pair.arrived(1)] == [pair.written()] * 2
