@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from kafka.protocol.admin import DescribeTransactionsRequest
 
 from relay_pipelines.copy import transaction
 from relay_pipelines.copy.clock import SystemClock
@@ -16,6 +17,7 @@ from relay_pipelines.errors import DestinationError
 from relay_pipelines.model import Status
 from relay_pipelines.wire.cluster import ClusterClient
 from tests.copying import Mirror, numbered
+from tests.independent import until
 
 
 @pytest.fixture
@@ -83,3 +85,42 @@ def test_four_tasks_at_once_on_the_same_range(mirror: Mirror) -> None:
     assert {outcome.status for outcome in outcomes} <= {Status.DONE, Status.FENCED}
     mirror.copy()
     mirror.assert_equal()
+
+
+def test_an_expired_producer_id_is_not_taken_back(
+    source_cluster: EmbeddedCluster, tmp_path_factory: pytest.TempPathFactory, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator forgets an id that was idle for too long; by then it may be another task's, so the old one stops."""
+    settings = {
+        "transactional.id.expiration.ms": 3_000,
+        "transaction.remove.expired.transaction.cleanup.interval.ms": 500,
+    }
+    with EmbeddedCluster("forgetful", folder=tmp_path_factory.mktemp("forgetful"), config=settings) as forgetful:
+        mirror = Mirror(source_cluster.cluster(), forgetful.cluster(), topic_name).with_options(chunk_bytes=1)
+        mirror.write(numbered(10, 10_000), numbered(10, 10_000, 10))
+        name = transactional_id(mirror.name, mirror.at)
+        idled = False
+
+        def reach(reached: Point) -> None:
+            nonlocal idled
+            if reached is Point.AFTER_END_TXN and not idled:
+                idled = True
+                until(lambda: not known(mirror, name), "the coordinator forgets the id")
+                raise DestinationError("the connection is lost")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(transaction, "reach", reach)
+            outcome = mirror.try_copy()
+        assert (outcome.status, outcome.error_kind) == (Status.FENCED, "FencedError")
+        mirror.known = (mirror.checkpoint(), 0)
+        mirror.copy()
+        mirror.assert_equal()
+
+
+def known(mirror: Mirror, transactional_id: str) -> bool:
+    """Whether the coordinator knows a transactional id."""
+    with ClusterClient(mirror.destination, DestinationError) as client:
+        coordinator = client.coordinator(transactional_id)
+        request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
+        (found,) = client.call(coordinator, request, 0).transaction_states
+        return found.error_code == 0

@@ -132,3 +132,16 @@ def test_a_topic_that_is_gone(pair: tuple[Mirror, Mirror], way: Way) -> None:
     assert (failed.status, failed.error_kind) == (Status.FAILED, "LogTruncatedError")
     assert (done.status, done.records) == (Status.DONE, 3000)
     b.assert_equal()
+
+
+def test_a_predicate_decides_on_all_that_is_copied(pair: tuple[Mirror, Mirror]) -> None:
+    """The checkpoint lies before the first offset that Spark decided on: nothing is dropped, and the driver plans again."""
+    a, _ = pair
+    a.copy(end=100)
+    (outcome,) = copy_as_kept(a.job, [a.range(start=150)], SystemClock())
+    assert (outcome.status, outcome.error_kind, outcome.records) == (Status.FAILED, "DestinationError", 0)
+    assert "the checkpoint has moved back to 100 since Spark was asked which records to copy" in outcome.error
+    a.known = (a.checkpoint(), 0)
+    (outcome,) = copy_as_kept(a.job, [a.range(start=150)], SystemClock())
+    assert (outcome.error, outcome.skipped) == ("", {})
+    a.assert_equal()

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 
+import pyarrow as pa
 import pytest
 from kafka.protocol.admin import AlterClientQuotasRequest as Request
 
 from relay_pipelines.copy import transaction
+from relay_pipelines.copy.clock import SystemClock
 from relay_pipelines.copy.faults import Point
-from relay_pipelines.copy.task import copy_ranges
+from relay_pipelines.copy.row_reader import ALWAYS, read_rows
+from relay_pipelines.copy.task import copy_kept, copy_ranges, copy_rows
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import DestinationError
 from relay_pipelines.model import Cluster, Status
 from relay_pipelines.wire.cluster import ClusterClient
-from tests.copying import Mirror, numbered
+from tests.copying import Mirror, end_of, numbered
+from tests.independent import until
 
 SLOW = 32 << 10
 
@@ -83,5 +88,27 @@ def test_a_timed_out_transaction_is_no_takeover(mirror: Mirror, monkeypatch: pyt
     (outcome,) = copy_ranges(mirror.job, [mirror.range()])
     assert (outcome.status, outcome.error, outcome.records) == (Status.DONE, "", 480)
     assert stopped
+    mirror.assert_equal()
+    mirror.assert_ledger_closes()
+
+
+@pytest.mark.parametrize("columns", [("offset",), ALWAYS], ids=["where alone", "rows"])
+def test_rows_that_come_slowly(mirror: Mirror, columns: tuple[str, ...]) -> None:
+    """No transaction waits for Spark: what was handed on is committed before more comes."""
+    mirror.with_options(fetch_max_bytes=60_000, coalesce_below_bytes=0, coalesce_to_bytes=30_000)
+    mirror.with_options(chunk_ms=60_000, transaction_timeout_ms=60_000)
+    ranges = [mirror.range()]
+
+    def slow() -> Iterator[pa.RecordBatch]:
+        rows = list(read_rows(mirror.job, ranges, [0], columns, SystemClock()))
+        middle = len(rows) // 2
+        yield from rows[:middle]
+        until(lambda: end_of(mirror.destination, mirror.at) > 0, "a commit while Spark is slow")
+        yield from rows[middle:]
+
+    copy = copy_kept if columns == ("offset",) else copy_rows
+    (outcome,) = copy(mirror.job, ranges, slow(), SystemClock())
+    assert (outcome.status, outcome.error) == (Status.DONE, "")
+    assert outcome.chunks == 2
     mirror.assert_equal()
     mirror.assert_ledger_closes()
