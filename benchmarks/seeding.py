@@ -90,7 +90,7 @@ def _send(client: ClusterClient, to: TopicPartition, batches: Iterator[Batch]) -
     with client.lease(client.leader(to)) as connection:
 
         def take_answer() -> None:
-            answer = produce.decode(connection.receive(waiting.popleft()), to)
+            answer = produce.decode(connection.receive(waiting.popleft()), encode_string(to.topic), to.partition)
             if answer.error_code != failures.NONE:
                 raise client.failure(answer.error_code, f"Produce {answer.message}", topic_partition=to)
 

@@ -63,6 +63,11 @@ class RecordMerger:
         self.taken += builder.records - held_back
         return merged
 
+    @property
+    def holds_back(self) -> bool:
+        """Whether there is anything to flush."""
+        return self._pending is not None
+
     def flush(self) -> Merged:
         """Return what was held back: nothing, where no record was left."""
         return self._finish(Merged([], None, []))
@@ -124,7 +129,8 @@ class Batching:
         elif self._goes_verbatim(span, span.run):
             batch = Batch(span.run.first, span.run.data)
             verify(batch)
-            _put(portion, self._merger.flush())
+            if self._merger.holds_back:
+                _put(portion, self._merger.flush())
             portion.batches.append(batch)
             portion.last = batch
         else:
@@ -168,12 +174,12 @@ class Batching:
             if dropped:
                 portion.skipped[Skipped.FILTERED] = dropped
             if failed:
-                portion.skipped[Skipped.QUARANTINED] += failed
+                portion.skip(Skipped.QUARANTINED, failed)
                 portion.quarantined += chosen.failed[-failed:]
                 chosen.failed.clear()
         gap = span.end - span.start - accounted
         if gap:
-            portion.skipped[Skipped.COMPACTION_GAP] += gap
+            portion.skip(Skipped.COMPACTION_GAP, gap)
 
 
 def _put(portion: Portion, merged: Merged) -> None:
@@ -183,4 +189,4 @@ def _put(portion: Portion, merged: Merged) -> None:
         portion.last = merged.last
     if merged.too_large:
         portion.quarantined += merged.too_large
-        portion.skipped[Skipped.QUARANTINED] += len(merged.too_large)
+        portion.skip(Skipped.QUARANTINED, len(merged.too_large))

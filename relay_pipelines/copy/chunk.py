@@ -33,11 +33,15 @@ class Portion:
     end: int = -1
     batches: list[Batch] = field(default_factory=list)
     rewritten: int = 0
-    skipped: Counter[Skipped] = field(default_factory=Counter)
+    skipped: dict[Skipped, int] = field(default_factory=dict)
     quarantined: list[tuple[Any, RelayError]] = field(default_factory=list)
     last: Any = None
     leader_epoch: int = -1
     leader_epoch_end: int = -1
+
+    def skip(self, reason: Skipped, count: int) -> None:
+        """Count offsets that have no record at the destination."""
+        self.skipped[reason] = self.skipped.get(reason, 0) + count
 
 
 class Chunk:

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from kafka.protocol.admin import DescribeTransactionsRequest
 from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest, InitProducerIdRequest
@@ -20,6 +21,7 @@ from relay_pipelines.wire import failures, produce
 from relay_pipelines.wire.batch import Batch, ProducerState, rehome
 from relay_pipelines.wire.cluster import ClusterClient
 from relay_pipelines.wire.connection import Connection
+from relay_pipelines.wire.fetch import encode_string
 from relay_pipelines.wire.records import body_of
 
 _SEQUENCES = 1 << 31  # base sequences are int32 and wrap to 0
@@ -33,12 +35,13 @@ class _Target:
 
     topic_partition: TopicPartition
     connection: Connection
+    topic_bytes: bytes
     prefix: bytes
     sequence: int = 0
+    landed: tuple[int, int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _InFlight:
+class _InFlight(NamedTuple):
     """A batch whose answer is due."""
 
     target: _Target
@@ -67,13 +70,16 @@ class TransactionalProducer:
         self._in_flight: deque[_InFlight] = deque()
         self._most_in_flight = 1
         self._throttled_until = 0.0
-        self.landed: dict[TopicPartition, tuple[int, int]] = {}
-        """Destination offsets of the open transaction's acknowledged records: the first, and the one after the last."""
 
     @property
     def is_open(self) -> bool:
         """Whether a transaction is open, as far as this producer knows."""
         return bool(self._added)
+
+    @property
+    def is_throttled(self) -> bool:
+        """Whether the destination has ever asked to be spared; `throttled_seconds` says for how long it still does."""
+        return self._throttled_until > 0
 
     @property
     def throttled_seconds(self) -> float:
@@ -93,7 +99,6 @@ class TransactionalProducer:
         if self._owned:
             self._verify_ownership()
         self._added.clear()
-        self.landed.clear()
         self._owned = False
 
         def ask() -> int:
@@ -111,6 +116,10 @@ class TransactionalProducer:
 
         self._until_settled("InitProducerId", ask)
         self._owned = True
+
+    def has_added(self, topic_partition: TopicPartition) -> bool:
+        """Whether a topic-partition is part of the open transaction."""
+        return topic_partition in self._added
 
     def add(self, topic_partitions: Iterable[TopicPartition]) -> None:
         """Make topic-partitions part of the open transaction, opening it if need be."""
@@ -143,7 +152,13 @@ class TransactionalProducer:
         """End the transaction; from the answer on its records, checkpoint and ledger entry are all there, or will be."""
         self._end(committed=True)
         self._added.clear()
-        self.landed.clear()
+        for target in self._targets.values():
+            target.landed = None
+
+    def landed(self, topic_partition: TopicPartition) -> tuple[int, int] | None:
+        """Destination offsets of the open transaction's acknowledged records: the first, and the one after the last."""
+        target = self._targets.get(topic_partition)
+        return None if target is None else target.landed
 
     def release(self) -> None:
         """Give the connections back; those that owe answers are closed, so that no later request can receive one of them."""
@@ -238,7 +253,7 @@ class TransactionalProducer:
         sent = self._in_flight.popleft()
         target = sent.target
         try:
-            answer = produce.decode(target.connection.receive(sent.request), target.topic_partition)
+            answer = produce.decode(target.connection.receive(sent.request), target.topic_bytes, target.topic_partition.partition)
         except ValueError as error:
             target.connection.close()
             raise DestinationError(f"{target.connection} answered for {error}", topic_partition=target.topic_partition) from None
@@ -253,7 +268,7 @@ class TransactionalProducer:
                 detail=answer.message,
             )
             raise self._explained(refused)
-        self._note_landed(target.topic_partition, answer.base_offset, sent.records)
+        self._note_landed(target, answer.base_offset, sent.records)
         if answer.throttle_ms:
             # what is in flight waits at the broker with the transaction open, so one at a time from here on
             self._most_in_flight = 1
@@ -261,14 +276,14 @@ class TransactionalProducer:
         else:
             self._most_in_flight = min(self._most_in_flight * 2, produce.MAX_IN_FLIGHT)
 
-    def _note_landed(self, topic_partition: TopicPartition, base_offset: int, records: int) -> None:
-        first, end = self.landed.get(topic_partition, (base_offset, -1))
+    def _note_landed(self, target: _Target, base_offset: int, records: int) -> None:
+        first, end = target.landed or (base_offset, -1)
         if base_offset < end:
             raise DestinationError(
                 f"{self._client.cluster} acknowledged a batch at offset {base_offset}, and an earlier one up to {end}",
-                topic_partition=topic_partition,
+                topic_partition=target.topic_partition,
             )
-        self.landed[topic_partition] = (first, base_offset + records)
+        target.landed = (first, base_offset + records)
 
     def _explained(self, error: RelayError) -> RelayError:
         """Tell our own time-out from a takeover: the coordinator fences a producer whose transaction was open for too long."""
@@ -304,5 +319,7 @@ class TransactionalProducer:
         if leader not in self._connections:
             self._connections[leader] = self._client.acquire(leader)
         prefix = produce.prefix(self._id, topic_partition.topic, self._client.timeout_ms)
-        target = self._targets[topic_partition] = _Target(topic_partition, self._connections[leader], prefix)
+        target = self._targets[topic_partition] = _Target(
+            topic_partition, self._connections[leader], encode_string(topic_partition.topic), prefix
+        )
         return target

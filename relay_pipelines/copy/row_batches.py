@@ -136,7 +136,7 @@ class RowBatches:
             end=marker.end,
             batches=merged.batches,
             rewritten=sum(batch.header.records for batch in merged.batches),
-            skipped=skipped,
+            skipped=dict(skipped),
             quarantined=list(failed),
             last=self._fingerprint,
             leader_epoch=marker.leader_epoch,
@@ -149,4 +149,4 @@ class RowBatches:
     def _put_too_large(portion: Portion, too_large: list[tuple[Any, RelayError]]) -> None:
         portion.quarantined += too_large
         if too_large:
-            portion.skipped[Skipped.QUARANTINED] += len(too_large)
+            portion.skip(Skipped.QUARANTINED, len(too_large))

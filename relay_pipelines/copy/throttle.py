@@ -16,15 +16,20 @@ class Throttle:
         self._clock = clock
         self._free_at = clock.monotonic()
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether there is a limit at all."""
+        return bool(self._rate)
+
     def spend(self, size_bytes: int) -> None:
         """Count bytes that are being sent."""
-        if self._rate:
+        if self.is_limited:
             # what was not used until now is lost, but for a second's worth
             self._free_at = max(self._free_at, self._clock.monotonic() - _BURST_SECONDS) + size_bytes / self._rate
 
     def owed_seconds(self) -> float:
         """For how long nothing more may be sent; 0 for not at all."""
-        return max(0.0, self._free_at - self._clock.monotonic()) if self._rate else 0.0
+        return max(0.0, self._free_at - self._clock.monotonic()) if self.is_limited else 0.0
 
 
 class Throttles:

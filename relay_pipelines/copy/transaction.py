@@ -47,7 +47,7 @@ class RangeTransactions:
         self._range = copy_range
         self._options = copy_range.handling.options or job.options
         self._destination = destination
-        self._throttles = throttles
+        self._limits = [throttle for throttle in throttles if throttle.is_limited]
         self._clock = clock
         self._source_partition = copy_range.source.topic_partition
         self._quarantine = TopicPartition(copy_range.destination.topic + QUARANTINE, copy_range.destination.partition)
@@ -95,7 +95,9 @@ class RangeTransactions:
 
     def owed_seconds(self) -> float:
         """For how long nothing more may be sent, by our own limits and the destination's quota."""
-        return max([self._producer.throttled_seconds, *(throttle.owed_seconds() for throttle in self._throttles)])
+        if not self._producer.is_throttled and not self._limits:
+            return 0.0  # asked after every batch
+        return max([self._producer.throttled_seconds, *(throttle.owed_seconds() for throttle in self._limits)])
 
     def commit(self, chunk: Chunk, identity: NodeIdentity) -> None:
         """Commit data, checkpoint and ledger entry together: one transaction, so all of them or none.
@@ -106,7 +108,7 @@ class RangeTransactions:
         self._producer.drain()
         reach(Point.BEFORE_CHECKPOINT)
         began = self._clock.monotonic()
-        landed = self._producer.landed.get(self._range.destination)
+        landed = self._producer.landed(self._range.destination)
         following = self._next_checkpoint(chunk, identity, landed)
         self._producer.add(self._homes)
         self._producer.send(self._homes[0], checkpoints.to_batch(following))
@@ -137,9 +139,10 @@ class RangeTransactions:
             self._producer.release()  # the destination is away: it aborts by itself after the transaction timeout
 
     def _send(self, to: TopicPartition, batch: Batch) -> None:
-        for throttle in self._throttles:
+        for throttle in self._limits:
             throttle.spend(len(batch.data))
-        self._producer.add((to, *self._homes))
+        if not self._producer.has_added(to):
+            self._producer.add((to, *self._homes))
         self._producer.send(to, batch)
 
     def _note_segment(self, chunk: Chunk, node: str) -> None:

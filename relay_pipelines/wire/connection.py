@@ -277,8 +277,9 @@ class Connection:
     def _fill(self, view: memoryview) -> bool:
         """Receive until the view is full; False if it is not after a tick, with what has come kept for the next call."""
         while self._filled < len(view):
+            rest = view[self._filled :] if self._filled else view
             try:
-                count = self._socket.recv_into(view[self._filled :], 0, socket.MSG_WAITALL)
+                count = self._socket.recv_into(rest, 0, socket.MSG_WAITALL)
             except BlockingIOError:  # how the kernel reports that SO_RCVTIMEO has passed
                 self._idle_seconds += self._tick_seconds
                 if self._idle_seconds >= self._timeout_seconds:

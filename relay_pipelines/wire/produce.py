@@ -40,15 +40,18 @@ class ProduceResponse(NamedTuple):
     throttle_ms: int
 
 
-def decode(body: memoryview, asked: TopicPartition) -> ProduceResponse:
+def decode(body: memoryview, topic: bytes, wanted_partition: int) -> ProduceResponse:
     """Read the answer to one batch.
+
+    Args:
+        topic: that was produced to, as `encode_string` writes it.
 
     Raises:
         ValueError: it is about another topic-partition.
     """
     end = 6 + int.from_bytes(body[4:6], "big")
     _count, partition, error_code, base_offset, _append_time, _log_start, record_errors = _ANSWER.unpack_from(body, end)
-    if body[4:end] != encode_string(asked.topic) or partition != asked.partition:
+    if body[4:end] != topic or partition != wanted_partition:
         raise ValueError(f"{bytes(body[6:end]).decode(errors='replace')}-{partition}")
     at = end
     at += _ANSWER.size

@@ -141,18 +141,17 @@ class Writers:
 def patient(mirror: Mirror) -> Mirror:
     """Runs are slow enough to be disturbed in the middle; both are patient with brokers that start on a busy machine."""
     mirror.options = dataclasses.replace(
-        mirror.options, max_attempts=200, backoff_max_ms=500, request_timeout_ms=10_000, chunk_bytes=256 << 10
+        mirror.options, give_up_after_ms=120_000, backoff_max_ms=500, request_timeout_ms=10_000, chunk_bytes=256 << 10
     )
     mirror.more = {
         "source": {
             "nodes": [{"name": "node", "bootstrap_servers": list(mirror.source.cluster.bootstrap_servers)}],
-            "health": {"max_retries": 100},
         },
+        "give_up_after": "120s",
         "copy": {
             "chunk": "256KiB",
             "fetch_max": "256KiB",
             "max_bytes_per_second": "256KiB",
-            "max_attempts": 200,
             "backoff": {"max": "500ms"},
             "request_timeout": "10s",
         },

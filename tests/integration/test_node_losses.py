@@ -57,8 +57,9 @@ class Pair:
             {
                 "source": {
                     "nodes": [{"name": name, "bootstrap_servers": servers[name]} for name in "ab"],
-                    "health": {"request_timeout": "10s", "max_retries": 0},
+                    "health": {"request_timeout": "10s"},
                 },
+                "give_up_after": "1s",
                 "destination": {"bootstrap_servers": self.destination.bootstrap_servers[0]},
                 "topics": {"allow": [self.topic], "rename": "pair.{topic}"},
                 "on_data_loss": on_data_loss,
