@@ -9,6 +9,7 @@
     ├── FencedError                 1   another task took the range over: stop at once, never retry in place
     ├── PermissionDeniedError       1   the broker refused: wrong password or missing ACL
     ├── UnsupportedError            1   the cluster holds or speaks something too old to copy
+    ├── TopicDeletedError           1   the source topic is gone since it was planned
     ├── RecordTooLargeError         1   one record exceeds the destination's limit
     ├── FilterError                 1   a filter raised something on a record
     ├── CorruptBatchError           1   a batch does not match its CRC, or cannot be decoded
@@ -97,6 +98,10 @@ class PermissionDeniedError(RelayError):
 
 class UnsupportedError(RelayError):
     """The cluster holds or speaks something too old to be copied."""
+
+
+class TopicDeletedError(RelayError):
+    """The source topic is gone since it was planned; its copy stays."""
 
 
 class RecordTooLargeError(RelayError):

@@ -16,12 +16,13 @@ from relay_pipelines.errors import (
     PermissionDeniedError,
     RelayError,
     SourceError,
+    TopicDeletedError,
 )
 from relay_pipelines.model import Checkpoint, CopyJob, CopyRange, NodeIdentity, OffsetRange
 from relay_pipelines.wire.cluster import ClusterClient
 
 _UNFIT_FOR_TASK = (DivergedNodeError, PermissionDeniedError)
-_UNFIT_FOR_RANGE = (CorruptBatchError, DataLossError)
+_UNFIT_FOR_RANGE = (CorruptBatchError, DataLossError, TopicDeletedError)
 
 
 class FailoverSource:

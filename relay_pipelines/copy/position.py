@@ -11,13 +11,15 @@ from collections.abc import Iterable, Mapping
 from relay_pipelines.copy.chunk import fingerprint_of
 from relay_pipelines.copy.clock import Clock
 from relay_pipelines.copy.reader import read
-from relay_pipelines.errors import DivergedNodeError, SourceError, TopicRecreatedError
+from relay_pipelines.errors import DivergedNodeError, SourceError, TopicDeletedError, TopicRecreatedError
 from relay_pipelines.model import Checkpoint, CopyRange, NodeIdentity, OffsetRange, TopicPartition
 from relay_pipelines.plan.windows import Position, data_loss
 from relay_pipelines.wire.cluster import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.wire.records import decode
 
 _FETCH_BYTES = 1 << 20
+_UNKNOWN_TOPIC_SECONDS = 3.0  # a broker that has just started may not know all topics yet
+_POLL_SECONDS = 0.25
 
 
 def read_positions(
@@ -69,10 +71,12 @@ def verify_position(
 
     Raises:
         DataLossError: it does not, and a copy from here would lose or mix records.
+        TopicDeletedError: it no longer has the topic.
         DivergedNodeError: this node of several holds another record where the last one was copied.
         SourceError: it ends before the checkpoint, or does not answer.
     """
     at = copy_range.source.topic_partition
+    _require_topic(client, copy_range, clock)
     topic_id = client.topic_at_leader(at).topic_id
     identity = NodeIdentity(client.cluster.name, topic_id, client.cluster_id)
     _require_as_surveyed(copy_range, identity)
@@ -150,6 +154,20 @@ def _recreated(checkpoint: Checkpoint) -> TopicRecreatedError:
         topic_partition=checkpoint.source,
         offset=None if checkpoint.fingerprint is None else checkpoint.fingerprint.offset,
     )
+
+
+def _require_topic(client: ClusterClient, copy_range: CopyRange, clock: Clock) -> None:
+    """A topic that was planned and is gone will not return: its neighbours need not wait for it as for a broker."""
+    topic, waited = copy_range.source.topic_partition.topic, 0.0
+    while copy_range.surveyed is not None and not client.has_topic(topic):
+        if waited >= _UNKNOWN_TOPIC_SECONDS:
+            raise TopicDeletedError(
+                f"the topic was deleted at node {client.cluster.name} since the run planned it",
+                remedy="run again to see what the source holds now",
+                topic_partition=copy_range.source.topic_partition,
+            )
+        clock.sleep(_POLL_SECONDS)
+        waited += _POLL_SECONDS
 
 
 def _require_as_surveyed(copy_range: CopyRange, found: NodeIdentity) -> None:

@@ -140,6 +140,10 @@ class ClusterClient:
             raise self.failure(known.error_code, f"Metadata of topic {name}", topic_partition=wanted)
         return known
 
+    def has_topic(self, name: str) -> bool:
+        """Ask whether the cluster shows a topic."""
+        return self.metadata([name]).topics[name].error_code != _UNKNOWN_TOPIC
+
     def leader(self, topic_partition: TopicPartition) -> int:
         """Return the id of the broker that leads `topic_partition`."""
         leader = self.topic(topic_partition.topic, topic_partition).leaders.get(topic_partition.partition)

@@ -77,6 +77,21 @@ def test_created_again_before_the_first_copy(mirror: Mirror, way: Way) -> None:
     assert mirror.copied() == []
 
 
+@WAYS
+def test_deleted_while_the_range_waited(mirror: Mirror, way: Way, topic_name: str) -> None:
+    """A topic that is gone fails by itself and soon; it is not waited for like a broker, and the next range is copied."""
+    planned = surveyed(mirror)
+    delete(mirror.source, mirror.topic)
+    other = Mirror(mirror.source, mirror.destination, f"other-{topic_name}", name=mirror.name)
+    other.write(numbered(10))
+    clock = SystemClock()
+    began = clock.monotonic()
+    gone, done = way(mirror.job, [planned, other.range()], clock)
+    assert (gone.status, gone.error_kind, gone.exit_code) == (Status.FAILED, "TopicDeletedError", 1)
+    assert (done.status, done.records) == (Status.DONE, 10)
+    assert clock.monotonic() - began < 30
+
+
 class OnceBeforeCommit(SystemClock):
     """Lets something happen once, in the middle of the copy: the time of day is asked for by each commit."""
 
