@@ -38,11 +38,11 @@ storm: setup  ## Half an hour: clusters of three brokers restarted, killed and m
 
 COPY_TESTS := $(wildcard tests/integration/test_copy_*.py) tests/contract $(patsubst %,tests/integration/test_%.py,\
 	checkpoints dates_and_nodes failover fencing following growth losses pins recount)
-# brokers before 2.8 tell no topic ids, those before 3.0 set no delete horizon: docs/versions.md
+# what docs/versions.md says that 2.4 cannot tell is left out
 versions: setup  ## The tests of the copy against Kafka 2.4.1 and 3.9.1, as source and as destination.
 	for side in source destination; do \
 	  $(BIN)/python -m pytest --$$side-kafka 3.9.1 $(COPY_TESTS) && \
-	  $(BIN)/python -m pytest --$$side-kafka 2.4.1 -k "not anew and not horizon" $(COPY_TESTS) || exit 1; \
+	  $(BIN)/python -m pytest --$$side-kafka 2.4.1 -k "not anew and not horizon and not destination_refuses" $(COPY_TESTS) || exit 1; \
 	done
 
 check: setup  ## Linters, types and the rules on who may import whom.
