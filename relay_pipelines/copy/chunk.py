@@ -16,8 +16,9 @@ from relay_pipelines.wire.records import body_of, decode, digest_of
 
 @dataclass(slots=True)
 class Portion:
-    """What becomes of the next source offsets, up to `end`. An empty one says that the source is still waiting for more.
+    """What becomes of the next source offsets, up to `end`.
 
+    An empty one says that the source is waiting for more, or is about to reuse the bytes of the batches before.
     Some of their records may still be held back, to be merged with later ones: `BatchSource.flush` returns those.
 
     Args:
@@ -28,6 +29,7 @@ class Portion:
         quarantined: records for the quarantine topic, and why.
         last: the last source record in `batches`, or the batch that ends with it, or its fingerprint; None if there is none.
         leader_epoch, leader_epoch_end: of the last source batch of any kind, and the offset after it; -1 if there was none.
+        ends_chunk: whether what follows comes from another log, so that it belongs to another chunk.
     """
 
     end: int = -1
@@ -38,6 +40,7 @@ class Portion:
     last: Any = None
     leader_epoch: int = -1
     leader_epoch_end: int = -1
+    ends_chunk: bool = False
 
     def skip(self, reason: Skipped, count: int) -> None:
         """Count offsets that have no record at the destination."""
@@ -81,6 +84,8 @@ class Chunk:
         """Count a portion that is being produced."""
         if portion.end >= 0:
             self.end = portion.end
+        else:
+            self._keep_last()
         for batch in portion.batches:
             self.batches += 1
             self.records += batch.header.records
@@ -94,10 +99,15 @@ class Chunk:
         if portion.leader_epoch_end >= 0:
             self.leader_epoch, self.leader_epoch_end = portion.leader_epoch, portion.leader_epoch_end
 
+    def _keep_last(self) -> None:
+        """Copy the bytes of the last batch, once: the buffer they lie in is about to be reused."""
+        if isinstance(self._last, Batch) and not isinstance(self._last.data.obj, bytes):
+            self._last = Batch(self._last.header, memoryview(bytes(self._last.data)))
+
     def fingerprint(self) -> Fingerprint | None:
         """Return that of the last record; None if the chunk has none."""
         if isinstance(self._last, Batch):
-            *_, self._last = decode(self._last.data)
+            self._last = list(decode(self._last.data))[-1]
         if self._last is None or isinstance(self._last, Fingerprint):
             return self._last
         return fingerprint_of(self._last)

@@ -42,6 +42,9 @@ TYPES = {
     "timestamp_type": pa.string(),
 }
 _NO_TIMESTAMP = -1
+_LAST_MS = (1 << 63) // 1000 - 1
+_NO_TEXT = "the name of a header is not UTF-8"
+_NO_DATE = "the timestamp is beyond the year 294,000"
 
 
 class Row(NamedTuple):
@@ -76,6 +79,8 @@ class ColumnBuilder:
         """
         if "headers" in self._values:
             records = [one for one in records if self._has_text(one)]
+        if "timestamp" in self._values:
+            records = [one for one in records if one.timestamp <= _LAST_MS or self._refuse(one, _NO_DATE)]
         kind = str(TimestampType.LOG_APPEND_TIME if log_append_time else TimestampType.CREATE_TIME)
         for name, values in self._values.items():
             values.extend(_COLUMN_OF[name](records, self._at, kind))
@@ -84,9 +89,12 @@ class ColumnBuilder:
     def _has_text(self, record: Any) -> bool:
         if not record.headers or has_utf8_names(record):
             return True
+        return self._refuse(record, _NO_TEXT)
+
+    def _refuse(self, record: Any, what: str) -> bool:
         error = FilterError(
-            "the name of a header is not UTF-8, which SQL and Arrow cannot hold",
-            remedy="leave out what needs headers as columns, or set on_record_error: quarantine; run again to go on",
+            f"{what}, which SQL and Arrow cannot hold",
+            remedy="leave out what needs that column, or set on_record_error: quarantine; run again to go on",
             topic_partition=self._at,
             offset=record.offset,
         )

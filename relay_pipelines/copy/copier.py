@@ -55,7 +55,7 @@ class RangeCopier:
         except FencedError:
             self._transactions.release()
             raise
-        except RelayError:
+        except Exception:  # whatever it is, readers of the destination need not wait for the transaction's timeout
             self._transactions.abort_quietly()
             raise
         self._transactions.release()
@@ -76,7 +76,7 @@ class RangeCopier:
         with closing(self._source.portions(start)) as portions:
             for portion in portions:
                 self._take(portion)
-                self._keep_time()
+                self._keep_time(must_commit=portion.ends_chunk)
         if len(self._chunk):
             self._commit()
 
@@ -95,12 +95,13 @@ class RangeCopier:
         if portion.end >= 0:
             self._waiting_since = self._clock.monotonic()
 
-    def _keep_time(self) -> None:
+    def _keep_time(self, *, must_commit: bool) -> None:
         """Commit what is large or old enough, and before any long wait: a transaction is never held open while waiting."""
         now = self._clock.monotonic()
         owed = self._transactions.owed_seconds()
         if len(self._chunk) and (
-            self._chunk.size_bytes >= self._options.chunk_bytes
+            must_commit
+            or self._chunk.size_bytes >= self._options.chunk_bytes
             or now + owed >= self._deadline
             or (self._transactions.is_open and max(owed, now - self._waiting_since) >= _LONGEST_WAIT_SECONDS)
         ):

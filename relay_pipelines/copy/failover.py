@@ -21,8 +21,7 @@ from relay_pipelines.errors import (
 from relay_pipelines.model import Checkpoint, CopyJob, CopyRange, NodeIdentity, OffsetRange
 from relay_pipelines.wire.cluster import ClusterClient
 
-_UNFIT_FOR_TASK = (DivergedNodeError, PermissionDeniedError)
-_UNFIT_FOR_RANGE = (CorruptBatchError, DataLossError, TopicDeletedError)
+_UNFIT_FOR_RANGE = (CorruptBatchError, DataLossError, PermissionDeniedError, TopicDeletedError)
 
 
 class FailoverSource:
@@ -57,6 +56,11 @@ class FailoverSource:
         """The nodes that were found not to hold what was copied, and why."""
         return {name: str(error) for name, error in self._unfit.items() if isinstance(error, DivergedNodeError)}
 
+    @property
+    def serves_some(self) -> bool:
+        """Whether a node could not serve this range alone: the next one may be better off."""
+        return bool(self._unfit_for_range)
+
     def begin(self) -> None:
         """Start with another range: a node that could not serve the last one may serve this one."""
         self._unfit_for_range.clear()
@@ -87,7 +91,8 @@ class FailoverSource:
         Returns:
             what the attempt ends with: a `SourceError` if another attempt may succeed, else the reason why none can.
         """
-        if isinstance(error, _UNFIT_FOR_TASK):
+        refused = isinstance(error, PermissionDeniedError) and error.topic_partition is None
+        if refused or isinstance(error, DivergedNodeError):
             self._unfit.setdefault(self.node, error)
         elif isinstance(error, _UNFIT_FOR_RANGE):
             self._unfit_for_range.setdefault(self.node, error)

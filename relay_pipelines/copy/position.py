@@ -12,7 +12,7 @@ from relay_pipelines.copy.chunk import fingerprint_of
 from relay_pipelines.copy.clock import Clock
 from relay_pipelines.copy.reader import read
 from relay_pipelines.errors import DivergedNodeError, SourceError, TopicDeletedError, TopicRecreatedError
-from relay_pipelines.model import Checkpoint, CopyRange, NodeIdentity, OffsetRange, TopicPartition
+from relay_pipelines.model import Checkpoint, CopyRange, NodeIdentity, OffsetRange, Skipped, TopicPartition
 from relay_pipelines.plan.windows import Position, data_loss
 from relay_pipelines.wire.cluster import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.wire.records import decode
@@ -20,6 +20,7 @@ from relay_pipelines.wire.records import decode
 _FETCH_BYTES = 1 << 20
 _UNKNOWN_TOPIC_SECONDS = 3.0  # a broker that has just started may not know all topics yet
 _POLL_SECONDS = 0.25
+_NO_RECORD = frozenset({Skipped.CONTROL, Skipped.ABORTED})
 
 
 def read_positions(
@@ -125,6 +126,8 @@ def matches_fingerprint(client: ClusterClient, checkpoint: Checkpoint, clock: Cl
         return True
     for spans in read(client, OffsetRange(at, expected.offset, expected.offset + 1), _FETCH_BYTES, clock):
         for span in spans:
+            if span.skipped in _NO_RECORD:
+                return False  # where a committed record was
             if span.run is None:
                 continue
             for record in decode(span.run.data):

@@ -67,6 +67,8 @@ class TransactionalProducer:
         self._targets: dict[TopicPartition, _Target] = {}
         self._connections: dict[int, Connection] = {}
         self._added: set[TopicPartition] = set()
+        self._opened_at = 0.0
+        self._is_ending = False  # whether EndTxn was sent and not answered
         self._in_flight: deque[_InFlight] = deque()
         self._most_in_flight = 1
         self._throttled_until = 0.0
@@ -99,6 +101,7 @@ class TransactionalProducer:
         if self._owned:
             self._verify_ownership()
         self._added.clear()
+        self._is_ending = False
         self._owned = False
 
         def ask() -> int:
@@ -126,6 +129,8 @@ class TransactionalProducer:
         new = [each for each in topic_partitions if each not in self._added]
         if not new:
             return
+        if not self._added:
+            self._opened_at = self._clock.monotonic()
         self._add(new)
         self._added.update(new)
 
@@ -150,7 +155,9 @@ class TransactionalProducer:
 
     def commit(self) -> None:
         """End the transaction; from the answer on its records, checkpoint and ledger entry are all there, or will be."""
+        self._is_ending = True
         self._end(committed=True)
+        self._is_ending = False
         self._added.clear()
         for target in self._targets.values():
             target.landed = None
@@ -300,9 +307,11 @@ class TransactionalProducer:
     def _has_timed_out(self) -> bool:
         """Whether the id is as the coordinator leaves it after a time-out: ours, one epoch on, and not initialised since.
 
-        A takeover raises the epoch twice if a transaction was open. Brokers before Kafka 3.0 cannot be asked (KIP-664).
+        A takeover raises the epoch twice if a transaction was open; whether ours still was is not known while EndTxn is
+        unanswered. Brokers before Kafka 3.0 cannot be asked (KIP-664).
         """
-        if not self._added:
+        open_seconds = self._clock.monotonic() - self._opened_at
+        if not self._added or self._is_ending or open_seconds < self._options.transaction_timeout_ms / 1000:
             return False
         with suppress(RelayError):
             answer = self._client.call(self._coordinator, DescribeTransactionsRequest(transactional_ids=[self._id]), 0)

@@ -78,6 +78,8 @@ class RowBatches:
             if taken is None:
                 yield Portion()
             elif isinstance(taken.marker, ProgressMarker):
+                if self._identity and taken.marker.identity and taken.marker.identity != self._identity:
+                    yield Portion(end=position, ends_chunk=True)
                 portion = self._portion(taken.marker, position)
                 position = taken.marker.end
                 yield portion
@@ -128,6 +130,8 @@ class RowBatches:
         skipped = Counter({reason: count for reason, count in marker.skipped.items() if count})
         # what came neither as a row nor as skipped was left out by SQL
         dropped = marker.end - position - len(rows) - len(failed) - sum(skipped.values())
+        if dropped < 0:
+            raise RelayError("Spark handed on more rows than were read", topic_partition=self._range.source.topic_partition)
         if dropped:
             skipped[Skipped.FILTERED] += dropped
         if failed:

@@ -153,6 +153,8 @@ class _RangeRows:
         on_error, filters = self._range.handling.on_record_error, self._filters
         builder = ColumnBuilder(self._columns, self._topic_partition, on_error)
         dropped = filters.dropped if filters else 0
+        if filters is not None:
+            filters.failed.clear()  # of a fetch that was read in part, from a node that failed
         for span in spans:
             if span.leader_epoch >= 0:
                 epoch, epoch_end = span.leader_epoch, span.end

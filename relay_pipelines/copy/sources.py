@@ -14,7 +14,6 @@ from relay_pipelines.copy.filtering import RecordFilter
 from relay_pipelines.copy.reader import FetchedSpan
 from relay_pipelines.errors import CorruptBatchError, DestinationError, RelayError
 from relay_pipelines.model import Checkpoint, CopyOptions, CopyRange, NodeIdentity, OffsetRange
-from relay_pipelines.wire.batch import Batch
 
 
 class BatchSource(Protocol):
@@ -114,18 +113,11 @@ class FetchedBatches:
         options = self._options
         with closing(self._source.read(wanted, options.fetch_max_bytes, self._clock, options.coalesce_below_bytes)) as fetches:
             for spans in self._pulled(fetches):
-                if not spans:
-                    yield Portion()
-                last_run = max((number for number, span in enumerate(spans) if span.run is not None), default=-1)
-                for number, span in enumerate(spans):
+                for span in spans:
                     while self._filter is not None and not self._filter.covers(span.end):
                         yield Portion()
-                    portion = self._batched(span)
-                    if number == last_run and isinstance(portion.last, Batch):
-                        # the chunk needs its last record for the fingerprint, and the buffer is about to be reused
-                        header, data = portion.last
-                        portion.last = Batch(header, memoryview(bytes(data)))
-                    yield portion
+                    yield self._batched(span)
+                yield Portion()  # the next fetch reuses the buffer
 
     def flush(self) -> Portion:
         """Return what was held back to be merged."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import sys
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ from relay_pipelines.copy.filtering import FilterChain
 from relay_pipelines.copy.sources import BatchSource, FetchedBatches
 from relay_pipelines.copy.throttle import Throttles
 from relay_pipelines.copy.transaction import RangeTransactions
+from relay_pipelines.copy.user_class import describe
 from relay_pipelines.errors import DestinationError, FencedError, RelayError, RetriableError
 from relay_pipelines.model import CopyJob, CopyOptions, CopyRange, Outcome, Status
 from relay_pipelines.wire.cluster import ClusterClient
@@ -99,23 +101,51 @@ def _copy_each(job: CopyJob, ranges: Iterable[tuple[CopyRange, SourceOf]], clock
         for copy_range, source_of in ranges:
             options = copy_range.handling.options or job.options
             transactions = RangeTransactions(job, copy_range, destination, throttles.of(copy_range), clock)
-            error: RelayError | None = None
             source: BatchSource | None = None
             wall, cpu = clock.monotonic(), time.process_time()
-            try:
-                if away is not None:
-                    raise away
-                source = source_of(copy_range, options, nodes)
-                RangeCopier(copy_range, options, source, transactions, clock).copy()
-            except RetriableError as caught:
-                error = caught
-                away = caught if caught.topic_partition is None else None
-            except RelayError as caught:
-                error = caught
+            if away is not None:
+                error: RelayError | None = away
+            else:
+                source, error = _copy_one(copy_range, options, source_of, nodes, transactions, clock)
+                away = _cluster_away(error, source, nodes)
             reach(Point.BEFORE_OUTCOME)
             spent = (clock.monotonic() - wall, time.process_time() - cpu)
             node = source.node if source else nodes.node
             yield outcome_of(copy_range, transactions, node, source.diverged if source else {}, error, spent)
+
+
+def _copy_one(
+    copy_range: CopyRange,
+    options: CopyOptions,
+    source_of: SourceOf,
+    nodes: FailoverSource,
+    transactions: RangeTransactions,
+    clock: Clock,
+) -> tuple[BatchSource | None, RelayError | None]:
+    """Copy one range; whatever goes wrong ends this range alone."""
+    at = copy_range.source.topic_partition
+    source: BatchSource | None = None
+    try:
+        source = source_of(copy_range, options, nodes)
+        RangeCopier(copy_range, options, source, transactions, clock).copy()
+    except RetriableError as error:
+        return source, error
+    except RelayError as error:
+        error.topic_partition = error.topic_partition or at
+        return source, error
+    except Exception as error:  # noqa: BLE001 - a bug, ours or a library's, must not cost the neighbours their turn
+        traceback.print_exc()  # for the executor's log
+        return source, RelayError(
+            f"the copy failed: {describe(error)}", remedy="see the trace in the log of the Spark executor", topic_partition=at
+        )
+    return source, None
+
+
+def _cluster_away(error: RelayError | None, source: BatchSource | None, nodes: FailoverSource) -> RetriableError | None:
+    """The error that the ranges after this one would only repeat, after as long a wait."""
+    if not isinstance(error, RetriableError) or error.topic_partition is not None or nodes.serves_some:
+        return None
+    return error if source is None or source.can_reopen else None
 
 
 def outcome_of(

@@ -16,7 +16,7 @@ from relay_pipelines.copy.clock import Clock
 from relay_pipelines.copy.faults import Point, reach
 from relay_pipelines.copy.producer import TransactionalProducer
 from relay_pipelines.copy.throttle import Throttle
-from relay_pipelines.errors import RelayError
+from relay_pipelines.errors import CheckpointLostError, CopyGoneError, RelayError
 from relay_pipelines.model import Checkpoint, CopyJob, CopyRange, LedgerEntry, NodeIdentity, OffsetRange, Segment, TopicPartition
 from relay_pipelines.wire.batch import Batch
 from relay_pipelines.wire.cluster import ClusterClient
@@ -76,10 +76,13 @@ class RangeTransactions:
         reach(Point.AFTER_INIT_PRODUCER_ID)
         known = self._range.checkpoint, self._range.checkpoint_position
         # only now: before, a task that we have just fenced could still have committed
-        self.checkpoint = checkpoints.read_own(
+        found = checkpoints.read_own(
             self._destination, self._job.mirror, self._source_partition, known, self._options, self._clock
         )
-        return self.checkpoint
+        self._require_own_commits(found)
+        self._require_copies(found)
+        self.checkpoint = found
+        return found
 
     def send(self, batch: Batch) -> None:
         """Send records; their bytes are used at once."""
@@ -109,6 +112,9 @@ class RangeTransactions:
         reach(Point.BEFORE_CHECKPOINT)
         began = self._clock.monotonic()
         landed = self._producer.landed(self._range.destination)
+        before = self.checkpoint
+        if landed and before and before.destination == self._range.destination and landed[0] < before.destination_next_offset:
+            raise self._copies_gone(before)  # since this attempt began
         following = self._next_checkpoint(chunk, identity, landed)
         self._producer.add(self._homes)
         self._producer.send(self._homes[0], checkpoints.to_batch(following))
@@ -144,6 +150,36 @@ class RangeTransactions:
         if not self._producer.has_added(to):
             self._producer.add((to, *self._homes))
         self._producer.send(to, batch)
+
+    def _require_own_commits(self, found: Checkpoint | None) -> None:
+        """What this task has committed, it reads again, unless the checkpoint topic was lost meanwhile."""
+        if not self.committed or self.checkpoint is None:
+            return
+        own = self.checkpoint.next_offset
+        if found is None or (found.next_offset < own and found.reset_at_ms == self.checkpoint.reset_at_ms):
+            raise CheckpointLostError(
+                f"its checkpoint is gone: this run committed it up to offset {own}",
+                remedy=f"restore the topic {checkpoints.TOPIC}; until then, a run would copy the records again",
+                topic_partition=self._source_partition,
+                offset=own,
+            )
+
+    def _require_copies(self, found: Checkpoint | None) -> None:
+        """The checkpoint says that copies are in the destination topic: it must still be the same one."""
+        to = self._range.destination
+        topic = self._destination.metadata([to.topic]).topics[to.topic]
+        if found is None or found.destination_next_offset <= 0 or found.destination != to:
+            return
+        if found.destination_topic_id and topic.topic_id and topic.topic_id != found.destination_topic_id:
+            raise self._copies_gone(found)
+
+    def _copies_gone(self, found: Checkpoint) -> CopyGoneError:
+        return CopyGoneError(
+            f"topic {self._range.destination.topic!r}, which held the copies, was deleted at the destination and created again",
+            remedy="restore it, or mirror the topic under a new name; run again to see what holds now",
+            topic_partition=self._source_partition,
+            offset=found.next_offset,
+        )
 
     def _note_segment(self, chunk: Chunk, node: str) -> None:
         last = self.segments[-1] if self.segments else None

@@ -46,7 +46,7 @@ def construct(spec: ClassSpec, kind: Kind) -> Any:
     except ConfigError:
         raise
     except Exception as error:
-        raise ConfigError(f"{where} cannot be constructed: {_line(error)}", remedy="see its config") from error
+        raise ConfigError(f"{where} cannot be constructed: {describe(error)}", remedy="see its config") from error
     if not callable(getattr(found, kind.method.partition("(")[0], None)):
         raise ConfigError(f"{where} has no method {kind.method}", remedy="see docs/records.md")
     return found
@@ -55,7 +55,7 @@ def construct(spec: ClassSpec, kind: Kind) -> Any:
 def record_error(what: str, error: Exception, at: TopicPartition, offset: int) -> FilterError:
     """Return the error for what a class of the user's raised on a record."""
     return FilterError(
-        f"{what} raised {_line(error)}",
+        f"{what} raised {describe(error)}",
         remedy="mend it, or set on_record_error: quarantine; run again to go on",
         topic_partition=at,
         offset=offset,
@@ -74,7 +74,7 @@ def _class(spec: ClassSpec, kind: str) -> Any:
         raise ConfigError(f"module {module!r} has no {kind} {name!r}", remedy="write module:Class") from None
     except Exception as error:
         raise ConfigError(
-            f"{kind} {spec.name!r} cannot be imported: {_line(error)}",
+            f"{kind} {spec.name!r} cannot be imported: {describe(error)}",
             remedy=f"put {module}.py beside the configuration, or install it; executors elsewhere need it as well",
         ) from error
 
@@ -87,7 +87,8 @@ def _entry_point(name: str, kind: str) -> Any:
     return found[name].load()
 
 
-def _line(error: Exception) -> str:
+def describe(error: Exception) -> str:
     """The kind of an exception and its first line."""
-    text = (str(error).splitlines() or [""])[0]
+    # what it quotes may be no text, such as the name of a header
+    text = (str(error).splitlines() or [""])[0].encode(errors="backslashreplace").decode()
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

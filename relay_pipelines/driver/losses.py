@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 
 from relay_pipelines.copy import checkpoint as checkpoints
@@ -11,13 +12,14 @@ from relay_pipelines.copy.transaction import transactional_id
 from relay_pipelines.driver import topics
 from relay_pipelines.driver.owning import commit, take_over
 from relay_pipelines.driver.survey import Survey
-from relay_pipelines.errors import DataLossError, DestinationError
-from relay_pipelines.model import Checkpoint, LedgerEntry, OffsetRange, Skipped
-from relay_pipelines.plan.windows import Loss, Position, data_loss, loss
+from relay_pipelines.errors import DataLossError, DestinationError, FencedError, RetriableError
+from relay_pipelines.model import Checkpoint, CopyOptions, LedgerEntry, OffsetRange, Skipped
+from relay_pipelines.plan.windows import Loss, Position, data_loss, loss, losses
 from relay_pipelines.settings import Mirror
 from relay_pipelines.wire.cluster import ClusterClient
 
 _BY_DRIVER = "driver"
+_LOG = logging.getLogger(__name__)
 
 
 def accept(taken: Survey, mirror: Mirror, clock: Clock) -> list[DataLossError]:
@@ -29,25 +31,41 @@ def accept(taken: Survey, mirror: Mirror, clock: Clock) -> list[DataLossError]:
         RelayError: the destination does not answer, or refuses.
     """
     lost = [one for one in taken.positions if isinstance(data_loss(one), DataLossError)]
-    options, accepted = mirror.copy_options, []
+    options = mirror.copy_options
+    accepted: list[DataLossError] = []
     topics.create_own(taken, mirror.destination.replication_factor, options, clock)
     with ClusterClient(taken.destination, DestinationError, f"relay-{taken.mirror}", options.request_timeout_ms) as client:
         for position in lost:
-            at = position.topic_partition
-            producer = take_over(client, transactional_id(taken.mirror, at), options, clock)
-            known = taken.checkpoints.get(at)
-            key = checkpoints.key_of(taken.mirror, at)
-            home = checkpoints.home(checkpoints.TOPIC, key)
-            current = checkpoints.read_own(client, taken.mirror, at, (known, taken.checkpoint_ends.get(home, 0)), options, clock)
-            found, error = loss(position), data_loss(position)
-            if current != known or found is None or not isinstance(error, DataLossError):
-                continue
-            following = _moved(taken, position, found, clock.now_ms())
-            entry = _gap(position, found, following)
-            batches = [(home, checkpoints.to_batch(following)), (checkpoints.home(ledger.TOPIC, key), ledger.to_batch(entry))]
-            commit(client, producer, batches, options, clock)
-            accepted.append(error)
+            try:
+                error = _accept(client, taken, position, options, clock)
+            except FencedError:
+                continue  # another driver is at it
+            except RetriableError as failed:
+                if not accepted:
+                    raise
+                _LOG.warning("%s: %s; what is not accepted yet stays held back", taken.mirror, failed)
+                break
+            if error is not None:
+                accepted.append(error)
     return accepted
+
+
+def _accept(client: ClusterClient, taken: Survey, position: Position, options: CopyOptions, clock: Clock) -> DataLossError | None:
+    """Move one checkpoint; None if it has moved by itself, or there is nothing to accept."""
+    at = position.topic_partition
+    producer = take_over(client, transactional_id(taken.mirror, at), options, clock)
+    known = taken.checkpoints.get(at)
+    key = checkpoints.key_of(taken.mirror, at)
+    home = checkpoints.home(checkpoints.TOPIC, key)
+    current = checkpoints.read_own(client, taken.mirror, at, (known, taken.checkpoint_ends.get(home, 0)), options, clock)
+    found, error = loss(position), data_loss(position)
+    if current != known or found is None or not isinstance(error, DataLossError):
+        return None
+    following = _moved(taken, position, found, clock.now_ms())
+    entry = _gap(position, found, following)
+    batches = [(home, checkpoints.to_batch(following)), (checkpoints.home(ledger.TOPIC, key), ledger.to_batch(entry))]
+    commit(client, producer, batches, options, clock)
+    return error
 
 
 def _moved(taken: Survey, position: Position, found: Loss, now_ms: int) -> Checkpoint:
@@ -63,6 +81,7 @@ def _moved(taken: Survey, position: Position, found: Loss, now_ms: int) -> Check
         leader_epoch_end=-1,
         # nothing that was known of the source's topic need hold for what it is now
         topic_ids={} if position.recreated else before.topic_ids,
+        cluster_ids={} if position.recreated else before.cluster_ids,
         fingerprint=None if rewound else before.fingerprint,
         destination_next_offset=-1 if position.copy_gone else before.destination_next_offset,
         destination_topic_id=there.topic_id if there and position.copy_gone else before.destination_topic_id,
@@ -110,7 +129,8 @@ def _at_start(taken: Survey, position: Position) -> Checkpoint:
 
 def _gap(position: Position, found: Loss, following: Checkpoint) -> LedgerEntry:
     copied = position.next_offset
-    ahead = copied is not None and not position.recreated and copied < found.resume
+    # where the copies are gone as well, the entry parts the ledger: what stands before it counts for nothing any more
+    ahead = copied is not None and not position.recreated and not position.copy_gone and copied < found.resume
     source = OffsetRange(position.topic_partition, copied if copied is not None and ahead else found.resume, found.resume)
     place = max(0, following.destination_next_offset)
     return LedgerEntry(
@@ -127,5 +147,5 @@ def _gap(position: Position, found: Loss, following: Checkpoint) -> LedgerEntry:
         window="",
         run_id=following.run_id,
         committed_at_ms=following.committed_at_ms,
-        gap=found.what,
+        gap="; ".join(each.what for each in losses(position)),
     )

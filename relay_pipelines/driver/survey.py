@@ -128,6 +128,18 @@ def _written_to(destination: str, handling: Handling | None) -> list[str]:
     return [destination, destination + QUARANTINE] if handling and handling.may_quarantine else [destination]
 
 
+def _refuse_foreign_quarantines(handling: Mapping[str, Handling], everywhere: Mapping[str, Target]) -> None:
+    """A quarantine must not be the copy of another topic: records of both would be in it."""
+    copies = {to.topic: source for source, to in everywhere.items()}
+    for topic, how in handling.items():
+        for written in _written_to(everywhere[topic].topic, how)[1:]:
+            if written in copies:
+                raise ConfigError(
+                    f"the quarantine of topic {topic!r} is {written!r}, which is the copy of topic {copies[written]!r}",
+                    remedy="rename one of them with topics.rename, or leave one out with topics.deny",
+                )
+
+
 def everything(_topic: str) -> bool:
     """Answer a survey of all topics."""
     return True
@@ -218,6 +230,7 @@ def _take(
             ):
                 known, recorded = _recorded(name, mirror, destination, known, clock)
             written = {one for topic in included for one in _written_to(renamed[topic], handling[topic])}
+            _refuse_foreign_quarantines(handling, everywhere)
             existing = sorted(topic for topic in written if topic in at_destination.topics)
             gone = {} if only_topic else _deleted(mirror, known, at_source.topics, belongs)
             absent = [] if only_topic else _absent(mirror, at_source.topics, belongs)

@@ -170,6 +170,11 @@ def loss(position: Position) -> Loss | None:
     return next(_losses(position), None)
 
 
+def losses(position: Position) -> list[Loss]:
+    """All that was lost, the gravest first."""
+    return list(_losses(position))
+
+
 def _losses(position: Position) -> Iterator[Loss]:
     copied, low, end = position.next_offset, position.low_watermark, position.end_offset
     if copied is None:

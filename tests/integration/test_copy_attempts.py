@@ -11,8 +11,9 @@ from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import AbortableError, DestinationError, RelayError, SourceError
 from relay_pipelines.model import Status
-from tests.copying import Mirror, numbered, settled_end
-from tests.independent import put, transactional
+from relay_pipelines.wire.cluster import ClusterClient
+from tests.copying import KEPT, Mirror, numbered, settled_end
+from tests.independent import create, delete, put, transactional
 
 
 @pytest.fixture
@@ -129,3 +130,26 @@ def test_time_is_counted_from_the_last_progress(mirror: Mirror, monkeypatch: pyt
     assert 1 <= clock.slept < 2, "attempts wait as well, for the transaction before"
     assert passes > 1
     assert len(mirror.copied()) == 50
+
+
+def test_the_destination_topic_is_created_again_within_a_run(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was copied is gone: the task says so, and the checkpoint goes on naming the topic that held it."""
+    mirror.write(*(numbered(10, 1000, first) for first in range(0, 100, 10)))
+    mirror.with_options(chunk_bytes=15_000, coalesce_below_bytes=0)
+    commits = 0
+
+    def reach(point: Point) -> None:
+        nonlocal commits
+        commits += point is Point.AFTER_END_TXN
+        if commits == 2 and point is Point.MID_CHUNK:
+            commits = 99
+            delete(mirror.destination, mirror.topic)
+            create(mirror.destination, mirror.topic, 1, KEPT)
+            raise DestinationError("the leader is moving")
+
+    monkeypatch.setattr(transaction, "reach", reach)
+    outcome = mirror.try_copy()
+    assert (outcome.status, outcome.error_kind, outcome.exit_code) == (Status.FAILED, "CopyGoneError", 3)
+    assert 0 < mirror.checkpoint().next_offset < 100
+    with ClusterClient(mirror.destination, DestinationError) as client:
+        assert client.topic(mirror.topic).topic_id != mirror.checkpoint().destination_topic_id

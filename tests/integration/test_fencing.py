@@ -6,14 +6,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from kafka.protocol.admin import DescribeTransactionsRequest
+from kafka.protocol.producer import InitProducerIdRequest
 
-from relay_pipelines.copy import transaction
+from relay_pipelines.copy import checkpoint, transaction
+from relay_pipelines.copy.checkpoint import home
 from relay_pipelines.copy.clock import SystemClock
 from relay_pipelines.copy.faults import Point
 from relay_pipelines.copy.producer import TransactionalProducer
 from relay_pipelines.copy.transaction import transactional_id
 from relay_pipelines.embedded import EmbeddedCluster
-from relay_pipelines.errors import DestinationError
+from relay_pipelines.errors import DestinationError, FencedError
 from relay_pipelines.model import Status
 from relay_pipelines.wire.cluster import ClusterClient
 from tests.copying import Mirror, numbered
@@ -124,3 +126,36 @@ def known(mirror: Mirror, transactional_id: str) -> bool:
         request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
         (found,) = client.call(coordinator, request, 0).transaction_states
         return found.error_code == 0
+
+
+def test_an_overtaken_task_whose_commit_went_unanswered(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its transaction may have ended, so one epoch on is a takeover and no time-out: it does not take the id back."""
+    newer: list[TransactionalProducer] = []
+    end = TransactionalProducer._end
+
+    def lose(producer: TransactionalProducer, *, committed: bool, expected: frozenset[int] = frozenset()) -> None:
+        end(producer, committed=committed, expected=expected)
+        if committed and not newer:
+            newer.append(TransactionalProducer(client, transactional_id(mirror.name, mirror.at), mirror.options, SystemClock()))
+            newer[0].start()
+            raise DestinationError("the connection is lost")
+
+    with ClusterClient(mirror.destination, DestinationError) as client, monkeypatch.context() as patched:
+        patched.setattr(TransactionalProducer, "_end", lose)
+        assert mirror.try_copy().status is Status.FENCED
+        newer[0].start()  # it still owns the id
+    mirror.copy()
+    mirror.assert_equal()
+
+
+def test_a_takeover_that_is_being_completed(mirror: Mirror) -> None:
+    """The newer task has fenced us and waits for our transaction to be aborted: that is no time-out of ours."""
+    name = transactional_id(mirror.name, mirror.at)
+    with ClusterClient(mirror.destination, DestinationError) as one, ClusterClient(mirror.destination, DestinationError) as two:
+        older = TransactionalProducer(one, name, mirror.options, SystemClock())
+        older.start()
+        older.add([mirror.at])
+        request = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=20_000, producer_id=-1, producer_epoch=-1)
+        assert two.call(two.coordinator(name), request, 4).error_code == 51  # CONCURRENT_TRANSACTIONS
+        with pytest.raises(FencedError):
+            older.add([home(checkpoint.TOPIC, b"any")])

@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from relay_pipelines import settings
+from relay_pipelines.copy.clock import SystemClock
 from relay_pipelines.copy.filtering import load
 from relay_pipelines.copy.producer import TransactionalProducer
 from relay_pipelines.copy.task import copy_ranges
+from relay_pipelines.driver import survey
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import ConfigError, DestinationError
 from relay_pipelines.model import ClassSpec, Handling, OnRecordError, Outcome, Status, TopicPartition
@@ -222,3 +225,21 @@ def test_a_filter_by_its_entry_point(mirror: Mirror, folder: Path, monkeypatch: 
     handling = Handling(filters=(ClassSpec("every-nth", '{"n": 20}'),))
     (outcome,) = copy_ranges(mirror.job, [replace(mirror.range(), handling=handling)])
     assert (outcome.error, outcome.records, outcome.skipped) == ("", 3, {"filtered": 57})
+
+
+def test_a_quarantine_that_is_the_copy_of_another_topic(
+    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+) -> None:
+    """Records of both would be in it: the mirror is refused, with the names of both."""
+    for topic in (topic_name, f"{topic_name}.quarantine"):
+        create(source_cluster.cluster(), topic)
+    mirror = settings.Mirror.model_validate(
+        {
+            "source": {"nodes": [{"name": "node", "bootstrap_servers": list(source_cluster.cluster().bootstrap_servers)}]},
+            "destination": {"bootstrap_servers": list(destination_cluster.cluster().bootstrap_servers)},
+            "topics": {"allow": [f"{topic_name}.*"]},
+            "on_record_error": "quarantine",
+        }
+    )
+    with pytest.raises(ConfigError, match=f"the quarantine of topic '{topic_name}' is '{topic_name}.quarantine', which is"):
+        survey.take("quarantines", mirror, SystemClock())

@@ -20,3 +20,13 @@ class FailsAt:
         if record.offset == self._offset:
             raise ValueError("made to fail")
         return True
+
+
+class QuotesHeaders:
+    """Raises on every record that has headers, and quotes them."""
+
+    def keep(self, record: Any) -> bool:
+        """Raise on the one, keep the others."""
+        for name, _ in record.headers:
+            raise ValueError(f"unknown header {name}")
+        return True

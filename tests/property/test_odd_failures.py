@@ -1,0 +1,260 @@
+"""Failures that take an unlucky moment, each in memory: what is committed, counted and blamed stays right."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+import pyarrow as pa
+import pytest
+from crc32c import crc32c
+
+from relay_pipelines.copy import checkpoint, ledger, transaction
+from relay_pipelines.copy.chunk import fingerprint_of
+from relay_pipelines.copy.clock import SystemClock
+from relay_pipelines.copy.failover import FailoverSource
+from relay_pipelines.copy.faults import Point
+from relay_pipelines.copy.position import matches_fingerprint
+from relay_pipelines.copy.row_reader import MARKER, read_rows
+from relay_pipelines.copy.task import copy_kept
+from relay_pipelines.errors import DestinationError, PermissionDeniedError, SourceError
+from relay_pipelines.model import (
+    Checkpoint,
+    ClassSpec,
+    Cluster,
+    CopyJob,
+    CopyOptions,
+    CopyRange,
+    Fingerprint,
+    Handling,
+    OffsetRange,
+    OnRecordError,
+    Status,
+    TopicPartition,
+)
+from relay_pipelines.spark.job import arrow
+from relay_pipelines.wire.batch import CRC_END, HEADER, HEADER_BYTES, Batch, BatchHeader
+from relay_pipelines.wire.cluster import ClusterClient
+from relay_pipelines.wire.connection import Connection
+from relay_pipelines.wire.python_codec import Record
+from relay_pipelines.wire.records import BatchBuilder, decode
+from tests.copying import copy_as_it_is, copy_as_rows
+from tests.property.fake_cluster import FakeCluster, FakeSocket, put
+
+SOURCE, OTHER, DESTINATION = (Cluster(name, ("fake:1",)) for name in ("source", "other", "destination"))
+OPTIONS = CopyOptions(fetch_max_bytes=1500, coalesce_below_bytes=0, backoff_min_ms=0, backoff_max_ms=0, give_up_after_ms=2_000)
+NOW = 1_700_000_000_000
+AT = TopicPartition("a", 0)
+
+
+class Clock(SystemClock):
+    """Nobody waits."""
+
+    def sleep(self, seconds: float) -> None:
+        """Go on at once."""
+
+
+def record(number: int, timestamp: int | None = None, headers: Sequence[tuple[str, bytes]] = ()) -> Record:
+    value = f"{number:04d}".encode().ljust(120, b".")
+    return Record(0, NOW + number if timestamp is None else timestamp, None, value, list(headers))
+
+
+def batch(*records: Record) -> Batch:
+    builder = BatchBuilder(0, 1 << 20)
+    assert builder.extend(records) is None
+    return builder.build()
+
+
+def filled(*batches: tuple[int, int], topics: str = "a") -> FakeCluster:
+    """A source with batches of records from one number to another."""
+    cluster = FakeCluster(*topics)
+    for topic in topics:
+        for first, end in batches:
+            put(cluster, topic, batch(*map(record, range(first, end))))
+    return cluster
+
+
+def corrupt(cluster: FakeCluster, number: int) -> None:
+    """Damage a batch of topic a."""
+    entry = cluster.logs["a"].entries[number]
+    entry.body = entry.body[:-3] + b"XYZ"
+
+
+def destination(*topics: str) -> FakeCluster:
+    return FakeCluster(*topics, checkpoint.TOPIC, ledger.TOPIC)
+
+
+@contextmanager
+def served(**clusters: FakeCluster) -> Iterator[None]:
+    """Connect to these clusters by name; to others nobody can."""
+
+    def connect(connection: Connection) -> FakeSocket:
+        if connection.cluster.name not in clusters:
+            raise ConnectionRefusedError("down")
+        return FakeSocket(clusters[connection.cluster.name], lambda: "")
+
+    with patch.object(checkpoint, "PARTITIONS", 1), patch.object(Connection, "_connect", connect):
+        yield
+
+
+def job(*others: Cluster, **options: int) -> CopyJob:
+    return CopyJob("m", "run", SOURCE, DESTINATION, replace(OPTIONS, **options), other_nodes=others, node_timeout_ms=1_000)
+
+
+def whole(topic: str, end: int, **handling: Any) -> CopyRange:
+    at = TopicPartition(topic, 0)
+    return CopyRange(OffsetRange(at, 0, end), at, handling=Handling(**handling))
+
+
+def checkpoints_of(cluster: FakeCluster) -> list[Checkpoint]:
+    return [checkpoint.from_record(one.value) for one in cluster.logs[checkpoint.TOPIC].committed()]
+
+
+def test_the_fingerprint_outlives_the_buffer_of_its_fetch() -> None:
+    """The last record kept stands in an earlier fetch than the chunk's end: its bytes have been overwritten by then."""
+    source, copies, wanted = filled((0, 5), (5, 10), (10, 20)), destination("a"), [whole("a", 20)]
+
+    def first_five() -> Iterator[pa.RecordBatch]:
+        for rows in read_rows(job(), wanted, [0], ("offset",), Clock()):
+            marked, offsets = rows.column(MARKER).to_pylist(), rows.column("offset").to_pylist()
+            keep = [marker is not None or offset < 5 for marker, offset in zip(marked, offsets, strict=True)]
+            if any(keep):
+                yield rows.filter(pa.array(keep))
+
+    with served(source=source, destination=copies):
+        (outcome,) = copy_kept(job(), wanted, first_five(), Clock())
+    assert (outcome.error, outcome.skipped) == ("", {"filtered": 15})
+    kept = list(decode(memoryview(source.logs["a"].entries[0].data)))[-1]
+    assert checkpoints_of(copies)[-1].fingerprint == fingerprint_of(kept)
+
+
+def test_the_fingerprint_outlives_empty_batches() -> None:
+    """A cleaner keeps empty batches, which have no last record; the one before counts."""
+    source, copies = filled((0, 5)), destination("a")
+    for _ in range(20):
+        header = BatchHeader(0, HEADER_BYTES - 12, 0, 2, 0, 0, 4, NOW, NOW, -1, -1, -1, 0)
+        source.logs["a"].append(header._replace(crc=crc32c(HEADER.pack(*header)[CRC_END:])), b"")
+    with served(source=source, destination=copies):
+        (outcome,) = copy_as_it_is(job(fetch_max_bytes=800), [whole("a", 105)], Clock())
+    assert outcome.error == ""
+    kept = list(decode(memoryview(source.logs["a"].entries[0].data)))[-1]
+    assert checkpoints_of(copies)[-1].fingerprint == fingerprint_of(kept)
+
+
+def test_a_fetch_that_is_read_again_quarantines_once() -> None:
+    """Rows: a filter fails on a record, a batch after it is corrupt, and another node serves the same fetch."""
+    bad, good, copies = filled((0, 5), (5, 10)), filled((0, 5), (5, 10)), destination("a", "a.quarantine")
+    corrupt(bad, 1)
+    fails = ClassSpec("tests.property.failing_filter:FailsAt", json.dumps({"offset": 2}))
+    wanted = [whole("a", 10, filters=(fails,), on_record_error=OnRecordError.QUARANTINE)]
+    with served(source=bad, other=good, destination=copies):
+        (outcome,) = copy_as_rows(job(OTHER), wanted, Clock())
+    assert (outcome.error, outcome.records, outcome.skipped) == ("", 9, {"quarantined": 1})
+    assert len(copies.logs["a.quarantine"].committed()) == 1
+
+
+def test_a_chunk_holds_rows_of_one_node() -> None:
+    """Each ledger entry names the node that its records came from."""
+    bad, good = (filled((0, 5), (5, 10), (10, 15), (15, 20)) for _ in range(2))
+    copies = destination("a")
+    corrupt(bad, 2)
+    with served(source=bad, other=good, destination=copies):
+        (outcome,) = copy_as_rows(job(OTHER), [whole("a", 20)], Clock())
+    assert outcome.error == ""
+    entries = [ledger.from_record(one.value) for one in copies.logs[ledger.TOPIC].committed()]
+    assert [(one.source.start, one.source.end, one.node) for one in entries] == [(0, 10, "source"), (10, 20, "other")]
+
+
+@pytest.mark.parametrize("on_error", OnRecordError)
+def test_what_a_filter_says_may_be_no_text(on_error: OnRecordError) -> None:
+    """A message that quotes a header name of any bytes costs no other topic its outcome."""
+    source, copies = FakeCluster("a", "b"), destination("a", "a.quarantine", "b")
+    put(source, "a", batch(record(0, headers=[("n\udcff", b"1")])))
+    put(source, "b", batch(record(0)))
+    quotes = ClassSpec("tests.property.failing_filter:QuotesHeaders", "{}")
+    ranges = [whole("a", 1, filters=(quotes,), on_record_error=on_error), whole("b", 1)]
+    with served(source=source, destination=copies):
+        outcomes = copy_as_it_is(job(), ranges, Clock())
+    assert all(arrow(one) for one in outcomes)
+    assert [one.status is Status.DONE for one in outcomes] == [on_error is OnRecordError.QUARANTINE, True]
+
+
+def test_a_timestamp_that_is_no_date() -> None:
+    """A producer that wrote nanoseconds: rows cannot hold it, and the next topic is copied."""
+    source, copies = FakeCluster("a", "b"), destination("a", "a.quarantine", "b")
+    put(source, "a", batch(record(0, NOW * 1_000_000)))
+    put(source, "b", batch(record(0)))
+    ranges = [whole("a", 1, on_record_error=OnRecordError.QUARANTINE), whole("b", 1)]
+    with served(source=source, destination=copies):
+        first, second = copy_as_rows(job(), ranges, Clock())
+    assert (first.error, first.skipped, second.error) == ("", {"quarantined": 1}, "")
+    assert copies.logs["a.quarantine"].committed()[0].timestamp == NOW * 1_000_000
+
+
+def test_a_missing_acl_concerns_its_topic_alone() -> None:
+    """The next range reads from the same node, and its own error is what it ends with."""
+    nodes = FailoverSource(job(), "relay")
+    nodes.begin()
+    refused = PermissionDeniedError("no Read", topic_partition=AT)
+    assert nodes.fail_over(refused) is refused
+    nodes.begin()
+    passing = SourceError("a leader is moving", topic_partition=TopicPartition("b", 0))
+    assert nodes.fail_over(passing) is passing
+
+
+def test_one_range_that_no_node_can_serve() -> None:
+    """One node is down, the other has a corrupt batch in a: b is copied from it all the same."""
+    other, copies = filled((0, 5), topics="ab"), destination("a", "b")
+    corrupt(other, 0)
+    with served(other=other, destination=copies):
+        first, second = copy_as_it_is(job(OTHER, give_up_after_ms=300), [whole("a", 5), whole("b", 5)], SystemClock())
+    assert first.status is Status.FAILED
+    assert (second.status, second.error) == (Status.DONE, "")
+
+
+def test_one_lost_connection_among_rows() -> None:
+    """Rows pass once, so the range fails at once: its neighbours are tried."""
+    source, copies, lost = filled((0, 5), topics="ab"), destination("a", "b"), []
+
+    def reach(point: Point) -> None:
+        if point is Point.BEFORE_CHECKPOINT and not lost:
+            lost.append(point)
+            raise DestinationError("one connection was lost")
+
+    with served(source=source, destination=copies), patch.object(transaction, "reach", reach):
+        first, second = copy_as_rows(job(), [whole("a", 5), whole("b", 5)], Clock())
+    assert first.error_kind == "DestinationError"
+    assert second.error == ""
+
+
+def test_checkpoints_that_are_lost_within_a_run() -> None:
+    """The task knows what it has committed: records are not copied again, the guard says what is gone."""
+    source, copies, commits = filled(*((first, first + 5) for first in range(0, 40, 5))), destination("a"), 0
+
+    def reach(point: Point) -> None:
+        nonlocal commits
+        commits += point is Point.AFTER_END_TXN
+        if commits == 2 and point is Point.MID_CHUNK:
+            commits = 99
+            copies.logs[checkpoint.TOPIC].entries.clear()
+            raise DestinationError("a leader is moving")
+
+    with served(source=source, destination=copies), patch.object(transaction, "reach", reach):
+        (outcome,) = copy_as_it_is(job(chunk_bytes=1000), [whole("a", 40)], Clock())
+    assert (outcome.error_kind, outcome.exit_code) == ("CheckpointLostError", 3)
+    values = [one.value for one in copies.logs["a"].committed()]
+    assert len(values) == len(set(values)) == outcome.next_offset
+
+
+def test_a_marker_where_the_last_record_was_is_a_divergence() -> None:
+    """A node that holds a transaction marker at an offset cannot have held a record there."""
+    other = filled((100, 104))
+    other.logs["a"].append(BatchHeader(0, HEADER_BYTES - 12, 0, 2, 0, 0x30, 0, 0, 0, 9, 0, -1, 1), b"")
+    put(other, "a", batch(record(105)))
+    copied = Checkpoint("m", AT, 5, 0, "source", {}, {}, AT, 5, Fingerprint(4, "00", "00"), "", 0)
+    with served(other=other), ClusterClient(OTHER, SourceError) as client:
+        assert not matches_fingerprint(client, copied, Clock())
