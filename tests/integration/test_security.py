@@ -150,19 +150,17 @@ def test_answers_outlive_the_session_that_they_came_in(guarded: EmbeddedCluster,
     way = way_in(guarded, *ENDING[0], tokens)
     connection = Connection(way, ("127.0.0.1", int(way.bootstrap_servers[0].rpartition(":")[2])), "test", SourceError, 10.0)
 
-    def ask() -> None:
-        connection.send(MetadataRequest.API_KEY, 4, b"\0\0\0\0\0")  # of no topics
+    def ask() -> int:
+        return connection.send(MetadataRequest.API_KEY, 4, b"\0\0\0\0\0")  # of no topics
 
-    ask()
-    first = connection.receive()
+    first = connection.receive(ask())
     as_it_came = bytes(first)
-    ask()
-    ask()
+    asked = [ask(), ask()]
     connection._authenticate_at = 0.0
-    ask()
+    asked.append(ask())
     assert bytes(first) == as_it_came
     assert connection.unanswered == 3
-    assert [bytes(connection.receive()) for _ in range(3)] == [as_it_came] * 3
+    assert [bytes(connection.receive(one)) for one in asked] == [as_it_came] * 3
     connection.close()
 
 
