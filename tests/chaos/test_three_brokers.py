@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import ElectionType, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
-from relay_pipelines.copy.transaction import transactional_id
 
 from relay_pipelines.copy.faults import Point
+from relay_pipelines.copy.transaction import transactional_id
 from relay_pipelines.embedded import Broker, EmbeddedCluster
 from relay_pipelines.errors import DestinationError
 from relay_pipelines.model import TopicPartition
