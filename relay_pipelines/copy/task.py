@@ -8,6 +8,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from relay_pipelines.copy.clock import Clock, SystemClock
@@ -25,6 +26,8 @@ from relay_pipelines.wire.cluster import ClusterClient
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from relay_pipelines.copy.row_stream import RowStream
 
 _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
@@ -51,18 +54,14 @@ def copy_kept(job: CopyJob, ranges: Sequence[CopyRange], batches: Iterable[pa.Re
         batches: what `read_rows` yields for the same ranges, of what is kept the offsets, and every marker.
     """
     from relay_pipelines.copy.kept_offsets import KeptOffsets
-    from relay_pipelines.copy.row_stream import RowStream
 
-    stream = RowStream(batches)
+    def source_of(
+        stream: RowStream, index: int, copy_range: CopyRange, options: CopyOptions, nodes: FailoverSource
+    ) -> BatchSource:
+        kept = KeptOffsets(copy_range.source.topic_partition, stream, index)
+        return FetchedBatches(copy_range, options, nodes, kept, clock)
 
-    def of_index(index: int) -> SourceOf:
-        def source_of(copy_range: CopyRange, options: CopyOptions, nodes: FailoverSource) -> BatchSource:
-            kept = KeptOffsets(copy_range.source.topic_partition, stream, index)
-            return FetchedBatches(copy_range, options, nodes, kept, clock)
-
-        return source_of
-
-    return _copy_each(job, ((ranges[index], of_index(index)) for index in stream.ranges()), clock)
+    return _copy_stream(job, ranges, batches, clock, source_of)
 
 
 def copy_rows(job: CopyJob, ranges: Sequence[CopyRange], batches: Iterable[pa.RecordBatch], clock: Clock) -> Iterator[Outcome]:
@@ -72,17 +71,27 @@ def copy_rows(job: CopyJob, ranges: Sequence[CopyRange], batches: Iterable[pa.Re
         batches: what `read_rows` yields for the same ranges, with rows left out or changed, and every marker.
     """
     from relay_pipelines.copy.row_batches import RowBatches
+
+    def source_of(
+        stream: RowStream, index: int, copy_range: CopyRange, options: CopyOptions, _nodes: FailoverSource
+    ) -> BatchSource:
+        return RowBatches(copy_range, options, stream, index)
+
+    return _copy_stream(job, ranges, batches, clock, source_of)
+
+
+def _copy_stream(
+    job: CopyJob,
+    ranges: Sequence[CopyRange],
+    batches: Iterable[pa.RecordBatch],
+    clock: Clock,
+    source_of: Callable[[RowStream, int, CopyRange, CopyOptions, FailoverSource], BatchSource],
+) -> Iterator[Outcome]:
+    """Copy the ranges in the order in which Spark hands on their rows."""
     from relay_pipelines.copy.row_stream import RowStream
 
     stream = RowStream(batches)
-
-    def of_index(index: int) -> SourceOf:
-        def source_of(copy_range: CopyRange, options: CopyOptions, _nodes: FailoverSource) -> BatchSource:
-            return RowBatches(copy_range, options, stream, index)
-
-        return source_of
-
-    return _copy_each(job, ((ranges[index], of_index(index)) for index in stream.ranges()), clock)
+    return _copy_each(job, ((ranges[index], partial(source_of, stream, index)) for index in stream.ranges()), clock)
 
 
 def _copy_each(job: CopyJob, ranges: Iterable[tuple[CopyRange, SourceOf]], clock: Clock) -> Iterator[Outcome]:
