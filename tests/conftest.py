@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import uuid
 from collections.abc import Iterator
@@ -19,6 +20,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Let the suite run against an older Kafka: `make versions` does."""
     for side in ("source", "destination"):
         parser.addoption(f"--{side}-kafka", metavar="VERSION", help=f"version of the {side}'s broker, from 2.4.1 to 3.9.x")
+
+
+def pytest_configure() -> None:
+    """Tests read what a file or a pipe would get, however wide the terminal says that it is."""
+    os.environ.pop("COLUMNS", None)
 
 
 @pytest.fixture(scope="session")

@@ -68,7 +68,7 @@ class TransactionalProducer:
         self._connections: dict[int, Connection] = {}
         self._added: set[TopicPartition] = set()
         self._opened_at = 0.0
-        self._is_ending = False  # whether EndTxn was sent and not answered
+        self._may_have_ended = False  # whether an EndTxn was sent of which we do not know what became
         self._in_flight: deque[_InFlight] = deque()
         self._most_in_flight = 1
         self._throttled_until = 0.0
@@ -101,7 +101,7 @@ class TransactionalProducer:
         if self._owned:
             self._verify_ownership()
         self._added.clear()
-        self._is_ending = False
+        self._may_have_ended = False
         self._owned = False
 
         def ask() -> int:
@@ -155,9 +155,8 @@ class TransactionalProducer:
 
     def commit(self) -> None:
         """End the transaction; from the answer on its records, checkpoint and ledger entry are all there, or will be."""
-        self._is_ending = True
         self._end(committed=True)
-        self._is_ending = False
+        self._may_have_ended = False
         self._added.clear()
         for target in self._targets.values():
             target.landed = None
@@ -234,7 +233,11 @@ class TransactionalProducer:
                 producer_epoch=self._state.producer_epoch,
                 committed=committed,
             )
-            return int(self._client.call(self._coordinator, request, 1).error_code)
+            may_have_ended, self._may_have_ended = self._may_have_ended, True
+            code = int(self._client.call(self._coordinator, request, 1).error_code)
+            # a coordinator that is moving may have written it down all the same
+            self._may_have_ended = may_have_ended or code in failures.COORDINATOR_MOVING
+            return code
 
         self._until_settled("EndTxn", ask, expected)
 
@@ -307,11 +310,11 @@ class TransactionalProducer:
     def _has_timed_out(self) -> bool:
         """Whether the id is as the coordinator leaves it after a time-out: ours, one epoch on, and not initialised since.
 
-        A takeover raises the epoch twice if a transaction was open; whether ours still was is not known while EndTxn is
-        unanswered. Brokers before Kafka 3.0 cannot be asked (KIP-664).
+        A takeover raises the epoch twice if a transaction was open; whether ours still was is not known after an EndTxn that
+        may have succeeded. Brokers before Kafka 3.0 cannot be asked (KIP-664).
         """
         open_seconds = self._clock.monotonic() - self._opened_at
-        if not self._added or self._is_ending or open_seconds < self._options.transaction_timeout_ms / 1000:
+        if not self._added or self._may_have_ended or open_seconds < self._options.transaction_timeout_ms / 1000:
             return False
         with suppress(RelayError):
             answer = self._client.call(self._coordinator, DescribeTransactionsRequest(transactional_ids=[self._id]), 0)

@@ -1,7 +1,7 @@
 """A Kafka cluster in memory, behind fake sockets that fail wherever they are told to: enough of it to be copied from and to.
 
-The client's connections, requests and answers are real, byte for byte; the cluster keeps logs, transactions with their markers,
-and epochs that fence. It has one broker, and topics of one partition.
+The client's connections, requests and answers are real, byte for byte; the cluster keeps logs, transactions with their markers
+and time-outs, and epochs that fence. It has one broker, and topics of one partition.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ _SERVED = {
 _NODE, _HOST, _PORT = 1, "fake", 9092
 _OUT_OF_RANGE, _INVALID_PRODUCER_EPOCH, _INVALID_TXN_STATE = 1, 47, 48
 _EARLIEST, _READ_COMMITTED = -2, 1
+_PATIENCE = 100  # a transaction is aborted after as many questions for a last stable offset: nobody else measures time here
 
 
 @dataclass
@@ -108,6 +109,7 @@ class Transactions:
     producer_id: int
     epoch: int = -1
     topics: set[str] = field(default_factory=set)
+    age: int = 0
 
 
 class FakeCluster:
@@ -162,6 +164,8 @@ class FakeCluster:
         )
 
     def _list_offsets(self, asked: Any) -> Any:
+        if asked.isolation_level == _READ_COMMITTED:
+            self._time_out()
         topic = ListOffsetsResponse.ListOffsetsTopicResponse
 
         def offset(name: str, timestamp: int) -> int:
@@ -214,6 +218,7 @@ class FakeCluster:
         known = self.ids[asked.v3_and_below_transactional_id]
         error = 0 if known.epoch == asked.v3_and_below_producer_epoch else _INVALID_PRODUCER_EPOCH
         if not error:
+            known.age = known.age if known.topics else 0
             known.topics |= {one.name for one in asked.v3_and_below_topics}
         topic = AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
         results = [
@@ -238,6 +243,13 @@ class FakeCluster:
         else:
             self._finish(known, commit=asked.committed)
         return EndTxnResponse(throttle_time_ms=0, error_code=error)
+
+    def _time_out(self) -> None:
+        for known in self.ids.values():
+            known.age += 1
+            if known.topics and known.age > _PATIENCE:
+                known.epoch += 1
+                self._finish(known, commit=False)
 
     def _finish(self, known: Transactions, *, commit: bool) -> None:
         for topic in known.topics:
