@@ -10,14 +10,14 @@ from confluent_kafka.admin import AdminClient
 from benchmarks.inputs import Input
 from benchmarks.seeding import seed
 from benchmarks.values import PARTITIONS, Extent
-from relay_pipelines.copy import checkpoint, ledger
-from relay_pipelines.copy.clock import SystemClock
-from relay_pipelines.copy.reader import read
 from relay_pipelines.embedded import EmbeddedCluster, Listener
 from relay_pipelines.errors import SourceError
 from relay_pipelines.model import Cluster, OffsetRange, TopicPartition
-from relay_pipelines.wire.admin import NewTopic, create_topics
-from relay_pipelines.wire.cluster import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, ClusterClient
+from relay_pipelines.protocol.admin import NewTopic, create_topics
+from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, ClusterClient
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.protocol.reader import read
+from relay_pipelines.state import checkpoint, ledger
 
 BROKER_HEAP = "1g"
 _BROKER_CONFIG = {

@@ -13,11 +13,11 @@ from benchmarks.inputs import Input
 from benchmarks.values import PARTITIONS
 from relay_pipelines.errors import SourceError
 from relay_pipelines.model import Cluster, TopicPartition
-from relay_pipelines.wire import failures, produce
-from relay_pipelines.wire.batch import Batch
-from relay_pipelines.wire.cluster import ClusterClient
-from relay_pipelines.wire.fetch import encode_string
-from relay_pipelines.wire.records import BatchBuilder
+from relay_pipelines.protocol import error_codes, produce
+from relay_pipelines.protocol.batch import Batch
+from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.protocol.fetch import encode_string
+from relay_pipelines.protocol.records import BatchBuilder
 
 _DISTINCT_BATCHES = 64
 _TIMESTAMP_MS = 1_700_000_000_000
@@ -91,7 +91,7 @@ def _send(client: ClusterClient, to: TopicPartition, batches: Iterator[Batch]) -
 
         def take_answer() -> None:
             answer = produce.decode(connection.receive(waiting.popleft()), encode_string(to.topic), to.partition)
-            if answer.error_code != failures.NONE:
+            if answer.error_code != error_codes.NONE:
                 raise client.failure(answer.error_code, f"Produce {answer.message}", topic_partition=to)
 
         for batch in batches:

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from relay_pipelines import settings
-from relay_pipelines.copy.clock import SystemClock, moment_ms
 from relay_pipelines.copy.columns import COLUMNS, ColumnBuilder, is_log_append_time, records_in, uncollected
-from relay_pipelines.copy.reader import read
-from relay_pipelines.driver.follow import LedgerFollower
 from relay_pipelines.errors import ConfigError, DestinationError, SourceError
 from relay_pipelines.model import Cluster, OffsetRange, TopicPartition
-from relay_pipelines.plan.topics import Target, targets
+from relay_pipelines.plan.topic_selection import Target, targets
+from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
+from relay_pipelines.protocol.clock import SystemClock, moment_ms
+from relay_pipelines.protocol.reader import read
 from relay_pipelines.settings import Mirror
-from relay_pipelines.wire.cluster import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
+from relay_pipelines.state.ledger_reader import LedgerFollower
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -10,11 +10,11 @@ import dagster as dg
 
 from relay_pipelines import settings
 from relay_pipelines.assets import external, mirrored
-from relay_pipelines.checks import configs, divergence, lag, source_topics
+from relay_pipelines.checks import divergence, lag, source_topics, topic_configs
 from relay_pipelines.jobs import backfill, once, replan
-from relay_pipelines.lanes.catalog import Catalog
 from relay_pipelines.lanes.lane import lanes_of
-from relay_pipelines.plan.topics import destinations
+from relay_pipelines.lanes.topic_catalog import Catalog
+from relay_pipelines.plan.topic_selection import destinations
 from relay_pipelines.resources import KafkaResource, SparkResource
 from relay_pipelines.sensors import health, planner
 from relay_pipelines.settings import Mirror
@@ -56,7 +56,7 @@ def _mirror(name: str, mirror: Mirror, catalog: Catalog) -> dg.Definitions:
             *external.nodes(name, mirror),
         ],
         asset_checks=[
-            *(check.build(lane) for lane in lanes for check in (lag, configs, source_topics)),
+            *(check.build(lane) for lane in lanes for check in (lag, topic_configs, source_topics)),
             *(divergence.build(name, node) for node in mirror.nodes),
         ],
         sensors=[*(planner.build(lane, copied.get(lane.name), catalog) for lane in lanes), health.build(name, mirror)],

@@ -17,13 +17,13 @@ import prometheus_client as prometheus
 from prometheus_client import CollectorRegistry
 
 from relay_pipelines import settings
-from relay_pipelines.copy.clock import Clock
-from relay_pipelines.driver.planning import RunPlan
-from relay_pipelines.driver.result import RunResult
 from relay_pipelines.errors import ConfigError, RelayError
 from relay_pipelines.model import LedgerEntry, Outcome, Skipped, Status, TopicPartition
-from relay_pipelines.plan.nodes import Verdict
-from relay_pipelines.plan.windows import Position
+from relay_pipelines.plan.node_choice import Verdict
+from relay_pipelines.plan.positions import Position
+from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.run.result import RunResult
+from relay_pipelines.run.run_plan import RunPlan
 
 PREFIX = "kafka_relay_"
 _DURATIONS = (0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
@@ -165,20 +165,22 @@ class MetricsObserver:
 
     def begin(self, plan: RunPlan) -> None:
         """Take end offsets, lags and the last commit from the plan."""
-        survey = plan.survey
-        self._node = survey.node.name
-        self._ends[survey.mirror] = Tally({self._node: sum(max(one.end_offset, one.high_watermark) for one in survey.positions)})
+        snapshot = plan.snapshot
+        self._node = snapshot.node.name
+        self._ends[snapshot.mirror] = Tally(
+            {self._node: sum(max(one.end_offset, one.high_watermark) for one in snapshot.positions)}
+        )
         for node, total in sum(self._ends.values(), Tally[str]()).items():
             self._metrics["source_highwatermark"].labels(node).set(total)
         ahead = {one.topic_partition: len(one) for window in plan.windows for one in window.ranges}
-        for position in survey.positions:
-            self._lag(survey.mirror, position.topic_partition).set(ahead.get(position.topic_partition, 0))
-            self._open_transaction(survey.mirror, position)
-        for checkpoint in survey.checkpoints.values():
-            self._last_commit(survey.mirror, checkpoint.committed_at_ms)
-        if survey.left_node:
+        for position in snapshot.positions:
+            self._lag(snapshot.mirror, position.topic_partition).set(ahead.get(position.topic_partition, 0))
+            self._open_transaction(snapshot.mirror, position)
+        for checkpoint in snapshot.checkpoints.values():
+            self._last_commit(snapshot.mirror, checkpoint.committed_at_ms)
+        if snapshot.left_node:
             self._metrics["source_candidate_switches_total"].labels(self._node).inc()
-        for verdict in survey.verdicts:
+        for verdict in snapshot.verdicts:
             self._verdict(verdict)
 
     def committed(self, entries: Sequence[LedgerEntry]) -> None:

@@ -15,13 +15,13 @@ from pathlib import Path
 
 from confluent_kafka import Producer
 
-from relay_pipelines.console.words import stdout
-from relay_pipelines.copy.clock import SystemClock
+from relay_pipelines.console.formatting import stdout
 from relay_pipelines.demo import scene
 from relay_pipelines.demo.dagster import Dagster
 from relay_pipelines.demo.scene import MIRROR, Scene
 from relay_pipelines.demo.telling import Teller
 from relay_pipelines.demo.ui import raise_curtain
+from relay_pipelines.protocol.clock import SystemClock
 from tests.independent import until
 from tests.orchestration import graphql
 

@@ -9,9 +9,6 @@ from itertools import pairwise
 
 from crc32c import crc32c
 
-from relay_pipelines.copy import checkpoint, ledger
-from relay_pipelines.copy.clock import Clock, SystemClock
-from relay_pipelines.copy.reader import read
 from relay_pipelines.copy.row_reader import ALWAYS, read_rows
 from relay_pipelines.copy.task import copy_kept, copy_ranges, copy_rows
 from relay_pipelines.errors import SourceError
@@ -28,8 +25,11 @@ from relay_pipelines.model import (
     TimestampType,
     TopicPartition,
 )
-from relay_pipelines.wire.batch import HEADER_BYTES, BatchHeader
-from relay_pipelines.wire.cluster import LATEST, READ_COMMITTED, READ_UNCOMMITTED, ClusterClient
+from relay_pipelines.protocol.batch import HEADER_BYTES, BatchHeader
+from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, READ_UNCOMMITTED, ClusterClient
+from relay_pipelines.protocol.clock import Clock, SystemClock
+from relay_pipelines.protocol.reader import read
+from relay_pipelines.state import checkpoint, ledger
 from tests import independent
 from tests.independent import Record
 

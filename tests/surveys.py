@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from relay_pipelines.driver.planning import RunPlan, plan
-from relay_pipelines.driver.survey import Survey
 from relay_pipelines.model import Cluster
-from relay_pipelines.plan.topics import Target
-from relay_pipelines.plan.windows import Position
+from relay_pipelines.plan.positions import Position
+from relay_pipelines.plan.topic_selection import Target
+from relay_pipelines.run.run_plan import RunPlan, plan
+from relay_pipelines.snapshot.cluster_snapshot import Survey
 
 
 def plan_of(mirror: str, node: str, destinations: Mapping[str, str], positions: Sequence[Position]) -> RunPlan:
     """Plan what a survey of these positions says."""
-    survey = Survey(
+    snapshot = Survey(
         mirror=mirror,
         node=Cluster(node, ("a:1",)),
         destination=Cluster("destination", ("b:1",)),
@@ -28,4 +28,4 @@ def plan_of(mirror: str, node: str, destinations: Mapping[str, str], positions: 
         destination_configs={},
         sizes_bytes={},
     )
-    return plan(survey)
+    return plan(snapshot)

@@ -21,7 +21,7 @@ from benchmarks.clusters import delete_topics, scan
 from benchmarks.values import Case, Cost
 from relay_pipelines.embedded import guardian, jars, java, server_properties
 from relay_pipelines.errors import DestinationError
-from relay_pipelines.wire.cluster import LATEST, READ_COMMITTED, READ_UNCOMMITTED, ClusterClient
+from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, READ_UNCOMMITTED, ClusterClient
 
 COORDINATES = (f"org.apache.kafka:connect-mirror:{jars.KAFKA_VERSION}", jars.BROKER_JARS[1])
 # those of Kafka's own start script

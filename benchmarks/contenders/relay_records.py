@@ -21,7 +21,7 @@ from benchmarks.workers import run_together
 from relay_pipelines.copy.filtering import Record
 from relay_pipelines.dataframe import register
 from relay_pipelines.model import ClassSpec, CopyJob, Handling, Outcome
-from relay_pipelines.spark import rows
+from relay_pipelines.spark import sql_rows
 
 _PREDICATE = "length(value) > 0"
 
@@ -57,7 +57,7 @@ class RelayWhere(RelaySpark):
     def submit(self, session: Any, job: CopyJob, tasks: list[CopyWork], tag: str) -> list[Outcome]:
         """Submit the rows' job."""
         groups = [[replace(task.range, handling=self._handling)] for task in tasks]
-        return rows.submit(session, job, groups, self._handling.sql, tag)
+        return sql_rows.submit(session, job, groups, self._handling.sql, tag)
 
 
 class RelayFrame:

@@ -81,7 +81,7 @@ def _definitions(scene: Scene) -> Spent:
 def _phases(records: Sequence[EventLogEntry], began: float, ended: float) -> dict[str, float]:
     """What the run's own events tell of its time."""
     step = _when(records, lambda one: one.dagster_event_type is DagsterEventType.STEP_START)
-    survey = _when(records, lambda one: one.user_message.startswith("copying "))
+    snapshot = _when(records, lambda one: one.user_message.startswith("copying "))
     copied = _when(records, lambda one: one.user_message.startswith("copied "))
     found = [one for one in records if one.dagster_event_type is DagsterEventType.ASSET_MATERIALIZATION]
     last = max(one.timestamp for one in records)
@@ -89,8 +89,8 @@ def _phases(records: Sequence[EventLogEntry], began: float, ended: float) -> dic
     copying = float(str(event.metadata["seconds"].value))
     return {
         "start: Python, Dagster, definitions, the run's first events": step - began,
-        "plan and survey": survey - step,
-        "Spark's start": copied - survey - copying,
+        "plan and survey": snapshot - step,
+        "Spark's start": copied - snapshot - copying,
         "copy": copying,
         "recount": found[0].timestamp - copied,
         "materialisations, checks and the other events": last - found[0].timestamp,

@@ -17,7 +17,7 @@ from benchmarks.orchestration.figures import Crowded, Kept, slowest, spent
 from benchmarks.orchestration.idle import ticks
 from benchmarks.orchestration.scene import MIRROR, Scene, mirrored, run_of, surroundings
 from relay_pipelines.demo.dagster import Dagster, running
-from relay_pipelines.lanes import keys
+from relay_pipelines.lanes import naming
 from relay_pipelines.sensors.attempts import PARTITION
 from relay_pipelines.sensors.planner import PRUNED_PER_TICK
 from relay_pipelines.settings.windows import WindowSettings
@@ -80,7 +80,7 @@ def _present(scene: Scene) -> Sequence[str]:
 
 
 def _queries(scene: Scene, dagster: Dagster) -> dict[str, tuple[float, float]]:
-    topic, plan, window = mirrored(scene.topics[0]), keys.windows(MIRROR, scene.lane.name), scene.newest()
+    topic, plan, window = mirrored(scene.topics[0]), naming.windows(MIRROR, scene.lane.name), scene.newest()
     return {
         "a topic: windows and their statuses": _asked(dagster, _STATUSES, topic),
         "the plan: windows and their statuses": _asked(dagster, _STATUSES, plan),
@@ -112,12 +112,12 @@ def _multiply(scene: Scene, windows: int) -> list[str]:
     window, lane = scene.newest(), scene.lane
     run_id = run_of(scene.instance, window)
     copies = [
-        (keys.window(MIRROR, lane.name, number), str(uuid.uuid4()))
-        for number in range(keys.number(window) + 1, keys.number(window) + 1 + windows)
+        (naming.window(MIRROR, lane.name, number), str(uuid.uuid4()))
+        for number in range(naming.number(window) + 1, naming.number(window) + 1 + windows)
     ]
     written = [key for key, _ in copies]
     scene.instance.add_dynamic_partitions(lane.partitions_name, written)
-    texts = [keys.windows(MIRROR, lane.name).to_string(), *_few(scene)]
+    texts = [naming.windows(MIRROR, lane.name).to_string(), *_few(scene)]
     with closing(sqlite3.connect(_events_file(scene))) as database, database:
         for table in ("event_logs", "asset_check_executions"):
             _copy(database, table, f"partition = ? and asset_key in ({_marks(texts)})", [window, *texts], window, run_id, copies)

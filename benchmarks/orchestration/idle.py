@@ -9,7 +9,7 @@ import psutil
 from benchmarks.orchestration.figures import Idle
 from benchmarks.orchestration.scene import MIRROR, Scene, surroundings
 from relay_pipelines.demo.dagster import Dagster, running
-from relay_pipelines.lanes import keys
+from relay_pipelines.lanes import naming
 
 _SETTLING_SECONDS = 25.0
 _TICKS = """query($s: SensorSelector!) { sensorOrError(sensorSelector: $s) { __typename ... on Sensor { sensorState {
@@ -21,7 +21,7 @@ def measure(scene: Scene, seconds: float) -> Idle:
     """Start one planner and one health sensor, let them settle, and look at the CPU time of all processes."""
     with running(scene.folder, environment=surroundings(scene.folder)) as dagster:
         dagster.start_sensor(scene.planner)
-        dagster.start_sensor(f"health_{keys.group(MIRROR)}")
+        dagster.start_sensor(f"health_{naming.group(MIRROR)}")
         time.sleep(_SETTLING_SECONDS)
         since, began, before = time.time(), time.monotonic(), _cpu_seconds(dagster.process.pid)
         time.sleep(seconds)

@@ -24,13 +24,13 @@ from benchmarks.values import PARTITIONS
 from relay_pipelines.definitions import build
 from relay_pipelines.demo.dagster import ROOT
 from relay_pipelines.errors import SourceError
-from relay_pipelines.lanes import keys
-from relay_pipelines.lanes.catalog import Catalog
+from relay_pipelines.lanes import naming
 from relay_pipelines.lanes.lane import Lane, lanes_of
+from relay_pipelines.lanes.topic_catalog import Catalog
 from relay_pipelines.model import Cluster
+from relay_pipelines.protocol.admin import NewTopic, create_topics
+from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.settings import load
-from relay_pipelines.wire.admin import NewTopic, create_topics
-from relay_pipelines.wire.cluster import ClusterClient
 
 MIRROR = "orders"
 _BY_COMMAND = "command"  # the mirror that only `relay run` copies
@@ -199,4 +199,4 @@ def run_of(instance: dg.DagsterInstance, window: str) -> str:
 
 def mirrored(topic: str) -> dg.AssetKey:
     """The asset of a topic."""
-    return keys.mirrored(MIRROR, topic)
+    return naming.mirrored(MIRROR, topic)

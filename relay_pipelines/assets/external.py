@@ -2,7 +2,7 @@
 
 import dagster as dg
 
-from relay_pipelines.lanes import keys, windows
+from relay_pipelines.lanes import naming, window_log
 from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.settings import Mirror
 
@@ -10,13 +10,13 @@ from relay_pipelines.settings import Mirror
 def plan(lane: Lane) -> dg.AssetSpec:
     """The windows of a lane."""
     return dg.AssetSpec(
-        keys.windows(lane.mirror, lane.name),
-        partitions_def=windows.definition(lane),
+        naming.windows(lane.mirror, lane.name),
+        partitions_def=window_log.definition(lane),
         description=(
             "Frozen offset ranges: one asset partition per window, cut by the planner sensor. Copying a window makes every topic"
             " complete through the window's end, so a window that failed is healed by the next."
         ),
-        group_name=keys.group(lane.mirror),
+        group_name=naming.group(lane.mirror),
         kinds={"plan"},
         metadata={"every": f"{lane.window.every / 1000:g} s", "topics": len(lane.topics)},
     )
@@ -26,10 +26,10 @@ def sources(mirror_name: str, mirror: Mirror, lanes: list[Lane]) -> list[dg.Asse
     """The topics that are copied, where they come from."""
     return [
         dg.AssetSpec(
-            keys.source(mirror_name, topic),
-            deps=[keys.node(mirror_name, node.name) for node in mirror.nodes],
+            naming.source(mirror_name, topic),
+            deps=[naming.node(mirror_name, node.name) for node in mirror.nodes],
             description=f"Topic {topic} at the source.",
-            group_name=keys.group(mirror_name),
+            group_name=naming.group(mirror_name),
             kinds={"kafka"},
             metadata={"nodes": ", ".join(str(node) for node in mirror.nodes)},
         )
@@ -42,9 +42,9 @@ def nodes(mirror_name: str, mirror: Mirror) -> list[dg.AssetSpec]:
     """The nodes of the source: whether they answer, how fast, how far they are behind each other."""
     return [
         dg.AssetSpec(
-            keys.node(mirror_name, node.name),
+            naming.node(mirror_name, node.name),
             description=f"Upstream node {node}.",
-            group_name=keys.group(mirror_name),
+            group_name=naming.group(mirror_name),
             kinds={"kafka"},
         )
         for node in mirror.nodes

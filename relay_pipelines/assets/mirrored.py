@@ -7,18 +7,18 @@ from typing import Any
 
 import dagster as dg
 
-from relay_pipelines.checks import configs, divergence, message_counts
-from relay_pipelines.driver.signals import Stop
-from relay_pipelines.driver.survey import Survey
+from relay_pipelines.checks import divergence, message_counts, topic_configs
 from relay_pipelines.errors import PermissionDeniedError, RelayError
-from relay_pipelines.lanes import keys, metadata, windows
-from relay_pipelines.lanes.copying import WindowReport, copy_window
+from relay_pipelines.lanes import metadata, naming, window_log
 from relay_pipelines.lanes.lane import Lane
-from relay_pipelines.lanes.progress import RunLog
-from relay_pipelines.plan.frozen import FrozenWindow
-from relay_pipelines.plan.topics import destinations, select
+from relay_pipelines.lanes.run_log import RunLog
+from relay_pipelines.lanes.window_run import WindowReport, copy_window
+from relay_pipelines.plan.frozen_window import FrozenWindow
+from relay_pipelines.plan.topic_selection import destinations, select
 from relay_pipelines.resources import KafkaResource, SparkResource
+from relay_pipelines.run.signals import Stop
 from relay_pipelines.settings import Mirror
+from relay_pipelines.snapshot.cluster_snapshot import Survey
 
 _RETRY_NUMBER = "dagster/retry_number"
 _MAX_RETRIES = "dagster/max_retries"
@@ -29,14 +29,14 @@ Event = dg.MaterializeResult[Any] | dg.AssetCheckResult
 
 def build(lane: Lane, mirror: Mirror) -> dg.AssetsDefinition:
     """The assets of a lane that has topics."""
-    partitions = windows.definition(lane)
+    partitions = window_log.definition(lane)
     return dg.multi_asset(
         name=f"mirror_{lane.identifier}",
         specs=_specs(lane, mirror),
         check_specs=[message_counts.spec(lane.mirror, topic, partitions) for topic in lane.topics],
         partitions_def=partitions,
         can_subset=True,
-        pool=keys.pool(lane.mirror, lane.name),
+        pool=naming.pool(lane.mirror, lane.name),
     )(_op(lane, mirror))
 
 
@@ -45,10 +45,10 @@ def _specs(lane: Lane, mirror: Mirror) -> list[dg.AssetSpec]:
     servers = ",".join(mirror.destination.bootstrap_servers)
     return [
         dg.AssetSpec(
-            keys.mirrored(lane.mirror, topic),
-            deps=[keys.source(lane.mirror, topic), keys.windows(lane.mirror, lane.name)],
+            naming.mirrored(lane.mirror, topic),
+            deps=[naming.source(lane.mirror, topic), naming.windows(lane.mirror, lane.name)],
             description=f"Topic {renamed[topic]} at the destination: a verbatim copy of {topic}, exactly once.",
-            group_name=keys.group(lane.mirror),
+            group_name=naming.group(lane.mirror),
             kinds={"kafka", "pyspark"},
             owners=list(mirror.owners),
             metadata={"dagster/uri": f"kafka://{servers}/{renamed[topic]}", "lane": lane.name},
@@ -61,7 +61,7 @@ def _specs(lane: Lane, mirror: Mirror) -> list[dg.AssetSpec]:
 def _op(lane: Lane, mirror: Mirror) -> Callable[..., Iterator[Event]]:
     def copy(context: dg.AssetExecutionContext, kafka: KafkaResource, pyspark: SparkResource) -> Iterator[Event]:
         frozen = _frozen(context.instance, lane, context.partition_key)
-        selected = [topic for topic in lane.topics if keys.mirrored(lane.mirror, topic) in context.selected_asset_keys]
+        selected = [topic for topic in lane.topics if naming.mirrored(lane.mirror, topic) in context.selected_asset_keys]
         report = _copy(context, lane, frozen, [*selected, *_unlisted(context, lane, mirror, frozen, selected)], kafka, pyspark)
         yield from _events(context, lane, report, selected)
         _raise_for(context, report, selected)
@@ -73,14 +73,14 @@ def _unlisted(
     context: dg.AssetExecutionContext, lane: Lane, mirror: Mirror, frozen: FrozenWindow, selected: Sequence[str]
 ) -> list[str]:
     """The topics of the window that nobody could select, as they came after definitions were loaded: here, or by the planner."""
-    asked = context.run.tags.get(keys.TAG_UNLISTED, "").split(",")
+    asked = context.run.tags.get(naming.TAG_UNLISTED, "").split(",")
     mirrored = [one.topic for one in select(frozen.topics, mirror.topics.allow, mirror.topics.deny) if one.included]
     unknown = [topic for topic in mirrored if topic in asked or (topic not in lane.topics and lane.belongs(topic))]
     return [topic for topic in unknown if topic not in selected]
 
 
 def _frozen(instance: dg.DagsterInstance, lane: Lane, key: str) -> FrozenWindow:
-    frozen = windows.find(instance, lane, key)
+    frozen = window_log.find(instance, lane, key)
     if frozen is None:
         raise dg.Failure(
             f"window {key} has no plan: it was never planned, or its plan was wiped; run the job replan, which removes windows"
@@ -98,11 +98,11 @@ def _copy(
     kafka: KafkaResource,
     pyspark: SparkResource,
 ) -> WindowReport:
-    attempt = int(context.run.tags.get(_RETRY_NUMBER, 0)) + int(context.run.tags.get(keys.TAG_ATTEMPT, 1)) - 1
+    attempt = int(context.run.tags.get(_RETRY_NUMBER, 0)) + int(context.run.tags.get(naming.TAG_ATTEMPT, 1)) - 1
 
     def tag(taken: Survey) -> None:
         node = (taken.node.name, taken.node_why)
-        context.instance.add_run_tags(context.run.run_id, keys.tags(lane.mirror, lane.name, node, attempt + 1))
+        context.instance.add_run_tags(context.run.run_id, naming.tags(lane.mirror, lane.name, node, attempt + 1))
 
     stop = Stop()
     on_main_thread = threading.current_thread() is threading.main_thread()
@@ -136,7 +136,7 @@ def _copy(
         context.log.error("node %s is in quarantine: %s", node, why)
         context.instance.report_runless_asset_event(divergence.evaluation(lane.mirror, node, why))
     if report.is_whole:
-        context.instance.report_runless_asset_event(configs.evaluation(lane, report.differences))
+        context.instance.report_runless_asset_event(topic_configs.evaluation(lane, report.differences))
     if report.result.interrupted:
         raise dg.DagsterExecutionInterruptedError
     return report
@@ -146,7 +146,7 @@ def _events(context: dg.AssetExecutionContext, lane: Lane, report: WindowReport,
     for topic in report.topics:
         if topic.failure:
             continue
-        key = keys.mirrored(lane.mirror, topic.topic)
+        key = naming.mirrored(lane.mirror, topic.topic)
         told = metadata.of_topic(lane, report, topic, context.run.run_id)
         if topic.topic in selected:
             yield dg.MaterializeResult(asset_key=key, metadata=told)

@@ -2,11 +2,12 @@
 
 import dagster as dg
 
-from relay_pipelines.driver import quarantine, survey
 from relay_pipelines.errors import RelayError
-from relay_pipelines.lanes import keys
+from relay_pipelines.lanes import naming
 from relay_pipelines.model import Cluster
+from relay_pipelines.prepare import quarantine
 from relay_pipelines.resources import KafkaResource
+from relay_pipelines.snapshot import cluster_snapshot
 
 _DESCRIPTION = "The last record copied of every topic-partition is on the node as well, and the same."
 
@@ -18,18 +19,18 @@ def evaluation(mirror: str, node: str, why: str) -> dg.AssetCheckEvaluation:
         why: the node is in quarantine; empty if it is not.
     """
     return dg.AssetCheckEvaluation(
-        asset_key=keys.node(mirror, node), check_name=keys.DIVERGENCE, passed=not why, description=why or "not in quarantine"
+        asset_key=naming.node(mirror, node), check_name=naming.DIVERGENCE, passed=not why, description=why or "not in quarantine"
     )
 
 
 def build(mirror: str, node: Cluster) -> dg.AssetChecksDefinition:
     """The check as people run it themselves: it compares, and puts a node that differs into quarantine."""
 
-    @dg.asset_check(asset=keys.node(mirror, node.name), name=keys.DIVERGENCE, description=_DESCRIPTION)
+    @dg.asset_check(asset=naming.node(mirror, node.name), name=naming.DIVERGENCE, description=_DESCRIPTION)
     def divergence_check(kafka: KafkaResource) -> dg.AssetCheckResult:
         settings = kafka.mirror(mirror)
         try:
-            stored = survey.stored(mirror, settings, kafka.clock)
+            stored = cluster_snapshot.stored(mirror, settings, kafka.clock)
             known = stored.quarantined.get(node.name, "")
             timeout_ms = settings.source.health.request_timeout
             found = quarantine.compare(mirror, node, stored.checkpoints.values(), timeout_ms, kafka.clock)

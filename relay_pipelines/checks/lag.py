@@ -5,14 +5,14 @@ from dataclasses import dataclass
 
 import dagster as dg
 
-from relay_pipelines.console.words import count, open_since, open_transactions, plural, seconds
-from relay_pipelines.driver import lag
-from relay_pipelines.driver.survey import Survey
+from relay_pipelines.console.formatting import count, open_since, open_transactions, plural, seconds
 from relay_pipelines.errors import RelayError
-from relay_pipelines.lanes import keys
+from relay_pipelines.lanes import naming
 from relay_pipelines.lanes.lane import Lane
-from relay_pipelines.plan.windows import data_loss, lag_records
+from relay_pipelines.plan.positions import data_loss, lag_records
 from relay_pipelines.resources import KafkaResource
+from relay_pipelines.snapshot import lag
+from relay_pipelines.snapshot.cluster_snapshot import Survey
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +63,8 @@ def passes(lane: Lane, lag: Lag) -> bool:
 def evaluation(lane: Lane, lag: Lag) -> dg.AssetCheckEvaluation:
     """What the planner reports on its ticks."""
     return dg.AssetCheckEvaluation(
-        asset_key=keys.windows(lane.mirror, lane.name),
-        check_name=keys.LAG,
+        asset_key=naming.windows(lane.mirror, lane.name),
+        check_name=naming.LAG,
         passed=passes(lane, lag),
         description=_words(lag),
         metadata=_metadata(lane, lag),
@@ -75,13 +75,13 @@ def build(lane: Lane) -> dg.AssetChecksDefinition:
     """The check as people run it themselves."""
 
     @dg.asset_check(
-        asset=keys.windows(lane.mirror, lane.name),
-        name=keys.LAG,
+        asset=naming.windows(lane.mirror, lane.name),
+        name=naming.LAG,
         description="The oldest record that is not copied yet, be it for an open transaction, is younger than"
         f" {seconds(lane.window.lag_target / 1000)}.",
     )
     def lag_check(kafka: KafkaResource) -> dg.AssetCheckResult:
-        taken = kafka.survey(lane.mirror, lane.belongs, configs=False)
+        taken = kafka.snapshot(lane.mirror, lane.belongs, configs=False)
         found = measure(kafka, taken)
         return dg.AssetCheckResult(passed=passes(lane, found), description=_words(found), metadata=_metadata(lane, found))
 

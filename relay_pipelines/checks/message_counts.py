@@ -5,9 +5,9 @@ from typing import Any
 
 import dagster as dg
 
-from relay_pipelines.console.words import plural
-from relay_pipelines.lanes import keys, metadata
-from relay_pipelines.lanes.copying import TopicReport
+from relay_pipelines.console.formatting import plural
+from relay_pipelines.lanes import metadata, naming
+from relay_pipelines.lanes.window_run import TopicReport
 
 _DESCRIPTION = (
     "The ledger accounts for every source offset of the window, and the destination, read anew, holds those records and no other."
@@ -19,8 +19,8 @@ def spec(mirror: str, topic: str, partitions: dg.DynamicPartitionsDefinition) ->
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", dg.PreviewWarning)  # once per topic and process, it would drown the log
         return dg.AssetCheckSpec(
-            keys.MESSAGE_COUNTS,
-            asset=keys.mirrored(mirror, topic),
+            naming.MESSAGE_COUNTS,
+            asset=naming.mirrored(mirror, topic),
             description=_DESCRIPTION,
             blocking=True,
             partitions_def=partitions,
@@ -30,8 +30,8 @@ def spec(mirror: str, topic: str, partitions: dg.DynamicPartitionsDefinition) ->
 def result(mirror: str, topic: TopicReport) -> dg.AssetCheckResult:
     """What the recount says, from within the run that copied."""
     return dg.AssetCheckResult(
-        asset_key=keys.mirrored(mirror, topic.topic),
-        check_name=keys.MESSAGE_COUNTS,
+        asset_key=naming.mirrored(mirror, topic.topic),
+        check_name=naming.MESSAGE_COUNTS,
         **_found(topic),
     )
 
@@ -39,8 +39,8 @@ def result(mirror: str, topic: TopicReport) -> dg.AssetCheckResult:
 def evaluation(mirror: str, topic: TopicReport, window: str) -> dg.AssetCheckEvaluation:
     """The same, as an event of another run."""
     return dg.AssetCheckEvaluation(
-        asset_key=keys.mirrored(mirror, topic.topic),
-        check_name=keys.MESSAGE_COUNTS,
+        asset_key=naming.mirrored(mirror, topic.topic),
+        check_name=naming.MESSAGE_COUNTS,
         **_found(topic),
         partition=window,
     )

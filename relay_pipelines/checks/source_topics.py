@@ -4,18 +4,18 @@ from typing import Any
 
 import dagster as dg
 
-from relay_pipelines.driver import topics
-from relay_pipelines.driver.survey import Survey
-from relay_pipelines.lanes import keys
+from relay_pipelines.lanes import naming
 from relay_pipelines.lanes.lane import Lane
+from relay_pipelines.prepare import topics
 from relay_pipelines.resources import KafkaResource
+from relay_pipelines.snapshot.cluster_snapshot import Survey
 
 
 def evaluation(lane: Lane, taken: Survey) -> dg.AssetCheckEvaluation:
     """What the planner reports when it changes."""
     return dg.AssetCheckEvaluation(
-        asset_key=keys.windows(lane.mirror, lane.name),
-        check_name=keys.SOURCE_TOPICS,
+        asset_key=naming.windows(lane.mirror, lane.name),
+        check_name=naming.SOURCE_TOPICS,
         **_found(taken),
         severity=dg.AssetCheckSeverity.WARN,
     )
@@ -25,12 +25,12 @@ def build(lane: Lane) -> dg.AssetChecksDefinition:
     """The check as people run it themselves."""
 
     @dg.asset_check(
-        asset=keys.windows(lane.mirror, lane.name),
-        name=keys.SOURCE_TOPICS,
+        asset=naming.windows(lane.mirror, lane.name),
+        name=naming.SOURCE_TOPICS,
         description="Every topic that was copied, and is still selected, or that relay.yaml names, is at the source.",
     )
     def source_topics_check(kafka: KafkaResource) -> dg.AssetCheckResult:
-        taken = kafka.survey(lane.mirror, lane.belongs, configs=False)
+        taken = kafka.snapshot(lane.mirror, lane.belongs, configs=False)
         return dg.AssetCheckResult(**_found(taken), severity=dg.AssetCheckSeverity.WARN)
 
     return source_topics_check

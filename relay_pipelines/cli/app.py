@@ -57,9 +57,9 @@ def options(
 @app.command()
 def check(context: typer.Context, mirror: MirrorNames = None) -> int:
     """Validate the configuration and probe every node and the destination. Nothing is written."""
-    from relay_pipelines.cli import look
+    from relay_pipelines.cli import inspect_commands
 
-    return look.check(context.obj, mirror or [])
+    return inspect_commands.check(context.obj, mirror or [])
 
 
 @app.command()
@@ -74,7 +74,7 @@ def nodes(
     as_json: Json = False,
 ) -> int:
     """Ask every upstream node: does it serve, how far is it behind, and which one is read."""
-    from relay_pipelines.cli import nodes as command
+    from relay_pipelines.cli import nodes_command as command
 
     if clear:
         return command.clear(context.obj, mirror or [], clear)
@@ -91,9 +91,9 @@ def plan(
     as_json: Json = False,
 ) -> int:
     """Show what a run would copy: a dry run. Nothing is written."""
-    from relay_pipelines.cli import look
+    from relay_pipelines.cli import inspect_commands
 
-    return look.plan(context.obj, mirror or [], topic, why=why, as_json=as_json)
+    return inspect_commands.plan(context.obj, mirror or [], topic, why=why, as_json=as_json)
 
 
 @app.command()
@@ -110,7 +110,7 @@ def run(
     ] = True,
 ) -> int:
     """Copy everything that is new, one mirror after the other."""
-    from relay_pipelines.cli import run as command
+    from relay_pipelines.cli import run_command as command
 
     return command.run(context.obj, mirror or [], topic)
 
@@ -118,9 +118,9 @@ def run(
 @app.command()
 def status(context: typer.Context, mirror: MirrorNames = None, *, as_json: Json = False) -> int:
     """Show per topic-partition where the source ends, what is copied, and the lag."""
-    from relay_pipelines.cli import look
+    from relay_pipelines.cli import inspect_commands
 
-    return look.status(context.obj, mirror or [], as_json=as_json)
+    return inspect_commands.status(context.obj, mirror or [], as_json=as_json)
 
 
 @app.command()
@@ -133,9 +133,9 @@ def ledger(
     as_json: Json = False,
 ) -> int:
     """Show what was committed, chunk by chunk, oldest first."""
-    from relay_pipelines.cli import look
+    from relay_pipelines.cli import inspect_commands
 
-    return look.ledger(context.obj, mirror or [], topic, last, as_json=as_json)
+    return inspect_commands.ledger(context.obj, mirror or [], topic, last, as_json=as_json)
 
 
 @app.command()
@@ -147,7 +147,7 @@ def acls(
     as_json: Json = False,
 ) -> int:
     """Show which ACLs of the mirrored topics the destination lacks: a dry run, unless told to create them."""
-    from relay_pipelines.cli import acls as command
+    from relay_pipelines.cli import acls_command as command
 
     return command.run(context.obj, mirror or [], apply=apply, as_json=as_json)
 

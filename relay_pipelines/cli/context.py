@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from relay_pipelines.console import say
+from relay_pipelines.console import messages
 from relay_pipelines.errors import RelayError
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Invocation:
         """Say the error in one line, with its trace if asked for, and remember its exit code."""
         if self.debug:
             traceback.print_exception(error)
-        say.error(f"{mirror}: {error}" if mirror else str(error))
+        messages.error(f"{mirror}: {error}" if mirror else str(error))
         self.worsen(error.exit_code)
 
     @contextmanager

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import typer
 
 from relay_pipelines.cli.app import app
-from relay_pipelines.console import say
-from relay_pipelines.driver.result import INTERRUPTED
+from relay_pipelines.console import messages
 from relay_pipelines.errors import RelayError
+from relay_pipelines.run.result import INTERRUPTED
 
 _FAILED = 1
 _GLOBAL_FLAGS = ("--debug",)
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (RelayError, typer.TyperException) as error:
         return _failed(error, debug=debug)
     except (KeyboardInterrupt, typer.Abort):  # before the command began, or in it
-        say.error("interrupted")
+        messages.error("interrupted")
         return INTERRUPTED
     except BrokenPipeError:  # as in `relay ledger | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:  # noqa: BLE001 - a bug; even so people get one line
         if debug:
             traceback.print_exception(error)
-        say.error(
+        messages.error(
             f"unexpected {type(error).__name__}: {_first_line(error)}" + ("" if debug else "; run with --debug to see where")
         )
         return _FAILED
@@ -52,11 +52,11 @@ def _failed(error: RelayError | typer.TyperException, *, debug: bool) -> int:
     if debug:
         traceback.print_exception(error)
     if isinstance(error, RelayError):
-        say.error(str(error))
+        messages.error(str(error))
     else:
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "relay"
-        say.error(f"{error.format_message().rstrip('.')}; see `{command} --help`")
+        messages.error(f"{error.format_message().rstrip('.')}; see `{command} --help`")
     return error.exit_code
 
 

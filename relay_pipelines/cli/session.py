@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from relay_pipelines.driver.signals import Stop
+from relay_pipelines.run.signals import Stop
 from relay_pipelines.settings import Spark
 
 

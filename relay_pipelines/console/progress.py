@@ -11,11 +11,11 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, Tex
 from rich.table import Column
 from rich.text import Text
 
-from relay_pipelines.console.words import count, plural, seconds, size
-from relay_pipelines.driver.planning import RunPlan
-from relay_pipelines.driver.result import RunResult
-from relay_pipelines.driver.run import Observer
+from relay_pipelines.console.formatting import count, plural, seconds, size
 from relay_pipelines.model import LedgerEntry
+from relay_pipelines.run.result import RunResult
+from relay_pipelines.run.run import Observer
+from relay_pipelines.run.run_plan import RunPlan
 
 _LINE_SECONDS = 2.0
 _MOST_BARS = 8
@@ -49,7 +49,7 @@ class Lines:
         if plan.windows:
             self._total = sum(plan.offsets(window) for window in plan.windows)
             topics = plural(len(plan.windows), "topic")
-            self._say(f"copying {plural(self._total, 'record')} of {topics} from {plan.survey.node.name}")
+            self._say(f"copying {plural(self._total, 'record')} of {topics} from {plan.snapshot.node.name}")
 
     def committed(self, entries: Sequence[LedgerEntry]) -> None:
         """Say how far it is, if the last time is long enough ago."""

@@ -10,15 +10,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from relay_pipelines.console.words import count, moment, seconds, size
-from relay_pipelines.driver.check import Finding, Level
-from relay_pipelines.driver.nodes import NodeState
-from relay_pipelines.driver.planning import RunPlan
-from relay_pipelines.driver.result import RunResult, TopicTotals
+from relay_pipelines.console.formatting import count, moment, seconds, size
 from relay_pipelines.model import LedgerEntry, OffsetRange
-from relay_pipelines.plan.acls import AclDecision
-from relay_pipelines.plan.nodes import Choice
-from relay_pipelines.plan.topics import Target, TopicDecision
+from relay_pipelines.plan.acl_decisions import AclDecision
+from relay_pipelines.plan.node_choice import Choice
+from relay_pipelines.plan.topic_selection import Target, TopicDecision
+from relay_pipelines.run.preflight import Finding, Level
+from relay_pipelines.run.result import RunResult, TopicTotals
+from relay_pipelines.run.run_plan import RunPlan
+from relay_pipelines.snapshot.node_selection import NodeState
 
 _UNKNOWN = "?"
 _NAME_WIDTH = 12
@@ -39,10 +39,10 @@ def show(console: Console, table: Table) -> None:
 
 def plan(planned: RunPlan, new_topics: Sequence[str]) -> Table:
     """One line per topic with something to copy."""
-    table = _table(f"{planned.survey.mirror}: from {planned.survey.node} to {planned.survey.destination}")
+    table = _table(f"{planned.snapshot.mirror}: from {planned.snapshot.node} to {planned.snapshot.destination}")
     _columns(table, ("topic",), ("partitions", "records", "bytes", "time"), ("destination",))
     for window in planned.windows:
-        destination = planned.survey.targets[window.topic]
+        destination = planned.snapshot.targets[window.topic]
         size_bytes = planned.size_bytes(window)
         table.add_row(
             window.topic,

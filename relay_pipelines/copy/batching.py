@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 from relay_pipelines.copy.chunk import Portion
 from relay_pipelines.copy.filtering import RecordFilter
-from relay_pipelines.copy.reader import FetchedSpan
 from relay_pipelines.errors import RecordTooLargeError, RelayError
 from relay_pipelines.model import CopyOptions, CopyRange, OnRecordError, Skipped, TimestampType
-from relay_pipelines.wire.batch import Batch, Run, verify
-from relay_pipelines.wire.records import BatchBuilder, checked_records, codec_of, corrupt_at
+from relay_pipelines.protocol.batch import Batch, Run, verify
+from relay_pipelines.protocol.reader import FetchedSpan
+from relay_pipelines.protocol.records import BatchBuilder, checked_records, codec_of, corrupt_at
 
 
 class Merged(NamedTuple):

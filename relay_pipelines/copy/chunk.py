@@ -10,8 +10,8 @@ from crc32c import crc32c
 
 from relay_pipelines.errors import RelayError
 from relay_pipelines.model import Fingerprint, Skipped
-from relay_pipelines.wire.batch import Batch
-from relay_pipelines.wire.records import body_of, decode, digest_of
+from relay_pipelines.protocol.batch import Batch
+from relay_pipelines.protocol.records import body_of, decode, digest_of
 
 
 @dataclass(slots=True)

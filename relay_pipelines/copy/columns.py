@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from relay_pipelines.copy.reader import FetchedSpan
 from relay_pipelines.errors import FilterError, RelayError
 from relay_pipelines.model import OnRecordError, TimestampType, TopicPartition
-from relay_pipelines.wire.python_codec import has_utf8_names
-from relay_pipelines.wire.records import checked_records, corrupt_at
+from relay_pipelines.protocol.python_codec import has_utf8_names
+from relay_pipelines.protocol.reader import FetchedSpan
+from relay_pipelines.protocol.records import checked_records, corrupt_at
 
 COLUMNS = {
     "key": "binary",

@@ -6,9 +6,7 @@ from collections.abc import Generator
 from types import TracebackType
 from typing import Self
 
-from relay_pipelines.copy.clock import Clock
 from relay_pipelines.copy.position import verify_position
-from relay_pipelines.copy.reader import FetchedSpan, read
 from relay_pipelines.errors import (
     CorruptBatchError,
     DataLossError,
@@ -19,7 +17,9 @@ from relay_pipelines.errors import (
     TopicDeletedError,
 )
 from relay_pipelines.model import Checkpoint, CopyJob, CopyRange, NodeIdentity, OffsetRange
-from relay_pipelines.wire.cluster import ClusterClient
+from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.protocol.reader import FetchedSpan, read
 
 _UNFIT_FOR_RANGE = (CorruptBatchError, DataLossError, PermissionDeniedError, TopicDeletedError)
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from relay_pipelines.copy.chunk import fingerprint_of
-from relay_pipelines.copy.clock import Clock
-from relay_pipelines.copy.reader import read
 from relay_pipelines.errors import DivergedNodeError, SourceError, TopicDeletedError, TopicRecreatedError
 from relay_pipelines.model import Checkpoint, CopyRange, NodeIdentity, OffsetRange, Skipped, TopicPartition
-from relay_pipelines.plan.windows import Position, data_loss
-from relay_pipelines.wire.cluster import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
-from relay_pipelines.wire.records import decode
+from relay_pipelines.plan.positions import Position, data_loss
+from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
+from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.protocol.reader import read
+from relay_pipelines.protocol.records import decode
 
 _FETCH_BYTES = 1 << 20
 _UNKNOWN_TOPIC_SECONDS = 3.0  # a broker that has just started may not know all topics yet

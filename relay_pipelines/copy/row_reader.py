@@ -16,16 +16,16 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from relay_pipelines.copy.backoff import retry_until_no_progress
 from relay_pipelines.copy.chunk import fingerprint_of
-from relay_pipelines.copy.clock import Clock
 from relay_pipelines.copy.columns import COLUMNS, TYPES, ColumnBuilder, Row, is_log_append_time, records_in
 from relay_pipelines.copy.failover import FailoverSource
 from relay_pipelines.copy.filtering import FilterChain
-from relay_pipelines.copy.reader import FetchedSpan
 from relay_pipelines.errors import RelayError, SourceError
 from relay_pipelines.model import Checkpoint, CopyJob, CopyRange, Fingerprint, NodeIdentity, OffsetRange, Skipped
-from relay_pipelines.wire.records import codec_of
+from relay_pipelines.protocol.backoff import retry_until_no_progress
+from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.protocol.reader import FetchedSpan
+from relay_pipelines.protocol.records import codec_of
 
 MARKER = "relay_marker"
 ALWAYS = ("offset", "timestamp", "key", "value", "headers")

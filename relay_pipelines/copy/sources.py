@@ -8,12 +8,12 @@ from typing import Protocol
 
 from relay_pipelines.copy.batching import Batching
 from relay_pipelines.copy.chunk import Portion
-from relay_pipelines.copy.clock import Clock
 from relay_pipelines.copy.failover import FailoverSource
 from relay_pipelines.copy.filtering import RecordFilter
-from relay_pipelines.copy.reader import FetchedSpan
 from relay_pipelines.errors import CorruptBatchError, DestinationError, RelayError
 from relay_pipelines.model import Checkpoint, CopyOptions, CopyRange, NodeIdentity, OffsetRange
+from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.protocol.reader import FetchedSpan
 
 
 class BatchSource(Protocol):

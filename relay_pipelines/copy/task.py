@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from relay_pipelines.copy.clock import Clock, SystemClock
 from relay_pipelines.copy.copier import RangeCopier
 from relay_pipelines.copy.failover import FailoverSource
-from relay_pipelines.copy.faults import Point, reach
+from relay_pipelines.copy.failpoints import Point, reach
 from relay_pipelines.copy.filtering import FilterChain
 from relay_pipelines.copy.sources import BatchSource, FetchedBatches
 from relay_pipelines.copy.throttle import Throttles
@@ -22,7 +21,8 @@ from relay_pipelines.copy.transaction import RangeTransactions
 from relay_pipelines.copy.user_class import describe
 from relay_pipelines.errors import DestinationError, FencedError, RelayError, RetriableError
 from relay_pipelines.model import CopyJob, CopyOptions, CopyRange, Outcome, Status
-from relay_pipelines.wire.cluster import ClusterClient
+from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.protocol.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
     import pyarrow as pa

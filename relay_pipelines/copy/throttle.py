@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from relay_pipelines.copy.clock import Clock
 from relay_pipelines.model import CopyOptions, CopyRange
+from relay_pipelines.protocol.clock import Clock
 
 _BURST_SECONDS = 1.0
 

@@ -9,18 +9,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from relay_pipelines.copy import checkpoint as checkpoints
-from relay_pipelines.copy import ledger
 from relay_pipelines.copy.chunk import Chunk
-from relay_pipelines.copy.clock import Clock
-from relay_pipelines.copy.faults import Point, reach
-from relay_pipelines.copy.producer import TransactionalProducer
+from relay_pipelines.copy.failpoints import Point, reach
 from relay_pipelines.copy.throttle import Throttle
 from relay_pipelines.errors import CheckpointLostError, CopyGoneError, RelayError
 from relay_pipelines.model import Checkpoint, CopyJob, CopyRange, LedgerEntry, NodeIdentity, OffsetRange, Segment, TopicPartition
-from relay_pipelines.wire.batch import Batch
-from relay_pipelines.wire.cluster import ClusterClient
-from relay_pipelines.wire.records import encode
+from relay_pipelines.protocol.batch import Batch
+from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.protocol.producer import TransactionalProducer
+from relay_pipelines.protocol.records import encode
+from relay_pipelines.state import checkpoint as checkpoints
+from relay_pipelines.state import ledger
 
 QUARANTINE = ".quarantine"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from relay_pipelines.console.words import count, plural
+from relay_pipelines.console.formatting import count, plural
 from relay_pipelines.demo.command import Command
 from relay_pipelines.demo.middle import wait_for_middle
 from relay_pipelines.demo.progress import Ledger, left_open

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from relay_pipelines.console.words import count, seconds
-from relay_pipelines.copy.clock import Clock
+from relay_pipelines.console.formatting import count, seconds
 from relay_pipelines.demo.command import Command
 from relay_pipelines.demo.middle import wait_for_middle
 from relay_pipelines.demo.progress import Ledger
 from relay_pipelines.demo.scene import Scene
 from relay_pipelines.demo.telling import Teller
 from relay_pipelines.demo.upstream import end_offsets
+from relay_pipelines.protocol.clock import Clock
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 
-from relay_pipelines.console.words import count
-from relay_pipelines.copy.clock import Clock
+from relay_pipelines.console.formatting import count
 from relay_pipelines.demo import reading
 from relay_pipelines.demo.events import EVENTS, PARTITIONS, PAYMENTS, STATUS, Shop
 from relay_pipelines.demo.scene import TOPIC_PARTITIONS, Scene
 from relay_pipelines.demo.telling import Teller
 from relay_pipelines.demo.upstream import Upstream
 from relay_pipelines.errors import RelayError
+from relay_pipelines.protocol.clock import Clock
 
 _TOPICS = {
     EVENTS: "JSON, headers, lz4",

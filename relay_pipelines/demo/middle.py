@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from relay_pipelines.console.words import count
+from relay_pipelines.console.formatting import count
 from relay_pipelines.demo.command import Command
 from relay_pipelines.demo.progress import Ledger
 from relay_pipelines.demo.telling import Teller

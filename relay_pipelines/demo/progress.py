@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
-from relay_pipelines.copy.clock import Clock
 from relay_pipelines.demo.scene import MIRROR, TOPIC_PARTITIONS
-from relay_pipelines.driver.follow import LedgerFollower
 from relay_pipelines.errors import DestinationError, RetriableError
 from relay_pipelines.model import Cluster, CopyOptions, LedgerEntry
-from relay_pipelines.wire.cluster import LATEST, READ_COMMITTED, READ_UNCOMMITTED, ClusterClient
+from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, READ_UNCOMMITTED, ClusterClient
+from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.state.ledger_reader import LedgerFollower
 
 
 class Ledger:

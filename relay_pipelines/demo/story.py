@@ -8,8 +8,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 
-from relay_pipelines.console.words import count, size, stdout
-from relay_pipelines.copy.clock import Clock, SystemClock
+from relay_pipelines.console.formatting import count, size, stdout
 from relay_pipelines.demo import history, reading, scene
 from relay_pipelines.demo.command import Command
 from relay_pipelines.demo.crash import run_and_kill
@@ -22,8 +21,9 @@ from relay_pipelines.demo.proof import compare_all, identical
 from relay_pipelines.demo.scene import TOPIC_PARTITIONS, Scene
 from relay_pipelines.demo.telling import Teller, shares_table, table
 from relay_pipelines.demo.upstream import Arrivals, Upstream
-from relay_pipelines.driver.result import INTERRUPTED
 from relay_pipelines.embedded.jars import KAFKA_VERSION
+from relay_pipelines.protocol.clock import Clock, SystemClock
+from relay_pipelines.run.result import INTERRUPTED
 
 EVENTS = 240_000
 _DIFFERENCE = 4

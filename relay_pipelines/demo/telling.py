@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 
-from relay_pipelines.console.words import count, seconds
-from relay_pipelines.copy.clock import Clock
+from relay_pipelines.console.formatting import count, seconds
 from relay_pipelines.demo.origin import Share
 from relay_pipelines.demo.proof import Verdict
+from relay_pipelines.protocol.clock import Clock
 
 _INDENT = "   "
 _WIDEST = 120

@@ -5,17 +5,17 @@ from __future__ import annotations
 from contextlib import ExitStack
 from pathlib import Path
 
-from relay_pipelines.console.words import count, stdout
-from relay_pipelines.copy.clock import Clock, SystemClock
+from relay_pipelines.console.formatting import count, stdout
 from relay_pipelines.demo import scene
 from relay_pipelines.demo.dagster import Dagster, running
 from relay_pipelines.demo.events import PARTITIONS, Shop, orders_for
 from relay_pipelines.demo.scene import MIRROR, Scene
 from relay_pipelines.demo.telling import Teller
 from relay_pipelines.demo.upstream import Arrivals, Upstream
-from relay_pipelines.driver.signals import Stop
 from relay_pipelines.errors import RelayError
-from relay_pipelines.lanes.catalog import Catalog
+from relay_pipelines.lanes.topic_catalog import Catalog
+from relay_pipelines.protocol.clock import Clock, SystemClock
+from relay_pipelines.run.signals import Stop
 
 _EVENTS = 60_000
 _PER_SECOND = 100

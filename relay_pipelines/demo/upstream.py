@@ -12,10 +12,10 @@ from typing import Self
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as KafkaTopicPartition
 
-from relay_pipelines.copy.clock import Clock
 from relay_pipelines.demo.events import EVENTS, PARTITIONS, PAYMENTS, STATUS, Event, Shop
 from relay_pipelines.errors import RelayError
 from relay_pipelines.model import Cluster, TopicPartition
+from relay_pipelines.protocol.clock import Clock
 
 _COMPRESSION = {EVENTS: "lz4", PAYMENTS: "zstd", STATUS: "none"}
 _FLUSH_SECONDS = 60

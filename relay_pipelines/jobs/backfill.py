@@ -14,16 +14,16 @@ from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGra
 from dagster._core.definitions.events import AssetKeyPartitionKey
 from dagster._core.execution.backfill import PartitionBackfill  # the one way to start a backfill from code
 
-from relay_pipelines.console.words import plural
-from relay_pipelines.copy.clock import moment_ms
-from relay_pipelines.driver.dates import ranges_between
-from relay_pipelines.lanes import keys, windows
-from relay_pipelines.lanes.catalog import Catalog
-from relay_pipelines.lanes.cutter import Cutter
+from relay_pipelines.console.formatting import plural
+from relay_pipelines.lanes import naming, window_log
 from relay_pipelines.lanes.lane import Lane, lanes_of
+from relay_pipelines.lanes.topic_catalog import Catalog
+from relay_pipelines.lanes.window_planner import Cutter
+from relay_pipelines.protocol.clock import moment_ms
 from relay_pipelines.resources import KafkaResource
 from relay_pipelines.settings import Settings
 from relay_pipelines.settings.start import Start
+from relay_pipelines.snapshot.offsets_by_time import ranges_between
 
 _CONFIG = {
     "mirror": dg.Field(str, description="Which mirror."),
@@ -68,20 +68,20 @@ def _backfill(
         return
     # a mirror that has copied nothing starts where the span does
     start = Start.model_validate({"timestamp": context.op_config["from"]})
-    taken = kafka.survey(lane.mirror, lane.belongs, start=start)
+    taken = kafka.snapshot(lane.mirror, lane.belongs, start=start)
     ranges = ranges_between(taken, *span_ms, kafka.mirror(lane.mirror).copy_options, kafka.clock)
-    history = windows.history(context.instance, lane)
+    history = window_log.history(context.instance, lane)
     cut = list(Cutter(lane, taken, history, lane.limits, kafka.clock.now_ms()).between(ranges))
     if not cut:
         context.log.info("%s/%s holds no record of that time", lane.mirror, lane.name)
         return
-    windows.freeze(context.instance, lane, cut)
+    window_log.freeze(context.instance, lane, cut)
     everything = graph()
-    wanted = {AssetKeyPartitionKey(keys.mirrored(lane.mirror, topic), one.key) for one in cut for topic in lane.topics}
+    wanted = {AssetKeyPartitionKey(naming.mirrored(lane.mirror, topic), one.key) for one in cut for topic in lane.topics}
     backfill = PartitionBackfill.from_asset_graph_subset(
         backfill_id=uuid.uuid4().hex[:8],
         backfill_timestamp=time.time(),
-        tags={keys.TAG_MIRROR: lane.mirror, keys.TAG_LANE: lane.name},
+        tags={naming.TAG_MIRROR: lane.mirror, naming.TAG_LANE: lane.name},
         dynamic_partitions_store=context.instance,
         asset_graph_subset=AssetGraphSubset.from_asset_partition_set(wanted, everything),
         title=f"{lane.mirror}/{lane.name} by date",

@@ -2,18 +2,18 @@
 
 import dagster as dg
 
-from relay_pipelines.checks import configs, message_counts
-from relay_pipelines.driver import topics
-from relay_pipelines.driver.run import never
+from relay_pipelines.checks import message_counts, topic_configs
 from relay_pipelines.errors import RelayError
-from relay_pipelines.lanes import keys, metadata, windows
-from relay_pipelines.lanes.catalog import Catalog
-from relay_pipelines.lanes.copying import copy_window
-from relay_pipelines.lanes.cutter import UNLIMITED, Cutter
+from relay_pipelines.lanes import metadata, naming, window_log
 from relay_pipelines.lanes.lane import Lane, lanes_of
-from relay_pipelines.lanes.progress import RunLog
-from relay_pipelines.plan.frozen import FrozenWindow
+from relay_pipelines.lanes.run_log import RunLog
+from relay_pipelines.lanes.topic_catalog import Catalog
+from relay_pipelines.lanes.window_planner import UNLIMITED, Cutter
+from relay_pipelines.lanes.window_run import copy_window
+from relay_pipelines.plan.frozen_window import FrozenWindow
+from relay_pipelines.prepare import topics
 from relay_pipelines.resources import KafkaResource, SparkResource
+from relay_pipelines.run.run import never
 from relay_pipelines.settings import Settings
 
 
@@ -42,18 +42,18 @@ def build(settings: Settings, catalog: Catalog) -> dg.JobDefinition:
 def _lane(
     context: dg.OpExecutionContext, lane: Lane, kafka: KafkaResource, pyspark: SparkResource, catalog: Catalog
 ) -> list[str]:
-    taken = kafka.survey(lane.mirror, lane.belongs)
+    taken = kafka.snapshot(lane.mirror, lane.belongs)
     missing = [f"{lane.mirror}: {error}" for error in topics.unseen(taken)]
     for line in topics.nothing_selected(taken, kafka.mirror(lane.mirror).topics.allow):
         context.log.warning("%s: %s", lane.mirror, line)
     catalog.learn(lane.mirror, taken.destinations)
-    history = windows.history(context.instance, lane)
+    history = window_log.history(context.instance, lane)
     cutter = Cutter(lane, taken, history, UNLIMITED, kafka.clock.now_ms())
     frozen = next(cutter.new(), None)
     if frozen is None:
         context.log.info("%s/%s: nothing new", lane.mirror, lane.name)
         return missing
-    windows.freeze(context.instance, lane, [frozen])
+    window_log.freeze(context.instance, lane, [frozen])
     return [*missing, *_copy(context, lane, frozen, kafka, pyspark)]
 
 
@@ -73,11 +73,11 @@ def _copy(
     )
     for topic in report.topics:
         if not topic.failure:
-            key = keys.mirrored(lane.mirror, topic.topic)
+            key = naming.mirrored(lane.mirror, topic.topic)
             told = metadata.of_topic(lane, report, topic, context.run_id)
             context.log_event(dg.AssetMaterialization(key, partition=frozen.key, metadata=told))
             # an op may log materialisations only
             context.instance.report_runless_asset_event(message_counts.evaluation(lane.mirror, topic, frozen.key))
-    context.instance.report_runless_asset_event(configs.evaluation(lane, report.differences))
+    context.instance.report_runless_asset_event(topic_configs.evaluation(lane, report.differences))
     found = [f"{topic.topic}: {problem}" for topic in report.topics for problem in topic.problems]
     return [f"window {frozen.key}: {line}" for line in [*report.failures, *found]]

@@ -2,10 +2,10 @@
 
 import dagster as dg
 
-from relay_pipelines.lanes import keys, windows
-from relay_pipelines.lanes.catalog import Catalog
-from relay_pipelines.lanes.cutter import Cutter
+from relay_pipelines.lanes import naming, window_log
 from relay_pipelines.lanes.lane import Lane, lanes_of
+from relay_pipelines.lanes.topic_catalog import Catalog
+from relay_pipelines.lanes.window_planner import Cutter
 from relay_pipelines.resources import KafkaResource
 from relay_pipelines.settings import Settings
 
@@ -31,7 +31,7 @@ def build(settings: Settings, catalog: Catalog) -> dg.JobDefinition:
 
 
 def _clear(context: dg.OpExecutionContext, lane: Lane) -> None:
-    planned = context.instance.get_materialized_partitions(keys.windows(lane.mirror, lane.name))
+    planned = context.instance.get_materialized_partitions(naming.windows(lane.mirror, lane.name))
     for key in context.instance.get_dynamic_partitions(lane.partitions_name):
         if key not in planned:
             context.instance.delete_dynamic_partition(lane.partitions_name, key)
@@ -39,10 +39,10 @@ def _clear(context: dg.OpExecutionContext, lane: Lane) -> None:
 
 
 def _cut(context: dg.OpExecutionContext, lane: Lane, kafka: KafkaResource, catalog: Catalog) -> None:
-    taken = kafka.survey(lane.mirror, lane.belongs)
+    taken = kafka.snapshot(lane.mirror, lane.belongs)
     catalog.learn(lane.mirror, taken.destinations)
-    history = windows.history(context.instance, lane)
+    history = window_log.history(context.instance, lane)
     coming = Cutter(lane, taken, history, lane.limits, kafka.clock.now_ms()).new()
     cut = [one for one, _ in zip(coming, range(lane.window.ahead), strict=False)]
-    windows.freeze(context.instance, lane, cut)
+    window_log.freeze(context.instance, lane, cut)
     context.log.info("%s/%s: cut %d windows", lane.mirror, lane.name, len(cut))

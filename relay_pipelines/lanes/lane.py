@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from relay_pipelines.lanes import keys
-from relay_pipelines.plan.cutting import Limits
-from relay_pipelines.plan.topics import select
+from relay_pipelines.lanes import naming
+from relay_pipelines.plan.topic_selection import select
+from relay_pipelines.plan.window_sizing import Limits
 from relay_pipelines.settings import Mirror, WindowSettings
 
 MAIN = "main"
@@ -38,12 +38,12 @@ class Lane:
     @property
     def identifier(self) -> str:
         """For ops, sensors and pools."""
-        return keys.identifier(self.mirror, self.name)
+        return naming.identifier(self.mirror, self.name)
 
     @property
     def partitions_name(self) -> str:
         """Of the partitions definition."""
-        return keys.partitions(self.mirror, self.name)
+        return naming.partitions(self.mirror, self.name)
 
     @property
     def limits(self) -> Limits:
@@ -105,7 +105,7 @@ def _split(topics: Iterable[str]) -> list[list[str]]:
     taken: list[set[str]] = [set()]
     for topic in topics:
         output = re.sub(r"[^A-Za-z0-9]", "_", topic)
-        names = {output, f"{output}_{keys.MESSAGE_COUNTS}"}
+        names = {output, f"{output}_{naming.MESSAGE_COUNTS}"}
         fitting = (at for at, part in enumerate(parts) if len(part) < MOST_TOPICS and taken[at].isdisjoint(names))
         home = next(fitting, len(parts))
         if home == len(parts):

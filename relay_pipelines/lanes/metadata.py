@@ -5,12 +5,12 @@ from typing import Any
 
 import dagster as dg
 
-from relay_pipelines.console.words import size
-from relay_pipelines.driver.recount import Recount
-from relay_pipelines.lanes import keys
-from relay_pipelines.lanes.copying import TopicReport, WindowReport
+from relay_pipelines.console.formatting import size
+from relay_pipelines.lanes import naming
 from relay_pipelines.lanes.lane import Lane
+from relay_pipelines.lanes.window_run import TopicReport, WindowReport
 from relay_pipelines.model import OffsetRange, Skipped
+from relay_pipelines.verify.recount import Recount
 
 _TEXTS = ("source offsets", "destination offsets", "skipped", "node", "found")
 _NUMBERS = ("partition", "records", "counted", "rewritten", "filtered")
@@ -44,7 +44,7 @@ def of_topic(lane: Lane, window: WindowReport, topic: TopicReport, run_id: str) 
         "lag after": topic.lag_after,
         "node": ", ".join(sorted(topic.totals.nodes)) or window.node,
         "topic-partitions": table(topic),
-        "plan": dg.MetadataValue.asset(keys.windows(lane.mirror, lane.name)),
+        "plan": dg.MetadataValue.asset(naming.windows(lane.mirror, lane.name)),
         "run": dg.MetadataValue.dagster_run(run_id),
     }
 

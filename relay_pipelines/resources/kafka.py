@@ -6,11 +6,12 @@ from pathlib import Path
 import dagster as dg
 
 from relay_pipelines import settings
-from relay_pipelines.copy.clock import Clock, SystemClock
-from relay_pipelines.driver import decisions, survey
-from relay_pipelines.driver.survey import Survey
+from relay_pipelines.prepare import start_records
+from relay_pipelines.protocol.clock import Clock, SystemClock
 from relay_pipelines.settings import Mirror, Settings
 from relay_pipelines.settings.start import Start
+from relay_pipelines.snapshot import cluster_snapshot
+from relay_pipelines.snapshot.cluster_snapshot import Survey
 
 
 class KafkaResource(dg.ConfigurableResource):  # type: ignore[type-arg]  # Dagster's own examples leave the argument out
@@ -37,10 +38,10 @@ class KafkaResource(dg.ConfigurableResource):  # type: ignore[type-arg]  # Dagst
         """The mirror of that name."""
         return self.settings.mirror(name)
 
-    def survey(
+    def snapshot(
         self,
         name: str,
-        belongs: survey.Belongs,
+        belongs: cluster_snapshot.Belongs,
         attempt: int = 0,
         *,
         configs: bool = True,
@@ -61,5 +62,7 @@ class KafkaResource(dg.ConfigurableResource):  # type: ignore[type-arg]  # Dagst
         """
         mirror, clock = self.mirror(name), self.clock
         mirror = mirror.model_copy(update={"start": start or mirror.start})
-        take = partial(survey.take, name, mirror, clock, belongs=belongs, first_node=attempt, configs=configs, patient=patient)
-        return decisions.survey_to_copy(take, mirror, clock)
+        take = partial(
+            cluster_snapshot.take, name, mirror, clock, belongs=belongs, first_node=attempt, configs=configs, patient=patient
+        )
+        return start_records.survey_to_copy(take, mirror, clock)

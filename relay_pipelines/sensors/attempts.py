@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import dagster as dg
 from dagster import DagsterEventType, DagsterRunStatus, RunRecord, RunsFilter
 
-from relay_pipelines.lanes import keys
+from relay_pipelines.lanes import naming
 from relay_pipelines.lanes.lane import Lane
-from relay_pipelines.plan.frozen import FrozenWindow
+from relay_pipelines.plan.frozen_window import FrozenWindow
 
 PARTITION = "dagster/partition"
 """The tag of a run's window."""
@@ -51,7 +51,7 @@ def of_window(instance: dg.DagsterInstance, lane: Lane, window: FrozenWindow, no
     if not records:
         missing = {topic for topic in missing if not _is_materialized(instance, lane, topic, window.key)}
     ended = [record.end_time or record.update_timestamp.timestamp() for record in records if record.dagster_run.is_finished]
-    roots = [record for record in records if keys.TAG_ATTEMPT in record.dagster_run.tags and not _is_retry(record)]
+    roots = [record for record in records if naming.TAG_ATTEMPT in record.dagster_run.tags and not _is_retry(record)]
     return Attempts(
         window=window,
         missing=missing,
@@ -63,7 +63,7 @@ def of_window(instance: dg.DagsterInstance, lane: Lane, window: FrozenWindow, no
 
 def _is_materialized(instance: dg.DagsterInstance, lane: Lane, topic: str, key: str) -> bool:
     """Whether a run of no single window, `mirror_once`, has copied the topic."""
-    records = dg.AssetRecordsFilter(asset_key=keys.mirrored(lane.mirror, topic), asset_partitions=[key])
+    records = dg.AssetRecordsFilter(asset_key=naming.mirrored(lane.mirror, topic), asset_partitions=[key])
     return bool(instance.fetch_materializations(records, limit=1).records)
 
 
@@ -83,8 +83,10 @@ def is_active(record: RunRecord, now: float) -> bool:
 def _done(instance: dg.DagsterInstance, lane: Lane, window: FrozenWindow, record: RunRecord) -> set[str]:
     run = record.dagster_run
     if run.status is DagsterRunStatus.SUCCESS and run.asset_selection:
-        unlisted = run.tags.get(keys.TAG_UNLISTED, "").split(",")
-        return {topic for topic in window.topics if topic in unlisted or keys.mirrored(lane.mirror, topic) in run.asset_selection}
+        unlisted = run.tags.get(naming.TAG_UNLISTED, "").split(",")
+        return {
+            topic for topic in window.topics if topic in unlisted or naming.mirrored(lane.mirror, topic) in run.asset_selection
+        }
     events = instance.get_records_for_run(run.run_id, of_type=DagsterEventType.ASSET_MATERIALIZATION).records
     found = {event.asset_key for event in events}
-    return {topic for topic in window.topics if keys.mirrored(lane.mirror, topic) in found}
+    return {topic for topic in window.topics if naming.mirrored(lane.mirror, topic) in found}

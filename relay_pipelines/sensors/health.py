@@ -5,14 +5,14 @@ import json
 import dagster as dg
 
 from relay_pipelines.checks import divergence
-from relay_pipelines.copy.checkpoint import Stored
-from relay_pipelines.driver import nodes, survey
-from relay_pipelines.driver.nodes import NodeState
 from relay_pipelines.errors import RelayError
-from relay_pipelines.lanes import keys
-from relay_pipelines.plan.nodes import Verdict
+from relay_pipelines.lanes import naming
+from relay_pipelines.plan.node_choice import Verdict
 from relay_pipelines.resources import KafkaResource
 from relay_pipelines.settings import Mirror
+from relay_pipelines.snapshot import cluster_snapshot, node_selection
+from relay_pipelines.snapshot.node_selection import NodeState
+from relay_pipelines.state.checkpoint import Stored
 
 _SAID_AGAIN_SECONDS = 300.0
 
@@ -21,19 +21,19 @@ def build(name: str, mirror: Mirror) -> dg.SensorDefinition:
     """The sensor of a mirror's source."""
 
     @dg.sensor(
-        name=f"health_{keys.group(name)}",
+        name=f"health_{naming.group(name)}",
         description=f"Asks every upstream node of {name} whether it serves, and how far it is behind the others.",
         minimum_interval_seconds=max(1, mirror.source.health.interval // 1000),
-        tags={keys.TAG_MIRROR: name},
+        tags={naming.TAG_MIRROR: name},
     )
     def health(context: dg.SensorEvaluationContext, kafka: KafkaResource) -> dg.SensorResult:
         now, settings = kafka.clock.now_ms() / 1000, kafka.mirror(name)
         try:
-            stored, unknown = survey.stored(name, settings, kafka.clock, patient=False), ""
+            stored, unknown = cluster_snapshot.stored(name, settings, kafka.clock, patient=False), ""
         except RelayError as error:  # the nodes can be judged all the same, by what they say of each other
             stored, unknown = Stored(), f"; what was copied is not known: {error}"
-        states = nodes.probe(name, settings, kafka.clock, stored.quarantined)
-        verdicts = nodes.choice(settings, states, stored).verdicts
+        states = node_selection.probe(name, settings, kafka.clock, stored.quarantined)
+        verdicts = node_selection.choice(settings, states, stored).verdicts
         said = json.loads(context.cursor or "{}")
         again = now - said.get("at", 0.0) > _SAID_AGAIN_SECONDS
         pairs = list(zip(states, verdicts, strict=True))
@@ -66,7 +66,7 @@ def build(name: str, mirror: Mirror) -> dg.SensorDefinition:
 
 def _observation(mirror: str, state: NodeState, verdict: Verdict) -> dg.AssetObservation:
     return dg.AssetObservation(
-        asset_key=keys.node(mirror, verdict.name),
+        asset_key=naming.node(mirror, verdict.name),
         description=verdict.why or "healthy",
         metadata={
             "reachable": int(state.end_offsets is not None),

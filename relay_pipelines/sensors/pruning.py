@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import dagster as dg
 from dagster import RunRecord, RunsFilter
 
-from relay_pipelines.lanes import keys
+from relay_pipelines.lanes import naming
 from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.sensors.attempts import PARTITION, is_active
 
@@ -29,4 +29,4 @@ def forget(instance: dg.DagsterInstance, lane: Lane, windows: Iterable[str], now
 def _is_of(lane: Lane, record: RunRecord) -> bool:
     """Others may have partitions of the same name; a run that failed before it was tagged stays: it left little."""
     tags = record.dagster_run.tags
-    return tags.get(keys.TAG_MIRROR) == lane.mirror and tags.get(keys.TAG_LANE) == lane.name
+    return tags.get(naming.TAG_MIRROR) == lane.mirror and tags.get(naming.TAG_LANE) == lane.name

@@ -7,8 +7,8 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from relay_pipelines import model
+from relay_pipelines.settings.config_model import Section
 from relay_pipelines.settings.health import Health
-from relay_pipelines.settings.section import Section
 from relay_pipelines.settings.security import SecuritySettings
 from relay_pipelines.settings.values import Count, Name, RequestSize, Servers, complaints
 

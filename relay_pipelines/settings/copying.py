@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import AfterValidator, model_validator
 
 from relay_pipelines import model
-from relay_pipelines.settings.section import Section
+from relay_pipelines.settings.config_model import Section
 from relay_pipelines.settings.values import Count, Duration, Location, PositiveSize, RequestSize, Size, complaints, expected
 
 _COPY = model.CopyOptions()

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, PrivateAttr, ValidationInfo, model_validator
 
 from relay_pipelines.model import SELECTABLE, ClassSpec, OnRecordError
-from relay_pipelines.settings.section import Section
+from relay_pipelines.settings.config_model import Section
 from relay_pipelines.settings.values import Location, Pattern, Text, complaints, expected
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from relay_pipelines.plan.nodes import Failback
-from relay_pipelines.settings.section import Section
+from relay_pipelines.plan.node_choice import Failback
+from relay_pipelines.settings.config_model import Section
 from relay_pipelines.settings.values import Duration, Threshold
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from relay_pipelines.settings.problems import Problem
+from relay_pipelines.settings.validation_errors import Problem
 from relay_pipelines.settings.values import Location
 
 _REFERENCE = re.compile(r"(?P<escaped>\$)?\$\{(?P<inside>[^}]*)(?P<closed>\})?")

@@ -12,7 +12,7 @@ from relay_pipelines.errors import ConfigError
 from relay_pipelines.settings import yaml_file
 from relay_pipelines.settings.interpolation import Interpolation
 from relay_pipelines.settings.models import Settings
-from relay_pipelines.settings.problems import Problem, describe, dotted
+from relay_pipelines.settings.validation_errors import Problem, describe, dotted
 
 
 def load(path: Path, environment: Mapping[str, str] | None = None) -> Settings:

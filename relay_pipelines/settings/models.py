@@ -14,18 +14,18 @@ from pydantic import Field, PlainValidator, model_validator
 
 from relay_pipelines import model
 from relay_pipelines.errors import ConfigError
-from relay_pipelines.plan.topics import Rename
-from relay_pipelines.plan.windows import OnDataLoss
+from relay_pipelines.plan.positions import OnDataLoss
+from relay_pipelines.plan.topic_selection import Rename
 from relay_pipelines.settings.clusters import Destination, Source
+from relay_pipelines.settings.config_model import Section
 from relay_pipelines.settings.configs import DEFAULT_KEYS, ConfigKeys
 from relay_pipelines.settings.copying import Copying
 from relay_pipelines.settings.filters import RecordSettings
 from relay_pipelines.settings.overrides import Override, lane_name
-from relay_pipelines.settings.problems import nearest
 from relay_pipelines.settings.rename import rename_rule
-from relay_pipelines.settings.section import Section
 from relay_pipelines.settings.spark import Spark
 from relay_pipelines.settings.start import Start
+from relay_pipelines.settings.validation_errors import nearest
 from relay_pipelines.settings.values import (
     FileInExistingFolder,
     HostPort,

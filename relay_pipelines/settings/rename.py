@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from relay_pipelines.plan.topics import Rename, RenameRule, is_topic_name, target
+from relay_pipelines.plan.topic_selection import Rename, RenameRule, is_topic_name, target
 from relay_pipelines.settings.values import complaints, expected
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import model_validator
 
 from relay_pipelines import model
-from relay_pipelines.settings.section import Section
+from relay_pipelines.settings.config_model import Section
 from relay_pipelines.settings.values import Endpoint, ExistingFile, Location, Secret, Text, complaints
 
 _PASSWORD_KEYS = ("username", "password")

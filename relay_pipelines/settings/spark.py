@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from relay_pipelines.settings.section import Section
+from relay_pipelines.settings.config_model import Section
 from relay_pipelines.settings.values import Location, SparkValue, Text, complaints
 
 

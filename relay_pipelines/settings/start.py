@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from relay_pipelines.copy.clock import moment_ms
 from relay_pipelines.model import TopicPartition
-from relay_pipelines.settings.section import Section
+from relay_pipelines.protocol.clock import moment_ms
+from relay_pipelines.settings.config_model import Section
 from relay_pipelines.settings.values import Location, Text, Threshold, complaints, expected
 
 

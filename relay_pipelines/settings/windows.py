@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field, model_validator
 
-from relay_pipelines.settings.section import Section
+from relay_pipelines.settings.config_model import Section
 from relay_pipelines.settings.values import Count, Duration, Location, Pattern, PositiveSize, complaints
 
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 from relay_pipelines.errors import ConfigError, RelayError
-from relay_pipelines.spark import reach, shipping
+from relay_pipelines.spark import connectivity, package_archive
 
 _TASK_ATTEMPTS = 4
 _UNKNOWN_SLOTS = 4
@@ -49,7 +49,7 @@ def connect(
     # tasks must run this Python, not whichever comes first on an executor's PATH
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     try:
-        reach.check(remote or master or "")
+        connectivity.check(remote or master or "")
         session = _remote(remote, conf or {}) if remote else _classic(master or "local[*]", conf or {}, verbose=verbose)
     except RelayError:
         raise
@@ -102,7 +102,7 @@ def _classic(master: str, conf: Mapping[str, str], *, verbose: bool) -> Any:
     with nullcontext() if verbose else _silent_children():
         session = builder.getOrCreate()
     if not local:
-        session.sparkContext.addPyFile(str(shipping.archive()))
+        session.sparkContext.addPyFile(str(package_archive.archive()))
     return session
 
 
@@ -114,7 +114,7 @@ def _remote(remote: str, conf: Mapping[str, str]) -> Any:
         session = SparkSession.builder.appName("relay").remote(remote).getOrCreate()
         for key, value in conf.items():
             _set(session, key, value)
-        session.addArtifacts(str(shipping.archive()), pyfile=True)
+        session.addArtifacts(str(package_archive.archive()), pyfile=True)
     return session
 
 

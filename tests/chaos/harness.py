@@ -18,9 +18,9 @@ from typing import Any
 import psutil
 import yaml
 
-from relay_pipelines.copy import checkpoint, ledger
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.model import Cluster, CopyJob, CopyOptions, CopyRange, OffsetRange, TopicPartition
+from relay_pipelines.state import checkpoint, ledger
 from tests.chaos import compare, source_data
 from tests.independent import Record, create, records_of
 

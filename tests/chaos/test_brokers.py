@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from relay_pipelines.copy.faults import Point
+from relay_pipelines.copy.failpoints import Point
 from relay_pipelines.embedded import EmbeddedCluster
 from tests.chaos.harness import Mirror, Process, Source
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from relay_pipelines.copy.clock import SystemClock
 from relay_pipelines.model import TopicPartition
+from relay_pipelines.protocol.clock import SystemClock
 from tests.chaos.storm.faults import Kind, Target, story
 from tests.chaos.storm.storm import storm
 from tests.chaos.storm.verdict import Verdict, judge, longest_stall

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from relay_pipelines.copy.faults import Point
+from relay_pipelines.copy.failpoints import Point
 from tests.chaos.harness import Mirror
 
 FAULTS = [

@@ -6,7 +6,7 @@ import random
 import signal
 from collections.abc import Callable
 
-from relay_pipelines.copy.faults import Point
+from relay_pipelines.copy.failpoints import Point
 from relay_pipelines.embedded import EmbeddedCluster
 from tests.chaos import source_data
 from tests.chaos.harness import Mirror, Source

@@ -7,7 +7,7 @@ import signal
 import psutil
 import pytest
 
-from relay_pipelines.copy.faults import Point
+from relay_pipelines.copy.failpoints import Point
 from tests.chaos.harness import Mirror, family, kill
 
 

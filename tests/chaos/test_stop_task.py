@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
-from relay_pipelines.copy import checkpoint
-from relay_pipelines.copy.faults import Point
+from relay_pipelines.copy.failpoints import Point
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.model import TopicPartition
+from relay_pipelines.state import checkpoint
 from tests.chaos.harness import Mirror, Process, Source
 
 

@@ -15,12 +15,12 @@ import pytest
 from confluent_kafka import ElectionType, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
-from relay_pipelines.copy.faults import Point
+from relay_pipelines.copy.failpoints import Point
 from relay_pipelines.copy.transaction import transactional_id
 from relay_pipelines.embedded import Broker, EmbeddedCluster
 from relay_pipelines.errors import DestinationError
 from relay_pipelines.model import TopicPartition
-from relay_pipelines.wire.cluster import ClusterClient
+from relay_pipelines.protocol.client import ClusterClient
 from tests.chaos import source_data
 from tests.chaos.harness import Mirror, Source
 from tests.chaos.storm.beside import Beside

@@ -8,7 +8,7 @@ from typing import Literal
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from crc32c import crc32c
 
-from relay_pipelines.wire.batch import CONTROL_BIT, CRC_END, HEADER, TRANSACTIONAL_BIT, BatchHeader
+from relay_pipelines.protocol.batch import CONTROL_BIT, CRC_END, HEADER, TRANSACTIONAL_BIT, BatchHeader
 from tests.contract.fake_broker import Answer
 
 PLAIN = "-"

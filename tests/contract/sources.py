@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from relay_pipelines.copy.clock import SystemClock
-from relay_pipelines.copy.reader import read
 from relay_pipelines.errors import SourceError
 from relay_pipelines.model import Cluster, OffsetRange, TopicPartition
-from relay_pipelines.wire.cluster import LATEST, READ_UNCOMMITTED, ClusterClient
-from relay_pipelines.wire.records import decode
+from relay_pipelines.protocol.client import LATEST, READ_UNCOMMITTED, ClusterClient
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.protocol.reader import read
+from relay_pipelines.protocol.records import decode
 from tests import independent
 from tests.contract.fake_broker import FakeBroker
 from tests.contract.log import PLAIN, Account, FakeLog, Step, value_of

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from relay_pipelines.copy.reader import read
 from relay_pipelines.errors import CorruptBatchError, PermissionDeniedError, RelayError, SourceError, UnsupportedError
 from relay_pipelines.model import OffsetRange, TopicPartition
+from relay_pipelines.protocol.reader import read
 from tests import independent
 from tests.contract import log
 from tests.contract.fake_broker import FETCH, METADATA, SERVED, Answer, FakeBroker, script

@@ -23,13 +23,15 @@ from confluent_kafka.admin import (
 )
 
 from relay_pipelines.cli import main
-from relay_pipelines.copy.clock import SystemClock
 from relay_pipelines.copy.task import copy_ranges
-from relay_pipelines.driver import configs, permissions, planning, survey, topics
 from relay_pipelines.embedded import EmbeddedCluster, Listener
 from relay_pipelines.errors import PermissionDeniedError
 from relay_pipelines.model import Cluster, CopyJob, CopyOptions, TopicPartition
+from relay_pipelines.prepare import permissions, topic_configs, topics
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror
+from relay_pipelines.snapshot import cluster_snapshot
 from tests import independent
 from tests.copying import KEPT
 from tests.independent import Record, client, configure, until, write
@@ -110,9 +112,9 @@ class Guarded:
         for topic in (ORDERS, OTHER):
             independent.create(self.source.cluster(Listener.PLAINTEXT), topic, 1, KEPT)
             write(self.source.cluster(Listener.PLAINTEXT), TopicPartition(topic, 0), [Record(None, b"first")])
-        taken = survey.take("m", Mirror.model_validate(self.mirror(ORDERS)), CLOCK)
+        taken = cluster_snapshot.take("m", Mirror.model_validate(self.mirror(ORDERS)), CLOCK)
         topics.create(taken, None, OPTIONS, CLOCK)
-        ranges = planning.plan(taken).ranges
+        ranges = run_plan.plan(taken).ranges
         assert [one.error for one in copy_ranges(CopyJob("m", "run", taken.node, taken.destination), ranges)] == [""]
 
     def mirror(
@@ -236,10 +238,10 @@ def test_who_lacks_a_permission_is_told_which(guarded: Guarded, capsys: pytest.C
     following = guarded.mirror(destination=relay)
     following["topics"] |= {"sync_configs": True}
     mirror = Mirror.model_validate(following)
-    taken = survey.take("m", mirror, CLOCK)
+    taken = cluster_snapshot.take("m", mirror, CLOCK)
     remedy = f"grant the user AlterConfigs on topic copy.{ORDERS}"
     with pytest.raises(PermissionDeniedError, match=f"; {remedy}$"):
-        configs.follow(taken, OPTIONS, CLOCK)
+        topic_configs.follow(taken, OPTIONS, CLOCK)
     assert remedy in [error.remedy for error in permissions.lacking(taken, mirror, CLOCK)], "known before a run"
 
 

@@ -8,13 +8,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from relay_pipelines.copy import checkpoint, transaction
-from relay_pipelines.copy.clock import SystemClock
-from relay_pipelines.copy.faults import Point
+from relay_pipelines.copy import transaction
+from relay_pipelines.copy.failpoints import Point
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import DestinationError, UnsupportedError
 from relay_pipelines.model import CopyOptions, Status, TopicPartition
-from relay_pipelines.wire.cluster import LATEST, READ_COMMITTED, READ_UNCOMMITTED, ClusterClient
+from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, READ_UNCOMMITTED, ClusterClient
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.state import checkpoint
 from tests.copying import Mirror, numbered
 from tests.independent import Record, put, transactional, until
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from relay_pipelines.copy import checkpoint, transaction
-from relay_pipelines.copy.clock import SystemClock
-from relay_pipelines.copy.faults import Point
+from relay_pipelines.copy import transaction
+from relay_pipelines.copy.failpoints import Point
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import AbortableError, DestinationError, RelayError, SourceError
 from relay_pipelines.model import Status
-from relay_pipelines.wire.cluster import ClusterClient
+from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.state import checkpoint
 from tests.copying import KEPT, Mirror, numbered, settled_end
 from tests.independent import create, delete, put, transactional
 

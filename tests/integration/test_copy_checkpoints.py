@@ -8,13 +8,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from relay_pipelines.copy import checkpoint
-from relay_pipelines.copy.checkpoint import home, key_of, read_all, read_own
-from relay_pipelines.copy.clock import SystemClock
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import DestinationError
 from relay_pipelines.model import Checkpoint, Cluster, TopicPartition
-from relay_pipelines.wire.cluster import ClusterClient
+from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.state import checkpoint
+from relay_pipelines.state.checkpoint import home, key_of, read_all, read_own
 from tests.copying import OPTIONS, Mirror, ensure_homes, numbered
 from tests.independent import Record, until, write
 

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka.admin import ResourceType
 
 from relay_pipelines.embedded import EmbeddedCluster
-from relay_pipelines.wire.batch import BatchHeader
+from relay_pipelines.protocol.batch import BatchHeader
 from tests.copying import Mirror, batches_of, end_of
 from tests.independent import CREATE_TIME, Record, configure, put, read, transactional, until
 

@@ -10,7 +10,7 @@ from confluent_kafka.admin import ResourceType
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import DestinationError
 from relay_pipelines.model import Status
-from relay_pipelines.wire.cluster import LATEST, READ_COMMITTED, READ_UNCOMMITTED, ClusterClient
+from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, READ_UNCOMMITTED, ClusterClient
 from tests.copying import Mirror, batches_of, numbered, settled_end
 from tests.independent import Record, configure
 

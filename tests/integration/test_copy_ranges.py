@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from relay_pipelines.copy.checkpoint import read_all
-from relay_pipelines.copy.clock import SystemClock
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import DestinationError
 from relay_pipelines.model import OffsetRange, Status, TopicPartition
-from relay_pipelines.wire.cluster import ClusterClient
+from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.state.checkpoint import read_all
 from tests.copying import Mirror, batches_of, numbered, settled_end
 from tests.independent import delete_before, read
 
@@ -110,7 +110,7 @@ def test_what_the_driver_read_is_gone_on_from(mirror: Mirror) -> None:
 
 
 def _home(mirror: Mirror) -> TopicPartition:
-    from relay_pipelines.copy.checkpoint import TOPIC, home, key_of
+    from relay_pipelines.state.checkpoint import TOPIC, home, key_of
 
     return home(TOPIC, key_of(mirror.name, mirror.at))
 

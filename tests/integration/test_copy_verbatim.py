@@ -8,8 +8,8 @@ import pytest
 
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.model import Fingerprint, TopicPartition
-from relay_pipelines.wire.batch import HEADER_BYTES
-from relay_pipelines.wire.records import digest_of
+from relay_pipelines.protocol.batch import HEADER_BYTES
+from relay_pipelines.protocol.records import digest_of
 from tests.copying import Mirror, batches_of, numbered, settled_end
 from tests.independent import CREATE_TIME, LOG_APPEND_TIME, Record, read
 

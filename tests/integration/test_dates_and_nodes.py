@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from relay_pipelines.copy.checkpoint import Stored
-from relay_pipelines.copy.clock import SystemClock
-from relay_pipelines.driver import dates, lag, nodes, survey
-from relay_pipelines.driver.survey import Survey
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import ConfigError
 from relay_pipelines.model import Cluster, TopicPartition
-from relay_pipelines.plan.windows import Position
+from relay_pipelines.plan.positions import Position
+from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import Mirror
+from relay_pipelines.snapshot import cluster_snapshot, lag, node_selection, offsets_by_time
+from relay_pipelines.snapshot.cluster_snapshot import Survey
+from relay_pipelines.state.checkpoint import Stored
 from tests.copying import KEPT, settled_end
 from tests.independent import CREATE_TIME, Record, create, delete_before, put, transactional, write
 
@@ -53,9 +53,9 @@ class Question:
         """Where the source is."""
         return ",".join(self.source.bootstrap_servers)
 
-    def survey(self) -> Survey:
+    def snapshot(self) -> Survey:
         """What both clusters say now."""
-        return survey.take(f"q-{self.topic[-8:]}", self.mirror(), CLOCK)
+        return cluster_snapshot.take(f"q-{self.topic[-8:]}", self.mirror(), CLOCK)
 
     def write(self, at: TopicPartition, *times_ms: int) -> None:
         """Write a batch per time, of one record."""
@@ -63,13 +63,13 @@ class Question:
 
     def between(self, since: int, until: int | None) -> list[tuple[int, int]]:
         """The offsets of a time span, by partition."""
-        ranges = dates.ranges_between(self.survey(), since, until, self.mirror().copy_options, CLOCK)
+        ranges = offsets_by_time.ranges_between(self.snapshot(), since, until, self.mirror().copy_options, CLOCK)
         assert [one.topic_partition for one in ranges] == [self.first, self.second]
         return [(one.start, one.end) for one in ranges]
 
     def oldest_ms(self, taken: Survey | None = None) -> int | None:
         """When the oldest record that waits was written."""
-        return lag.oldest_uncopied_ms(taken or self.survey(), self.mirror().copy_options, CLOCK)
+        return lag.oldest_uncopied_ms(taken or self.snapshot(), self.mirror().copy_options, CLOCK)
 
 
 @pytest.fixture
@@ -153,27 +153,27 @@ class TestNodes:
         """Each has its own verdict, in the order of the configuration; the one that is down says so in one line."""
         question.write(question.first, T0, T0, T0)
         question.write(question.second, T0)
-        down, serving = nodes.probe("q", question.mirror(DOWN, question.serving), CLOCK)
+        down, serving = node_selection.probe("q", question.mirror(DOWN, question.serving), CLOCK)
         assert (down.node, serving.node) == (Cluster("n0", (DOWN,)), Cluster("n1", question.source.bootstrap_servers))
         assert DOWN in down.error
         assert "\n" not in down.error
         assert (serving.error, sum((serving.end_offsets or {}).values())) == ("", 4)
         assert serving.latency_ms > 0
-        made = nodes.choice(question.mirror(DOWN, question.serving), [down, serving], Stored())
+        made = node_selection.choice(question.mirror(DOWN, question.serving), [down, serving], Stored())
         assert (made.name, [one.healthy for one in made.verdicts]) == ("n1", [False, True])
 
     def test_all_nodes_down(self, question: Question) -> None:
         """Nothing is raised: the verdict is what was asked for."""
-        states = nodes.probe("q", question.mirror(DOWN, DOWN), CLOCK)
+        states = node_selection.probe("q", question.mirror(DOWN, DOWN), CLOCK)
         assert [bool(one.error) for one in states] == [True, True]
-        made = nodes.choice(question.mirror(DOWN, DOWN), states, Stored())
+        made = node_selection.choice(question.mirror(DOWN, DOWN), states, Stored())
         assert made.name is None
         assert made.why.count("cannot be reached") == 2
 
     def test_only_mirrored_topics_count(self, question: Question) -> None:
         """A node is not behind because of a topic that nobody copies."""
         question.write(question.first, T0)
-        (state,) = nodes.probe("q", question.mirror(deny=[question.topic]), CLOCK)
+        (state,) = node_selection.probe("q", question.mirror(deny=[question.topic]), CLOCK)
         assert (state.error, state.end_offsets) == ("", {})
 
     def test_a_node_that_hangs_delays_nobody(self, question: Question) -> None:
@@ -182,7 +182,7 @@ class TestNodes:
             hanging = f"127.0.0.1:{silent.getsockname()[1]}"
             mirror = question.mirror(hanging, question.serving, health={"request_timeout": "700ms"})
             began = CLOCK.monotonic()
-            hung, serving = nodes.probe("q", mirror, CLOCK)
+            hung, serving = node_selection.probe("q", mirror, CLOCK)
             assert CLOCK.monotonic() - began < 5
         assert "no answer within 0.7 s" in hung.error
         assert not serving.error
@@ -206,7 +206,7 @@ class TestLag:
     def test_what_is_copied_waits_no_more(self, question: Question) -> None:
         """The first record behind the checkpoint counts."""
         question.write(question.first, T0, T0 + DAY_MS)
-        taken = question.survey()
+        taken = question.snapshot()
         at_the_second = [replace_next(one, 1) for one in taken.positions]
         assert question.oldest_ms(with_positions(taken, at_the_second)) == T0 + DAY_MS
 
@@ -227,7 +227,7 @@ class TestLag:
         question.write(question.first, *[T0] * 9)
         question.write(question.second, T0 + DAY_MS)
         delete_before(question.source, question.first, 5)
-        taken = question.survey()
+        taken = question.snapshot()
         behind = [replace_next(one, 0) for one in taken.positions]
         assert question.oldest_ms(with_positions(taken, behind)) == T0 + DAY_MS
 
@@ -252,7 +252,7 @@ class TestSurvey:
         create(question.source, other, 1, KEPT)
         mirror = question.mirror(allow=[question.topic, other], rename={other: question.topic})
         with pytest.raises(ConfigError, match="would both land on"):
-            survey.take("q", mirror, CLOCK, belongs=question.topic.__eq__)
+            cluster_snapshot.take("q", mirror, CLOCK, belongs=question.topic.__eq__)
 
 
 def replace_next(position: Position, next_offset: int) -> Position:

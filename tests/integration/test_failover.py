@@ -15,17 +15,19 @@ from typing import Any
 import pytest
 import yaml
 
-from relay_pipelines.copy.clock import SystemClock
 from relay_pipelines.copy.task import copy_ranges
-from relay_pipelines.driver import planning, quarantine, survey
-from relay_pipelines.driver.result import RunResult
-from relay_pipelines.driver.run import run
-from relay_pipelines.driver.survey import Survey
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import ConfigError, DataLossError, SourceError
 from relay_pipelines.metrics import MetricsObserver
 from relay_pipelines.model import Cluster, CopyJob, CopyOptions, Outcome, Status, TopicPartition
+from relay_pipelines.prepare import quarantine
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.run import run_plan
+from relay_pipelines.run.result import RunResult
+from relay_pipelines.run.run import run
 from relay_pipelines.settings import Mirror
+from relay_pipelines.snapshot import cluster_snapshot
+from relay_pipelines.snapshot.cluster_snapshot import Survey
 from tests.copying import KEPT, copy_as_rows, ensure_homes, settled_end
 from tests.independent import Record, create, delete, put, read, records_of, transactional, until, write
 
@@ -94,14 +96,14 @@ class Pair:
         for name in to:
             write(self.a.cluster() if name == "a" else self.b, TopicPartition(self.topic, 0), records)
 
-    def survey(self, retry: int = 0, **health: object) -> Survey:
+    def snapshot(self, retry: int = 0, **health: object) -> Survey:
         """What a run begins with."""
-        return survey.take(f"pair-{self.topic[-8:]}", self.mirror(**health), CLOCK, first_node=retry)
+        return cluster_snapshot.take(f"pair-{self.topic[-8:]}", self.mirror(**health), CLOCK, first_node=retry)
 
     def copy(self, **health: object) -> str:
         """Copy everything new, and return the node that was read."""
-        taken = self.survey(**health)
-        ranges = planning.plan(taken).ranges
+        taken = self.snapshot(**health)
+        ranges = run_plan.plan(taken).ranges
         create(self.destination, f"pair.{self.topic}", 1, KEPT)
         outcomes = list(copy_ranges(CopyJob(taken.mirror, "run", taken.node, self.destination), ranges))
         assert [one.error for one in outcomes] == [""] * len(outcomes)
@@ -111,7 +113,7 @@ class Pair:
         return taken.node.name
 
     def _reached(self, name: str) -> dict[TopicPartition, int]:
-        return {at: one.next_offset for at, one in survey.stored(name, self.mirror(), CLOCK).checkpoints.items()}
+        return {at: one.next_offset for at, one in cluster_snapshot.stored(name, self.mirror(), CLOCK).checkpoints.items()}
 
     def arrived(self) -> int:
         """How many records are at the destination."""
@@ -143,12 +145,12 @@ def test_a_node_fails_in_the_middle_of_a_range(pair: Pair, how: str, way: Callab
     """The task goes on from the other node within seconds; nothing lost or doubled, and the outcome tells who gave what."""
     for _ in range(300):
         pair.write(10)
-    taken = pair.survey()
+    taken = pair.snapshot()
     assert (taken.node.name, [one.name for one in taken.other_nodes]) == ("a", ["b"])
     create(pair.destination, f"pair.{pair.topic}", 1, KEPT)
     options = CopyOptions(chunk_bytes=1, fetch_max_bytes=500, coalesce_below_bytes=0, coalesce_to_bytes=100, backoff_max_ms=1_000)
     job = CopyJob(taken.mirror, "run", taken.node, pair.destination, options, "", taken.other_nodes, 2_000)
-    ranges = planning.plan(taken).ranges
+    ranges = run_plan.plan(taken).ranges
     broker, clock = pair.a.brokers[0], Halting(before_commit=20)
     with ThreadPoolExecutor(1) as elsewhere:
         copying = elsewhere.submit(lambda: list(way(job, ranges, clock)))
@@ -177,14 +179,14 @@ def test_an_empty_node_is_passed_over(pair: Pair) -> None:
     for _ in range(40):
         pair.write(10)
     create(pair.destination, pair.topic, 1, KEPT)  # the destination's broker plays a node without records
-    empty, taken = replace(pair.destination, name="empty"), pair.survey()
+    empty, taken = replace(pair.destination, name="empty"), pair.snapshot()
     (b,) = taken.other_nodes
     create(pair.destination, f"pair.{pair.topic}", 1, KEPT)
     options = CopyOptions(chunk_bytes=1, fetch_max_bytes=500, coalesce_below_bytes=0, backoff_max_ms=500)
     job = CopyJob(taken.mirror, "run", taken.node, pair.destination, options, "", (empty, b), 2_000)
     clock = Halting(before_commit=5)
     with ThreadPoolExecutor(1) as elsewhere:
-        ranges = planning.plan(taken).ranges
+        ranges = run_plan.plan(taken).ranges
         copying = elsewhere.submit(lambda: list(copy_ranges(job, ranges, clock)))
         assert clock.halted.wait(60)
         pair.a.brokers[0].kill()
@@ -209,9 +211,9 @@ def test_a_rebuilt_node_is_compared(pair: Pair) -> None:
         create(pair.a.cluster(), pair.topic, 1, KEPT)
         write(pair.a.cluster(), TopicPartition(pair.topic, 0), records)
         pair.write(more)
-        taken = pair.survey()
+        taken = pair.snapshot()
         assert taken.node.name == "a"
-        ranges = planning.plan(taken).ranges
+        ranges = run_plan.plan(taken).ranges
         options = CopyOptions(give_up_after_ms=0)
         (outcome,) = copy_ranges(
             CopyJob(taken.mirror, "run", taken.node, pair.destination, options, "", taken.other_nodes), ranges
@@ -232,8 +234,8 @@ def test_a_diverged_node_is_kept_out_until_it_is_cleared(pair: Pair, local_sessi
     mirror = pair.mirror()
 
     def run_from_b() -> tuple[Survey, RunResult]:
-        taken = pair.survey(retry=1)
-        return taken, run(planning.plan(taken), mirror, lambda: local_session, [metrics], CLOCK)
+        taken = pair.snapshot(retry=1)
+        return taken, run(run_plan.plan(taken), mirror, lambda: local_session, [metrics], CLOCK)
 
     metrics = MetricsObserver(CLOCK)
     taken, result = run_from_b()
@@ -243,9 +245,9 @@ def test_a_diverged_node_is_kept_out_until_it_is_cleared(pair: Pair, local_sessi
     assert pair.arrived() == 16
     assert metrics.registry.get_sample_value("kafka_relay_source_quarantined", {"node_id": "b"}) == 1
 
-    assert survey.stored(name, mirror, CLOCK).quarantined == result.diverged
+    assert cluster_snapshot.stored(name, mirror, CLOCK).quarantined == result.diverged
     pair.write(5)
-    taken = pair.survey(retry=1)
+    taken = pair.snapshot(retry=1)
     assert (taken.node.name, taken.other_nodes) == ("a", ())
     assert {one.name: one.quarantined for one in taken.verdicts} == {"a": False, "b": True}
 
@@ -261,10 +263,10 @@ def test_a_diverged_node_is_kept_out_until_it_is_cleared(pair: Pair, local_sessi
     assert cleared.startswith(f"{name}: node b: cleared; it was in quarantine: {pair.topic}-0 at offset 10: node b holds another")
     again = subprocess.run([*relay, "nodes", "--clear", "b"], capture_output=True, text=True, check=True).stdout
     assert again == f"{name}: node b: not in quarantine\n"
-    assert not survey.stored(name, mirror, CLOCK).quarantined
+    assert not cluster_snapshot.stored(name, mirror, CLOCK).quarantined
 
-    assert pair.survey(retry=1).node.name == "b"
-    stored = survey.stored(name, mirror, CLOCK)
+    assert pair.snapshot(retry=1).node.name == "b"
+    stored = cluster_snapshot.stored(name, mirror, CLOCK)
     assert quarantine.compare(name, taken.node, stored.checkpoints.values(), 5_000, CLOCK) == ""
     put_back = Cluster("b", pair.b.bootstrap_servers)
     assert quarantine.compare(name, put_back, stored.checkpoints.values(), 5_000, CLOCK) == "", "the last record is the same"
@@ -277,7 +279,7 @@ def test_nobody_can_be_read(pair: Pair, caplog: pytest.LogCaptureFixture) -> Non
     nodes = tuple(one.model_copy(update={"bootstrap_servers": (DOWN,)}) for one in mirror.source.nodes)
     nobody = mirror.model_copy(update={"source": mirror.source.model_copy(update={"nodes": nodes})})
     with pytest.raises(SourceError) as caught:
-        survey.take("nobody", nobody, clock)
+        cluster_snapshot.take("nobody", nobody, clock)
     line = str(caught.value)
     assert line.startswith("no node of the source can be read: a: ")
     assert "; b: " in line
@@ -290,7 +292,7 @@ def test_nobody_can_be_read(pair: Pair, caplog: pytest.LogCaptureFixture) -> Non
     clock.waits.clear()
     caplog.clear()
     with pytest.raises(SourceError):
-        survey.take("nobody", nobody, clock, patient=False)
+        cluster_snapshot.take("nobody", nobody, clock, patient=False)
     assert sum(clock.waits) == pytest.approx(5)
     assert not caplog.records
 
@@ -298,10 +300,10 @@ def test_nobody_can_be_read(pair: Pair, caplog: pytest.LogCaptureFixture) -> Non
 def test_a_mirror_may_begin_anywhere(pair: Pair) -> None:
     """With randomize_initial a mirror that has copied nothing begins with any healthy node; then it stays."""
     pair.write(3)
-    begun = {pair.survey(randomize_initial=True).node.name for _ in range(40)}
+    begun = {pair.snapshot(randomize_initial=True).node.name for _ in range(40)}
     assert begun == {"a", "b"}
     first = pair.copy(randomize_initial=True)
-    assert {pair.survey(randomize_initial=True).node.name for _ in range(10)} == {first}
+    assert {pair.snapshot(randomize_initial=True).node.name for _ in range(10)} == {first}
 
 
 def test_copies_do_not_go_around(pair: Pair) -> None:
@@ -321,8 +323,8 @@ def test_copies_do_not_go_around(pair: Pair) -> None:
         )
 
     def copy(name: str, wanted: Mirror) -> None:
-        taken = survey.take(name, wanted, CLOCK)
-        ranges = planning.plan(taken).ranges
+        taken = cluster_snapshot.take(name, wanted, CLOCK)
+        ranges = run_plan.plan(taken).ranges
         for one in ranges:
             create(taken.destination, one.destination.topic, 1, KEPT)
         (outcome,) = copy_ranges(CopyJob(name, "run", taken.node, taken.destination), ranges)
@@ -330,12 +332,12 @@ def test_copies_do_not_go_around(pair: Pair) -> None:
 
     copy(there, mirror(pair.b, pair.destination, pair.topic, there))
     with pytest.raises(ConfigError, match=f"topic '{there}' at source node only .* is a copy of topic '{pair.topic}' of the"):
-        survey.take("around", mirror(pair.destination, pair.b, there, "x"), CLOCK)
+        cluster_snapshot.take("around", mirror(pair.destination, pair.b, there, "x"), CLOCK)
     chain = f"{there}.chain"
     copy(f"{there}-2", mirror(pair.b, pair.b, pair.topic, chain))
     copy(f"{there}-3", mirror(pair.b, pair.b, chain, f"{chain}.on"))
     with pytest.raises(ConfigError, match=f"records would go around; add '{chain}' to topics.deny"):
-        survey.take("around", mirror(pair.b, pair.b, chain, pair.topic), CLOCK)
+        cluster_snapshot.take("around", mirror(pair.b, pair.b, chain, pair.topic), CLOCK)
 
 
 def test_a_diverged_node_is_not_read(pair: Pair) -> None:
@@ -346,8 +348,8 @@ def test_a_diverged_node_is_not_read(pair: Pair) -> None:
     assert pair.copy() == "a"
     for _ in range(3):
         write(pair.b, TopicPartition(pair.topic, 0), [Record(b"k", b"something else")])
-    taken = pair.survey()
-    ranges = planning.plan(replace(taken, positions=[replace(one, end_offset=13) for one in taken.positions])).ranges
+    taken = pair.snapshot()
+    ranges = run_plan.plan(replace(taken, positions=[replace(one, end_offset=13) for one in taken.positions])).ranges
     (b,) = taken.other_nodes
 
     (outcome,) = copy_ranges(CopyJob(taken.mirror, "run", b, pair.destination), ranges)
@@ -369,7 +371,7 @@ def test_sticky_and_around_when_one_dies(pair: Pair) -> None:
     pair.write(5)
     pair.a.brokers[0].kill()
     try:
-        taken = pair.survey()
+        taken = pair.snapshot()
         assert taken.node.name == "b"
         assert taken.node_why.startswith("the next healthy one; a: ")
         assert "cannot be reached" in taken.node_why
@@ -378,7 +380,7 @@ def test_sticky_and_around_when_one_dies(pair: Pair) -> None:
         pair.a.brokers[0].start()
     assert pair.arrived() == 25
     assert pair.copy() == "b", "without failback it stays"
-    assert pair.survey(failback="when_healthy").node.name == "a"
+    assert pair.snapshot(failback="when_healthy").node.name == "a"
 
 
 def test_leader_epochs_of_one_node_mean_nothing_on_another(pair: Pair) -> None:
@@ -389,7 +391,7 @@ def test_leader_epochs_of_one_node_mean_nothing_on_another(pair: Pair) -> None:
         pair.a.brokers[0].start()
     pair.write(10)
     assert pair.copy() == "a"
-    checkpoint = survey.stored(pair.survey().mirror, pair.mirror(), CLOCK).checkpoints[at]
+    checkpoint = cluster_snapshot.stored(pair.snapshot().mirror, pair.mirror(), CLOCK).checkpoints[at]
     assert checkpoint.leader_epoch > 0
     for cluster in (pair.a.cluster(), pair.b):
         sender = transactional(cluster, f"{pair.topic}-aborted")
@@ -401,9 +403,9 @@ def test_leader_epochs_of_one_node_mean_nothing_on_another(pair: Pair) -> None:
     pair.a.brokers[0].kill()
     try:
         assert pair.copy() == "b"
-        checkpoint = survey.stored(pair.survey().mirror, pair.mirror(), CLOCK).checkpoints[at]
+        checkpoint = cluster_snapshot.stored(pair.snapshot().mirror, pair.mirror(), CLOCK).checkpoints[at]
         assert (checkpoint.leader_epoch, checkpoint.leader_epoch_end) == (0, 12), "the epoch of the marker, on this node"
-        assert not planning.plan(pair.survey()).data_losses
+        assert not run_plan.plan(pair.snapshot()).data_losses
     finally:
         pair.a.brokers[0].start()
 
@@ -412,7 +414,7 @@ def test_a_retry_begins_elsewhere(pair: Pair) -> None:
     """What failed from one healthy node is tried from the other."""
     pair.write(10)
     assert pair.copy() == "a"
-    assert [pair.survey(retry).node.name for retry in (0, 1, 2)] == ["a", "b", "a"]
+    assert [pair.snapshot(retry).node.name for retry in (0, 1, 2)] == ["a", "b", "a"]
 
 
 def test_a_late_node_is_left(pair: Pair) -> None:
@@ -420,10 +422,10 @@ def test_a_late_node_is_left(pair: Pair) -> None:
     pair.write(10)
     assert pair.copy(lag_threshold=5) == "a"
     pair.write(6, to="b")
-    taken = pair.survey(lag_threshold=5)
+    taken = pair.snapshot(lag_threshold=5)
     assert taken.node.name == "b"
     assert "6 records behind, more than lag_threshold=5" in taken.node_why
-    assert pair.survey(lag_threshold=6).node.name == "a"
+    assert pair.snapshot(lag_threshold=6).node.name == "a"
 
 
 def test_a_node_without_the_records_is_not_read(pair: Pair) -> None:
@@ -431,7 +433,7 @@ def test_a_node_without_the_records_is_not_read(pair: Pair) -> None:
     pair.write(10, to="b")
     pair.write(4, to="a")
     assert pair.copy(lag_threshold=1) == "b"
-    taken = pair.survey()
+    taken = pair.snapshot()
     assert taken.node.name == "b"
     mirror = pair.mirror()
     (a, b) = mirror.source.nodes
@@ -439,7 +441,7 @@ def test_a_node_without_the_records_is_not_read(pair: Pair) -> None:
         update={"source": mirror.source.model_copy(update={"nodes": (a, b.model_copy(update={"bootstrap_servers": (DOWN,)}))})}
     )
     with pytest.raises(SourceError, match=r"no node of the source can be read: a: .* ends at 4 there, and was copied up to 10"):
-        survey.take(f"pair-{pair.topic[-8:]}", only_short, Sleeping())
+        cluster_snapshot.take(f"pair-{pair.topic[-8:]}", only_short, Sleeping())
 
 
 def test_all_nodes_lost_what_was_copied(pair: Pair) -> None:
@@ -450,7 +452,7 @@ def test_all_nodes_lost_what_was_copied(pair: Pair) -> None:
     (a, _) = mirror.source.nodes
     twins = (a, a.model_copy(update={"name": "b"}))
     both_short = mirror.model_copy(update={"source": mirror.source.model_copy(update={"nodes": twins})})
-    taken = survey.take(f"pair-{pair.topic[-8:]}", both_short, CLOCK)
-    (loss,) = planning.plan(taken).data_losses
+    taken = cluster_snapshot.take(f"pair-{pair.topic[-8:]}", both_short, CLOCK)
+    (loss,) = run_plan.plan(taken).data_losses
     assert isinstance(loss, DataLossError)
     assert "above the source's end offset 0" in str(loss)

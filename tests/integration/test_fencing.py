@@ -8,16 +8,17 @@ import pytest
 from kafka.protocol.admin import DescribeTransactionsRequest
 from kafka.protocol.producer import InitProducerIdRequest
 
-from relay_pipelines.copy import checkpoint, transaction
-from relay_pipelines.copy.checkpoint import home
-from relay_pipelines.copy.clock import SystemClock
-from relay_pipelines.copy.faults import Point
-from relay_pipelines.copy.producer import TransactionalProducer
+from relay_pipelines.copy import transaction
+from relay_pipelines.copy.failpoints import Point
 from relay_pipelines.copy.transaction import transactional_id
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import DestinationError, FencedError
 from relay_pipelines.model import Status
-from relay_pipelines.wire.cluster import ClusterClient
+from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.protocol.producer import TransactionalProducer
+from relay_pipelines.state import checkpoint
+from relay_pipelines.state.checkpoint import home
 from tests.copying import Mirror, numbered
 from tests.independent import until
 

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from relay_pipelines import settings
-from relay_pipelines.copy.clock import SystemClock
 from relay_pipelines.copy.filtering import load
-from relay_pipelines.copy.producer import TransactionalProducer
 from relay_pipelines.copy.task import copy_ranges
-from relay_pipelines.driver import survey
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import ConfigError, DestinationError
 from relay_pipelines.model import ClassSpec, Handling, OnRecordError, Outcome, Status, TopicPartition
-from relay_pipelines.wire.batch import CODEC_MASK
+from relay_pipelines.protocol.batch import CODEC_MASK
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.protocol.producer import TransactionalProducer
+from relay_pipelines.snapshot import cluster_snapshot
 from tests.copying import Mirror, batches_of, numbered, settled_end
 from tests.independent import Record, create, read, records_of
 
@@ -242,4 +242,4 @@ def test_a_quarantine_that_is_the_copy_of_another_topic(
         }
     )
     with pytest.raises(ConfigError, match=f"the quarantine of topic '{topic_name}' is '{topic_name}.quarantine', which is"):
-        survey.take("quarantines", mirror, SystemClock())
+        cluster_snapshot.take("quarantines", mirror, SystemClock())

@@ -12,16 +12,18 @@ import yaml
 from confluent_kafka.admin import AdminClient, ConfigResource, ConfigSource, ResourceType
 
 from relay_pipelines.cli import main
-from relay_pipelines.copy.clock import SystemClock
 from relay_pipelines.copy.task import copy_ranges
-from relay_pipelines.driver import configs, planning, survey, topics
-from relay_pipelines.driver.result import RunResult
-from relay_pipelines.driver.run import run
-from relay_pipelines.driver.survey import Survey
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.model import Cluster, CopyJob, CopyOptions, TopicPartition
+from relay_pipelines.prepare import topic_configs, topics
+from relay_pipelines.protocol.admin import ConfigValue
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.run import run_plan
+from relay_pipelines.run.result import RunResult
+from relay_pipelines.run.run import run
 from relay_pipelines.settings import Mirror
-from relay_pipelines.wire.admin import ConfigValue
+from relay_pipelines.snapshot import cluster_snapshot
+from relay_pipelines.snapshot.cluster_snapshot import Survey
 from tests.copying import KEPT, ensure_homes
 from tests.independent import Record, client, configure, create, delete, until, write
 
@@ -56,13 +58,13 @@ class Followed:
         }
 
     def surveyed(self, **more: Any) -> Survey:
-        return survey.take(self.name, Mirror.model_validate(self.mirror(**more)), CLOCK)
+        return cluster_snapshot.take(self.name, Mirror.model_validate(self.mirror(**more)), CLOCK)
 
     def copy(self) -> None:
         """As tasks do."""
         taken = self.surveyed()
         topics.create(taken, None, OPTIONS, CLOCK)
-        ranges = planning.plan(taken).ranges
+        ranges = run_plan.plan(taken).ranges
         outcomes = list(copy_ranges(CopyJob(taken.mirror, "run", taken.node, taken.destination), ranges))
         assert [one.error for one in outcomes] == [""]
         until(lambda: TopicPartition(self.topic, 0) in self.surveyed().checkpoints, "the checkpoint")
@@ -70,12 +72,12 @@ class Followed:
     def run(self, **more: Any) -> RunResult:
         """A run with nothing to copy."""
         mirror = Mirror.model_validate(self.mirror(**more))
-        plan = planning.plan(survey.take(self.name, mirror, CLOCK))
+        plan = run_plan.plan(cluster_snapshot.take(self.name, mirror, CLOCK))
         return run(plan, mirror, no_spark, [], CLOCK)
 
     def differences(self, **more: Any) -> dict[str, tuple[str | None, str]]:
         """Key -> the source's value, the destination's."""
-        return {one.key: (one.wanted, one.there) for one in configs.differences(self.surveyed(**more))}
+        return {one.key: (one.wanted, one.there) for one in topic_configs.differences(self.surveyed(**more))}
 
     def config(self, folder: Path, **more: Any) -> str:
         path = folder / "relay.yaml"
@@ -145,7 +147,7 @@ def test_the_copy_is_cut_by_the_limit_as_it_is_then(followed: Followed) -> None:
     until(followed.differences, "the configuration")
     taken = followed.surveyed()
     assert topics.limits(taken, followed.topic).max_message_bytes == 2_000_000
-    after, _ = configs.follow(taken, OPTIONS, CLOCK)
+    after, _ = topic_configs.follow(taken, OPTIONS, CLOCK)
     assert topics.limits(after, followed.topic).max_message_bytes == 3_000_000
     configure(followed.source, ResourceType.TOPIC, followed.topic, max_message_bytes=1_500_000)
     until(lambda: followed.surveyed().source_configs[followed.topic]["max.message.bytes"].value == "1500000", "the configuration")
@@ -158,10 +160,10 @@ def test_topics_of_others_are_left_alone(followed: Followed) -> None:
     create(followed.source, other, 1, KEPT)
     create(followed.destination, f"copy.{other}", 1, {"retention.ms": "8000000"})
     taken = followed.surveyed()
-    (found,) = configs.differences(taken)
+    (found,) = topic_configs.differences(taken)
     assert (found.topic, found.is_ours) == (f"copy.{other}", False)
     assert found.remedy(sync=True) == "it is left alone until the mirror has copied to the topic"
-    assert configs.follow(taken, OPTIONS, CLOCK) == (taken, [])
+    assert topic_configs.follow(taken, OPTIONS, CLOCK) == (taken, [])
     configure(followed.source, ResourceType.TOPIC, followed.topic, segment_ms=5_000_000)
     until(lambda: "segment.ms" in followed.differences(), "the configuration")
     assert [one.key for one in followed.run(sync_configs=True).reconfigured] == ["segment.ms"]
@@ -173,9 +175,9 @@ def test_what_the_destinations_brokers_set_holds(followed: Followed) -> None:
     taken = followed.surveyed()
     there = taken.destination_configs[followed.copy_of]
     of_the_broker = {**there, "segment.ms": ConfigValue("5000000", is_default=False, is_own=False)}
-    assert configs.differences(replace(taken, destination_configs={followed.copy_of: of_the_broker})) == []
+    assert topic_configs.differences(replace(taken, destination_configs={followed.copy_of: of_the_broker})) == []
     of_the_topic = {**there, "segment.ms": ConfigValue("5000000", is_default=False, is_own=True)}
-    (found,) = configs.differences(replace(taken, destination_configs={followed.copy_of: of_the_topic}))
+    (found,) = topic_configs.differences(replace(taken, destination_configs={followed.copy_of: of_the_topic}))
     assert (found.key, found.wanted) == ("segment.ms", None)
 
 
@@ -192,7 +194,7 @@ def test_a_value_that_the_destination_refuses(followed: Followed) -> None:
     bad = replace(taken.source_configs[followed.topic]["retention.ms"], value="-7")
     wrong = {followed.topic: {**taken.source_configs[followed.topic], "retention.ms": bad}}
     mirror = Mirror.model_validate(followed.mirror(sync_configs=True))
-    plan = planning.plan(replace(taken, source_configs=wrong))
+    plan = run_plan.plan(replace(taken, source_configs=wrong))
     (failure,) = run(plan, mirror, no_spark, [], CLOCK).failures
     assert f"IncrementalAlterConfigs of topic {followed.copy_of} with INVALID_CONFIG" in failure
     assert failure.endswith("; correct the value, or take the key off topics.config_keys")

@@ -11,12 +11,13 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from relay_pipelines import settings
-from relay_pipelines.copy.clock import SystemClock
-from relay_pipelines.driver import planning, survey
-from relay_pipelines.driver.run import run
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import SourceError
 from relay_pipelines.model import Cluster, TopicPartition
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.run import run_plan
+from relay_pipelines.run.run import run
+from relay_pipelines.snapshot import cluster_snapshot
 from tests.commands import RELAY, configured, environment, error_line, mirror, relay
 from tests.copying import KEPT, ensure_homes, numbered
 from tests.independent import client, create, records_of, write
@@ -85,7 +86,7 @@ def test_a_broker_that_stays_away(destination_cluster: EmbeddedCluster, topic_na
     loaded = settings.load(config)
     began = time.monotonic()
     with pytest.raises(SourceError):
-        survey.take("m", loaded.mirror("m"), SystemClock())
+        cluster_snapshot.take("m", loaded.mirror("m"), SystemClock())
     assert 2 <= time.monotonic() - began < 3
     done = relay(config, "plan")
     assert done.returncode == 1
@@ -102,7 +103,7 @@ def test_a_run_that_is_stopped_does_not_wait(
     write(source, TopicPartition(topic_name, 0), numbered(10))
     config = configured(tmp_path, {"m": mirror(source, own_cluster.cluster(), topic_name, give_up_after=-1)})
     wanted = settings.load(config).mirror("m")
-    planned = planning.plan(survey.take("m", wanted, SystemClock()))
+    planned = run_plan.plan(cluster_snapshot.take("m", wanted, SystemClock()))
     (broker,) = own_cluster.brokers
     broker.kill()
     try:

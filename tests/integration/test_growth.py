@@ -5,14 +5,16 @@ from __future__ import annotations
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from relay_pipelines.copy.clock import SystemClock
 from relay_pipelines.copy.task import copy_ranges
-from relay_pipelines.driver import decisions, planning, survey, topics
-from relay_pipelines.driver.survey import Survey
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import RelayError
 from relay_pipelines.model import Cluster, CopyJob, CopyOptions, TopicPartition
+from relay_pipelines.prepare import start_records, topics
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror
+from relay_pipelines.snapshot import cluster_snapshot
+from relay_pipelines.snapshot.cluster_snapshot import Survey
 from tests.copying import KEPT, ensure_homes, settled_end
 from tests.independent import Record, client, create, records_of, until, write
 
@@ -37,12 +39,12 @@ def surveyed(clusters: tuple[Cluster, Cluster], topic: str) -> Survey:
             "start": "latest",
         }
     )
-    return decisions.survey_to_copy(lambda: survey.take(f"grow-{topic[-8:]}", mirror, CLOCK), mirror, CLOCK)
+    return start_records.survey_to_copy(lambda: cluster_snapshot.take(f"grow-{topic[-8:]}", mirror, CLOCK), mirror, CLOCK)
 
 
 def copy(taken: Survey) -> None:
     topics.create(taken, None, OPTIONS, CLOCK)
-    ranges = planning.plan(taken).ranges
+    ranges = run_plan.plan(taken).ranges
     outcomes = list(copy_ranges(CopyJob(taken.mirror, "run", taken.node, taken.destination), ranges))
     assert [one.error for one in outcomes] == [""] * len(outcomes)
 

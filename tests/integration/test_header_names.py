@@ -15,8 +15,8 @@ from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.dataframe import register
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.model import ClassSpec, Handling, OnRecordError, Outcome, Status, TopicPartition
-from relay_pipelines.spark import rows
-from relay_pipelines.wire.batch import CODEC_MASK
+from relay_pipelines.protocol.batch import CODEC_MASK
+from relay_pipelines.spark import sql_rows
 from tests import header_names
 from tests.copying import KEPT, Mirror, batches_of, settled_end
 from tests.independent import CREATE_TIME, Record, create
@@ -92,7 +92,7 @@ def copy(mirror: Mirror, handling: Handling) -> Outcome:
 
 def copy_rows(session: Any, mirror: Mirror, handling: Handling, end: int = 40) -> Outcome:
     """Copy through Spark."""
-    (outcome,) = rows.submit(session, mirror.job, [[replace(mirror.range(0, end), handling=handling)]], handling.sql, "names")
+    (outcome,) = sql_rows.submit(session, mirror.job, [[replace(mirror.range(0, end), handling=handling)]], handling.sql, "names")
     if outcome.status is Status.DONE:
         mirror.assert_ledger_closes()
     return outcome

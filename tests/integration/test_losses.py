@@ -10,13 +10,7 @@ from typing import Any
 
 import pytest
 
-from relay_pipelines.copy import checkpoint, ledger
-from relay_pipelines.copy.clock import SystemClock
 from relay_pipelines.copy.task import copy_ranges
-from relay_pipelines.driver import decisions, losses, planning, survey
-from relay_pipelines.driver.follow import LedgerFollower
-from relay_pipelines.driver.recount import Recount, recount
-from relay_pipelines.driver.survey import Survey
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import (
     CheckpointLostError,
@@ -27,7 +21,15 @@ from relay_pipelines.errors import (
     TopicRecreatedError,
 )
 from relay_pipelines.model import Cluster, CopyJob, LedgerEntry, OffsetRange, TopicPartition
+from relay_pipelines.prepare import losses, start_records
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror
+from relay_pipelines.snapshot import cluster_snapshot
+from relay_pipelines.snapshot.cluster_snapshot import Survey
+from relay_pipelines.state import checkpoint, ledger
+from relay_pipelines.state.ledger_reader import LedgerFollower
+from relay_pipelines.verify.recount import Recount, recount
 from tests.copying import KEPT, ensure_homes, numbered, settled_end
 from tests.independent import Record, create, delete, delete_before, put, records_of, transactional, until, write
 
@@ -51,7 +53,7 @@ class Copied:
         create(self.destination, self.to.topic, 1, KEPT)
         ensure_homes(self.destination)
         self.write(0, 10)
-        self.copy(self.survey())
+        self.copy(self.snapshot())
 
     def mirror(self, on_data_loss: str = "fail") -> Mirror:
         return Mirror.model_validate(
@@ -69,20 +71,20 @@ class Copied:
         write(self.source, self.at, records)
         self.expected += records
 
-    def survey(self, on_data_loss: str = "fail") -> Survey:
+    def snapshot(self, on_data_loss: str = "fail") -> Survey:
         mirror = self.mirror(on_data_loss)
-        return decisions.survey_to_copy(lambda: survey.take(self.name, mirror, CLOCK), mirror, CLOCK)
+        return start_records.survey_to_copy(lambda: cluster_snapshot.take(self.name, mirror, CLOCK), mirror, CLOCK)
 
     def loss(self) -> DataLossError:
         """What holds the topic-partition back, with nothing planned."""
-        plan = planning.plan(self.survey())
+        plan = run_plan.plan(self.snapshot())
         assert not plan.windows
         (loss,) = plan.data_losses
         return loss
 
     def copy(self, taken: Survey) -> list[OffsetRange]:
         """Copy what is planned, and wait for the checkpoint; the source ranges."""
-        ranges = planning.plan(taken).ranges
+        ranges = run_plan.plan(taken).ranges
         outcomes = list(copy_ranges(CopyJob(taken.mirror, "run", taken.node, self.destination), ranges))
         assert [one.error for one in outcomes] == [""] * len(outcomes)
         ends = {one.source.topic_partition: one.source.end for one in ranges}
@@ -91,7 +93,7 @@ class Copied:
 
     def reached(self) -> dict[TopicPartition, int]:
         """How far the checkpoints are."""
-        stored = survey.stored(self.name, self.mirror(), CLOCK)
+        stored = cluster_snapshot.stored(self.name, self.mirror(), CLOCK)
         return {at: one.next_offset for at, one in stored.checkpoints.items()}
 
     def arrived(self) -> list[Record]:
@@ -192,7 +194,7 @@ def test_stops_and_goes_on_when_told(copied: Copied, case: Case) -> None:
 
 def assert_goes_on(copied: Copied, case: Case) -> None:
     """With `on_data_loss: continue`."""
-    taken = copied.survey("continue")
+    taken = copied.snapshot("continue")
     planned_at_ms = CLOCK.now_ms()
     assert [case.says in str(one) for one in taken.accepted] == [True]
     if copied.to.topic not in taken.destination_topics:
@@ -217,11 +219,11 @@ def assert_goes_on(copied: Copied, case: Case) -> None:
     if not case.lost:
         assert ([case.says in one for one in void.gaps], void.problems) == ([True], []), "planned before the loss, never copied"
 
-    again = copied.survey("continue")
+    again = copied.snapshot("continue")
     assert not again.accepted, "once is enough"
-    assert not planning.plan(again).windows
+    assert not run_plan.plan(again).windows
     copied.write(500, 3)
-    (later,) = copied.copy(copied.survey("continue"))
+    (later,) = copied.copy(copied.snapshot("continue"))
     assert not copied.recount(later, CLOCK.now_ms()).gaps, "the next window is whole"
     assert copied.arrived() == copied.expected
 
@@ -237,7 +239,7 @@ def test_a_log_cut_off_and_written_anew(
     shutil.copytree(log, backup := own_cluster.folder / "backup")
     broker.start()
     copied.write(10, 10)
-    copied.copy(copied.survey())
+    copied.copy(copied.snapshot())
     broker.stop()
     shutil.rmtree(log)
     shutil.copytree(backup, log)
@@ -248,7 +250,7 @@ def test_a_log_cut_off_and_written_anew(
     assert type(loss) is LogTruncatedError
     assert (loss.exit_code, loss.offset) == (3, 20)
 
-    taken = copied.survey("continue")
+    taken = copied.snapshot("continue")
     (went_on,) = copied.copy(taken)
     assert (went_on.start, went_on.end) == (10, 25)
     assert copied.arrived() == copied.expected, "what was replaced at the source stays at the destination"
@@ -266,7 +268,7 @@ def test_the_checkpoint_topic_is_lost(source_cluster: EmbeddedCluster, own_clust
     assert "its checkpoint is gone, and the ledger says that it was copied up to offset 10" in str(loss := copied.loss())
     assert (type(loss), loss.exit_code) == (CheckpointLostError, 3)
 
-    taken = copied.survey("continue")
+    taken = copied.snapshot("continue")
     assert len(taken.accepted) == 1
     (went_on,) = copied.copy(taken)
     assert (went_on.start, went_on.end) == (10, 15)
@@ -292,23 +294,23 @@ def test_the_ledger_of_others_costs_a_new_mirror_nothing(
     delete(copied.destination, checkpoint.TOPIC)
     home = checkpoint.home(ledger.TOPIC, checkpoint.key_of(copied.name, copied.at))
     write(copied.destination, home, *([Record(b"other/topic/0", b"{}")] for _ in range(30)))
-    monkeypatch.setattr(survey, "_LEDGER_OFFSETS", 32)  # 30, an entry and its marker
+    monkeypatch.setattr(cluster_snapshot, "_LEDGER_OFFSETS", 32)  # 30, an entry and its marker
     assert "its checkpoint is gone" in str(copied.loss())
-    monkeypatch.setattr(survey, "_LEDGER_OFFSETS", 31)
-    assert not copied.survey().recorded, "too long ago"
+    monkeypatch.setattr(cluster_snapshot, "_LEDGER_OFFSETS", 31)
+    assert not copied.snapshot().recorded, "too long ago"
 
     monkeypatch.setattr(LedgerFollower, "history", lambda *_, **__: pytest.fail("nothing can be doubled"))
     delete(copied.destination, copied.to.topic)
-    assert not copied.survey().recorded
+    assert not copied.snapshot().recorded
     create(copied.destination, copied.to.topic, 1, KEPT)
-    assert not copied.survey().recorded
+    assert not copied.snapshot().recorded
 
 
 def test_two_drivers_accept_a_loss_once(copied: Copied) -> None:
     """Whoever comes second finds the checkpoint moved, and leaves it alone."""
     retention(copied)
     mirror = copied.mirror("continue")
-    first, second = (survey.take(copied.name, mirror, CLOCK) for _ in range(2))
+    first, second = (cluster_snapshot.take(copied.name, mirror, CLOCK) for _ in range(2))
     assert len(losses.accept(first, mirror, CLOCK)) == 1
     assert losses.accept(second, mirror, CLOCK) == []
     assert [bool(one.gap) for one in copied.ledger()] == [False, True]
@@ -318,7 +320,7 @@ def test_nothing_is_written_by_those_who_look(copied: Copied) -> None:
     """A survey alone accepts nothing, whatever the configuration says."""
     retention(copied)
     mirror = copied.mirror("continue")
-    (loss,) = planning.plan(survey.take(copied.name, mirror, CLOCK)).data_losses
+    (loss,) = run_plan.plan(cluster_snapshot.take(copied.name, mirror, CLOCK)).data_losses
     assert "retention took" in str(loss)
     assert len(copied.ledger()) == 1
 
@@ -339,8 +341,8 @@ def test_what_was_accepted_is_seen_at_once(copied: Copied, monkeypatch: pytest.M
 
     monkeypatch.setattr(losses, "commit", commit_behind_another)
 
-    taken = copied.survey("continue")
+    taken = copied.snapshot("continue")
 
     ending.join()
-    (window,) = planning.plan(taken).windows
+    (window,) = run_plan.plan(taken).windows
     assert window.ranges == (OffsetRange(copied.at, 25, 30),)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from relay_pipelines.copy.clock import Clock, SystemClock
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.model import ClassSpec, CopyJob, CopyRange, Handling, OnRecordError, Outcome, Status, TopicPartition
+from relay_pipelines.protocol.clock import Clock, SystemClock
 from tests.copying import Mirror, copy_as_it_is, copy_as_kept, copy_as_rows, numbered
 from tests.independent import create, records_of
 

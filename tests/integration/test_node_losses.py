@@ -7,14 +7,16 @@ from dataclasses import dataclass
 
 import pytest
 
-from relay_pipelines.copy.clock import SystemClock
 from relay_pipelines.copy.task import copy_ranges
-from relay_pipelines.driver import decisions, planning, survey
-from relay_pipelines.driver.survey import Survey
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import RetentionPassedError, SourceError
 from relay_pipelines.model import Cluster, CopyJob, TopicPartition
+from relay_pipelines.prepare import start_records
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror
+from relay_pipelines.snapshot import cluster_snapshot
+from relay_pipelines.snapshot.cluster_snapshot import Survey
 from tests.copying import KEPT, ensure_homes, numbered, settled_end
 from tests.independent import create, delete_before, records_of, until, write
 
@@ -38,7 +40,7 @@ class Pair:
         create(self.destination, f"pair.{self.topic}", 2, KEPT)
         ensure_homes(self.destination)
         self.write(0, COPIED)
-        assert self.copy(self.survey("fail")) == {0: (0, COPIED), 1: (0, COPIED)}
+        assert self.copy(self.snapshot("fail")) == {0: (0, COPIED), 1: (0, COPIED)}
         self.write(COPIED, WRITTEN - COPIED)
 
     def write(self, first: int, count: int) -> None:
@@ -50,7 +52,7 @@ class Pair:
         """Take the records before an offset from a node."""
         delete_before(self.a if node == "a" else self.b, TopicPartition(self.topic, partition), offset)
 
-    def survey(self, on_data_loss: str, *, down: str = "") -> Survey:
+    def snapshot(self, on_data_loss: str, *, down: str = "") -> Survey:
         """Survey for a copy; one of the nodes may be down."""
         servers = {"a": self.a.bootstrap_servers[0], "b": self.b.bootstrap_servers[0], down: DOWN}
         mirror = Mirror.model_validate(
@@ -65,12 +67,12 @@ class Pair:
                 "on_data_loss": on_data_loss,
             }
         )
-        take = lambda: survey.take(f"pair-{self.topic[-8:]}", mirror, CLOCK)  # noqa: E731  # asked again after a decision
-        return decisions.survey_to_copy(take, mirror, CLOCK)
+        take = lambda: cluster_snapshot.take(f"pair-{self.topic[-8:]}", mirror, CLOCK)  # noqa: E731  # asked again after a decision
+        return start_records.survey_to_copy(take, mirror, CLOCK)
 
     def copy(self, taken: Survey) -> dict[int, tuple[int, int]]:
         """Copy what is new; start and end by partition."""
-        ranges = planning.plan(taken).ranges
+        ranges = run_plan.plan(taken).ranges
         outcomes = list(copy_ranges(CopyJob(taken.mirror, "run", taken.node, self.destination), ranges))
         assert [one.error for one in outcomes] == [""] * len(outcomes)
         ends = {one.source.topic_partition: one.source.end for one in ranges}
@@ -78,7 +80,7 @@ class Pair:
         return {one.source.topic_partition.partition: (one.source.start, one.source.end) for one in ranges}
 
     def _reached(self) -> dict[TopicPartition, int]:
-        return {at: one.next_offset for at, one in self.survey("fail").checkpoints.items()}
+        return {at: one.next_offset for at, one in self.snapshot("fail").checkpoints.items()}
 
     def arrived(self, partition: int) -> list[bytes | None]:
         at = TopicPartition(f"pair.{self.topic}", partition)
@@ -109,8 +111,8 @@ def pair(
 def test_another_node_has_the_records(pair: Pair, on_data_loss: str) -> None:
     """The node that retention has passed on is left for the one that has everything; nothing is given up, no guard is raised."""
     pair.retention("a", 0, 25)
-    taken = pair.survey(on_data_loss)
-    assert (taken.node.name, taken.accepted, planning.plan(taken).data_losses) == ("b", (), ())
+    taken = pair.snapshot(on_data_loss)
+    assert (taken.node.name, taken.accepted, run_plan.plan(taken).data_losses) == ("b", (), ())
     at = TopicPartition(pair.topic, 0)
     assert f"a: {at} begins at 25 there, and the copy goes on at 10: retention took what is between" in taken.node_why
     assert pair.copy(taken) == {0: (10, 30), 1: (10, 30)}
@@ -122,20 +124,20 @@ def test_a_node_that_does_not_answer_may_have_them(pair: Pair, on_data_loss: str
     """One line says who does not answer and what would be lost; once the node is back, nothing was."""
     pair.retention("a", 0, 25)
     with pytest.raises(SourceError) as caught:
-        pair.survey(on_data_loss, down="b")
+        pair.snapshot(on_data_loss, down="b")
     assert (caught.value.exit_code, "\n" in str(caught.value)) == (1, False)
     assert f"a: {pair.topic}-0 begins at 25 there, and the copy goes on at 10" in str(caught.value)
     assert f"; b: b broker {DOWN} cannot be reached" in str(caught.value)
     assert "start the nodes that do not answer, or take them off source.nodes" in str(caught.value)
 
-    pair.copy(pair.survey(on_data_loss))
+    pair.copy(pair.snapshot(on_data_loss))
     assert [pair.arrived(0), pair.arrived(1)] == [pair.written()] * 2
 
 
 def test_a_node_that_does_not_answer_and_is_not_needed(pair: Pair) -> None:
     """While the node that has everything answers, the other one may be down."""
     pair.retention("a", 0, 25)
-    taken = pair.survey("continue", down="a")
+    taken = pair.snapshot("continue", down="a")
     assert (taken.node.name, taken.accepted) == ("b", ())
     assert pair.copy(taken) == {0: (10, 30), 1: (10, 30)}
 
@@ -145,12 +147,12 @@ def test_no_node_has_them(pair: Pair) -> None:
     pair.retention("a", 0, 25)
     pair.retention("b", 0, 20)
 
-    held = planning.plan(pair.survey("fail"))
+    held = run_plan.plan(pair.snapshot("fail"))
     (loss,) = held.data_losses
     assert (type(loss), loss.exit_code) == (RetentionPassedError, 3)
     assert "retention took the offsets [10, 20) before they were copied" in str(loss)
 
-    taken = pair.survey("continue")
+    taken = pair.snapshot("continue")
     assert [type(one) for one in taken.accepted] == [RetentionPassedError]
     assert pair.copy(taken) == {0: (20, 30), 1: (10, 30)}
     assert [pair.arrived(0), pair.arrived(1)] == [pair.written(range(10, 20)), pair.written()]
@@ -161,14 +163,14 @@ def test_each_node_lacks_something_else(pair: Pair) -> None:
     pair.retention("a", 0, 25)
     pair.retention("b", 1, 20)
 
-    taken = pair.survey("continue")
+    taken = pair.snapshot("continue")
 
     assert (taken.node.name, taken.accepted) == ("a", ())
-    (held,) = planning.plan(taken).data_losses
+    (held,) = run_plan.plan(taken).data_losses
     assert (type(held), held.exit_code, held.topic_partition) == (SourceError, 1, TopicPartition(pair.topic, 0))
     assert "retention took the offsets [10, 25) before they were copied, but node b has them; copy them with" in str(held)
     assert pair.copy(taken) == {1: (10, 30)}
-    taken = pair.survey("continue")
+    taken = pair.snapshot("continue")
     assert (taken.node.name, taken.accepted) == ("b", ()), "by now it lacks nothing"
     assert pair.copy(taken) == {0: (10, 30)}
     assert [pair.arrived(0), pair.arrived(1)] == [pair.written()] * 2

@@ -14,8 +14,8 @@ import pytest
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import SourceError
 from relay_pipelines.model import TopicPartition
-from relay_pipelines.wire.cluster import ClusterClient
-from relay_pipelines.wire.timestamps import timestamps_ms
+from relay_pipelines.protocol.batch_timestamps import timestamps_ms
+from relay_pipelines.protocol.client import ClusterClient
 from tests.commands import configured, mirror, relay
 from tests.independent import CREATE_TIME, Record, create, put, records_of, transactional, write
 

@@ -21,16 +21,17 @@ from confluent_kafka.admin import (
 )
 
 from relay_pipelines import settings
-from relay_pipelines.copy import checkpoint, ledger
-from relay_pipelines.copy.clock import SystemClock
 from relay_pipelines.copy.task import copy_ranges
-from relay_pipelines.driver import check, survey
-from relay_pipelines.driver.check import Finding, Level
 from relay_pipelines.embedded import EmbeddedCluster, Listener
 from relay_pipelines.embedded.certificates import Certificates
 from relay_pipelines.embedded.listeners import MECHANISMS
 from relay_pipelines.errors import PermissionDeniedError, SourceError
 from relay_pipelines.model import Cluster, CopyJob, CopyRange, OffsetRange, Security, TopicPartition
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.run import preflight
+from relay_pipelines.run.preflight import Finding, Level
+from relay_pipelines.snapshot import cluster_snapshot
+from relay_pipelines.state import checkpoint, ledger
 from tests import independent
 from tests.copying import KEPT, ensure_homes, numbered
 from tests.integration.guarded import LACKING, OAUTHBEARER, PASSWORD, way_in
@@ -77,7 +78,7 @@ def configured(folder: Path, topic: str, destination: Cluster, *nodes: Cluster, 
 
 def checked(folder: Path, source: Cluster, destination: Cluster, topic: str) -> list[Finding]:
     """What `relay check` finds in such a mirror."""
-    return list(check.check(MIRROR, configured(folder, topic, destination, source), SystemClock()))
+    return list(preflight.check(MIRROR, configured(folder, topic, destination, source), SystemClock()))
 
 
 def errors(found: list[Finding]) -> list[str]:
@@ -290,7 +291,7 @@ def test_a_wrong_password_is_not_waited_for(guarded: EmbeddedCluster, topic: str
     nodes = {"the only node": [locked], "both nodes": [locked, locked], "destination": [way]}[wrong]
     mirror = configured(tmp_path, topic, locked if wrong == "destination" else way, *nodes, give_up_after=-1)
     with pytest.raises(PermissionDeniedError, match="refused user 'owner'") as caught:
-        survey.take(MIRROR, mirror, Untiring())
+        cluster_snapshot.take(MIRROR, mirror, Untiring())
     assert caught.value.exit_code == 1
     assert "\n" not in str(caught.value)
 
@@ -299,8 +300,8 @@ def test_another_node_is_read(guarded: EmbeddedCluster, topic: str, tmp_path: Pa
     """One node's wrong password keeps nobody from the other one; beside one that is away, it is the other that is waited for."""
     way = guarded.cluster(Listener.SASL_PLAINTEXT, username="owner")
     locked = replace(way, security=replace(way.security, password="wrong-horse"))
-    taken = survey.take(MIRROR, configured(tmp_path, topic, way, locked, way, give_up_after=-1), Untiring())
+    taken = cluster_snapshot.take(MIRROR, configured(tmp_path, topic, way, locked, way, give_up_after=-1), Untiring())
     assert taken.node.name == "two"
     away = replace(way, bootstrap_servers=("127.0.0.1:1",))
     with pytest.raises(SourceError, match=r"one: .* refused user 'owner' .*two: .* cannot be reached"):
-        survey.take(MIRROR, configured(tmp_path, topic, way, locked, away, give_up_after="1ms"), Untiring())
+        cluster_snapshot.take(MIRROR, configured(tmp_path, topic, way, locked, away, give_up_after="1ms"), Untiring())

@@ -10,15 +10,17 @@ from typing import Any
 
 import pytest
 
-from relay_pipelines.copy.clock import SystemClock
 from relay_pipelines.copy.task import copy_ranges
-from relay_pipelines.driver import planning, survey, topics
-from relay_pipelines.driver.recount import Recount, recount
-from relay_pipelines.driver.survey import Survey
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.model import Cluster, CopyJob, CopyOptions, CopyRange, OffsetRange, TopicPartition
-from relay_pipelines.plan.packing import pack
+from relay_pipelines.plan.task_packing import pack
+from relay_pipelines.prepare import topics
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror
+from relay_pipelines.snapshot import cluster_snapshot
+from relay_pipelines.snapshot.cluster_snapshot import Survey
+from relay_pipelines.verify.recount import Recount, recount
 from tests.copying import KEPT, OPTIONS, ensure_homes, numbered, settled_end
 from tests.independent import Record, create, records_of, write
 
@@ -43,13 +45,13 @@ class Pinned:
     def to(self) -> TopicPartition:
         return TopicPartition(f"all.{self.name}", 3)
 
-    def survey(self) -> Survey:
+    def snapshot(self) -> Survey:
         mirror: dict[str, Any] = {
             "source": {"nodes": [{"name": "only", "bootstrap_servers": ",".join(self.source.bootstrap_servers)}]},
             "destination": {"bootstrap_servers": ",".join(self.destination.bootstrap_servers)},
             "topics": {"allow": [self.first, self.second], "rename": f"{self.to.topic}:{self.to.partition}"},
         }
-        return survey.take(f"pins-{self.name}", Mirror.model_validate(mirror), CLOCK)
+        return cluster_snapshot.take(f"pins-{self.name}", Mirror.model_validate(mirror), CLOCK)
 
     def write(self, topic: str, count: int) -> None:
         for partition in range(2):
@@ -104,10 +106,10 @@ def both_at_once(*work: Callable[[], object]) -> None:
 
 def test_many_to_one(pinned: Pinned) -> None:
     """One partition gets the records of all, each source's in order; one task copies them, and the counts close."""
-    taken = pinned.survey()
+    taken = pinned.snapshot()
     assert topics.missing(taken)[0].partitions == 4
     topics.create(taken, None, OPTIONS, CLOCK)
-    groups = pack(planning.plan(taken).ranges, slots=4)
+    groups = pack(run_plan.plan(taken).ranges, slots=4)
     assert [len(group) for group in groups] == [4]
     outcomes = list(copy_ranges(pinned.job(taken), groups[0]))
     assert [one.error for one in outcomes] == [""] * 4
@@ -118,9 +120,9 @@ def test_many_to_one(pinned: Pinned) -> None:
 
 def test_chunks_within_each_other_are_told_apart(pinned: Pinned) -> None:
     """Two runs at the same time write to the partition in turns: each record is still counted for the source it is of."""
-    taken = pinned.survey()
+    taken = pinned.snapshot()
     topics.create(taken, None, OPTIONS, CLOCK)
-    ranges = planning.plan(taken).ranges
+    ranges = run_plan.plan(taken).ranges
     # a batch at a time, and slowly
     slow = pinned.job(taken, CopyOptions(coalesce_below_bytes=0, request_timeout_ms=10_000, max_bytes_per_second=3_000))
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from relay_pipelines.copy.clock import Clock, SystemClock
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import SourceError
 from relay_pipelines.model import CopyJob, CopyRange, NodeIdentity, Outcome, Status
-from relay_pipelines.wire.cluster import ClusterClient
+from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.protocol.clock import Clock, SystemClock
 from tests.copying import KEPT, Mirror, copy_as_it_is, copy_as_rows, numbered, settled_end
 from tests.independent import create, delete, delete_before, put, records_of, transactional, write
 

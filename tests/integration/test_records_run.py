@@ -14,14 +14,16 @@ from typing import Any
 import pytest
 
 from relay_pipelines import settings
-from relay_pipelines.copy.clock import SystemClock
-from relay_pipelines.driver import planning, recount, survey
-from relay_pipelines.driver import run as driver
-from relay_pipelines.driver.result import RunResult
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import FilterError
 from relay_pipelines.model import Cluster, CopyOptions, OffsetRange, TopicPartition
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.run import run as driver
+from relay_pipelines.run import run_plan
+from relay_pipelines.run.result import RunResult
+from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.spark import job
+from relay_pipelines.verify import recount
 from tests.commands import configured, mirror, relay
 from tests.copying import settled_end
 from tests.independent import CREATE_TIME, Record, create, records_of, write
@@ -107,7 +109,7 @@ def country(record: Record) -> str:
 def run(config: Path, session: Any) -> RunResult:
     """As `relay run`, in this process."""
     loaded = settings.load(config).mirror("handled")
-    planned = planning.plan(survey.take("handled", loaded, CLOCK))
+    planned = run_plan.plan(cluster_snapshot.take("handled", loaded, CLOCK))
     return driver.run(planned, loaded, lambda: session, [], CLOCK)
 
 
@@ -192,8 +194,10 @@ import sys
 from pathlib import Path
 
 from relay_pipelines import settings
-from relay_pipelines.copy.clock import SystemClock
-from relay_pipelines.driver import planning, run, survey
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.run import run_plan
+from relay_pipelines.run import run
+from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.spark import session
 
 found = session.slots

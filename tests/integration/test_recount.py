@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 from confluent_kafka.admin import ResourceType
 
-from relay_pipelines.copy import checkpoint, ledger
-from relay_pipelines.copy.clock import SystemClock
-from relay_pipelines.driver.recount import Recount, recount
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.model import Cluster, OffsetRange, Status
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.state import checkpoint, ledger
+from relay_pipelines.verify.recount import Recount, recount
 from tests.copying import KEPT, OPTIONS, Mirror, end_of, numbered, settled_end
 from tests.independent import (
     CREATE_TIME,

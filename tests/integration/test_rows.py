@@ -14,8 +14,8 @@ import pytest
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import ConfigError, RelayError
 from relay_pipelines.model import ClassSpec, Handling, OnRecordError, Outcome, Status, TopicPartition
-from relay_pipelines.spark import rows
-from relay_pipelines.wire.batch import CODEC_MASK
+from relay_pipelines.protocol.batch import CODEC_MASK
+from relay_pipelines.spark import sql_rows
 from tests.copying import Mirror, batches_of, numbered, settled_end
 from tests.independent import CREATE_TIME, Record, create, records_of
 
@@ -86,7 +86,7 @@ def spec(folder: str, name: str, config: str = "{}") -> ClassSpec:
 def copy(session: Any, mirror: Mirror, handling: Handling, *, end: int | None = None) -> Outcome:
     """Copy what there is, as rows, and see that the ledger closes where it is done."""
     copy_range = replace(mirror.range(0, end), handling=handling)
-    (outcome,) = rows.submit(session, mirror.job, [[copy_range]], handling.sql, "rows")
+    (outcome,) = sql_rows.submit(session, mirror.job, [[copy_range]], handling.sql, "rows")
     if outcome.status is Status.DONE:
         mirror.assert_ledger_closes()
     return outcome
@@ -263,10 +263,10 @@ def test_sql_that_spark_does_not_take(local_session: Any) -> None:
         ("", (("headers", "1"),)): "select.headers: Spark does not take '1': [DATATYPE_MISMATCH",
     }.items():
         with pytest.raises(ConfigError) as caught:
-            rows.check(local_session, sql)
+            sql_rows.check(local_session, sql)
         assert str(caught.value).startswith(line)
         assert "\n" not in str(caught.value)
-    rows.check(local_session, ("value IS NOT NULL", (("key", "upper(CAST(value AS STRING))"), ("timestamp", "now()"))))
+    sql_rows.check(local_session, ("value IS NOT NULL", (("key", "upper(CAST(value AS STRING))"), ("timestamp", "now()"))))
 
 
 def test_sql_that_fails_on_a_record(local_session: Any, mirror: Mirror) -> None:
@@ -275,7 +275,7 @@ def test_sql_that_fails_on_a_record(local_session: Any, mirror: Mirror) -> None:
     handling = Handling(where=sql)
     with pytest.raises(RelayError, match="DIVIDE_BY_ZERO") as caught:
         copy(local_session, mirror, handling)
-    assert rows.is_of_sql(caught.value)
+    assert sql_rows.is_of_sql(caught.value)
     wanted = [replace(mirror.range(start, end), handling=handling) for start, end in ((0, 30), (36, 40))]
-    found = rows.failing(local_session, mirror.job, wanted, handling.sql, "look")
+    found = sql_rows.failing(local_session, mirror.job, wanted, handling.sql, "look")
     assert str(found).startswith(f"{mirror.at} at offset 37: SQL failed on the record: [DIVIDE_BY_ZERO]")

@@ -20,7 +20,6 @@ from confluent_kafka.admin import (
 )
 from kafka.protocol.metadata import MetadataRequest
 
-from relay_pipelines.copy import checkpoint, ledger
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.copy.transaction import transactional_id
 from relay_pipelines.embedded import EmbeddedCluster, Listener
@@ -29,8 +28,9 @@ from relay_pipelines.embedded.listeners import MECHANISMS, SCRAM
 from relay_pipelines.embedded.ports import free_ports
 from relay_pipelines.errors import PermissionDeniedError, SourceError
 from relay_pipelines.model import Cluster, Outcome, Status, TopicPartition
-from relay_pipelines.wire.cluster import ClusterClient
-from relay_pipelines.wire.connection import Connection
+from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.protocol.connection import Connection
+from relay_pipelines.state import checkpoint, ledger
 from tests import independent
 from tests.copying import Mirror, numbered
 from tests.independent import Record

@@ -15,8 +15,8 @@ from typing import Any
 import psutil
 import pytest
 
-from relay_pipelines.copy.clock import SystemClock
-from relay_pipelines.driver.run import _fence
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.run.run import _fence
 from tests.chaos.harness import PATIENCE_SECONDS, ROOT, Mirror, family, kill
 from tests.integration import spark_processes
 from tests.integration.conftest import Trap

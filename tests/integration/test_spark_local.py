@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from relay_pipelines.copy.clock import SystemClock
-from relay_pipelines.driver.run import _fence
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.model import Status
-from relay_pipelines.plan.packing import pack
+from relay_pipelines.plan.task_packing import pack
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.run.run import _fence
 from relay_pipelines.spark.job import cancel, submit
 from relay_pipelines.spark.session import slots
 from tests.chaos import compare, source_data

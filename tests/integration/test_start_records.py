@@ -12,15 +12,17 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from relay_pipelines.cli import main
-from relay_pipelines.copy.clock import SystemClock
 from relay_pipelines.copy.task import copy_ranges
-from relay_pipelines.driver import decisions, planning, survey
-from relay_pipelines.driver.follow import LedgerFollower
-from relay_pipelines.driver.survey import Survey
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import FencedError, RetentionPassedError
 from relay_pipelines.model import Cluster, CopyJob, TopicPartition
+from relay_pipelines.prepare import start_records
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror
+from relay_pipelines.snapshot import cluster_snapshot
+from relay_pipelines.snapshot.cluster_snapshot import Survey
+from relay_pipelines.state.ledger_reader import LedgerFollower
 from tests import commands
 from tests.chaos.harness import family, kill
 from tests.copying import KEPT, ensure_homes, numbered, settled_end
@@ -60,16 +62,16 @@ class Topic:
 
     def looked_at(self, start: Any = "latest") -> Survey:
         """A survey that decides nothing."""
-        return survey.take(self.mirror_name, self.mirror(start), CLOCK)
+        return cluster_snapshot.take(self.mirror_name, self.mirror(start), CLOCK)
 
-    def survey(self, start: Any = "latest", **more: Any) -> Survey:
+    def snapshot(self, start: Any = "latest", **more: Any) -> Survey:
         """A survey of those who copy."""
         mirror = self.mirror(start, **more)
-        return decisions.survey_to_copy(lambda: survey.take(self.mirror_name, mirror, CLOCK), mirror, CLOCK)
+        return start_records.survey_to_copy(lambda: cluster_snapshot.take(self.mirror_name, mirror, CLOCK), mirror, CLOCK)
 
     def copy(self, taken: Survey, only: int | None = None) -> list[tuple[int, int, int]]:
         """Copy what is new, or the first so many topic-partitions of it; partition, start and end of what was new."""
-        ranges = planning.plan(taken).ranges
+        ranges = run_plan.plan(taken).ranges
         outcomes = list(copy_ranges(CopyJob(taken.mirror, "run", taken.node, self.destination), ranges[:only]))
         assert [one.error for one in outcomes] == [""] * len(outcomes)
         ends = {one.source.topic_partition: one.source.end for one in ranges[:only]}
@@ -77,12 +79,12 @@ class Topic:
         return [(one.source.topic_partition.partition, one.source.start, one.source.end) for one in ranges]
 
     def reached(self) -> dict[TopicPartition, int]:
-        stored = survey.stored(self.mirror_name, self.mirror(), CLOCK)
+        stored = cluster_snapshot.stored(self.mirror_name, self.mirror(), CLOCK)
         return {at: one.next_offset for at, one in stored.checkpoints.items()}
 
     def starts(self) -> dict[int, int]:
         """The start record."""
-        stored = survey.stored(self.mirror_name, self.mirror(), CLOCK)
+        stored = cluster_snapshot.stored(self.mirror_name, self.mirror(), CLOCK)
         return dict(stored.starts[self.name].starts) if self.name in stored.starts else {}
 
     def arrived(self) -> list[int]:
@@ -122,11 +124,11 @@ def test_a_first_run_that_is_killed(topic: Topic, tmp_path: Path) -> None:
 
 def test_a_first_run_that_is_interrupted_before_anything_came(topic: Topic) -> None:
     """What was decided holds for every topic-partition, copied or not."""
-    assert topic.copy(topic.survey(), only=1) == []
+    assert topic.copy(topic.snapshot(), only=1) == []
     topic.write(range(3), 5)
-    assert topic.copy(topic.survey(), only=1) == [(0, 10, 15), (1, 10, 15), (2, 10, 15)]
+    assert topic.copy(topic.snapshot(), only=1) == [(0, 10, 15), (1, 10, 15), (2, 10, 15)]
     topic.write(range(3), 1)
-    assert topic.copy(topic.survey({"timestamp": "2020-01-01"})) == [(0, 15, 16), (1, 10, 16), (2, 10, 16)]
+    assert topic.copy(topic.snapshot({"timestamp": "2020-01-01"})) == [(0, 15, 16), (1, 10, 16), (2, 10, 16)]
     assert topic.arrived() == [6, 6, 6]
 
 
@@ -134,10 +136,10 @@ def test_those_who_look_decide_nothing(topic: Topic) -> None:
     """A plan shows where the mirror would start; `earliest` is no decision."""
     taken = topic.looked_at()
     assert [one.begin for one in taken.positions] == [HISTORY] * 3
-    assert not planning.plan(taken).windows
-    topic.survey("earliest")
+    assert not run_plan.plan(taken).windows
+    topic.snapshot("earliest")
     assert topic.starts() == {}
-    topic.survey()
+    topic.snapshot()
     assert topic.starts() == {0: HISTORY, 1: HISTORY, 2: HISTORY}
     assert not topic.looked_at().new_starts
 
@@ -150,36 +152,36 @@ def test_a_second_driver_keeps_what_the_first_has_decided(topic: Topic) -> None:
     assert [dict(one.new_starts[0].starts)[0] for one in (first, second)] == [10, 15]
 
     for taken in (first, second):
-        decisions.record_starts(taken, topic.mirror(), CLOCK)
+        start_records.record_starts(taken, topic.mirror(), CLOCK)
 
     assert topic.starts() == {0: 10, 1: 10, 2: 10}
-    assert [one.begin for one in topic.survey().positions] == [10] * 3
+    assert [one.begin for one in topic.snapshot().positions] == [10] * 3
 
 
 def test_a_driver_that_is_overtaken(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another driver decides after this one has looked and before it commits: this one is fenced, and sees the other's."""
     late = topic.looked_at()
     topic.write(range(3), 5)
-    other, commit = topic.looked_at(), decisions.commit
+    other, commit = topic.looked_at(), start_records.commit
 
     def overtaken(*told: Any) -> None:
-        monkeypatch.setattr(decisions, "commit", commit)
-        decisions.record_starts(other, topic.mirror(), CLOCK)
+        monkeypatch.setattr(start_records, "commit", commit)
+        start_records.record_starts(other, topic.mirror(), CLOCK)
         commit(*told)
 
-    monkeypatch.setattr(decisions, "commit", overtaken)
+    monkeypatch.setattr(start_records, "commit", overtaken)
     with pytest.raises(FencedError):
-        decisions.record_starts(late, topic.mirror(), CLOCK)
-    monkeypatch.setattr(decisions, "commit", overtaken)
+        start_records.record_starts(late, topic.mirror(), CLOCK)
+    monkeypatch.setattr(start_records, "commit", overtaken)
 
-    assert [one.begin for one in topic.survey().positions] == [15] * 3
+    assert [one.begin for one in topic.snapshot().positions] == [15] * 3
     assert topic.starts() == {0: 15, 1: 15, 2: 15}
 
 
 def test_many_drivers_at_once(topic: Topic) -> None:
     """While records arrive, all plan from the same offsets."""
     with ThreadPoolExecutor(6) as pool:
-        surveys = [pool.submit(topic.survey) for _ in range(5)]
+        surveys = [pool.submit(topic.snapshot) for _ in range(5)]
         pool.submit(lambda: [topic.write(range(3), 1) for _ in range(20)]).result()
     begins = {tuple(one.begin for one in done.result().positions) for done in surveys}
     assert begins == {tuple(topic.starts().values())}
@@ -187,38 +189,38 @@ def test_many_drivers_at_once(topic: Topic) -> None:
 
 def test_a_partition_that_is_added_later(topic: Topic) -> None:
     """It starts at its first record, though the others started at the end; also before any of them was copied."""
-    topic.survey()
+    topic.snapshot()
     admin = AdminClient(client(topic.source))
     for future in admin.create_partitions([NewPartitions(topic.name, 4)]).values():
         future.result(30)
     at = TopicPartition(topic.name, 3)
     until(lambda: at in {one.topic_partition for one in topic.looked_at().positions}, "the partition")
     write(topic.source, at, [Record(None, b"new")])
-    (window,) = planning.plan(topic.survey()).windows
+    (window,) = run_plan.plan(topic.snapshot()).windows
     assert [(one.topic_partition.partition, one.start, one.end) for one in window.ranges] == [(3, 0, 1)]
 
 
 @pytest.mark.parametrize("count", [2, 12], ids=["shorter", "longer"])
 def test_a_topic_that_is_created_again(topic: Topic, count: int) -> None:
     """The start record is that of another topic: of this one nothing was there when the mirror started."""
-    topic.survey()
+    topic.snapshot()
     delete(topic.source, topic.name)
     create(topic.source, topic.name, 3, KEPT)
     topic.write(range(3), count)
-    assert topic.copy(topic.survey()) == [(0, 0, count), (1, 0, count), (2, 0, count)]
+    assert topic.copy(topic.snapshot()) == [(0, 0, count), (1, 0, count), (2, 0, count)]
 
 
 def test_retention_passes_the_start(topic: Topic) -> None:
     """Records that came since the start and are gone before they were copied are a loss as any other."""
-    topic.survey()
+    topic.snapshot()
     topic.write(range(3), 5)
     delete_before(topic.source, TopicPartition(topic.name, 1), 13)
 
-    (loss,) = planning.plan(topic.survey()).data_losses
+    (loss,) = run_plan.plan(topic.snapshot()).data_losses
     assert (type(loss), loss.exit_code, loss.offset) == (RetentionPassedError, 3, 10)
     assert "retention took the offsets [10, 13) before they were copied" in str(loss)
 
-    taken = topic.survey(on_data_loss="continue")
+    taken = topic.snapshot(on_data_loss="continue")
     assert [type(one) for one in taken.accepted] == [RetentionPassedError]
     assert topic.copy(taken) == [(0, 10, 15), (1, 13, 15), (2, 10, 15)]
     follower = LedgerFollower(topic.destination, topic.mirror_name, None, topic.mirror().copy_options, CLOCK)
@@ -227,11 +229,11 @@ def test_retention_passes_the_start(topic: Topic) -> None:
     finally:
         follower.close()
     assert [(len(one.source), one.skipped) for one in entries if one.gap] == [(3, {"lost": 3})]
-    assert not topic.survey(on_data_loss="continue").accepted
+    assert not topic.snapshot(on_data_loss="continue").accepted
 
 
 def test_a_mirror_that_was_begun_without_a_start_record(topic: Topic) -> None:
     """Its other topic-partitions start at their low watermarks; nothing is decided anew."""
-    topic.copy(topic.survey("earliest"), only=1)
-    assert topic.copy(topic.survey("latest")) == [(1, 0, 10), (2, 0, 10)]
+    topic.copy(topic.snapshot("earliest"), only=1)
+    assert topic.copy(topic.snapshot("latest")) == [(1, 0, 10), (2, 0, 10)]
     assert topic.starts() == {}

@@ -8,13 +8,15 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as KafkaTopicPartition
 
-from relay_pipelines.copy.clock import SystemClock
 from relay_pipelines.copy.task import copy_ranges
-from relay_pipelines.driver import decisions, planning, survey
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import ConfigError
 from relay_pipelines.model import Cluster, CopyJob, TopicPartition
+from relay_pipelines.prepare import start_records
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror
+from relay_pipelines.snapshot import cluster_snapshot
 from tests.copying import KEPT, ensure_homes
 from tests.independent import CREATE_TIME, Record, client, create, read, until, write
 
@@ -50,14 +52,14 @@ class Begun:
     def copy(self, start: Any) -> list[int]:
         """Copy what is new; the offsets at which the ranges begin, -1 where nothing is to be copied."""
         mirror, name = self.mirror(start), f"start-{self.topic[-8:]}"
-        taken = decisions.survey_to_copy(lambda: survey.take(name, mirror, CLOCK), mirror, CLOCK)
-        ranges = planning.plan(taken).ranges
+        taken = start_records.survey_to_copy(lambda: cluster_snapshot.take(name, mirror, CLOCK), mirror, CLOCK)
+        ranges = run_plan.plan(taken).ranges
         outcomes = list(copy_ranges(CopyJob(name, "run", taken.node, self.destination), ranges))
         assert [one.error for one in outcomes] == [""] * len(outcomes)
         ends = {one.source.topic_partition: one.source.end for one in ranges}
         until(
             lambda: (
-                {at: one.next_offset for at, one in survey.stored(name, mirror, CLOCK).checkpoints.items()}.items()
+                {at: one.next_offset for at, one in cluster_snapshot.stored(name, mirror, CLOCK).checkpoints.items()}.items()
                 >= ends.items()
             ),
             "the checkpoints",

@@ -10,14 +10,14 @@ import pytest
 from kafka.protocol.admin import AlterClientQuotasRequest as Request
 
 from relay_pipelines.copy import transaction
-from relay_pipelines.copy.clock import SystemClock
-from relay_pipelines.copy.faults import Point
+from relay_pipelines.copy.failpoints import Point
 from relay_pipelines.copy.row_reader import ALWAYS, read_rows
 from relay_pipelines.copy.task import copy_kept, copy_ranges, copy_rows
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import DestinationError
 from relay_pipelines.model import Cluster, Status
-from relay_pipelines.wire.cluster import ClusterClient
+from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.protocol.clock import SystemClock
 from tests.copying import Mirror, end_of, numbered
 from tests.independent import until
 

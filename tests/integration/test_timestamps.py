@@ -10,12 +10,13 @@ import pytest
 import yaml
 
 from relay_pipelines.cli import main
-from relay_pipelines.copy.clock import SystemClock
-from relay_pipelines.driver import planning, survey
-from relay_pipelines.driver.run import run
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.model import TopicPartition
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.run import run_plan
+from relay_pipelines.run.run import run
 from relay_pipelines.settings import Mirror
+from relay_pipelines.snapshot import cluster_snapshot
 from tests.copying import KEPT, numbered
 from tests.independent import CREATE_TIME, LOG_APPEND_TIME, create, read, write
 
@@ -45,7 +46,7 @@ def mirror_of(source: EmbeddedCluster, destination: EmbeddedCluster, topic: str,
 def copy(settings: dict[str, Any], name: str, session: Any) -> None:
     """Run the mirror once."""
     mirror = Mirror.model_validate(settings)
-    plan = planning.plan(survey.take(name, mirror, CLOCK))
+    plan = run_plan.plan(cluster_snapshot.take(name, mirror, CLOCK))
     assert run(plan, mirror, lambda: session, [], CLOCK).failures == []
 
 

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from relay_pipelines import settings
-from relay_pipelines.copy.clock import SystemClock
-from relay_pipelines.driver import planning, survey
-from relay_pipelines.driver import run as driver
-from relay_pipelines.driver.result import RunResult
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.model import TopicPartition
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.run import run as driver
+from relay_pipelines.run import run_plan
+from relay_pipelines.run.result import RunResult
+from relay_pipelines.snapshot import cluster_snapshot
 from tests import commands
 from tests.chaos import source_data
 from tests.chaos.compare import assert_equal
@@ -66,7 +67,7 @@ def destination_cluster(destination_cluster: EmbeddedCluster, old: OldKafka, old
 def run(config: Path, session: Any) -> RunResult:
     """As `relay run`, in this process."""
     loaded = settings.load(config).mirror("versions")
-    planned = planning.plan(survey.take("versions", loaded, CLOCK))
+    planned = run_plan.plan(cluster_snapshot.take("versions", loaded, CLOCK))
     return driver.run(planned, loaded, lambda: session, [], CLOCK)
 
 

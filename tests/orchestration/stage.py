@@ -14,9 +14,9 @@ from dagster import DagsterEventType, DagsterInstance, SensorResult
 
 from relay_pipelines.definitions import build
 from relay_pipelines.embedded import EmbeddedCluster
-from relay_pipelines.lanes import keys
-from relay_pipelines.lanes.catalog import Catalog
+from relay_pipelines.lanes import naming
 from relay_pipelines.lanes.lane import Lane, lanes_of
+from relay_pipelines.lanes.topic_catalog import Catalog
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.resources import SparkResource
 from relay_pipelines.settings import load
@@ -122,7 +122,7 @@ class Stage:
 
     def health(self, cursor: str | None = None) -> SensorResult:
         """Evaluate the health sensor."""
-        sensor = self.definitions.get_repository_def().get_sensor_def(f"health_{keys.group(self.name)}")
+        sensor = self.definitions.get_repository_def().get_sensor_def(f"health_{naming.group(self.name)}")
         context = dg.build_sensor_context(instance=self.instance, cursor=cursor, resources={"kafka": self.resources["kafka"]})
         result = sensor(context)
         assert isinstance(result, SensorResult)
@@ -156,7 +156,7 @@ class Stage:
     ) -> dg.ExecuteInProcessResult:
         """Copy a window: as a planner asked for it, or as a person would."""
         partition = request.partition_key if request else key
-        wanted = list(request.asset_selection or []) if request else [keys.mirrored(self.name, topic) for topic in topics]
+        wanted = list(request.asset_selection or []) if request else [naming.mirrored(self.name, topic) for topic in topics]
         assets = list(self.definitions.assets or [])
         return dg.materialize(
             assets,

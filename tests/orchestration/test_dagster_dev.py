@@ -18,7 +18,7 @@ import yaml
 from relay_pipelines.demo.dagster import REPOSITORY, ROOT, Dagster, running
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import RelayError
-from relay_pipelines.lanes import keys
+from relay_pipelines.lanes import naming
 from relay_pipelines.model import TopicPartition
 from tests.independent import Record, create, delete, read, records_of, until, write
 from tests.orchestration import graphql
@@ -63,7 +63,7 @@ class Play:
     @property
     def planner(self) -> str:
         """The sensor."""
-        return f"plan_{keys.identifier(self.name, 'main')}"
+        return f"plan_{naming.identifier(self.name, 'main')}"
 
     @property
     def asset(self) -> list[str]:
@@ -125,9 +125,9 @@ def test_from_end_to_end(play: Play) -> None:
             "a success",
             pause_seconds=graphql.PAUSE_SECONDS,
         )[-1]
-        assert first.window == keys.window(play.name, "main", 1)
-        assert first.tags[keys.TAG_NODE] == "a"
-        assert graphql.checks(dagster, play.asset, keys.MESSAGE_COUNTS)[0]["success"]
+        assert first.window == naming.window(play.name, "main", 1)
+        assert first.tags[naming.TAG_NODE] == "a"
+        assert graphql.checks(dagster, play.asset, naming.MESSAGE_COUNTS)[0]["success"]
 
         play.produce(300)
         killed = kill_in_the_middle(play, dagster)
@@ -163,7 +163,7 @@ def test_from_end_to_end(play: Play) -> None:
         (frozen,) = set(graphql.backfills(dagster)) - before
         assert graphql.backfill_ended(dagster, frozen) == "COMPLETED_SUCCESS"
         play.assert_equal()
-        assert all(one["success"] for one in graphql.checks(dagster, play.asset, keys.MESSAGE_COUNTS))
+        assert all(one["success"] for one in graphql.checks(dagster, play.asset, naming.MESSAGE_COUNTS))
 
         play.produce(2)
     shutil.rmtree(play.folder / "var" / "dagster")
@@ -219,7 +219,7 @@ def test_the_daemon_is_killed_in_the_middle_of_a_tick(play: Play) -> None:
             pause_seconds=graphql.PAUSE_SECONDS,
         )
         found = graphql.partitions(dagster, play.asset)
-        assert found["materialized"] == [keys.window(play.name, "main", 1)]
+        assert found["materialized"] == [naming.window(play.name, "main", 1)]
         assert not found["unmaterialized"]
 
 
@@ -238,7 +238,7 @@ def test_tampered_with_between_copy_and_check(play: Play) -> None:
         assert found
         os.kill(int(found[1]), signal.SIGCONT)
         assert graphql.ended(dagster, run.id).status == "FAILURE"
-        (check,) = graphql.checks(dagster, play.asset, keys.MESSAGE_COUNTS)
+        (check,) = graphql.checks(dagster, play.asset, naming.MESSAGE_COUNTS)
         assert not check["success"]
         assert "100 records were committed, 0 are there" in check["description"]
         assert "100 records were committed, 1 are there" in check["description"]

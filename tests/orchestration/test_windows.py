@@ -15,12 +15,12 @@ import pytest
 import yaml
 from confluent_kafka.admin import ResourceType
 
-from relay_pipelines.copy import checkpoint
-from relay_pipelines.driver import quarantine
 from relay_pipelines.embedded import EmbeddedCluster
-from relay_pipelines.lanes import keys
+from relay_pipelines.lanes import naming
 from relay_pipelines.model import TopicPartition
+from relay_pipelines.prepare import quarantine
 from relay_pipelines.sensors.attempts import PARTITION
+from relay_pipelines.state import checkpoint
 from tests.independent import CREATE_TIME, Record, configure, create, delete, delete_before, put, transactional, until, write
 from tests.orchestration.stage import Stage, checks, failure
 from tests.trap import Trap
@@ -43,9 +43,9 @@ def test_from_new_records_to_a_checked_copy(stage: Stage, topics: list[str]) -> 
     result = stage.tick()
 
     (request,) = result.run_requests or []
-    assert request.partition_key == keys.window(stage.name, "main", 1)
+    assert request.partition_key == naming.window(stage.name, "main", 1)
     assert {key.path[-1] for key in request.asset_selection or []} == set(topics)
-    assert request.tags[keys.TAG_MIRROR] == stage.name
+    assert request.tags[naming.TAG_MIRROR] == stage.name
     run = stage.run(request)
     assert run.success
     assert stage.read(topics[0]) == [f"a{number}" for number in range(100)]
@@ -101,16 +101,16 @@ def test_a_backlog_becomes_several_windows(stage: Stage, topics: list[str]) -> N
 
     first = stage.tick()
 
-    present = stage.instance.get_dynamic_partitions(keys.partitions(stage.name, "main"))
-    assert present == [keys.window(stage.name, "main", 1), keys.window(stage.name, "main", 2)]
+    present = stage.instance.get_dynamic_partitions(naming.partitions(stage.name, "main"))
+    assert present == [naming.window(stage.name, "main", 1), naming.window(stage.name, "main", 2)]
     (request,) = first.run_requests or []
     assert stage.run(request).success
     assert [len(stage.read(topics[0])), len(stage.read(topics[1], 1))] == [30, 30]
     second = stage.tick()
     assert second.skip_reason is None, second.skip_reason
     (request,) = second.run_requests or []
-    assert request.partition_key == keys.window(stage.name, "main", 2)
-    assert len(stage.instance.get_dynamic_partitions(keys.partitions(stage.name, "main"))) == 3
+    assert request.partition_key == naming.window(stage.name, "main", 2)
+    assert len(stage.instance.get_dynamic_partitions(naming.partitions(stage.name, "main"))) == 3
     assert stage.run(request).success
     (request,) = stage.tick().run_requests or []
     assert stage.run(request).success
@@ -124,8 +124,8 @@ def test_windows_in_the_wrong_order_lose_nothing(stage: Stage, topics: list[str]
     stage.write([name.replace(".", r"\.") for name in topics], window={"max_records": 60, "ahead": 3})
     stage.tick()
 
-    second = stage.run(key=keys.window(stage.name, "main", 2), topics=topics)
-    first = stage.run(key=keys.window(stage.name, "main", 1), topics=topics)
+    second = stage.run(key=naming.window(stage.name, "main", 2), topics=topics)
+    first = stage.run(key=naming.window(stage.name, "main", 1), topics=topics)
 
     assert second.success
     assert first.success
@@ -155,7 +155,7 @@ def test_a_retry_begins_with_another_node(stage: Stage, topics: list[str]) -> No
     nodes = [{"name": name, "bootstrap_servers": server} for name in ("a", "b")]
     stage.write([name.replace(".", r"\.") for name in topics], source={"nodes": nodes})
     (request,) = stage.tick().run_requests or []
-    assert request.tags[keys.TAG_NODE] == "a"
+    assert request.tags[naming.TAG_NODE] == "a"
 
     run = stage.run(request.with_replaced_attrs(tags={**request.tags, "dagster/retry_number": "1"}))
 
@@ -163,7 +163,7 @@ def test_a_retry_begins_with_another_node(stage: Stage, topics: list[str]) -> No
     assert run.dagster_run.tags["dagster/retry_number"] == "1"
     found = stage.instance.get_run_by_id(run.run_id)
     assert found is not None
-    assert (found.tags[keys.TAG_NODE], found.tags[keys.TAG_ATTEMPT]) == ("b", "2")
+    assert (found.tags[naming.TAG_NODE], found.tags[naming.TAG_ATTEMPT]) == ("b", "2")
 
 
 def test_old_windows_are_pruned(stage: Stage, topics: list[str]) -> None:
@@ -174,17 +174,17 @@ def test_old_windows_are_pruned(stage: Stage, topics: list[str]) -> None:
 
     stage.tick()
 
-    expected = [keys.window(stage.name, "main", number) for number in (2, 3, 4)]
-    assert stage.instance.get_dynamic_partitions(keys.partitions(stage.name, "main")) == expected
+    expected = [naming.window(stage.name, "main", number) for number in (2, 3, 4)]
+    assert stage.instance.get_dynamic_partitions(naming.partitions(stage.name, "main")) == expected
     assert [one.tags[PARTITION] for one in stage.instance.get_runs()] == expected[::-1]
-    assert stage.instance.get_materialized_partitions(keys.mirrored(stage.name, topics[0])) == set(expected)
+    assert stage.instance.get_materialized_partitions(naming.mirrored(stage.name, topics[0])) == set(expected)
     assert len(stage.read(topics[0])) == 100
 
 
 def test_a_window_that_is_being_copied_is_not_pruned(stage: Stage, topics: list[str]) -> None:
     """However old: somebody may have materialised it again. What others run for partitions of the same name is theirs."""
     allow = [name.replace(".", r"\.") for name in topics]
-    partitions, oldest = keys.partitions(stage.name, "main"), keys.window(stage.name, "main", 1)
+    partitions, oldest = naming.partitions(stage.name, "main"), naming.window(stage.name, "main", 1)
     stage.write(allow, window={"max_records": 40, "ahead": 2})
     while requests := stage.tick().run_requests:
         assert stage.run(requests[0]).success
@@ -205,7 +205,7 @@ def test_the_lag_check(stage: Stage) -> None:
     """While records of last year wait, the check fails and says how many; when they are copied, it passes."""
 
     def lag(events: Sequence[object]) -> dg.AssetCheckEvaluation:
-        (found,) = [event for event in events if isinstance(event, dg.AssetCheckEvaluation) and event.check_name == keys.LAG]
+        (found,) = [event for event in events if isinstance(event, dg.AssetCheckEvaluation) and event.check_name == naming.LAG]
         return found
 
     waiting = stage.tick()
@@ -230,7 +230,7 @@ def test_the_lag_check_counts_an_open_transaction(stage: Stage, topics: list[str
     held_up = stage.tick()
 
     assert not held_up.run_requests
-    (lag,) = evaluations(held_up, keys.LAG)
+    (lag,) = evaluations(held_up, naming.LAG)
     assert not lag.passed
     said = f"nothing is waiting; open transaction: 3 records of {topics[0]}-0[100, 103), the first "
     assert str(lag.description).startswith(said)
@@ -238,7 +238,7 @@ def test_the_lag_check_counts_an_open_transaction(stage: Stage, topics: list[str
     assert said in str(held_up.skip_reason)
     sender.commit_transaction(30)
     assert stage.run((stage.tick().run_requests or [])[0]).success
-    (lag,) = evaluations(stage.tick(), keys.LAG)
+    (lag,) = evaluations(stage.tick(), naming.LAG)
     assert (lag.passed, lag.description) == (True, "nothing is waiting")
 
 
@@ -275,14 +275,14 @@ def test_a_name_that_the_source_does_not_show(stage: Stage, topics: list[str]) -
 
     first = stage.tick()
 
-    (found,) = evaluations(first, keys.SOURCE_TOPICS)
+    (found,) = evaluations(first, naming.SOURCE_TOPICS)
     assert not found.passed
     said = f"topics.allow names {misspelt!r}, and node a ({stage.source.cluster().bootstrap_servers[0]}) shows no such topic; "
     assert str(found.description).startswith(f"{said}did you mean {topics[0]!r}")
     run = stage.run((first.run_requests or [])[0])
     assert run.success, failure(run)
     last = stage.tick(cursor=first.cursor)
-    assert (last.run_requests, evaluations(last, keys.SOURCE_TOPICS)) == ([], [])
+    assert (last.run_requests, evaluations(last, naming.SOURCE_TOPICS)) == ([], [])
     assert said in str(last.skip_reason)
     assert said in failure(stage.job("mirror_once"))
 
@@ -310,13 +310,13 @@ class TestBeforeTheReload:
         stage.fill(topic, [f"new{number}" for number in range(10)])
 
         (request,) = stage.tick().run_requests or []
-        assert keys.mirrored(stage.name, topic) not in (request.asset_selection or [])
+        assert naming.mirrored(stage.name, topic) not in (request.asset_selection or [])
         run = stage.run(request)
 
         assert run.success, failure(run)
         assert stage.read(topics[0]) == [f"a{number}" for number in range(100)]
         assert stage.read(topic) == [f"new{number}" for number in range(10)]
-        assert stage.instance.get_materialized_partitions(keys.mirrored(stage.name, topic)) == {request.partition_key}
+        assert stage.instance.get_materialized_partitions(naming.mirrored(stage.name, topic)) == {request.partition_key}
         assert not stage.tick().run_requests
         stage.location = None
         assert not stage.tick().run_requests, "after the reload nothing is missing"
@@ -368,8 +368,8 @@ class TestBadInput:
 
     def test_a_window_that_was_never_planned(self, stage: Stage, topics: list[str]) -> None:
         """Somebody adds a partition by hand and materialises it."""
-        key = keys.window(stage.name, "main", 77)
-        stage.instance.add_dynamic_partitions(keys.partitions(stage.name, "main"), [key])
+        key = naming.window(stage.name, "main", 77)
+        stage.instance.add_dynamic_partitions(naming.partitions(stage.name, "main"), [key])
 
         run = stage.run(key=key, topics=topics)
 
@@ -377,12 +377,12 @@ class TestBadInput:
         assert failure(run).startswith(f"window {key} has no plan")
         assert "run the job replan" in failure(run)
         assert stage.job("replan").success
-        assert key not in stage.instance.get_dynamic_partitions(keys.partitions(stage.name, "main"))
+        assert key not in stage.instance.get_dynamic_partitions(naming.partitions(stage.name, "main"))
 
     def test_a_plan_that_was_wiped(self, stage: Stage, topics: list[str]) -> None:
         """Somebody wipes the plan asset with a window outstanding: replan, and all is copied."""
         (request,) = stage.tick().run_requests or []
-        stage.instance.wipe_assets([keys.windows(stage.name, "main")])
+        stage.instance.wipe_assets([naming.windows(stage.name, "main")])
 
         run = stage.run(request)
 
@@ -473,8 +473,8 @@ def test_everything_at_once(stage: Stage, topics: list[str]) -> None:
 
     assert run.success
     assert stage.read(topics[0]) == [f"a{number}" for number in range(100)]
-    key = keys.window(stage.name, "main", 1)
-    assert stage.instance.get_materialized_partitions(keys.mirrored(stage.name, topics[0])) == {key}
+    key = naming.window(stage.name, "main", 1)
+    assert stage.instance.get_materialized_partitions(naming.mirrored(stage.name, topics[0])) == {key}
     assert not stage.tick().run_requests
     assert stage.job("mirror_once").success
 
@@ -485,7 +485,7 @@ def test_by_date(stage: Stage, topics: list[str]) -> None:
 
     assert run.success
     (backfill,) = stage.instance.get_backfills()
-    present = stage.instance.get_dynamic_partitions(keys.partitions(stage.name, "main"))
+    present = stage.instance.get_dynamic_partitions(naming.partitions(stage.name, "main"))
     assert len(present) == 1
     assert stage.run(key=present[0], topics=topics).success
     assert stage.read(topics[0]) == [f"a{number}" for number in range(100)]
@@ -499,7 +499,7 @@ def test_a_mirror_that_begins_by_date(stage: Stage, topics: list[str]) -> None:
 
     assert stage.job("backfill_by_date", {"mirror": stage.name, "from": "2026-01-01"}).success
 
-    (key,) = stage.instance.get_dynamic_partitions(keys.partitions(stage.name, "main"))
+    (key,) = stage.instance.get_dynamic_partitions(naming.partitions(stage.name, "main"))
     stage.fill(topics[0], ["new"])
     (following,) = stage.tick().run_requests or []
     for request in (following, dg.RunRequest(partition_key=key, asset_selection=following.asset_selection)):
@@ -537,14 +537,14 @@ def test_a_loss_is_accepted_and_seen(stage: Stage, topics: list[str]) -> None:
 
     held = stage.tick()
     assert not held.run_requests
-    (lag,) = evaluations(held, keys.LAG)
+    (lag,) = evaluations(held, naming.LAG)
     assert not lag.passed
     assert "retention took the offsets [100, 101)" in str(lag.description)
     assert "was deleted and created again" in str(lag.description)
 
     stage.write(allow, on_data_loss="continue")
     told = stage.tick()
-    (lag,) = evaluations(told, keys.LAG)
+    (lag,) = evaluations(told, naming.LAG)
     assert not lag.passed, "seen once, where people look"
     (request,) = told.run_requests or []
     run = stage.run(request)
@@ -601,8 +601,8 @@ def test_a_diverged_node_shows(stage: Stage, topics: list[str]) -> None:
 
     first = stage.health()
     assert [(one.asset_key.path[-1], one.passed) for one in evaluations(first)] == [("a", True), ("other", True)]
-    assert stage.check(keys.node(stage.name, "a"), keys.DIVERGENCE).passed
-    found = stage.check(keys.node(stage.name, "other"), keys.DIVERGENCE)
+    assert stage.check(naming.node(stage.name, "a"), naming.DIVERGENCE).passed
+    found = stage.check(naming.node(stage.name, "other"), naming.DIVERGENCE)
     assert not found.passed
     assert f"{topic}-0 at offset 99: node other holds another record than a" in str(found.description)
 
@@ -616,7 +616,7 @@ def test_a_diverged_node_shows(stage: Stage, topics: list[str]) -> None:
     assert not evaluations(stage.health(third.cursor)), "only changes are told"
 
 
-def evaluations(result: dg.SensorResult, check: str = keys.DIVERGENCE) -> list[dg.AssetCheckEvaluation]:
+def evaluations(result: dg.SensorResult, check: str = naming.DIVERGENCE) -> list[dg.AssetCheckEvaluation]:
     """Of a check."""
     return [one for one in result.asset_events if isinstance(one, dg.AssetCheckEvaluation) and one.check_name == check]
 
@@ -640,10 +640,10 @@ def test_the_run_list_tells_of_a_node_that_died(stage: Stage, topic_name: str, t
         assert stage.run(second).success
     windows = [str(one.partition_key) for one in (first, second)]
     told = [stage.instance.get_runs(dg.RunsFilter(tags={"dagster/partition": window}))[0].tags for window in windows]
-    assert [(tags[keys.TAG_NODE], tags[keys.TAG_ATTEMPT]) for tags in told] == [("a", "1"), ("b", "1")]
-    assert second.tags[keys.TAG_NODE] == "b", "known before the run begins"
-    assert told[1][keys.TAG_WHY].startswith("the next healthy one; a: ")
-    assert "cannot be reached" in told[1][keys.TAG_WHY]
+    assert [(tags[naming.TAG_NODE], tags[naming.TAG_ATTEMPT]) for tags in told] == [("a", "1"), ("b", "1")]
+    assert second.tags[naming.TAG_NODE] == "b", "known before the run begins"
+    assert told[1][naming.TAG_WHY].startswith("the next healthy one; a: ")
+    assert "cannot be reached" in told[1][naming.TAG_WHY]
     assert stage.read(topic_name) == [str(number) for number in range(6)]
 
 
@@ -654,12 +654,12 @@ def test_a_topic_that_is_gone_from_the_source(stage: Stage, topics: list[str]) -
     stage.fill(topics[1], ["never copied"], partition=1)
     before = stage.tick()
     (waiting,) = before.run_requests or []
-    assert [one.passed for one in evaluations(before, keys.SOURCE_TOPICS)] == [True]
+    assert [one.passed for one in evaluations(before, naming.SOURCE_TOPICS)] == [True]
     delete(stage.source.cluster(), topics[1])
 
     after = stage.tick(cursor=before.cursor)
 
-    (found,) = evaluations(after, keys.SOURCE_TOPICS)
+    (found,) = evaluations(after, naming.SOURCE_TOPICS)
     assert (found.passed, found.severity) == (False, dg.AssetCheckSeverity.WARN)
     assert str(found.description).startswith(f"{topics[1]}: it was copied, and node a has no such topic any more")
     (request,) = after.run_requests or []
@@ -667,24 +667,24 @@ def test_a_topic_that_is_gone_from_the_source(stage: Stage, topics: list[str]) -
     assert {key.path[-1] for key in request.asset_selection or []} == {topics[0], topics[2]}
     assert stage.run(request).success
     last = stage.tick(cursor=after.cursor)
-    assert (last.run_requests, evaluations(last, keys.SOURCE_TOPICS)) == ([], [])
+    assert (last.run_requests, evaluations(last, naming.SOURCE_TOPICS)) == ([], [])
     assert f"gone from the source: {topics[1]}" in str(last.skip_reason)
-    assert not stage.check(keys.windows(stage.name, "main"), keys.SOURCE_TOPICS).passed
+    assert not stage.check(naming.windows(stage.name, "main"), naming.SOURCE_TOPICS).passed
     assert (stage.read(topics[0])[-1], stage.read(topics[1], 1)) == ("more", [f"b{number}" for number in range(50)])
 
 
 def test_configurations_that_differ_show(stage: Stage, topics: list[str]) -> None:
     """A run warns of them, or sets them when it is told to, before it copies; a person may ask at any time."""
     allow = [name.replace(".", r"\.") for name in topics]
-    plan = keys.windows(stage.name, "main")
+    plan = naming.windows(stage.name, "main")
     assert stage.run((stage.tick().run_requests or [])[0]).success
-    assert last_check(stage, keys.CONFIGS).passed
+    assert last_check(stage, naming.CONFIGS).passed
     configure(stage.source.cluster(), ResourceType.TOPIC, topics[0], max_message_bytes=3_000_000)
-    until(lambda: not stage.check(plan, keys.CONFIGS).passed, "the configuration")
+    until(lambda: not stage.check(plan, naming.CONFIGS).passed, "the configuration")
 
     stage.fill(topics[0], ["more"])
     assert stage.run((stage.tick().run_requests or [])[0]).success
-    found = last_check(stage, keys.CONFIGS)
+    found = last_check(stage, naming.CONFIGS)
     assert (found.passed, found.severity) == (False, dg.AssetCheckSeverity.WARN)
     assert found.description == f"{stage.name}.{topics[0]}: max.message.bytes=1048588, and the source has 3000000"
 
@@ -693,13 +693,13 @@ def test_configurations_that_differ_show(stage: Stage, topics: list[str]) -> Non
     run = stage.run((stage.tick().run_requests or [])[0])
     assert run.success, failure(run)
     assert stage.read(topics[0])[-1] == large
-    assert last_check(stage, keys.CONFIGS).passed
-    assert stage.check(plan, keys.CONFIGS).passed
+    assert last_check(stage, naming.CONFIGS).passed
+    assert stage.check(plan, naming.CONFIGS).passed
 
 
 def last_check(stage: Stage, name: str) -> dg.AssetCheckEvaluation:
     """What a check of the lane said last."""
-    key = dg.AssetCheckKey(keys.windows(stage.name, "main"), name)
+    key = dg.AssetCheckKey(naming.windows(stage.name, "main"), name)
     (record,) = stage.instance.event_log_storage.get_asset_check_execution_history(key, limit=1)
     assert record.event is not None
     assert record.event.dagster_event is not None

@@ -26,8 +26,8 @@ from kafka.protocol.producer import (
     InitProducerIdResponse,
 )
 
-from relay_pipelines.wire.batch import CONTROL_BIT, HEADER, HEADER_BYTES, TRANSACTIONAL_BIT, Batch, BatchHeader
-from relay_pipelines.wire.records import decode
+from relay_pipelines.protocol.batch import CONTROL_BIT, HEADER, HEADER_BYTES, TRANSACTIONAL_BIT, Batch, BatchHeader
+from relay_pipelines.protocol.records import decode
 
 FETCH, PRODUCE, API_VERSIONS = 1, 0, 18
 _SERVED = {

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay_pipelines.errors import CorruptBatchError, UnsupportedError
-from relay_pipelines.wire import batch as wire
-from relay_pipelines.wire.batch import HEADER, HEADER_BYTES, Batch, BatchHeader, ProducerState, Run, rehome, split, verify
-from relay_pipelines.wire.records import BatchBuilder, body_of
+from relay_pipelines.protocol import batch as wire
+from relay_pipelines.protocol.batch import HEADER, HEADER_BYTES, Batch, BatchHeader, ProducerState, Run, rehome, split, verify
+from relay_pipelines.protocol.records import BatchBuilder, body_of
 
 int16, int32, int64 = (st.integers(-(1 << bits - 1), (1 << bits - 1) - 1) for bits in (16, 32, 64))
 offsets = st.integers(0, 1 << 40)

@@ -11,8 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relay_pipelines.copy import checkpoint, ledger
-from relay_pipelines.copy.clock import SystemClock
 from relay_pipelines.model import (
     ClassSpec,
     Cluster,
@@ -25,8 +23,10 @@ from relay_pipelines.model import (
     Status,
     TopicPartition,
 )
-from relay_pipelines.wire.connection import Connection
-from relay_pipelines.wire.records import BatchBuilder
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.protocol.connection import Connection
+from relay_pipelines.protocol.records import BatchBuilder
+from relay_pipelines.state import checkpoint, ledger
 from tests.copying import copy_as_it_is, copy_as_kept, copy_as_rows
 from tests.property.fake_cluster import FakeCluster, FakeSocket, put
 

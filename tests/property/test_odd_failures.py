@@ -13,11 +13,10 @@ import pyarrow as pa
 import pytest
 from crc32c import crc32c
 
-from relay_pipelines.copy import checkpoint, ledger, transaction
+from relay_pipelines.copy import transaction
 from relay_pipelines.copy.chunk import fingerprint_of
-from relay_pipelines.copy.clock import SystemClock
 from relay_pipelines.copy.failover import FailoverSource
-from relay_pipelines.copy.faults import Point
+from relay_pipelines.copy.failpoints import Point
 from relay_pipelines.copy.position import matches_fingerprint
 from relay_pipelines.copy.row_reader import MARKER, read_rows
 from relay_pipelines.copy.task import copy_kept
@@ -36,12 +35,14 @@ from relay_pipelines.model import (
     Status,
     TopicPartition,
 )
+from relay_pipelines.protocol.batch import CRC_END, HEADER, HEADER_BYTES, Batch, BatchHeader
+from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.protocol.connection import Connection
+from relay_pipelines.protocol.python_codec import Record
+from relay_pipelines.protocol.records import BatchBuilder, decode
 from relay_pipelines.spark.job import arrow
-from relay_pipelines.wire.batch import CRC_END, HEADER, HEADER_BYTES, Batch, BatchHeader
-from relay_pipelines.wire.cluster import ClusterClient
-from relay_pipelines.wire.connection import Connection
-from relay_pipelines.wire.python_codec import Record
-from relay_pipelines.wire.records import BatchBuilder, decode
+from relay_pipelines.state import checkpoint, ledger
 from tests.copying import copy_as_it_is, copy_as_rows
 from tests.property.fake_cluster import FakeCluster, FakeSocket, put
 

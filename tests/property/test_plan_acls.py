@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay_pipelines.model import Acl, Operation, Permission
-from relay_pipelines.plan.acls import State, plan_acls
+from relay_pipelines.plan.acl_decisions import State, plan_acls
 
 TOPICS = {"a.one": "c.one", "a.two": "shared", "b": "shared", "a.new": "c.new"}
 COPIED_TO = {"c.one", "shared"}

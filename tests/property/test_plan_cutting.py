@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay_pipelines.model import OffsetRange, TopicPartition
-from relay_pipelines.plan.cutting import Limits, backlog, cut
-from relay_pipelines.plan.frozen import FrozenWindow
-from relay_pipelines.plan.topics import is_topic_name, literal_names
-from relay_pipelines.plan.windows import Position, data_loss, uncopied
+from relay_pipelines.plan.frozen_window import FrozenWindow
+from relay_pipelines.plan.positions import Position, data_loss, uncopied
+from relay_pipelines.plan.topic_selection import is_topic_name, literal_names
+from relay_pipelines.plan.window_sizing import Limits, backlog, cut
 
 topic_partitions = st.builds(TopicPartition, st.sampled_from(["a", "a.b", "c"]), st.integers(0, 20))
 offsets = st.integers(0, 2**40)

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay_pipelines.model import CopyRange, OffsetRange, TopicPartition
-from relay_pipelines.plan.packing import BIG_SECONDS, TASK_SECONDS, copy_seconds, pack
-from relay_pipelines.plan.topics import destinations, select
-from relay_pipelines.plan.windows import Position, data_loss, lag_records, plan_windows
+from relay_pipelines.plan.positions import Position, data_loss, lag_records, plan_windows
+from relay_pipelines.plan.task_packing import BIG_SECONDS, TASK_SECONDS, copy_seconds, pack
+from relay_pipelines.plan.topic_selection import destinations, select
 
 topic_partitions = st.builds(TopicPartition, st.sampled_from(["a", "b", "c"]), st.integers(0, 20))
 offsets = st.integers(0, 2**40)

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay_pipelines.errors import CorruptBatchError
-from relay_pipelines.wire import python_codec
-from relay_pipelines.wire.batch import CRC_END, HEADER, HEADER_BYTES, TIMESTAMP_TYPE_BIT, BatchHeader, split, verify
-from relay_pipelines.wire.records import BatchBuilder, checked_records, codec_of, decode, digest_of, encode
+from relay_pipelines.protocol import python_codec
+from relay_pipelines.protocol.batch import CRC_END, HEADER, HEADER_BYTES, TIMESTAMP_TYPE_BIT, BatchHeader, split, verify
+from relay_pipelines.protocol.records import BatchBuilder, checked_records, codec_of, decode, digest_of, encode
 
 Headers = list[tuple[str, bytes | None]]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from relay_pipelines.copy.backoff import retry_until_no_progress
 from relay_pipelines.errors import PermissionDeniedError, SourceError
 from relay_pipelines.model import CopyOptions
+from relay_pipelines.protocol.backoff import retry_until_no_progress
 
 PASSING = (SourceError,)
 AWAY = SourceError("away")

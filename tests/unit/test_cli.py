@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from relay_pipelines.cli import look, main
+from relay_pipelines.cli import inspect_commands, main
 from relay_pipelines.cli.app import app
-from relay_pipelines.driver.result import INTERRUPTED
+from relay_pipelines.run.result import INTERRUPTED
 
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 SLOW = ("pyspark", "pandas", "dagster")
@@ -96,7 +96,7 @@ def test_a_bug_is_one_line_and_its_trace_is_there_for_the_asking(
     def broken(*_: object, **__: object) -> int:
         return 1 // 0
 
-    monkeypatch.setattr(look, "status", broken)
+    monkeypatch.setattr(inspect_commands, "status", broken)
     assert main(["status"]) == 1
     assert capsys.readouterr().err == (
         "error: unexpected ZeroDivisionError: integer division or modulo by zero; run with --debug to see where\n"
@@ -111,7 +111,7 @@ def test_an_early_ctrl_c(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     def interrupted(*_: object, **__: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(look, "plan", interrupted)
+    monkeypatch.setattr(inspect_commands, "plan", interrupted)
     assert main(["plan"]) == INTERRUPTED
     assert capsys.readouterr().err == "error: interrupted\n"
 

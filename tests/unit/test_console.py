@@ -8,32 +8,32 @@ import re
 import pytest
 from rich.console import Console
 
-from relay_pipelines.console import tables, words
+from relay_pipelines.console import formatting, tables
 from relay_pipelines.console.progress import Bars, Lines
-from relay_pipelines.driver.planning import RunPlan
-from relay_pipelines.driver.result import RunResult, TopicTotals
 from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
-from relay_pipelines.plan.windows import Position
+from relay_pipelines.plan.positions import Position
+from relay_pipelines.run.result import RunResult, TopicTotals
+from relay_pipelines.run.run_plan import RunPlan
 from tests.surveys import plan_of
 
 
 @pytest.mark.parametrize(
     ("said", "expected"),
     [
-        (words.count(1234567), "1,234,567"),
-        (words.count(2.4), "2"),
-        (words.size(0), "0 B"),
-        (words.size(1023), "1023 B"),
-        (words.size(1536), "1.5 KiB"),
-        (words.size(5 << 50), "5120.0 TiB"),
-        (words.seconds(0.04), "0.0 s"),
-        (words.seconds(9.94), "9.9 s"),
-        (words.seconds(42.4), "42 s"),
-        (words.seconds(125), "2 min 5 s"),
-        (words.seconds(12_000), "3 h 20 min"),
-        (words.moment(1_700_000_000_123), "2023-11-14T22:13:20Z"),
-        (words.plural(1, "record"), "1 record"),
-        (words.plural(2000, "record"), "2,000 records"),
+        (formatting.count(1234567), "1,234,567"),
+        (formatting.count(2.4), "2"),
+        (formatting.size(0), "0 B"),
+        (formatting.size(1023), "1023 B"),
+        (formatting.size(1536), "1.5 KiB"),
+        (formatting.size(5 << 50), "5120.0 TiB"),
+        (formatting.seconds(0.04), "0.0 s"),
+        (formatting.seconds(9.94), "9.9 s"),
+        (formatting.seconds(42.4), "42 s"),
+        (formatting.seconds(125), "2 min 5 s"),
+        (formatting.seconds(12_000), "3 h 20 min"),
+        (formatting.moment(1_700_000_000_123), "2023-11-14T22:13:20Z"),
+        (formatting.plural(1, "record"), "1 record"),
+        (formatting.plural(2000, "record"), "2,000 records"),
     ],
 )
 def test_words(said: str, expected: str) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from relay_pipelines.lanes import keys
-from relay_pipelines.lanes.catalog import Catalog
+from relay_pipelines.lanes import naming
 from relay_pipelines.lanes.lane import MAIN, MOST_TOPICS, Lane, lanes_of
+from relay_pipelines.lanes.topic_catalog import Catalog
 from relay_pipelines.settings import Mirror
 
 
@@ -146,22 +146,22 @@ class TestKeys:
         """Ops, sensors and pools must not; asset keys and window keys may, and keep the mirror's name as it is written."""
         (lane,) = lanes_of("to-eu", mirror(), [])
         assert (lane.identifier, lane.partitions_name) == ("to_eu__main", "to-eu/main/windows")
-        assert keys.group("to-eu") == "to_eu"
-        assert keys.windows("to-eu", MAIN).path == ["to-eu", "main", "windows"]
-        assert keys.mirrored("to-eu", "a.b-c").path == ["to-eu", "a.b-c"]
+        assert naming.group("to-eu") == "to_eu"
+        assert naming.windows("to-eu", MAIN).path == ["to-eu", "main", "windows"]
+        assert naming.mirrored("to-eu", "a.b-c").path == ["to-eu", "a.b-c"]
 
     def test_window_keys_sort_as_they_were_cut(self):
         """Dagster shows and backfills them in this order."""
         numbers = [1, 9, 10, 99_999, 99_999_999]
-        made = [keys.window("m", "main", number) for number in numbers]
+        made = [naming.window("m", "main", number) for number in numbers]
         assert made[0] == "m-main-00000001"
         assert sorted(made) == made
-        assert [keys.number(key) for key in made] == numbers
+        assert [naming.number(key) for key in made] == numbers
 
     @pytest.mark.parametrize("key", ["", "m-main", "2026-01-31", "m-main-0000x001"])
     def test_a_key_of_others_has_no_number(self, key):
         """People may add partitions by hand."""
-        assert keys.number(key) == 0
+        assert naming.number(key) == 0
 
 
 @pytest.fixture

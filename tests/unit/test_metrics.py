@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from relay_pipelines.driver.planning import RunPlan
-from relay_pipelines.driver.result import RunResult, TopicTotals
 from relay_pipelines.errors import ConfigError, DataLossError, RelayError
 from relay_pipelines.metrics import METRICS, PREFIX, MetricsObserver, published
 from relay_pipelines.model import LedgerEntry, OffsetRange, Outcome, Status, TopicPartition
-from relay_pipelines.plan.windows import Position
+from relay_pipelines.plan.positions import Position
+from relay_pipelines.run.result import RunResult, TopicTotals
+from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.settings import Metrics
 from tests.surveys import plan_of
 

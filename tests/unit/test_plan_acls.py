@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from relay_pipelines.model import Acl, Operation, Permission
-from relay_pipelines.plan.acls import State, first_acls, plan_acls
+from relay_pipelines.plan.acl_decisions import State, first_acls, plan_acls
 
 TOPICS = {"orders.a": "eu.a", "orders.b": "eu.b", "pinned.1": "eu.all", "pinned.2": "eu.all", "orders.new": "eu.new"}
 COPIED_TO = {"eu.a", "eu.b", "eu.all"}

@@ -8,10 +8,10 @@ import pytest
 
 from relay_pipelines.errors import UnsupportedError
 from relay_pipelines.model import OffsetRange, TopicPartition, Window
-from relay_pipelines.plan.cutting import Limits, backlog, cut
-from relay_pipelines.plan.frozen import FrozenWindow
-from relay_pipelines.plan.topics import literal_names
-from relay_pipelines.plan.windows import Position, uncopied
+from relay_pipelines.plan.frozen_window import FrozenWindow
+from relay_pipelines.plan.positions import Position, uncopied
+from relay_pipelines.plan.topic_selection import literal_names
+from relay_pipelines.plan.window_sizing import Limits, backlog, cut
 
 UNLIMITED = 2**63
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from relay_pipelines.model import TopicPartition
-from relay_pipelines.plan.nodes import Failback, NodeView, Verdict, choose, judge
+from relay_pipelines.plan.node_choice import Failback, NodeView, Verdict, choose, judge
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from relay_pipelines.model import CopyOptions, CopyRange, Handling, OffsetRange, TopicPartition
-from relay_pipelines.plan.packing import pack
+from relay_pipelines.plan.task_packing import pack
 
 
 def copy_range(topic: str, records: int, start: int = 0) -> CopyRange:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from relay_pipelines.errors import ConfigError
-from relay_pipelines.plan.topics import RenameRule, TopicDecision, destinations, is_topic_name, select, targets
+from relay_pipelines.plan.topic_selection import RenameRule, TopicDecision, destinations, is_topic_name, select, targets
 
 
 @pytest.mark.parametrize(

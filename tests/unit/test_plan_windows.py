@@ -6,7 +6,7 @@ import pytest
 
 from relay_pipelines.errors import DataLossError
 from relay_pipelines.model import OffsetRange, TopicPartition, Window
-from relay_pipelines.plan.windows import Position, data_loss, lag_records, plan_windows
+from relay_pipelines.plan.positions import Position, data_loss, lag_records, plan_windows
 
 
 def position(partition: int, low: int, end: int, next_offset: int | None = None, topic: str = "t") -> Position:

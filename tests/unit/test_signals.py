@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from relay_pipelines.driver.signals import Stop
+from relay_pipelines.run.signals import Stop
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM]
 

@@ -8,14 +8,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from relay_pipelines.copy.clock import Clock
-from relay_pipelines.driver import planning, survey
-from relay_pipelines.driver.planning import RunPlan
-from relay_pipelines.driver.result import RunResult
-from relay_pipelines.driver.run import run
 from relay_pipelines.errors import RelayError
 from relay_pipelines.model import LedgerEntry, Outcome, Status
+from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.run import run_plan
+from relay_pipelines.run.result import RunResult
+from relay_pipelines.run.run import run
+from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.settings import Mirror
+from relay_pipelines.snapshot import cluster_snapshot
 from tests.chaos.storm.faults import NODES
 
 NAME = "storm"
@@ -62,7 +63,7 @@ class Watch:
 
     def begin(self, plan: RunPlan) -> None:
         """Called when a run knows what it is to do."""
-        self.node = plan.survey.node.name
+        self.node = plan.snapshot.node.name
         if plan.windows:
             self.copying.set()
 
@@ -109,7 +110,7 @@ class Mirroring:
         deadline = self._clock.monotonic() + _RUN_SECONDS
         self.tally.runs += 1
         try:
-            planned = planning.plan(survey.take(NAME, self._mirror, self._clock))
+            planned = run_plan.plan(cluster_snapshot.take(NAME, self._mirror, self._clock))
             result = run(
                 planned,
                 self._mirror,
@@ -145,7 +146,7 @@ class Mirroring:
             assert self._clock.monotonic() < deadline, f"all is calm, and runs still find something after {within_seconds:g} s"
 
     def _follow(self, planned: RunPlan, result: RunResult) -> None:
-        first = planned.survey.node.name
+        first = planned.snapshot.node.name
         if self._node not in {"", first}:
             self.tally.switched += 1
         self._node = first

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from relay_pipelines.console.words import count, seconds
+from relay_pipelines.console.formatting import count, seconds
 from relay_pipelines.model import TopicPartition
 from tests.chaos.storm.mirroring import Tally
 from tests.chaos.storm.verdict import Stall, Verdict

@@ -10,10 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from relay_pipelines.console.words import count
-from relay_pipelines.copy import checkpoint, ledger
-from relay_pipelines.copy.clock import Clock
+from relay_pipelines.console.formatting import count
 from relay_pipelines.model import TopicPartition
+from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.state import checkpoint, ledger
 from tests.chaos import compare
 from tests.chaos.storm import handling
 from tests.chaos.storm.beside import Beside

@@ -10,14 +10,15 @@ from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import Connection
 from typing import Any
 
-from relay_pipelines.copy.clock import SystemClock
 from relay_pipelines.copy.row_reader import ALWAYS, MARKER, read_rows
 from relay_pipelines.copy.task import copy_kept, copy_ranges, copy_rows
-from relay_pipelines.driver import planning, survey
-from relay_pipelines.driver.planning import RunPlan
 from relay_pipelines.errors import RelayError
 from relay_pipelines.model import CopyJob, CopyRange, Outcome, Status
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.run import run_plan
+from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.settings import Mirror
+from relay_pipelines.snapshot import cluster_snapshot
 from tests.chaos.storm.handling import SELECTED, WHERE, in_place_of_spark
 from tests.chaos.storm.mirroring import NAME, Watch
 
@@ -98,14 +99,14 @@ def _copy(mirror: Mirror, telling: Connection) -> None:
     logging.getLogger("relay_pipelines").addHandler(logging.NullHandler())  # the failures they end in are told
     clock = SystemClock()
     try:
-        planned = planning.plan(survey.take(NAME, mirror, clock))
+        planned = run_plan.plan(cluster_snapshot.take(NAME, mirror, clock))
     except RelayError as error:
         telling.send("")
         telling.send(str(error))
         return
     if not planned.ranges:
         return
-    telling.send(planned.survey.node.name)
+    telling.send(planned.snapshot.node.name)
     for outcome in _outcomes(mirror, planned, clock):
         if outcome.status is not Status.DONE:
             telling.send(outcome.error)
@@ -116,10 +117,10 @@ def _outcomes(mirror: Mirror, planned: RunPlan, clock: SystemClock) -> Iterator[
     job = CopyJob(
         mirror=NAME,
         run_id="task",
-        node=planned.survey.node,
-        destination=planned.survey.destination,
+        node=planned.snapshot.node,
+        destination=planned.snapshot.destination,
         options=mirror.copy_options,
-        other_nodes=planned.survey.other_nodes,
+        other_nodes=planned.snapshot.other_nodes,
         node_timeout_ms=mirror.source.health.request_timeout,
     )
     ranges: Mapping[str, list[CopyRange]] = defaultdict(list)

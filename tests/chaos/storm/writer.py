@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 from confluent_kafka import Producer
 
-from relay_pipelines.copy.clock import Clock
 from relay_pipelines.model import Cluster, TopicPartition
+from relay_pipelines.protocol.clock import Clock
 from tests.chaos.storm.handling import FILTERED, PLAIN, SELECTED, STAMPED, WHERE
 from tests.independent import CREATE_TIME, Record, client
 

@@ -1,0 +1,129 @@
+"""The commands that only look: check, plan, status, ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+
+from relay_pipelines.cli.context import Invocation, chosen
+from relay_pipelines.cli.session import Session
+from relay_pipelines.console import json_output, messages, tables
+from relay_pipelines.console.formatting import open_transactions, plural, stdout
+from relay_pipelines.model import LedgerEntry
+from relay_pipelines.prepare import topic_configs, topics
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.protocol.retries import retry
+from relay_pipelines.run import preflight as probe
+from relay_pipelines.run import run_plan
+from relay_pipelines.run.run_plan import RunPlan
+from relay_pipelines.run.signals import Stop
+from relay_pipelines.snapshot import cluster_snapshot
+from relay_pipelines.state.ledger_reader import LedgerFollower
+
+
+def check(invocation: Invocation, names: Sequence[str]) -> int:
+    """Say what was found, one line each."""
+    clock, settings, stop = SystemClock(), invocation.settings(), Stop()
+    session = Session(settings.spark, stop, verbose=invocation.debug)
+    with stop.heard():
+        try:
+            for name, mirror in chosen(settings, names).items():
+                for finding in chain(probe.check(name, mirror, clock), probe.check_sql(name, mirror, session)):
+                    stdout().print(tables.finding(finding), soft_wrap=True)
+                    invocation.worsen(finding.exit_code)
+        finally:
+            session.stop()
+    return invocation.exit_code
+
+
+def plan(invocation: Invocation, names: Sequence[str], topic: str | None, *, why: bool, as_json: bool) -> int:
+    """Show what a run would copy."""
+    clock = SystemClock()
+    found = []
+    for name, mirror in chosen(invocation.settings(), names).items():
+        with invocation.tolerating(name):
+            planned = run_plan.plan(cluster_snapshot.take(name, mirror, clock, only_topic=topic))
+            found.append(json_output.plan(planned, clock.now_ms()))
+            if not as_json:
+                _show_plan(planned, clock.now_ms(), why=why, sync=mirror.topics.sync_configs)
+            for missing in topics.nothing_selected(planned.snapshot, mirror.topics.allow):
+                messages.warning(f"{name}: {missing}")
+            for error in [*planned.data_losses, *topics.unseen(planned.snapshot)]:
+                invocation.fail(error, name)
+    if as_json:
+        messages.document({"mirrors": found})
+    return invocation.exit_code
+
+
+def _show_plan(planned: RunPlan, now_ms: int, *, why: bool, sync: bool) -> None:
+    name, console = planned.snapshot.mirror, stdout()
+    new = [one.name for one in topics.missing(planned.snapshot)]
+    if planned.windows:
+        tables.show(console, tables.plan(planned, new))
+    said = []
+    if not planned.windows and not planned.data_losses:
+        said = [f"nothing new in {plural(len(planned.snapshot.destinations), 'topic')}"]
+    said += filter(None, [open_transactions(planned.snapshot.positions, now_ms)])
+    if said:
+        console.print(f"{name}: {'; '.join(said)}", soft_wrap=True)
+    if why:
+        tables.show(console, tables.why(planned.snapshot.decisions, planned.snapshot.targets))
+    for conflict in topics.conflicts(planned.snapshot):
+        messages.warning(f"{name}: {conflict}")
+    for one in topic_configs.differences(planned.snapshot):
+        messages.warning(f"{name}: {one}; {one.remedy(sync=sync)}")
+    for gone in topics.deleted(planned.snapshot):
+        messages.warning(f"{name}: {gone}")
+    for topic, count in topics.to_grow(planned.snapshot).items():
+        console.print(f"{name}: {topic} will grow to {plural(count, 'partition')}, as its source has", soft_wrap=True)
+    for short in topics.too_few_partitions(planned.snapshot):
+        messages.warning(f"{name}: {short} has fewer partitions at the destination than at the source: a run will refuse it")
+
+
+def status(invocation: Invocation, names: Sequence[str], *, as_json: bool) -> int:
+    """Show how far every topic-partition is copied."""
+    clock = SystemClock()
+    found = []
+    for name, mirror in chosen(invocation.settings(), names).items():
+        with invocation.tolerating(name):
+            taken = cluster_snapshot.take(name, mirror, clock)
+            document = json_output.status(taken, clock.now_ms())
+            found.append(document)
+            if not as_json:
+                tables.show(stdout(), tables.status(document))
+                for problem in json_output.problems(document):
+                    messages.error(f"{name}: {problem}")
+                for missing in [*topics.deleted(taken), *topics.unseen(taken)]:
+                    messages.warning(f"{name}: {missing}")
+                for missing in topics.nothing_selected(taken, mirror.topics.allow):
+                    messages.warning(f"{name}: {missing}")
+    if as_json:
+        messages.document({"mirrors": found})
+    return invocation.exit_code
+
+
+def ledger(invocation: Invocation, names: Sequence[str], topic: str | None, last: int, *, as_json: bool) -> int:
+    """Show what was committed."""
+    clock = SystemClock()
+    found: list[LedgerEntry] = []
+    for name, mirror in chosen(invocation.settings(), names).items():
+        with invocation.tolerating(name):
+            follower = LedgerFollower(mirror.destination_cluster, name, None, mirror.copy_options, clock)
+            try:
+                entries = retry(follower.history, name, mirror.copy_options, clock, follower)
+            finally:
+                follower.close()
+            entries = [one for one in entries if topic in {None, one.source.topic_partition.topic}][-last:]
+            found += entries
+            if not as_json:
+                _show_ledger(name, entries)
+    if as_json:
+        messages.document([json_output.entry(one) for one in found])
+    return invocation.exit_code
+
+
+def _show_ledger(name: str, entries: Sequence[LedgerEntry]) -> None:
+    if entries:
+        tables.show(stdout(), tables.ledger(name, entries))
+    else:
+        stdout().print(f"{name}: the ledger holds nothing of it")

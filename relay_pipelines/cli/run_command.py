@@ -1,0 +1,115 @@
+"""The command `run`: one mirror after the other, one Spark session for all, started when there is something to copy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+from relay_pipelines.cli.context import Invocation, chosen
+from relay_pipelines.cli.session import Session
+from relay_pipelines.console import messages, tables
+from relay_pipelines.console.formatting import count, open_transactions, plural, stderr, stdout
+from relay_pipelines.console.progress import progress
+from relay_pipelines.errors import RelayError
+from relay_pipelines.prepare import start_records, topic_configs, topics
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.run import run_plan
+from relay_pipelines.run.result import INTERRUPTED, RunResult
+from relay_pipelines.run.run import run as copy
+from relay_pipelines.run.run_plan import RunPlan
+from relay_pipelines.run.signals import Stop
+from relay_pipelines.settings import Metrics, Mirror
+from relay_pipelines.snapshot import cluster_snapshot
+
+if TYPE_CHECKING:
+    from relay_pipelines.metrics import MetricsObserver
+
+
+def run(invocation: Invocation, names: Sequence[str], topic: str | None) -> int:
+    """Copy everything that is new and return the gravest exit code."""
+    settings = invocation.settings()
+    mirrors = chosen(settings, names)
+    stop = Stop()
+    session = Session(settings.spark, stop, verbose=invocation.debug)
+    with stop.heard(), _metrics(settings.metrics) as metrics:
+        try:
+            for name, mirror in mirrors.items():
+                if not stop():
+                    _mirror(invocation, name, mirror, topic, session, metrics)
+        except KeyboardInterrupt:
+            invocation.worsen(INTERRUPTED)
+            messages.error("interrupted; what is committed stays, run again to go on")
+        finally:
+            session.stop()
+    return invocation.exit_code
+
+
+def _mirror(
+    invocation: Invocation, name: str, mirror: Mirror, topic: str | None, session: Session, metrics: MetricsObserver | None
+) -> None:
+    """Copy one mirror; what fails is said and counted, and does not stop the next."""
+    try:
+        clock = SystemClock()
+        taken = start_records.survey_to_copy(partial(cluster_snapshot.take, name, mirror, clock, only_topic=topic), mirror, clock)
+        planned = run_plan.plan(taken)
+        for lost in planned.snapshot.accepted:
+            messages.warning(f"{name}: {lost.topic_partition}: {lost.what}; the copy goes on behind it: on_data_loss is continue")
+        for conflict in topics.conflicts(planned.snapshot):
+            messages.warning(f"{name}: {conflict}")
+        for missing in [*topics.deleted(taken), *topics.nothing_selected(taken, mirror.topics.allow)]:
+            messages.warning(f"{name}: {missing}")
+        for one in topic_configs.differences(taken):
+            if not (mirror.topics.sync_configs and one.is_ours):  # else it is about to be set
+                messages.warning(f"{name}: {one}; {one.remedy(sync=mirror.topics.sync_configs)}")
+        with progress(name, stderr()) as watcher, session.asked_to_stop.deferred():
+            observers = [watcher] if metrics is None else [watcher, metrics]
+            result = copy(planned, mirror, session, observers, SystemClock(), stop=session.asked_to_stop)
+    except RelayError as error:
+        invocation.fail(error, name)
+        if metrics is not None:
+            metrics.failed(name, type(error).__name__)
+    else:
+        _say(invocation, planned, result)
+
+
+@contextmanager
+def _metrics(where: Metrics) -> Iterator[MetricsObserver | None]:
+    if where.address is None and where.textfile is None:
+        yield None
+        return
+    from relay_pipelines.metrics import MetricsObserver, published
+
+    observer = MetricsObserver(SystemClock())
+    with published(observer, where):
+        yield observer
+
+
+def _say(invocation: Invocation, planned: RunPlan, result: RunResult) -> None:
+    name, now_ms = result.mirror, SystemClock().now_ms()
+    invocation.worsen(result.exit_code)
+    for failure in result.failures:
+        messages.error(f"{name}: {failure}")
+    for node, why in result.diverged.items():
+        messages.warning(f"{name}: node {node} is in quarantine: {why}")
+    for one in result.reconfigured:
+        stdout().print(f"{name}: {one.done}", soft_wrap=True)
+    if result.topics:
+        tables.show(stdout(), tables.summary(result))
+    said = []
+    if result.interrupted:
+        messages.error(f"{name}: {_stopped(planned, result)}")
+    elif not planned.windows and not result.failures:
+        said = [f"nothing new in {plural(len(planned.snapshot.destinations), 'topic')}"]
+    elif not result.topics and not result.failures:
+        said = ["nothing left to copy: another run has copied it"]
+    said += filter(None, [open_transactions(planned.snapshot.positions, now_ms)])
+    if said:
+        stdout().print(f"{name}: {'; '.join(said)}", soft_wrap=True)
+
+
+def _stopped(planned: RunPlan, result: RunResult) -> str:
+    total = sum(planned.offsets(window) for window in planned.windows)
+    done = sum(totals.offsets for totals in result.topics.values())
+    return f"interrupted, stopped at committed checkpoints: {count(done)} of {plural(total, 'record')} copied; run again to go on"

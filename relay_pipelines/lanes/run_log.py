@@ -1,0 +1,68 @@
+"""A run's progress in its Dagster log: a line every few seconds."""
+
+import logging
+from collections.abc import Sequence
+
+from relay_pipelines.console.formatting import count, seconds, size
+from relay_pipelines.model import LedgerEntry
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.run.result import RunResult
+from relay_pipelines.run.run_plan import RunPlan
+
+_EVERY_SECONDS = 5.0
+_POLL_SECONDS = 0.5
+
+
+class RunLog:
+    """Observes a run and logs how far it is, at most every five seconds."""
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+        self._clock = SystemClock()
+        self._said = self._clock.monotonic()
+        self._began: float | None = None  # with the first commit: before, Spark starts
+        self._total = self._done = 0
+
+    def begin(self, plan: RunPlan) -> None:
+        """Say what will be copied."""
+        self._total = sum(plan.offsets(window) for window in plan.windows)
+        topics = ", ".join(window.topic for window in plan.windows[:3]) + (" and more" if len(plan.windows) > 3 else "")  # noqa: PLR2004
+        if plan.windows:
+            self._log.info("copying %s records of %s from %s", count(self._total), topics, plan.snapshot.node.name)
+        else:
+            self._log.info("nothing left to copy: the checkpoints are at the end of the window or behind it")
+        for loss in plan.data_losses:
+            self._log.error("%s", loss)
+
+    def committed(self, entries: Sequence[LedgerEntry]) -> None:
+        """Say how far the copy is."""
+        now = self._clock.monotonic()
+        if entries and self._began is None:
+            self._began = now - _POLL_SECONDS
+        self._done += sum(len(entry.source) for entry in entries)
+        if now - self._said < _EVERY_SECONDS or self._began is None:
+            return
+        self._said = now
+        rate = self._done / (now - self._began)
+        left = (self._total - self._done) / rate
+        share = self._done / max(1, self._total)
+        self._log.info(
+            "%s of %s records (%.0f %%), %s a second, %s left",
+            count(self._done),
+            count(self._total),
+            100 * share,
+            count(rate),
+            seconds(max(0.0, left)),
+        )
+
+    def end(self, result: RunResult) -> None:
+        """Say what was copied."""
+        for one in result.reconfigured:
+            self._log.info("%s", one.done)
+        self._log.info(
+            "copied %s records, %s, in %s; %s of them Spark's start and planning",
+            count(result.records),
+            size(result.size_bytes),
+            seconds(result.seconds),
+            seconds(result.seconds - result.copying_seconds),
+        )

@@ -1,0 +1,78 @@
+"""The topics seen at the sources, in a file: definitions are loaded from it, so that loading asks no cluster."""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from relay_pipelines.plan.topic_selection import literal_names
+from relay_pipelines.settings import Mirror
+
+_ENVIRONMENT = "RELAY_CATALOG"
+_DEFAULT = Path("var", "relay", "topics.json")
+
+
+class Catalog:
+    """Topics by mirror, in the order in which they were first seen: a topic stays in its lane when others come.
+
+    Losing the file loses nothing but that order; the next tick of a planner writes it again. Planners learn at the same time,
+    in threads and in processes.
+
+    Args:
+        path: of the file, which need not exist.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @staticmethod
+    def beside(config: Path) -> "Catalog":
+        """The catalog of a relay.yaml: what RELAY_CATALOG names, or var/relay/topics.json in its folder."""
+        named = os.environ.get(_ENVIRONMENT)
+        return Catalog(Path(named) if named else config.absolute().parent / _DEFAULT)
+
+    def topics(self, mirror: str) -> list[str]:
+        """What is known of a mirror; nothing if the file is missing or unreadable."""
+        return list(self._read().get(mirror, []))
+
+    def known(self, name: str, mirror: Mirror) -> list[str]:
+        """The topics of a mirror that can be known without asking: those that relay.yaml spells out, and those seen before.
+
+        In this order: planners learn the first ones in any order, which must not move them to another lane.
+        """
+        return list(dict.fromkeys([*literal_names(mirror.topics.allow), *self.topics(name)]))
+
+    def learn(self, mirror: str, topics: Iterable[str]) -> list[str]:
+        """Add topics and return those that are new."""
+        wanted = set(topics)
+        if wanted.issubset(self.topics(mirror)):
+            return []
+        with self._locked():
+            known = self._read()
+            seen = known.get(mirror, [])
+            new = sorted(wanted.difference(seen))
+            if new:
+                self._write({**known, mirror: [*seen, *new]})
+        return new
+
+    def _read(self) -> Mapping[str, list[str]]:
+        try:
+            found = json.loads(self.path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        mirrors = found if isinstance(found, dict) else {}
+        return {mirror: topics for mirror, topics in mirrors.items() if isinstance(topics, list)}
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.with_suffix(".lock").open("w") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            yield
+
+    def _write(self, known: Mapping[str, list[str]]) -> None:
+        draft = self.path.with_suffix(".draft")
+        draft.write_text(json.dumps(known, indent=1), encoding="utf-8")
+        draft.replace(self.path)

@@ -1,0 +1,151 @@
+"""Going on after a loss, where the configuration says so: the checkpoint is moved behind it, and the ledger keeps the reason."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+from relay_pipelines.copy.transaction import transactional_id
+from relay_pipelines.errors import DataLossError, DestinationError, FencedError, RetriableError
+from relay_pipelines.model import Checkpoint, CopyOptions, LedgerEntry, OffsetRange, Skipped
+from relay_pipelines.plan.positions import Loss, Position, data_loss, loss, losses
+from relay_pipelines.prepare import topics
+from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.settings import Mirror
+from relay_pipelines.snapshot.cluster_snapshot import Survey
+from relay_pipelines.state import checkpoint as checkpoints
+from relay_pipelines.state import ledger
+from relay_pipelines.state.fencing import commit, take_over
+
+_BY_DRIVER = "driver"
+_LOG = logging.getLogger(__name__)
+
+
+def accept(taken: Survey, mirror: Mirror, clock: Clock) -> list[DataLossError]:
+    """Move the checkpoint of every topic-partition with a loss to where it can go on; return what was lost.
+
+    A topic-partition whose checkpoint has moved since the survey is left alone: somebody else has dealt with it.
+
+    Raises:
+        RelayError: the destination does not answer, or refuses.
+    """
+    lost = [one for one in taken.positions if isinstance(data_loss(one), DataLossError)]
+    options = mirror.copy_options
+    accepted: list[DataLossError] = []
+    topics.create_own(taken, mirror.destination.replication_factor, options, clock)
+    with ClusterClient(taken.destination, DestinationError, f"relay-{taken.mirror}", options.request_timeout_ms) as client:
+        for position in lost:
+            try:
+                error = _accept(client, taken, position, options, clock)
+            except FencedError:
+                continue  # another driver is at it
+            except RetriableError as failed:
+                if not accepted:
+                    raise
+                _LOG.warning("%s: %s; what is not accepted yet stays held back", taken.mirror, failed)
+                break
+            if error is not None:
+                accepted.append(error)
+    return accepted
+
+
+def _accept(client: ClusterClient, taken: Survey, position: Position, options: CopyOptions, clock: Clock) -> DataLossError | None:
+    """Move one checkpoint; None if it has moved by itself, or there is nothing to accept."""
+    at = position.topic_partition
+    producer = take_over(client, transactional_id(taken.mirror, at), options, clock)
+    known = taken.checkpoints.get(at)
+    key = checkpoints.key_of(taken.mirror, at)
+    home = checkpoints.home(checkpoints.TOPIC, key)
+    current = checkpoints.read_own(client, taken.mirror, at, (known, taken.checkpoint_ends.get(home, 0)), options, clock)
+    found, error = loss(position), data_loss(position)
+    if current != known or found is None or not isinstance(error, DataLossError):
+        return None
+    following = _moved(taken, position, found, clock.now_ms())
+    entry = _gap(position, found, following)
+    batches = [(home, checkpoints.to_batch(following)), (checkpoints.home(ledger.TOPIC, key), ledger.to_batch(entry))]
+    commit(client, producer, batches, options, clock)
+    return error
+
+
+def _moved(taken: Survey, position: Position, found: Loss, now_ms: int) -> Checkpoint:
+    at = position.topic_partition
+    recorded = taken.recorded.get(at)
+    before = taken.checkpoints.get(at) or (_as_recorded(recorded) if recorded else _at_start(taken, position))
+    there = taken.destination_topics.get(taken.destinations[at.topic])
+    rewound = position.recreated or found.resume < before.next_offset
+    return replace(
+        before,
+        next_offset=found.resume,
+        leader_epoch=-1,
+        leader_epoch_end=-1,
+        # nothing that was known of the source's topic need hold for what it is now
+        topic_ids={} if position.recreated else before.topic_ids,
+        cluster_ids={} if position.recreated else before.cluster_ids,
+        fingerprint=None if rewound else before.fingerprint,
+        destination_next_offset=-1 if position.copy_gone else before.destination_next_offset,
+        destination_topic_id=there.topic_id if there and position.copy_gone else before.destination_topic_id,
+        run_id=_BY_DRIVER,
+        committed_at_ms=now_ms,
+        reset_at_ms=now_ms,
+    )
+
+
+def _as_recorded(entry: LedgerEntry) -> Checkpoint:
+    """What the checkpoint said, as far as the ledger entry of the same commit tells."""
+    return Checkpoint(
+        mirror=entry.mirror,
+        source=entry.source.topic_partition,
+        next_offset=entry.source.end,
+        leader_epoch=-1,
+        node=entry.node,
+        topic_ids={},
+        cluster_ids={},
+        destination=entry.destination.topic_partition,
+        destination_next_offset=entry.destination.end,
+        fingerprint=None,
+        run_id=entry.run_id,
+        committed_at_ms=entry.committed_at_ms,
+    )
+
+
+def _at_start(taken: Survey, position: Position) -> Checkpoint:
+    """What a checkpoint would say of a topic-partition that has a start record, and of which nothing was copied yet."""
+    return Checkpoint(
+        mirror=taken.mirror,
+        source=position.topic_partition,
+        next_offset=position.begin,
+        leader_epoch=-1,
+        node=taken.node.name,
+        topic_ids={},
+        cluster_ids={},
+        destination=taken.destination_of(position.topic_partition),
+        destination_next_offset=-1,
+        fingerprint=None,
+        run_id=_BY_DRIVER,
+        committed_at_ms=0,
+    )
+
+
+def _gap(position: Position, found: Loss, following: Checkpoint) -> LedgerEntry:
+    copied = position.next_offset
+    # where the copies are gone as well, the entry parts the ledger: what stands before it counts for nothing any more
+    ahead = copied is not None and not position.recreated and not position.copy_gone and copied < found.resume
+    source = OffsetRange(position.topic_partition, copied if copied is not None and ahead else found.resume, found.resume)
+    place = max(0, following.destination_next_offset)
+    return LedgerEntry(
+        mirror=following.mirror,
+        source=source,
+        destination=OffsetRange(following.destination, place, place),
+        records=0,
+        size_bytes=0,
+        batches=0,
+        rewritten=0,
+        skipped={str(Skipped.LOST): len(source)} if ahead else {},
+        digest=f"{0:08x}",
+        node=following.node,
+        window="",
+        run_id=following.run_id,
+        committed_at_ms=following.committed_at_ms,
+        gap="; ".join(each.what for each in losses(position)),
+    )

@@ -1,0 +1,64 @@
+"""What is decided before a copy, once for all drivers: where new topics start, and which losses are accepted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+
+from relay_pipelines.errors import DataLossError, DestinationError, FencedError
+from relay_pipelines.plan.positions import OnDataLoss, data_loss
+from relay_pipelines.prepare import losses, topics
+from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.settings import Mirror
+from relay_pipelines.snapshot.cluster_snapshot import Survey
+from relay_pipelines.state import checkpoint as checkpoints
+from relay_pipelines.state.fencing import commit, take_over
+
+
+def survey_to_copy(take: Callable[[], Survey], mirror: Mirror, clock: Clock) -> Survey:
+    """Survey for those who copy: what is open is decided, and the survey is taken again.
+
+    New topics get their start records; with `on_data_loss: continue` losses are accepted.
+
+    Args:
+        take: takes the survey.
+
+    Raises:
+        RelayError: `take` raises it; or the destination does not answer, or refuses.
+    """
+    taken = take()
+    while taken.new_starts:
+        with suppress(FencedError):  # another driver decides at the same time: the next survey sees what it has decided
+            record_starts(taken, mirror, clock)
+        taken = take()
+    lost = any(isinstance(data_loss(one), DataLossError) for one in taken.positions)
+    if mirror.on_data_loss is OnDataLoss.FAIL or not lost:
+        return taken
+    accepted = losses.accept(taken, mirror, clock)
+    return replace(take(), accepted=tuple(accepted))
+
+
+def record_starts(taken: Survey, mirror: Mirror, clock: Clock) -> None:
+    """Write the start records of new topics, all in one transaction. Topics that have one by now keep it.
+
+    Raises:
+        FencedError: another driver records starts of this mirror at the same time.
+        RelayError: the destination does not answer, or refuses.
+    """
+    options = mirror.copy_options
+    topics.create_own(taken, mirror.destination.replication_factor, options, clock)
+    with ClusterClient(taken.destination, DestinationError, f"relay-{taken.mirror}", options.request_timeout_ms) as client:
+        # one id for all topics: only the last driver that takes it over can commit, and that one has read what others committed
+        producer = take_over(client, f"relay.{taken.mirror}.start", options, clock)
+        checkpoints.settle(client, checkpoints.homes(checkpoints.TOPIC), options, clock)
+        known = checkpoints.read_all(client, taken.mirror, clock)
+        begun = {at.topic for at in known.checkpoints}.union(known.starts)
+        new = [one for one in taken.new_starts if one.topic not in begun]
+        batches = [
+            (checkpoints.home(checkpoints.TOPIC, checkpoints.start_key(one.mirror, one.topic)), checkpoints.start_batch(one))
+            for one in new
+        ]
+        if batches:
+            commit(client, producer, batches, options, clock)

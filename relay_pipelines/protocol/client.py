@@ -1,0 +1,384 @@
+"""A cluster as a client sees it: who leads which topic-partition, which broker coordinates, and connections to them.
+
+Every call is tried once: whoever owns the work owns its retries.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from kafka.protocol.consumer import ListOffsetsRequest, OffsetForLeaderEpochRequest
+from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
+
+from relay_pipelines.errors import RelayError, RetriableError
+from relay_pipelines.model import Cluster, TopicPartition
+from relay_pipelines.protocol import error_codes
+from relay_pipelines.protocol.connection import Connection
+
+LATEST = -1
+EARLIEST = -2
+READ_UNCOMMITTED = 0
+READ_COMMITTED = 1
+GROUP = 0
+TRANSACTION = 1
+_UNKNOWN_TOPIC = 3
+
+
+@dataclass(frozen=True, slots=True)
+class TopicMetadata:
+    """A topic: its id (empty before Kafka 2.8), the leading broker per partition, -1 where there is none, and its epoch."""
+
+    name: str
+    topic_id: str
+    leaders: dict[int, int]
+    leader_epochs: dict[int, int] = field(default_factory=dict)
+    is_internal: bool = False
+    error_code: int = 0
+
+    @property
+    def topic_partitions(self) -> list[TopicPartition]:
+        """All of them, in order."""
+        return [TopicPartition(self.name, partition) for partition in sorted(self.leaders)]
+
+
+@dataclass(slots=True)
+class Metadata:
+    """What a cluster says of itself."""
+
+    cluster_id: str = ""
+    brokers: dict[int, tuple[str, int]] = field(default_factory=dict)
+    topics: dict[str, TopicMetadata] = field(default_factory=dict)
+
+
+class ClusterClient:
+    """A client of one cluster, for one thread; used on the driver and in tasks.
+
+    Args:
+        retriable: what failures that may pass become: `SourceError` or `DestinationError`.
+        client_id: under which the brokers see us in their logs and quotas.
+    """
+
+    def __init__(
+        self, cluster: Cluster, retriable: type[RetriableError], client_id: str = "relay", timeout_ms: int = 30_000
+    ) -> None:
+        self.cluster = cluster
+        self.retriable = retriable
+        self.timeout_ms = timeout_ms
+        self._client_id = client_id
+        self._metadata = Metadata()
+        self._control: dict[int, Connection] = {}
+        self._idle: dict[tuple[str, int], list[Connection]] = defaultdict(list)
+        self._leased: set[Connection] = set()
+        self._bootstrap: Connection | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def metadata(self, topics: Sequence[str] | None = None) -> Metadata:
+        """Ask for the given topics, or for all; a topic that does not exist comes with its error code."""
+        request = _metadata_request(topics)
+        connection = self._any_connection()
+        return self._take_metadata(connection.call(request, _newest(connection, request, 12)))
+
+    def topic_at_leader(self, topic_partition: TopicPartition) -> TopicMetadata:
+        """Ask the leader of `topic_partition` itself about its topic; any other broker may not have heard of a change yet.
+
+        Raises:
+            RetriableError: the leader is away, or no longer has the topic.
+        """
+        name = topic_partition.topic
+        answer = self.call(self.leader(topic_partition), _metadata_request([name]), 12)
+        found = self._take_metadata(answer).topics[name]
+        if found.error_code:
+            self.forget()
+            raise self.failure(found.error_code, f"Metadata of topic {name}", topic_partition=topic_partition)
+        return found
+
+    def _take_metadata(self, answer: Any) -> Metadata:
+        self._metadata.cluster_id = answer.cluster_id or ""
+        self._metadata.brokers = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
+        found = {
+            topic.name: TopicMetadata(
+                name=topic.name,
+                topic_id=str(topic.topic_id or ""),
+                leaders={one.partition_index: one.leader_id for one in topic.partitions},
+                # before version 7 brokers do not say
+                leader_epochs={one.partition_index: one.leader_epoch for one in topic.partitions if one.leader_epoch is not None},
+                is_internal=topic.is_internal,
+                error_code=topic.error_code,
+            )
+            for topic in answer.topics
+        }
+        self._metadata.topics.update(found)
+        return Metadata(self._metadata.cluster_id, self._metadata.brokers, found)
+
+    @property
+    def cluster_id(self) -> str:
+        """The cluster's id; empty before the first metadata."""
+        return self._metadata.cluster_id
+
+    def topic(self, name: str, wanted: TopicPartition | None = None) -> TopicMetadata:
+        """Return one topic's metadata, asked for only once until `forget`.
+
+        Args:
+            wanted: the topic-partition that an error is to name.
+
+        Raises:
+            RetriableError: it does not exist (yet), or has no leader.
+        """
+        known = self._metadata.topics.get(name)
+        if known is None or known.error_code:
+            known = self.metadata([name]).topics[name]
+        if known.error_code:
+            raise self.failure(known.error_code, f"Metadata of topic {name}", topic_partition=wanted)
+        return known
+
+    def has_topic(self, name: str) -> bool:
+        """Ask whether the cluster shows a topic."""
+        return self.metadata([name]).topics[name].error_code != _UNKNOWN_TOPIC
+
+    def leader(self, topic_partition: TopicPartition) -> int:
+        """Return the id of the broker that leads `topic_partition`."""
+        leader = self.topic(topic_partition.topic, topic_partition).leaders.get(topic_partition.partition)
+        if leader is None:
+            self.forget()
+            raise self.failure(_UNKNOWN_TOPIC, "Metadata", topic_partition=topic_partition)
+        if leader < 0:
+            self.forget()
+            raise self.retriable(
+                f"it has no leader on {self.cluster}", remedy="wait for its broker to return", topic_partition=topic_partition
+            )
+        return leader
+
+    def connection(self, broker_id: int) -> Connection:
+        """Return the connection to a broker for single calls."""
+        address = self._address(broker_id)
+        known = self._control.get(broker_id)
+        if known is None or not known.is_open or known.address != address:
+            known = self._control[broker_id] = self._connect(address)
+        return known
+
+    def acquire(self, broker_id: int) -> Connection:
+        """Return a connection to a broker on which the caller alone sends requests ahead, until it is released."""
+        address = self._address(broker_id)
+        idle = self._idle[address]
+        connection = idle.pop() if idle else self._connect(address)
+        self._leased.add(connection)
+        return connection
+
+    def release(self, connection: Connection) -> None:
+        """Take an acquired connection back. If it still owes an answer, it is closed: nobody else may receive that answer."""
+        self._leased.discard(connection)
+        if connection.is_open and not connection.unanswered:
+            self._idle[connection.address].append(connection)
+        else:
+            connection.close()
+
+    @contextmanager
+    def lease(self, broker_id: int) -> Iterator[Connection]:
+        """Acquire a connection, and release it however the block ends."""
+        connection = self.acquire(broker_id)
+        try:
+            yield connection
+        finally:
+            self.release(connection)
+
+    def call(self, broker_id: int, request: Any, version: int) -> Any:
+        """Send a control request to a broker, in the newest version up to `version` that it serves."""
+        connection = self.connection(broker_id)
+        return connection.call(request, _newest(connection, request, version))
+
+    def call_any(self, request: Any, version: int) -> Any:
+        """Send a control request to whichever broker answers."""
+        connection = self._any_connection()
+        return connection.call(request, _newest(connection, request, version))
+
+    def coordinator(self, key: str, kind: int = TRANSACTION) -> int:
+        """Return the id of the broker that coordinates the transactions of a transactional id, or a consumer group.
+
+        Args:
+            kind: what the key is: `TRANSACTION` or `GROUP`.
+        """
+        answer = self.call_any(FindCoordinatorRequest(key=key, key_type=kind), 2)
+        if answer.error_code != error_codes.NONE:
+            raise self.failure(answer.error_code, f"FindCoordinator of {key}")
+        self._metadata.brokers[answer.node_id] = (answer.host, answer.port)
+        return int(answer.node_id)
+
+    def list_offsets(
+        self, topic_partitions: Iterable[TopicPartition], timestamp: int, isolation: int
+    ) -> dict[TopicPartition, int]:
+        """Return an offset per topic-partition, one request per leader.
+
+        Args:
+            timestamp: `LATEST`, `EARLIEST`, or milliseconds: then the first record not older.
+            isolation: `READ_COMMITTED` makes `LATEST` the last stable offset, else it is the high watermark.
+
+        Raises:
+            RetriableError: OFFSET_NOT_AVAILABLE among others: a new leader does not know its high watermark yet (KIP-207),
+                which is why v5, the first with that error, is the least that may be used.
+        """
+        offsets: dict[TopicPartition, int] = {}
+        for broker_id, topics in self._by_leader(topic_partitions).items():
+            answer = self.call(broker_id, _list_offsets_request(topics, timestamp, isolation), 5)
+            for topic in answer.topics:
+                for one in topic.partitions:
+                    topic_partition = TopicPartition(topic.name, one.partition_index)
+                    if one.error_code != error_codes.NONE:
+                        self.forget()
+                        raise self.failure(one.error_code, "ListOffsets", topic_partition=topic_partition)
+                    offsets[topic_partition] = one.offset
+        return offsets
+
+    def first_offsets(self, from_ms: int, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Return the offset of the first committed record that is not older, by the time index; the end where none is as young.
+
+        Args:
+            from_ms: milliseconds since the epoch.
+            ends: the end offset of every topic-partition to ask for.
+        """
+        found = self.list_offsets(ends, from_ms, READ_COMMITTED)
+        return {at: offset if offset >= 0 else ends[at] for at, offset in found.items()}
+
+    def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Return where a leader epoch ends in each log, one request per leader (KIP-101, KIP-320).
+
+        Args:
+            epochs: the leader epoch to look up per topic-partition.
+
+        Returns:
+            The first offset of the next epoch, or the log's end if there is none; -1 if the log has no such epoch any more.
+        """
+        ends: dict[TopicPartition, int] = {}
+        for broker_id, topics in self._by_leader(epochs).items():
+            for topic in self.call(broker_id, _epochs_request(topics, epochs), 3).topics:
+                for one in topic.partitions:
+                    topic_partition = TopicPartition(topic.topic, one.partition)
+                    if one.error_code != error_codes.NONE:
+                        self.forget()
+                        raise self.failure(one.error_code, "OffsetForLeaderEpoch", topic_partition=topic_partition)
+                    ends[topic_partition] = one.end_offset
+        return ends
+
+    def failure(
+        self, code: int, doing: str, *, topic_partition: TopicPartition | None = None, offset: int | None = None
+    ) -> RelayError:
+        """Return the error for a broker's code, naming this cluster."""
+        return error_codes.failure(
+            code, doing, at=str(self.cluster), retriable=self.retriable, topic_partition=topic_partition, offset=offset
+        )
+
+    def forget(self) -> None:
+        """Forget who leads what: the next call asks again."""
+        self._metadata.topics.clear()
+
+    def close(self) -> None:
+        """Close every connection; the client may be used again and then connects anew."""
+        idle = [connection for some in self._idle.values() for connection in some]
+        for connection in (*self._control.values(), *idle, *self._leased):
+            connection.close()
+        self._control.clear()
+        self._idle.clear()
+        self._leased.clear()
+        if self._bootstrap is not None:
+            self._bootstrap.close()
+            self._bootstrap = None
+        self.forget()
+
+    def _by_leader(self, topic_partitions: Iterable[TopicPartition]) -> Mapping[int, Mapping[str, Sequence[int]]]:
+        """Broker id -> topic -> partitions."""
+        grouped: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+        for one in topic_partitions:
+            grouped[self.leader(one)][one.topic].append(one.partition)
+        return grouped
+
+    def _any_connection(self) -> Connection:
+        if self._bootstrap is None or not self._bootstrap.is_open:
+            self._bootstrap = self._connect_to_any()
+        return self._bootstrap
+
+    def _address(self, broker_id: int) -> tuple[str, int]:
+        if broker_id not in self._metadata.brokers:
+            self.metadata([])
+        address = self._metadata.brokers.get(broker_id)
+        if address is None:
+            raise self.retriable(f"{self.cluster} has no broker {broker_id} now", remedy="wait for it to return")
+        return address
+
+    def _connect_to_any(self) -> Connection:
+        addresses = [_parsed(server) for server in self.cluster.bootstrap_servers]
+        # brokers met before, in case the configured ones are down
+        addresses += [address for address in self._metadata.brokers.values() if address not in addresses]
+        errors: list[RetriableError] = []
+        for address in addresses:
+            try:
+                return self._connect(address)
+            except RetriableError as error:
+                errors.append(error)
+        raise errors[0]
+
+    def _connect(self, address: tuple[str, int]) -> Connection:
+        return Connection(self.cluster, address, self._client_id, self.retriable, self.timeout_ms / 1000)
+
+
+def _parsed(server: str) -> tuple[str, int]:
+    host, _, port = server.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def _metadata_request(topics: Sequence[str] | None) -> MetadataRequest:
+    return MetadataRequest(
+        topics=None if topics is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in topics],
+        allow_auto_topic_creation=False,
+        include_cluster_authorized_operations=False,
+        include_topic_authorized_operations=False,
+    )
+
+
+def _newest(connection: Connection, request: Any, version: int) -> int:
+    while version > 0 and not connection.supports(request.API_KEY, version):
+        version -= 1
+    return version
+
+
+def _list_offsets_request(topics: Mapping[str, Sequence[int]], timestamp: int, isolation: int) -> ListOffsetsRequest:
+    topic_type = ListOffsetsRequest.ListOffsetsTopic
+    return ListOffsetsRequest(
+        replica_id=-1,
+        isolation_level=isolation,
+        topics=[
+            topic_type(
+                name=name,
+                partitions=[
+                    topic_type.ListOffsetsPartition(partition_index=one, current_leader_epoch=-1, timestamp=timestamp)
+                    for one in partitions
+                ],
+            )
+            for name, partitions in topics.items()
+        ],
+    )
+
+
+def _epochs_request(topics: Mapping[str, Sequence[int]], epochs: Mapping[TopicPartition, int]) -> OffsetForLeaderEpochRequest:
+    topic_type = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
+    partition_type = topic_type.OffsetForLeaderPartition
+    return OffsetForLeaderEpochRequest(
+        replica_id=-1,
+        topics=[
+            topic_type(
+                topic=name,
+                partitions=[
+                    partition_type(partition=one, current_leader_epoch=-1, leader_epoch=epochs[TopicPartition(name, one)])
+                    for one in partitions
+                ],
+            )
+            for name, partitions in topics.items()
+        ],
+    )

@@ -1,0 +1,324 @@
+"""One connection to one broker: large reads into one buffer, batches written without being copied.
+
+Requests may be pipelined; Kafka answers them in order (protocol guide, "Network"). `send` returns the request's correlation id,
+and only that request's answer is ever returned for it.
+"""
+
+from __future__ import annotations
+
+import math
+import socket
+import struct
+import time
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+from kafka.protocol.metadata import ApiVersionsRequest
+
+from relay_pipelines.errors import RelayError, RetriableError, UnsupportedError
+from relay_pipelines.model import Cluster
+from relay_pipelines.protocol import error_codes, sasl, tls
+from relay_pipelines.protocol.fetch import encode_string
+from relay_pipelines.protocol.oauth import TokenProvider
+
+Buffer = bytes | bytearray | memoryview
+
+_REQUEST_HEAD = struct.Struct(">hhi")  # api key, version, correlation id
+_BUFFER_BYTES = 64 << 10
+# what speaks TLS or HTTP to us appears to announce more
+_LARGEST_RESPONSE_BYTES = 256 << 20
+# of a session's time, after which we authenticate again; the rest is for what is on its way by then
+_SESSION_SHARE = 0.8
+# brokers refuse a second time within a second
+_SESSION_LEAST_SECONDS = 1.0
+# the kernel hands back what has come at least this often, so that the caller can look at the clock while a slow answer arrives
+_TICK_SECONDS = 0.25
+
+
+class Connection:
+    """A connection to `address` of `cluster`, ready for requests once constructed.
+
+    Args:
+        retriable: what a lost connection becomes: a source's or the destination's error.
+        timeout_seconds: for connecting and for every single answer.
+
+    Raises:
+        RetriableError: the broker cannot be reached.
+        PermissionDeniedError: it refuses the certificate or the password.
+        UnsupportedError: it is older than Kafka 2.4, or not Kafka.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        address: tuple[str, int],
+        client_id: str,
+        retriable: type[RetriableError],
+        timeout_seconds: float,
+    ) -> None:
+        self.cluster = cluster
+        self.address = address
+        self._client_id = encode_string(client_id)
+        self._retriable = retriable
+        self._timeout_seconds = timeout_seconds
+        self._correlation_id = 0
+        self._awaited: deque[int] = deque()
+        self._early: deque[tuple[int, memoryview]] = deque()  # answers read before the caller asked for them
+        self._size = -1  # of the answer that is arriving; -1 until its first four bytes are here
+        self._filled = 0
+        self._idle_seconds = 0.0
+        self._tick_seconds = min(_TICK_SECONDS, timeout_seconds / 2)
+        self.is_open = True
+        self._authenticate_at = math.inf  # in monotonic seconds
+        self._buffer = memoryview(bytearray(_BUFFER_BYTES))
+        self._versions: dict[int, tuple[int, int]] = {}
+        try:
+            self._socket = self._connect()
+            self._versions = self._api_versions()
+            self._authenticate()
+        except OSError as error:
+            raise self._lost(error) from error
+        except RelayError:
+            self.close()
+            raise
+
+    def __str__(self) -> str:
+        host, port = self.address
+        return f"{self.cluster.name} broker {host}:{port}"
+
+    @property
+    def unanswered(self) -> int:
+        """How many requests wait for their answer."""
+        return len(self._early) + len(self._awaited)
+
+    def send(self, api_key: int, version: int, *body: Buffer) -> int:
+        """Write one request and return its correlation id; the parts of the body are not copied in this process."""
+        self._require(api_key, version)
+        self._keep_session()
+        self._correlation_id += 1
+        head = _REQUEST_HEAD.pack(api_key, version, self._correlation_id) + self._client_id
+        size = len(head) + sum(map(len, body))
+        self._write([struct.pack(">i", size) + head, *body], size + 4)
+        self._awaited.append(self._correlation_id)
+        return self._correlation_id
+
+    def receive(self, correlation_id: int) -> memoryview:
+        """Wait for the answer to a request and return it without its header. The view is valid until the next one is read.
+
+        Raises:
+            RetriableError: it does not arrive in time, the connection is lost, or another request must be answered first.
+        """
+        while (answer := self.poll(correlation_id)) is None:
+            pass
+        return answer
+
+    def poll(self, correlation_id: int) -> memoryview | None:
+        """Return the answer to a request as `receive` does, or None if it is not complete within a quarter of a second.
+
+        Raises:
+            RetriableError: nothing has arrived for the connection's timeout, the connection is lost, or another request must be
+                answered first.
+        """
+        if self._early:
+            expected, answer = self._early.popleft()
+            self._require_order(correlation_id, expected)
+            return answer
+        self._require_order(correlation_id, self._awaited[0] if self._awaited else None)
+        return self._read_answer()
+
+    def _require_order(self, wanted: int, expected: int | None) -> None:
+        """An answer that nobody waited for must never be taken for the answer to a later request."""
+        if wanted != expected:
+            self.close()
+            raise self._retriable(f"{self} must answer request {expected} before request {wanted}")
+
+    def _read_answer(self) -> memoryview | None:
+        """Read on; return the answer, without its header, once it is complete."""
+        try:
+            if self._size < 0:
+                if not self._fill(self._buffer[:4]):
+                    return None
+                self._start_answer(int.from_bytes(self._buffer[:4], "big"))
+            answer = self._buffer[: self._size]
+            if not self._fill(answer):
+                return None
+        except OSError as error:
+            raise self._lost(error) from error
+        self._size, self._filled = -1, 0
+        correlation_id = int.from_bytes(answer[:4], "big")
+        expected = self._awaited.popleft()
+        if correlation_id != expected:
+            self.close()
+            raise self._retriable(f"{self} answered request {correlation_id} where {expected} was due")
+        return answer[4:]
+
+    def _start_answer(self, size: int) -> None:
+        if size > _LARGEST_RESPONSE_BYTES:
+            self.close()
+            raise UnsupportedError(
+                f"{self} does not speak Kafka's protocol", remedy="check bootstrap_servers and security.protocol"
+            )
+        if size > len(self._buffer):
+            self._buffer = memoryview(bytearray(size))
+        self._size, self._filled = size, 0
+
+    def _read_whole_answer(self) -> memoryview:
+        while (answer := self._read_answer()) is None:
+            pass
+        return answer
+
+    def call(self, request: Any, version: int) -> Any:
+        """Send one of kafka-python's request messages and return its decoded answer; nothing else may be in flight."""
+        self._require(request.API_KEY, version)
+        self._keep_session()
+        self._correlation_id += 1
+        request.API_VERSION = version
+        request.with_header(correlation_id=self._correlation_id, client_id="relay")
+        encoded = request.encode(framed=True, header=True)
+        self._write([encoded], len(encoded))
+        self._awaited.append(self._correlation_id)
+        self._require_order(self._correlation_id, self._awaited[0])
+        body = self._read_whole_answer()
+        response_class = request.header.get_response_class()
+        # a flexible answer has tagged fields behind the correlation id, none so far; ApiVersions never has them (KIP-511)
+        flexible = response_class.flexible_version_q(version) and request.API_KEY != ApiVersionsRequest.API_KEY
+        return response_class.decode(bytes(body[1:] if flexible else body), version=version)
+
+    def close(self) -> None:
+        """Drop the connection and whatever is in flight."""
+        self.is_open = False
+        self._awaited.clear()
+        self._early.clear()
+        if hasattr(self, "_socket"):
+            self._socket.close()
+
+    def supports(self, api_key: int, version: int) -> bool:
+        """Whether the broker serves this version of a request."""
+        low, high = self._versions.get(api_key, (0, -1))
+        return low <= version <= high
+
+    def _authenticate(self) -> None:
+        """Say who we are; the broker may tell for how long it will know (KIP-368)."""
+        tokens = TokenProvider(self.cluster.security, str(self), self._retriable, self._timeout_seconds)
+        seconds = sasl.authenticate(self, self.cluster.security, tokens)
+        self._authenticate_at = time.monotonic() + max(_SESSION_LEAST_SECONDS, seconds * _SESSION_SHARE)
+
+    def _keep_session(self) -> None:
+        """Authenticate again if it is time to, once nothing is under way: what is still awaited is read first, and kept.
+
+        Late is not too late: a broker takes a handshake even after the session's end, though nothing else.
+        """
+        if time.monotonic() < self._authenticate_at:
+            return
+        self._authenticate_at = math.inf  # the handshake's own requests come by here, too
+        if self._size < 0 and not self._filled:
+            self._buffer = memoryview(bytearray(_BUFFER_BYTES))  # the caller may still be reading the last answer
+        while self._awaited:
+            self._early.append((self._awaited[0], memoryview(bytes(self._read_whole_answer()))))
+        try:
+            self._authenticate()
+        except RelayError:
+            self.close()
+            raise
+
+    def _require(self, api_key: int, version: int) -> None:
+        if self._versions and not self.supports(api_key, version):
+            raise UnsupportedError(
+                f"{self} does not serve request {api_key} in version {version}", remedy="Kafka 2.4 or newer is needed"
+            )
+
+    def _connect(self) -> socket.socket | tls.TlsSocket:
+        plain = self._connect_plain()
+        try:
+            connected = tls.wrap(plain, self.cluster.security, self.address[0], str(self))
+        except (OSError, RelayError):
+            plain.close()
+            raise
+        # the kernel keeps the time from here on: Python's own timeout would cost a poll() before every read and write
+        plain.settimeout(None)
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(self._tick_seconds))
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(self._timeout_seconds))
+        return connected
+
+    def _connect_plain(self) -> socket.socket:
+        """As `socket.create_connection`; but a buffer that is to hold a long line's data must be as large before it connects."""
+        failed: OSError | None = None
+        for family, kind, protocol, _, address in socket.getaddrinfo(*self.address, type=socket.SOCK_STREAM):
+            plain = socket.socket(family, kind, protocol)
+            try:
+                plain.settimeout(self._timeout_seconds)
+                plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self.cluster.receive_buffer_bytes)
+                plain.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.cluster.send_buffer_bytes)
+                plain.connect(address)
+            except OSError as error:
+                plain.close()
+                failed = failed or error
+            else:
+                return plain
+        raise failed or OSError(f"{self.address[0]} has no address")
+
+    def _api_versions(self) -> dict[int, tuple[int, int]]:
+        answer = self.call(ApiVersionsRequest(), 0)
+        if answer.error_code != error_codes.NONE:
+            raise error_codes.failure(answer.error_code, "ApiVersions", at=str(self), retriable=self._retriable)
+        return {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
+
+    def _write(self, parts: list[Buffer], size: int) -> None:
+        try:
+            sent = self._socket.sendmsg(parts)
+            while sent < size:
+                sent += self._socket.sendmsg(_behind(parts, sent))
+        except OSError as error:
+            raise self._lost(error) from error
+
+    def _fill(self, view: memoryview) -> bool:
+        """Receive until the view is full; False if it is not after a tick, with what has come kept for the next call."""
+        while self._filled < len(view):
+            rest = view[self._filled :] if self._filled else view
+            try:
+                count = self._socket.recv_into(rest, 0, socket.MSG_WAITALL)
+            except BlockingIOError:  # how the kernel reports that SO_RCVTIMEO has passed
+                self._idle_seconds += self._tick_seconds
+                if self._idle_seconds >= self._timeout_seconds:
+                    raise
+                return False
+            if not count:
+                raise ConnectionResetError("the broker closed the connection")
+            self._idle_seconds = 0.0
+            self._filled += count
+            if self._filled < len(view):
+                return False
+        return True
+
+    def _lost(self, error: OSError) -> RelayError:
+        self.close()
+        refusal = tls.refusal(error, self.cluster.security, str(self))
+        if refusal is not None:
+            return refusal
+        # EAGAIN is how the kernel reports that SO_RCVTIMEO or SO_SNDTIMEO has passed
+        timed_out = isinstance(error, BlockingIOError | TimeoutError)
+        why = (
+            f"no answer within {self._timeout_seconds:g} s" if timed_out else error.strerror or str(error) or type(error).__name__
+        )
+        return self._retriable(
+            f"{self} cannot be reached: {why}",
+            remedy="check that it runs, its address, and that security.protocol fits its listener",
+        )
+
+
+def _timeval(seconds: float) -> bytes:
+    whole, fraction = divmod(seconds, 1)
+    return struct.pack("ll", int(whole), int(fraction * 1_000_000))
+
+
+def _behind(parts: Iterable[Buffer], sent: int) -> list[Buffer]:
+    """What is left of the parts when the first so many bytes are sent."""
+    rest: list[Buffer] = []
+    for part in parts:
+        if sent < len(part):
+            rest.append(memoryview(part)[sent:])
+        sent = max(0, sent - len(part))
+    return rest

@@ -1,0 +1,337 @@
+"""A transactional producer at the destination that sends ready-made batches (KIP-98).
+
+Runs in a task. The transaction protocol is that of Kafka 2.4 to 4.x with one producer id and epoch over all transactions.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from kafka.protocol.admin import DescribeTransactionsRequest
+from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest, InitProducerIdRequest
+
+from relay_pipelines.errors import AbortableError, DestinationError, FencedError, RelayError
+from relay_pipelines.model import CopyOptions, TopicPartition
+from relay_pipelines.protocol import error_codes, produce
+from relay_pipelines.protocol.batch import Batch, ProducerState, rehome
+from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.protocol.connection import Connection
+from relay_pipelines.protocol.fetch import encode_string
+from relay_pipelines.protocol.records import body_of
+
+_SEQUENCES = 1 << 31  # base sequences are int32 and wrap to 0
+_POLL_SECONDS = 0.002
+_NOTHING_OPEN = frozenset({48})  # INVALID_TXN_STATE
+
+
+@dataclass(slots=True)
+class _Target:
+    """What stays the same from one batch of a topic-partition to the next, until the producer starts again."""
+
+    topic_partition: TopicPartition
+    connection: Connection
+    topic_bytes: bytes
+    prefix: bytes
+    sequence: int = 0
+    landed: tuple[int, int] | None = None
+
+
+class _InFlight(NamedTuple):
+    """A batch whose answer is due."""
+
+    target: _Target
+    request: int
+    records: int
+
+
+class TransactionalProducer:
+    """Produces to the destination under one transactional id.
+
+    Call order: `start`, then any number of `add` .. `send` .. `drain` .. `commit`, then `release`. After an error only `release`,
+    `start` or `abort`.
+    """
+
+    def __init__(self, client: ClusterClient, transactional_id: str, options: CopyOptions, clock: Clock) -> None:
+        self._client = client
+        self._id = transactional_id
+        self._options = options
+        self._clock = clock
+        self._coordinator = -1
+        self._state = ProducerState(-1, -1)
+        self._owned = False  # whether the last InitProducerId was answered
+        self._targets: dict[TopicPartition, _Target] = {}
+        self._connections: dict[int, Connection] = {}
+        self._added: set[TopicPartition] = set()
+        self._opened_at = 0.0
+        self._may_have_ended = False  # whether an EndTxn was sent of which we do not know what became
+        self._in_flight: deque[_InFlight] = deque()
+        self._most_in_flight = 1
+        self._throttled_until = 0.0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a transaction is open, as far as this producer knows."""
+        return bool(self._added)
+
+    @property
+    def is_throttled(self) -> bool:
+        """Whether the destination has ever asked to be spared; `throttled_seconds` says for how long it still does."""
+        return self._throttled_until > 0
+
+    @property
+    def throttled_seconds(self) -> float:
+        """For how long the destination wants nothing from us, by its quota (KIP-219); 0 for not at all."""
+        return max(0.0, self._throttled_until - self._clock.monotonic())
+
+    def start(self) -> None:
+        """Take the transactional id over: fences every other holder and completes or aborts what it left open.
+
+        Called again, it makes sure that the id is still ours, then goes on under a new epoch, aborting what is open.
+
+        Raises:
+            FencedError: another holder took the id over since the first call.
+        """
+        self.release()
+        self._coordinator = self._client.coordinator(self._id)
+        if self._owned:
+            self._verify_ownership()
+        self._added.clear()
+        self._may_have_ended = False
+        self._owned = False
+
+        def ask() -> int:
+            request = InitProducerIdRequest(
+                transactional_id=self._id,
+                transaction_timeout_ms=self._options.transaction_timeout_ms,
+                # not as the holder of the old epoch (KIP-360): with a transaction open, older brokers then fence us ourselves
+                producer_id=-1,
+                producer_epoch=-1,
+            )
+            answer = self._client.call(self._coordinator, request, 4)
+            if answer.error_code == error_codes.NONE:
+                self._state = ProducerState(answer.producer_id, answer.producer_epoch)
+            return int(answer.error_code)
+
+        self._until_settled("InitProducerId", ask)
+        self._owned = True
+
+    def has_added(self, topic_partition: TopicPartition) -> bool:
+        """Whether a topic-partition is part of the open transaction."""
+        return topic_partition in self._added
+
+    def add(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        """Make topic-partitions part of the open transaction, opening it if need be."""
+        new = [each for each in topic_partitions if each not in self._added]
+        if not new:
+            return
+        if not self._added:
+            self._opened_at = self._clock.monotonic()
+        self._add(new)
+        self._added.update(new)
+
+    def send(self, topic_partition: TopicPartition, batch: Batch) -> None:
+        """Send a batch without waiting for its answer; waits only while as many are in flight as may be."""
+        target = self._targets.get(topic_partition) or self._target(topic_partition)
+        while len(self._in_flight) >= self._most_in_flight:
+            self._take_answer()
+        body = body_of(batch)
+        header = rehome(batch.header, body, self._state, target.sequence)
+        size = len(header) + len(body)
+        head = produce.head(target.prefix, topic_partition, size)
+        request = target.connection.send(produce.API_KEY, produce.VERSION, head, header, body)
+        records = batch.header.records
+        target.sequence = (target.sequence + records) % _SEQUENCES
+        self._in_flight.append(_InFlight(target, request, records))
+
+    def drain(self) -> None:
+        """Wait until the destination has acknowledged everything sent."""
+        while self._in_flight:
+            self._take_answer()
+
+    def commit(self) -> None:
+        """End the transaction; from the answer on its records, checkpoint and ledger entry are all there, or will be."""
+        self._end(committed=True)
+        self._may_have_ended = False
+        self._added.clear()
+        for target in self._targets.values():
+            target.landed = None
+
+    def landed(self, topic_partition: TopicPartition) -> tuple[int, int] | None:
+        """Destination offsets of the open transaction's acknowledged records: the first, and the one after the last."""
+        target = self._targets.get(topic_partition)
+        return None if target is None else target.landed
+
+    def release(self) -> None:
+        """Give the connections back; those that owe answers are closed, so that no later request can receive one of them."""
+        for connection in self._connections.values():
+            self._client.release(connection)
+        self._connections.clear()
+        self._targets.clear()
+        self._in_flight.clear()
+        self._most_in_flight = 1
+
+    def abort(self) -> None:
+        """Abort what is open, so that readers need not wait for its timeout.
+
+        Under a new epoch, not by EndTxn: a batch that is still on its way would otherwise arrive behind the abort marker and
+        stay open for ever (KIP-890).
+        """
+        if self._added:
+            self.start()
+        self.release()
+
+    def _verify_ownership(self) -> None:
+        """Be fenced here if another holder took over: InitProducerId would abort that one's transaction before it refuses us."""
+        if self._added:
+            self._add(self._added, expected=_NOTHING_OPEN)  # they are in it already: this changes nothing
+        else:
+            self._end(committed=False, expected=_NOTHING_OPEN)
+
+    def _add(self, topic_partitions: Iterable[TopicPartition], expected: frozenset[int] = frozenset()) -> None:
+        topics: dict[str, list[int]] = {}
+        for one in topic_partitions:
+            topics.setdefault(one.topic, []).append(one.partition)
+        refused: dict[TopicPartition, int] = {}
+
+        def ask() -> int:
+            request = AddPartitionsToTxnRequest(
+                v3_and_below_transactional_id=self._id,
+                v3_and_below_producer_id=self._state.producer_id,
+                v3_and_below_producer_epoch=self._state.producer_epoch,
+                v3_and_below_topics=[
+                    AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=name, partitions=partitions)
+                    for name, partitions in topics.items()
+                ],
+            )
+            answer = self._client.call(self._coordinator, request, 2)
+            # with one failing topic-partition the others come back as OPERATION_NOT_ATTEMPTED
+            refused.clear()
+            refused.update(
+                (TopicPartition(topic.name, one.partition_index), one.partition_error_code)
+                for topic in answer.results_by_topic_v3_and_below
+                for one in topic.results_by_partition
+                if one.partition_error_code not in {error_codes.NONE, error_codes.OPERATION_NOT_ATTEMPTED}
+            )
+            return next(iter(refused.values()), error_codes.NONE)
+
+        try:
+            self._until_settled("AddPartitionsToTxn", ask, expected)
+        except RelayError as error:
+            error.topic_partition = next(iter(refused), None)
+            raise
+
+    def _end(self, *, committed: bool, expected: frozenset[int] = frozenset()) -> None:
+        def ask() -> int:
+            request = EndTxnRequest(
+                transactional_id=self._id,
+                producer_id=self._state.producer_id,
+                producer_epoch=self._state.producer_epoch,
+                committed=committed,
+            )
+            may_have_ended, self._may_have_ended = self._may_have_ended, True
+            code = int(self._client.call(self._coordinator, request, 1).error_code)
+            # a coordinator that is moving may have written it down all the same
+            self._may_have_ended = may_have_ended or code in error_codes.COORDINATOR_MOVING
+            return code
+
+        self._until_settled("EndTxn", ask, expected)
+
+    def _until_settled(self, doing: str, ask: Callable[[], int], expected: frozenset[int] = frozenset()) -> None:
+        """Ask again while the previous transaction is still being completed, bounded by the transaction timeout."""
+        deadline = self._clock.monotonic() + self._options.transaction_timeout_ms / 1000
+        wait = _POLL_SECONDS
+        while (code := ask()) in error_codes.TRANSACTION_SETTLING:
+            if self._clock.monotonic() > deadline:
+                raise DestinationError(
+                    f"{self._client.cluster} answered {doing} of {self._id} with {error_codes.name_of(code)}"
+                    f" for {self._options.transaction_timeout_ms / 1000:g} s",
+                    remedy="check the health of the destination's __transaction_state topic",
+                )
+            self._clock.sleep(wait)
+            wait = min(wait * 2, 0.2)
+            if code in error_codes.COORDINATOR_MOVING:
+                self._coordinator = self._client.coordinator(self._id)
+        if code != error_codes.NONE and code not in expected:
+            raise self._explained(self._client.failure(code, f"{doing} of {self._id}"))
+
+    def _take_answer(self) -> None:
+        sent = self._in_flight.popleft()
+        target = sent.target
+        try:
+            answer = produce.decode(target.connection.receive(sent.request), target.topic_bytes, target.topic_partition.partition)
+        except ValueError as error:
+            target.connection.close()
+            raise DestinationError(f"{target.connection} answered for {error}", topic_partition=target.topic_partition) from None
+        if answer.error_code != error_codes.NONE:
+            self._client.forget()
+            refused = error_codes.failure(
+                answer.error_code,
+                "Produce",
+                at=str(self._client.cluster),
+                retriable=self._client.retriable,
+                topic_partition=target.topic_partition,
+                detail=answer.message,
+            )
+            raise self._explained(refused)
+        self._note_landed(target, answer.base_offset, sent.records)
+        if answer.throttle_ms:
+            # what is in flight waits at the broker with the transaction open, so one at a time from here on
+            self._most_in_flight = 1
+            self._throttled_until = self._clock.monotonic() + answer.throttle_ms / 1000
+        else:
+            self._most_in_flight = min(self._most_in_flight * 2, produce.MAX_IN_FLIGHT)
+
+    def _note_landed(self, target: _Target, base_offset: int, records: int) -> None:
+        first, end = target.landed or (base_offset, -1)
+        if base_offset < end:
+            raise DestinationError(
+                f"{self._client.cluster} acknowledged a batch at offset {base_offset}, and an earlier one up to {end}",
+                topic_partition=target.topic_partition,
+            )
+        target.landed = (first, base_offset + records)
+
+    def _explained(self, error: RelayError) -> RelayError:
+        """Tell our own time-out from a takeover: the coordinator fences a producer whose transaction was open for too long."""
+        if not isinstance(error, FencedError) or not self._has_timed_out():
+            return error
+        self._owned = False
+        self._added.clear()
+        return AbortableError(
+            f"{self._client.cluster} aborted the transaction of {self._id}, which was open for longer than"
+            f" {self._options.transaction_timeout_ms / 1000:g} s",
+            topic_partition=error.topic_partition,
+        )
+
+    def _has_timed_out(self) -> bool:
+        """Whether the id is as the coordinator leaves it after a time-out: ours, one epoch on, and not initialised since.
+
+        A takeover raises the epoch twice if a transaction was open; whether ours still was is not known after an EndTxn that
+        may have succeeded. Brokers before Kafka 3.0 cannot be asked (KIP-664).
+        """
+        open_seconds = self._clock.monotonic() - self._opened_at
+        if not self._added or self._may_have_ended or open_seconds < self._options.transaction_timeout_ms / 1000:
+            return False
+        with suppress(RelayError):
+            answer = self._client.call(self._coordinator, DescribeTransactionsRequest(transactional_ids=[self._id]), 0)
+            (found,) = answer.transaction_states
+            return (found.error_code, found.producer_id, found.producer_epoch) == (
+                error_codes.NONE,
+                self._state.producer_id,
+                self._state.producer_epoch + 1,
+            )
+        return False
+
+    def _target(self, topic_partition: TopicPartition) -> _Target:
+        leader = self._client.leader(topic_partition)
+        if leader not in self._connections:
+            self._connections[leader] = self._client.acquire(leader)
+        prefix = produce.prefix(self._id, topic_partition.topic, self._client.timeout_ms)
+        target = self._targets[topic_partition] = _Target(
+            topic_partition, self._connections[leader], encode_string(topic_partition.topic), prefix
+        )
+        return target

@@ -1,0 +1,235 @@
+"""The committed records of an offset range, as contiguous spans, fetched ahead.
+
+Used in a task for the source's records, and on both sides for checkpoints and ledger entries at the destination.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from typing import NamedTuple
+
+from relay_pipelines.errors import DataLossError, LogTruncatedError, PermissionDeniedError, RelayError, RetentionPassedError
+from relay_pipelines.model import OffsetRange, Skipped, TopicPartition
+from relay_pipelines.protocol import error_codes, fetch
+from relay_pipelines.protocol.admin import topic_configs
+from relay_pipelines.protocol.batch import Run, split
+from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
+from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.protocol.connection import Connection
+
+_OFFSET_OUT_OF_RANGE = 1
+_MAX_WAIT_MS = 500
+_EMPTY_ANSWERS = 3
+_TICK_MS = 250
+
+
+class FetchedSpan(NamedTuple):
+    """The offsets `[start, end)`, all of one kind: in `run`, or `skipped` for a reason.
+
+    The run may hold more than the span where the range cuts it. Its bytes are valid until the next list of spans.
+    `leader_epoch` is that of the batch that holds the span's last offset; -1 where the log holds no batch.
+    """
+
+    start: int
+    end: int
+    run: Run | None
+    skipped: Skipped | None
+    leader_epoch: int = -1
+
+
+def read(
+    client: ClusterClient, wanted: OffsetRange, max_bytes: int, clock: Clock, run_below_bytes: int = 0
+) -> Generator[list[FetchedSpan], None, None]:
+    """Yield what one fetch after the other brings; the spans together cover `wanted` without a gap.
+
+    While one list is being used, the next fetch is under way. While an answer is still arriving, an empty list comes every
+    quarter of a second, so that the caller can look at the clock. `wanted.end` must not be past the last stable offset.
+
+    Args:
+        run_below_bytes: smaller batches may come as runs.
+
+    Raises:
+        DataLossError: the broker does not have the offset: retention took it, or the log was truncated or recreated.
+        RetriableError: the broker is away, no longer leads, or does not have all of the range.
+        UnsupportedError: a batch in the message format from before Kafka 0.11.
+    """
+    topic_partition, position = wanted.topic_partition, wanted.start
+    if position >= wanted.end:
+        return
+    leader = client.leader(topic_partition)
+    leader_epoch = client.topic(topic_partition.topic).leader_epochs.get(topic_partition.partition, -1)
+    end_of_log = _EndOfLog(client, wanted)
+
+    def ask(offset: int) -> int:
+        body = fetch.encode(topic_partition, offset, leader_epoch=leader_epoch, max_bytes=max_bytes, max_wait_ms=_MAX_WAIT_MS)
+        return connection.send(fetch.API_KEY, fetch.VERSION, body)
+
+    with client.lease(leader) as connection:
+        request = ask(position)
+        while position < wanted.end:
+            response = _poll(client, connection, request, wanted, position)
+            if response is None:
+                yield []
+                continue
+            for milliseconds in _ticks(response.throttle_ms):  # KIP-219: the client holds back, too
+                clock.sleep(milliseconds / 1000)
+                yield []
+            runs = _runs(response, topic_partition, run_below_bytes)
+            following = runs[-1].last.last_offset + 1 if runs else end_of_log.following(response, position)
+            if runs and following <= position:
+                connection.close()
+                raise client.retriable(
+                    f"{client.cluster.name} answered with offsets below {following}",
+                    topic_partition=topic_partition,
+                    offset=position,
+                )
+            if following < wanted.end:
+                request = ask(following)
+            spans = list(_spans(runs, response.aborted, position, wanted.end))
+            if not runs and following > position:
+                spans = [FetchedSpan(position, following, None, Skipped.COMPACTION_GAP)]
+            position = following
+            if spans:
+                end_of_log.saw(spans)
+                yield spans
+
+
+def _ticks(milliseconds: int) -> Iterator[int]:
+    while milliseconds > 0:
+        yield min(milliseconds, _TICK_MS)
+        milliseconds -= _TICK_MS
+
+
+class _EndOfLog:
+    """Judges answers without a batch: the cleaner may have taken the end of the range, or the records are late.
+
+    A broker that reads from remote storage answers with nothing while it fetches the segment (KIP-405), so an empty answer alone
+    proves nothing: only where a cleaner is or was at work is the end of a range taken for a gap.
+    """
+
+    def __init__(self, client: ClusterClient, wanted: OffsetRange) -> None:
+        self._client = client
+        self._wanted = wanted
+        self._empty = 0
+        self._answers = 0
+        self._compacted: bool | None = None
+
+    def saw(self, spans: list[FetchedSpan]) -> None:
+        """Note what the log held: a gap between batches is the cleaner's work."""
+        self._empty = self._answers = 0
+        if any(span.skipped is Skipped.COMPACTION_GAP for span in spans):
+            self._compacted = True
+
+    def following(self, response: fetch.FetchResponse, position: int) -> int:
+        """Return where to go on: at the same place, or after the range if there is nothing more in it.
+
+        Raises:
+            RetriableError: the records of the range do not come.
+        """
+        short = response.last_stable_offset < self._wanted.end
+        if response.throttle_ms:
+            return position
+        if not short and not response.records:
+            self._empty += 1
+            if self._empty >= _EMPTY_ANSWERS and self._is_compacted():
+                return self._wanted.end
+        self._answers += 1
+        if response.records or self._answers * _MAX_WAIT_MS > self._client.timeout_ms:
+            raise self._unfinished(response, position)
+        return position
+
+    def _is_compacted(self) -> bool:
+        if self._compacted is None:
+            topic = self._wanted.topic_partition.topic
+            try:
+                policy = topic_configs(self._client, [topic], ["cleanup.policy"])[topic].get("cleanup.policy")
+            except PermissionDeniedError:
+                policy = None  # then nothing proves that the records are gone
+            self._compacted = policy is not None and "compact" in policy.value
+        return self._compacted
+
+    def _unfinished(self, response: fetch.FetchResponse, position: int) -> RelayError:
+        if response.records:
+            has = "only part of a record batch"
+        elif response.last_stable_offset < self._wanted.end:
+            has = f"only the log up to offset {response.last_stable_offset}"
+        else:
+            has = "no records, although its log is longer and not compacted,"
+        return self._client.retriable(
+            f"{self._client.cluster.name} gives {has} where the range ends at {self._wanted.end}",
+            remedy="look for a transaction that is still open, slow remote storage, or a topic that was truncated or recreated",
+            topic_partition=self._wanted.topic_partition,
+            offset=position,
+        )
+
+
+def _runs(response: fetch.FetchResponse, topic_partition: TopicPartition, run_below_bytes: int) -> list[Run]:
+    try:
+        # which batches belong to an aborted transaction can only be told batch by batch
+        return list(split(response.records, 0 if response.aborted else run_below_bytes))
+    except RelayError as error:
+        error.topic_partition = topic_partition
+        raise
+
+
+def _poll(
+    client: ClusterClient, connection: Connection, request: int, wanted: OffsetRange, position: int
+) -> fetch.FetchResponse | None:
+    body = connection.poll(request)
+    if body is None:
+        return None
+    try:
+        response = fetch.decode(body, wanted.topic_partition)
+    except ValueError as error:
+        connection.close()
+        raise client.retriable(f"{connection} answered for {error}", topic_partition=wanted.topic_partition) from None
+    if response.error_code == _OFFSET_OUT_OF_RANGE:
+        raise _out_of_range(client, wanted, position)
+    if response.error_code != error_codes.NONE:
+        client.forget()
+        raise client.failure(response.error_code, "Fetch", topic_partition=wanted.topic_partition, offset=position)
+    return response
+
+
+def _out_of_range(client: ClusterClient, wanted: OffsetRange, position: int) -> DataLossError:
+    topic_partition = wanted.topic_partition
+    low = client.list_offsets([topic_partition], EARLIEST, READ_COMMITTED)[topic_partition]
+    end = client.list_offsets([topic_partition], LATEST, READ_COMMITTED)[topic_partition]
+    error: type[DataLossError] = RetentionPassedError if position < low else LogTruncatedError
+    if position < low:
+        why, remedy = f"retention has taken the records before offset {low}", "lengthen the retention of the source topic"
+    else:
+        why, remedy = f"the log ends at {end}", "the topic was truncated or recreated: find out which before copying on"
+    return error(
+        f"{client.cluster.name} no longer has the record to copy next: {why}",
+        remedy=remedy,
+        topic_partition=topic_partition,
+        offset=position,
+    )
+
+
+def _spans(runs: list[Run], aborted: tuple[tuple[int, int], ...], position: int, end: int) -> Iterator[FetchedSpan]:
+    """Cut the runs into spans; `aborted` holds producer id and first offset of every aborted transaction among them."""
+    upcoming = sorted(aborted, key=lambda one: one[1], reverse=True)
+    open_aborted: set[int] = set()
+    for run in runs:
+        header = run.first
+        following = run.last.last_offset + 1
+        while upcoming and upcoming[-1][1] < following:
+            open_aborted.add(upcoming.pop()[0])
+        if header.base_offset > position and position < end:
+            gap_end = min(header.base_offset, end)
+            yield FetchedSpan(position, gap_end, None, Skipped.COMPACTION_GAP)
+            position = gap_end
+        if position >= end:
+            return
+        if following <= position:
+            continue
+        start, position = position, min(following, end)
+        if header.is_control:
+            open_aborted.discard(header.producer_id)  # its marker ends the transaction
+            yield FetchedSpan(start, position, None, Skipped.CONTROL, run.last.leader_epoch)
+        elif header.is_transactional and header.producer_id in open_aborted:
+            yield FetchedSpan(start, position, None, Skipped.ABORTED, run.last.leader_epoch)
+        else:
+            yield FetchedSpan(start, position, run, None, run.last.leader_epoch)

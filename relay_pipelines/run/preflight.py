@@ -1,0 +1,167 @@
+"""What can be known before a run: every node and the destination probed, one finding per fact. Nothing is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from relay_pipelines.copy import user_class
+from relay_pipelines.errors import ConfigError, DestinationError, RelayError, RetriableError, SourceError
+from relay_pipelines.model import Cluster
+from relay_pipelines.plan.topic_selection import literal_names, matches_nothing, select
+from relay_pipelines.prepare import permissions, topic_configs, topics
+from relay_pipelines.protocol import admin
+from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.run import run_plan
+from relay_pipelines.settings import Mirror
+from relay_pipelines.settings.validation_errors import nearest
+from relay_pipelines.snapshot import cluster_snapshot
+from relay_pipelines.snapshot.cluster_snapshot import NEEDED_CONFIGS, Survey
+
+_MANY = 3
+
+
+class Level(StrEnum):
+    """How bad a finding is."""
+
+    OK = "ok"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One fact.
+
+    Args:
+        where: the mirror, and the cluster or topic concerned.
+        what: the fact, without a full stop.
+        remedy: what to do about it; empty if nothing.
+        exit_code: what the check ends with, if nothing graver is found.
+    """
+
+    level: Level
+    where: str
+    what: str
+    remedy: str = ""
+    exit_code: int = 0
+
+    def __str__(self) -> str:
+        line = f"{self.where}: {self.what}"
+        return f"{line}; {self.remedy}" if self.remedy else line
+
+
+def check(name: str, mirror: Mirror, clock: Clock) -> Iterator[Finding]:
+    """Yield what is found, cluster by cluster, then topic by topic; the topics only if all clusters answer."""
+    for settings in mirror.record_settings:
+        specs = [(user_class.FILTER, one.spec) for one in settings.filters]
+        specs += [(user_class.TRANSFORM, settings.transform.spec)] if settings.transform else []
+        for purpose, spec in specs:
+            try:
+                user_class.construct(spec, purpose)
+            except ConfigError as error:
+                yield _error(name, error)
+    timeout_ms = mirror.copy_options.request_timeout_ms
+    answered = True
+    clusters: list[tuple[Cluster, type[RetriableError]]] = [(node, SourceError) for node in mirror.nodes]
+    clusters.append((mirror.destination_cluster, DestinationError))
+    for cluster, kind in clusters:
+        with ClusterClient(cluster, kind, f"relay-{name}", timeout_ms) as client:
+            for finding in _probe(name, mirror, client, at_source=kind is SourceError):
+                answered = answered and finding.level is not Level.ERROR
+                yield finding
+    if answered:
+        try:
+            yield from _topics(name, mirror, cluster_snapshot.take(name, mirror, clock, patient=False), clock)
+        except RelayError as error:
+            yield _error(name, error)
+
+
+def check_sql(name: str, mirror: Mirror, session: Callable[[], Any]) -> Iterator[Finding]:
+    """Yield what Spark has against the SQL of a mirror.
+
+    Args:
+        session: gives the Spark session; called only if there is SQL.
+    """
+    for settings in mirror.record_settings:
+        if settings.where or settings.select:
+            from relay_pipelines.spark import sql_rows
+
+            try:
+                sql_rows.check(session(), (settings.where or "", tuple(settings.select.items())))
+            except RelayError as error:
+                yield _error(name, error)
+
+
+def _probe(name: str, mirror: Mirror, client: ClusterClient, *, at_source: bool) -> Iterator[Finding]:
+    where = f"{name}: {'node' if at_source else 'to'} {client.cluster}"
+    try:
+        metadata = client.metadata()
+        for broker in metadata.brokers:
+            client.connection(broker)
+    except RelayError as error:
+        yield _error(where, error)
+        return
+    count = len(metadata.brokers)
+    yield Finding(Level.OK, where, f"answers with {count} broker{'s' if count != 1 else ''}, Kafka 2.4 or newer")
+    visible = sorted(topic for topic, one in metadata.topics.items() if not one.is_internal and not one.error_code)
+    chosen = (
+        [one.topic for one in select(visible, mirror.topics.allow, mirror.topics.deny) if one.included] if at_source else visible
+    )
+    try:
+        admin.topic_configs(client, chosen[:1], NEEDED_CONFIGS)
+    except RelayError as error:
+        yield _error(where, error)
+
+
+def _topics(name: str, mirror: Mirror, taken: Survey, clock: Clock) -> Iterator[Finding]:
+    yield from _patterns(name, mirror, taken)
+    included = list(taken.destinations)
+    if included:
+        shown = ", ".join(included[:_MANY]) + (f" and {len(included) - _MANY} more" if len(included) > _MANY else "")
+        yield Finding(Level.OK, name, f"{len(included)} topic{'s' if len(included) != 1 else ''} selected: {shown}")
+    for conflict in topics.conflicts(taken):
+        yield Finding(Level.WARNING, name, conflict)
+    for one in topic_configs.differences(taken):
+        yield Finding(Level.WARNING, name, str(one), one.remedy(sync=mirror.topics.sync_configs))
+    for gone in topics.deleted(taken):
+        yield Finding(Level.WARNING, name, gone, "delete the copy when nobody needs it, and add the topic to topics.deny")
+    for topic in topics.too_few_partitions(taken):
+        remedy = f"add partitions to it: kafka-topics.sh --alter --topic {topic} --partitions N"
+        yield Finding(Level.ERROR, f"{name}: {topic}", "has fewer partitions at the destination than its records need", remedy, 1)
+    new = topics.missing(taken)
+    if new:
+        what = f"{len(new)} topic{'s' if len(new) != 1 else ''} will be created at the destination"
+        yield Finding(Level.OK, name, what)
+    for error in permissions.lacking(taken, mirror, clock):
+        yield _error(name, error)
+    for loss in run_plan.plan(taken).data_losses:
+        yield _error(name, loss)
+
+
+def _patterns(name: str, mirror: Mirror, taken: Survey) -> Iterator[Finding]:
+    names = [one.topic for one in taken.decisions if not one.topic.startswith("__")]
+    for key, patterns in (("allow", mirror.topics.allow), ("deny", mirror.topics.deny), ("overrides", mirror.topics.overrides)):
+        told = set(literal_names(patterns)).intersection(taken.unseen) if key == "allow" else set()
+        for pattern in matches_nothing(names, patterns):
+            if told.intersection(literal_names([pattern])):
+                continue
+            remedy = nearest(pattern, names, "topics") if names else "the source has no topics, or the user may see none"
+            yield Finding(Level.WARNING, f"{name}: topics.{key}", f"{pattern!r} matches no topic of the source", remedy)
+    if isinstance(mirror.topics.rename, dict):
+        for topic in sorted(set(mirror.topics.rename) - set(names)):
+            yield Finding(
+                Level.WARNING, f"{name}: topics.rename", f"the source has no topic {topic!r}", nearest(topic, names, "topics")
+            )
+    for error in topics.unseen(taken):
+        yield _error(name, error)
+    for nothing in topics.nothing_selected(taken, mirror.topics.allow):
+        yield Finding(Level.WARNING, name, nothing)
+
+
+def _error(where: str, error: RelayError) -> Finding:
+    what = str(error).removesuffix(f"; {error.remedy}") if error.remedy else str(error)
+    return Finding(Level.ERROR, where, what, error.remedy, error.exit_code if not isinstance(error, ConfigError) else 2)

@@ -1,0 +1,98 @@
+"""What a run did: from the ledger, which knows of every task, and from the outcomes, which know why one failed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from relay_pipelines.errors import RelayError
+from relay_pipelines.model import LedgerEntry, Outcome, Status
+from relay_pipelines.prepare.topic_configs import Difference
+
+INTERRUPTED = 130  # what shells report after Ctrl-C
+
+
+@dataclass(slots=True)
+class TopicTotals:
+    """What a run has committed of one topic so far."""
+
+    offsets: int = 0
+    records: int = 0
+    size_bytes: int = 0
+    chunks: int = 0
+    rewritten: int = 0
+    skipped: Counter[str] = field(default_factory=Counter)
+    nodes: set[str] = field(default_factory=set)
+
+    def add(self, entry: LedgerEntry) -> None:
+        """Count one committed chunk."""
+        self.offsets += len(entry.source)
+        self.records += entry.records
+        self.size_bytes += entry.size_bytes
+        self.chunks += 1
+        self.rewritten += entry.rewritten
+        self.skipped.update(entry.skipped)
+        self.nodes.add(entry.node)
+
+
+@dataclass(slots=True)
+class RunResult:
+    """The end of one mirror's run.
+
+    Args:
+        topics: source topic -> what was committed.
+        outcomes: per range, of the tasks that came to an end.
+        errors: what stopped the run or held topic-partitions back, beside failed outcomes.
+        reconfigured: what was set at the destination as the source has it.
+        diverged: nodes that were found not to hold what was copied, and why; they are in quarantine now.
+        seconds: the whole run.
+        copying_seconds: of these, from the submission of the copy to its end; without Spark's start.
+    """
+
+    mirror: str
+    run_id: str
+    topics: dict[str, TopicTotals]
+    outcomes: Sequence[Outcome] = ()
+    errors: list[RelayError] = field(default_factory=list)
+    reconfigured: Sequence[Difference] = ()
+    diverged: dict[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
+    copying_seconds: float = 0.0
+    interrupted: bool = False
+
+    @property
+    def records(self) -> int:
+        """Committed in this run, over all topics."""
+        return sum(totals.records for totals in self.topics.values())
+
+    @property
+    def size_bytes(self) -> int:
+        """Committed in this run, over all topics."""
+        return sum(totals.size_bytes for totals in self.topics.values())
+
+    @property
+    def failures(self) -> list[str]:
+        """One line per thing that went wrong, each text once."""
+        lines = [str(error) for error in self.errors]
+        lines += [outcome.error for outcome in self.outcomes if outcome.status is not Status.DONE]
+        return list(dict.fromkeys(lines))
+
+    @property
+    def error_kinds(self) -> set[str]:
+        """The names of the errors, of tasks too."""
+        return {type(error).__name__ for error in self.errors} | {one.error_kind for one in self.outcomes if one.error_kind}
+
+    @property
+    def exit_code(self) -> int:
+        """0 when everything planned was copied; else the gravest of what went wrong."""
+        if self.interrupted:
+            return INTERRUPTED
+        codes = [error.exit_code for error in self.errors] + [outcome.exit_code for outcome in self.outcomes]
+        return max(codes, default=0)
+
+
+def tally(topics: dict[str, TopicTotals], entries: Iterable[LedgerEntry]) -> None:
+    """Count entries into their topics' totals."""
+    for entry in entries:
+        topics.setdefault(entry.source.topic_partition.topic, TopicTotals()).add(entry)

@@ -1,0 +1,112 @@
+"""From a survey to what a run will copy, task by task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from relay_pipelines.errors import DataLossError, SourceError
+from relay_pipelines.model import CopyRange, Handling, NodeIdentity, OffsetRange, TopicPartition, Window
+from relay_pipelines.plan.frozen_window import FrozenWindow
+from relay_pipelines.plan.positions import data_loss, plan_windows
+from relay_pipelines.plan.task_packing import copy_seconds
+from relay_pipelines.prepare.topics import limits
+from relay_pipelines.snapshot.cluster_snapshot import Survey
+from relay_pipelines.state import checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """What a run will copy.
+
+    Args:
+        windows: one per topic with something new.
+        data_losses: topic-partitions that a guard holds back, and why.
+        sizes_bytes: estimated bytes of a range by its source topic-partition, where the source tells its sizes.
+    """
+
+    snapshot: Survey
+    windows: Sequence[Window]
+    data_losses: Sequence[DataLossError | SourceError]
+    sizes_bytes: Mapping[TopicPartition, int]
+
+    @property
+    def ranges(self) -> list[CopyRange]:
+        """All ranges, with what a task must know of them."""
+        return [self._copy_range(one) for window in self.windows for one in window.ranges]
+
+    def offsets(self, window: Window) -> int:
+        """How many source offsets a window covers: its records, where none were compacted away or aborted."""
+        return sum(len(one) for one in window.ranges)
+
+    def size_bytes(self, window: Window) -> int | None:
+        """The window's estimated size; None if the source does not tell."""
+        known = [self.sizes_bytes[one.topic_partition] for one in window.ranges if one.topic_partition in self.sizes_bytes]
+        return sum(known) if len(known) == len(window.ranges) else None
+
+    def seconds(self, window: Window) -> float:
+        """A rough estimate of the window's copy time in one task."""
+        return sum(copy_seconds(one, self.sizes_bytes.get(one.topic_partition)) for one in window.ranges)
+
+    def _copy_range(self, source: OffsetRange) -> CopyRange:
+        snapshot, topic_partition = self.snapshot, source.topic_partition
+        takes = limits(snapshot, topic_partition.topic)
+        home = checkpoint.home(checkpoint.TOPIC, checkpoint.key_of(snapshot.mirror, topic_partition))
+        return CopyRange(
+            source=source,
+            destination=snapshot.destination_of(topic_partition),
+            max_message_bytes=takes.max_message_bytes,
+            timestamp_type=takes.timestamp_type,
+            checkpoint=snapshot.checkpoints.get(topic_partition),
+            checkpoint_position=snapshot.checkpoint_ends.get(home, 0),
+            handling=snapshot.handling.get(topic_partition.topic, Handling()),
+            surveyed=NodeIdentity(snapshot.node.name, snapshot.source_topics[topic_partition.topic].topic_id, ""),
+        )
+
+
+def plan(snapshot: Survey) -> RunPlan:
+    """Plan everything up to where the source ended when it was surveyed."""
+    planned = plan_windows(snapshot.positions)
+    return RunPlan(snapshot, planned.windows, planned.data_losses, _sizes(snapshot, planned.windows))
+
+
+def plan_frozen(snapshot: Survey, frozen: FrozenWindow) -> RunPlan:
+    """Plan what is still to be copied of a frozen window: from the next offset to copy through the window's end.
+
+    Topics that the survey does not have are left out.
+    """
+    positions = {one.topic_partition: one for one in snapshot.positions}
+    losses = [loss for one in frozen.ranges if (held := positions.get(one.topic_partition)) and (loss := data_loss(held))]
+    guarded = {loss.topic_partition for loss in losses}
+    windows = []
+    for window in frozen.windows(snapshot.destinations):
+        known = [(one, positions[one.topic_partition]) for one in window.ranges if one.topic_partition in positions]
+        ranges = [
+            replace(one, start=position.begin)
+            for one, position in known
+            if one.end > position.begin and one.topic_partition not in guarded and not is_void(snapshot, frozen, one)
+        ]
+        if ranges:
+            windows.append(Window(window.topic, tuple(ranges)))
+    return RunPlan(snapshot, windows, losses, _sizes(snapshot, windows))
+
+
+def is_void(snapshot: Survey, frozen: FrozenWindow, planned: OffsetRange) -> bool:
+    """Whether the copy has gone on elsewhere after a loss since the window was cut: its offsets mean other records now."""
+    checkpoint = snapshot.checkpoints.get(planned.topic_partition)
+    return checkpoint is not None and checkpoint.reset_at_ms > frozen.planned_at_ms
+
+
+def bytes_per_offset(snapshot: Survey) -> dict[TopicPartition, float]:
+    """The average size of a source offset on disk, where the source tells."""
+    return {
+        one.topic_partition: snapshot.sizes_bytes[one.topic_partition] / max(1, one.end_offset - one.low_watermark)
+        for one in snapshot.positions
+        if one.topic_partition in snapshot.sizes_bytes
+    }
+
+
+def _sizes(snapshot: Survey, windows: Sequence[Window]) -> dict[TopicPartition, int]:
+    average = bytes_per_offset(snapshot)
+    ranges = [one for window in windows for one in window.ranges if one.topic_partition in average]
+    return {one.topic_partition: int(average[one.topic_partition] * len(one)) for one in ranges}

@@ -1,0 +1,10 @@
+"""What both clusters look like now. Reads, never writes.
+
+cluster_snapshot    all of it, read once: topics, offsets, checkpoints, configurations
+watermarks          what the source holds of every topic-partition, and how far it is copied
+node_selection      which node of the source is read, and why
+start_offsets       where topics start that were never copied
+offsets_by_time     the offsets of a time span
+loop_guard          refuses a mirror that would copy its own copies
+lag                 how old the oldest record is that is not copied yet
+"""

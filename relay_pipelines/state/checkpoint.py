@@ -1,0 +1,261 @@
+"""Checkpoints: where a mirror goes on, in a compacted topic at the destination, committed with the data.
+
+Beside them stands what must outlive a run as well: where topics start that have no checkpoint yet, and which nodes of the source
+are not to be read. The topic's partition for a key depends on `PARTITIONS` alone, so that adding partitions to the topic moves no
+key.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from relay_pipelines.errors import DestinationError, UnsupportedError
+from relay_pipelines.model import Checkpoint, CopyOptions, Fingerprint, OffsetRange, TopicPartition
+from relay_pipelines.protocol.batch import Batch
+from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, ClusterClient
+from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.protocol.reader import read
+from relay_pipelines.protocol.records import decode, encode
+
+TOPIC = "__relay_checkpoints"
+PARTITIONS = 8
+CONFIGS = {
+    "cleanup.policy": "compact",
+    # small segments and an eager cleaner keep the topic short to read
+    "segment.bytes": str(2 << 20),
+    "min.cleanable.dirty.ratio": "0.1",
+}
+_VERSION = 2  # since then with leader_epoch_end and content_digest
+_START = "/start"
+_FETCH_BYTES = 1 << 20
+_POLL_SECONDS = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class StartRecord:
+    """Where a mirror starts to copy a topic: written once, before the first record of the topic is copied.
+
+    Args:
+        starts: source offsets by partition; partitions that are added later start at their low watermark.
+        node: the source node that was asked.
+        topic_id: of the source topic on that node; empty if the node tells none.
+    """
+
+    mirror: str
+    topic: str
+    starts: Mapping[int, int]
+    node: str
+    topic_id: str
+    decided_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What the topic holds of a mirror.
+
+    Args:
+        checkpoints: by source topic-partition.
+        starts: by source topic.
+        ends: how far each partition of the topic was read; empty if it does not exist yet.
+        quarantined: nodes that are not to be read, and why.
+    """
+
+    checkpoints: Mapping[TopicPartition, Checkpoint] = field(default_factory=dict)
+    ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+    quarantined: Mapping[str, str] = field(default_factory=dict)
+    starts: Mapping[str, StartRecord] = field(default_factory=dict)
+
+    @property
+    def next_offsets(self) -> dict[TopicPartition, int]:
+        """The next offset to copy of every topic-partition that has a checkpoint or a start."""
+        starts = {TopicPartition(one.topic, at): offset for one in self.starts.values() for at, offset in one.starts.items()}
+        return starts | {at: one.next_offset for at, one in self.checkpoints.items()}
+
+
+def key_of(mirror: str, source: TopicPartition) -> bytes:
+    """The record key: neither a mirror's nor a topic's name can contain a slash."""
+    return f"{mirror}/{source.topic}/{source.partition}".encode()
+
+
+def quarantine_key(mirror: str, node: str) -> bytes:
+    """The record key of a node's quarantine: that of a topic without a name."""
+    return f"{mirror}//{node}".encode()
+
+
+def start_key(mirror: str, topic: str) -> bytes:
+    """The record key of a topic's start: no partition has such a number."""
+    return f"{mirror}/{topic}{_START}".encode()
+
+
+def home(topic: str, key: bytes) -> TopicPartition:
+    """Where a key's checkpoint (or ledger entry) stands."""
+    return TopicPartition(topic, zlib.crc32(key) % PARTITIONS)
+
+
+def homes(topic: str) -> list[TopicPartition]:
+    """Where all checkpoints (or ledger entries) stand."""
+    return [TopicPartition(topic, partition) for partition in range(PARTITIONS)]
+
+
+def to_batch(checkpoint: Checkpoint) -> Batch:
+    """Return a batch of one record."""
+    value = json.dumps({"version": _VERSION, **dataclasses.asdict(checkpoint)}, separators=(",", ":")).encode()
+    return encode(key_of(checkpoint.mirror, checkpoint.source), value, checkpoint.committed_at_ms)
+
+
+def quarantine_batch(mirror: str, node: str, why: str, now_ms: int) -> Batch:
+    """Return a batch of one record: why the node is not to be read; empty to clear it."""
+    value = json.dumps({"version": _VERSION, "why": why}, separators=(",", ":")).encode()
+    return encode(quarantine_key(mirror, node), value, now_ms)
+
+
+def start_batch(start: StartRecord) -> Batch:
+    """Return a batch of one record."""
+    value = json.dumps({"version": _VERSION, **dataclasses.asdict(start)}, separators=(",", ":")).encode()
+    return encode(start_key(start.mirror, start.topic), value, start.decided_at_ms)
+
+
+def _start_from(value: bytes) -> StartRecord:
+    fields = versioned(value, _VERSION, TOPIC)
+    starts = {int(partition): offset for partition, offset in fields.pop("starts").items()}
+    return StartRecord(starts=starts, **fields)
+
+
+def from_record(value: bytes) -> Checkpoint:
+    """Read a checkpoint back.
+
+    Raises:
+        UnsupportedError: a newer relay_pipelines wrote it.
+    """
+    fields = versioned(value, _VERSION, TOPIC)
+    fingerprint = fields.pop("fingerprint")
+    return Checkpoint(
+        source=TopicPartition(**fields.pop("source")),
+        destination=TopicPartition(**fields.pop("destination")),
+        fingerprint=None if fingerprint is None else Fingerprint(**fingerprint),
+        **fields,
+    )
+
+
+def versioned(value: bytes, version: int, topic: str) -> dict[str, Any]:
+    """Return the fields of a JSON value that carries its version."""
+    fields: dict[str, Any] = json.loads(value)
+    found = fields.pop("version")
+    if found > version:
+        raise UnsupportedError(
+            f"an entry of {topic} has version {found}, this relay reads up to version {version}", remedy="upgrade relay_pipelines"
+        )
+    return fields
+
+
+def read_own(
+    client: ClusterClient,
+    mirror: str,
+    source: TopicPartition,
+    known: tuple[Checkpoint | None, int],
+    options: CopyOptions,
+    clock: Clock,
+) -> Checkpoint | None:
+    """Return the checkpoint of one source topic-partition. In a task: only after InitProducerId.
+
+    Our own last checkpoint is committed by now, but another task's open transaction may hold the partition's last stable
+    offset below it. So: take the high watermark first, wait until the last stable offset has reached it, then read.
+
+    Args:
+        known: the checkpoint as read before, by the driver, and the offset up to which was read then.
+
+    Raises:
+        DestinationError: the last stable offset is held back for longer than any transaction may last.
+    """
+    key = key_of(mirror, source)
+    at = home(TOPIC, key)
+    latest, position = known
+    end = client.list_offsets([at], LATEST, READ_UNCOMMITTED)[at]
+    wait_until_stable(client, at, end, options, clock)
+    position = max(position, client.list_offsets([at], EARLIEST, READ_COMMITTED)[at]) if position < end else position
+    for record in _records(client, OffsetRange(at, position, end), clock):
+        if record.key == key and record.value is not None:
+            latest = from_record(record.value)
+    return latest
+
+
+def wait_until_stable(client: ClusterClient, at: TopicPartition, end: int, options: CopyOptions, clock: Clock) -> None:
+    """Wait until no open transaction holds the last stable offset of `at` below `end`."""
+    deadline = clock.monotonic() + 2 * options.transaction_timeout_ms / 1000
+    while client.list_offsets([at], LATEST, READ_COMMITTED)[at] < end:
+        if clock.monotonic() > deadline:
+            raise DestinationError(
+                f"an open transaction holds back the last stable offset for {2 * options.transaction_timeout_ms / 1000:g} s",
+                remedy="find and abort it with kafka-transactions.sh find-hanging",
+                topic_partition=at,
+                offset=end,
+            )
+        clock.sleep(_POLL_SECONDS)
+
+
+def read_all(client: ClusterClient, mirror: str, clock: Clock) -> Stored:
+    """Return all that the topic holds of a mirror. On the driver."""
+    latest, ends = _latest(client, f"{mirror}/".encode(), clock)
+    quarantine = quarantine_key(mirror, "")
+    reasons = {
+        key.removeprefix(quarantine).decode(): versioned(latest.pop(key), _VERSION, TOPIC)["why"]
+        for key in list(latest)
+        if key.startswith(quarantine)
+    }
+    starts = [_start_from(latest.pop(key)) for key in list(latest) if key.endswith(_START.encode())]
+    found = map(from_record, latest.values())
+    return Stored(
+        {one.source: one for one in found},
+        ends,
+        {node: why for node, why in reasons.items() if why},
+        {one.topic: one for one in starts},
+    )
+
+
+def of_all_mirrors(client: ClusterClient, clock: Clock) -> list[Checkpoint]:
+    """Return the checkpoints of every mirror that has this cluster as its destination.
+
+    What cannot be read is left out: a later version wrote it, or somebody else.
+    """
+    latest, _ = _latest(client, b"", clock)
+    found = []
+    for key, value in latest.items():
+        if b"//" not in key and not key.endswith(_START.encode()):
+            with suppress(UnsupportedError, ValueError, KeyError, TypeError):
+                found.append(from_record(value))
+    return found
+
+
+def settle(client: ClusterClient, wanted: Iterable[TopicPartition], options: CopyOptions, clock: Clock) -> None:
+    """Wait until all transactions open by now in these topic-partitions have ended: what they commit is then read.
+
+    Raises:
+        DestinationError: one of them stays open for longer than any transaction may last.
+    """
+    for at, end in client.list_offsets(wanted, LATEST, READ_UNCOMMITTED).items():
+        wait_until_stable(client, at, end, options, clock)
+
+
+def _latest(client: ClusterClient, prefix: bytes, clock: Clock) -> tuple[dict[bytes, bytes], dict[TopicPartition, int]]:
+    """The newest value of every key that begins so, and how far each partition was read."""
+    starts = client.list_offsets(homes(TOPIC), EARLIEST, READ_COMMITTED)
+    ends = client.list_offsets(homes(TOPIC), LATEST, READ_COMMITTED)
+    latest: dict[bytes, bytes] = {}
+    for at, start in starts.items():
+        for record in _records(client, OffsetRange(at, start, ends[at]), clock):
+            if record.key and record.key.startswith(prefix) and record.value is not None:
+                latest[record.key] = record.value
+    return latest, ends
+
+
+def _records(client: ClusterClient, wanted: OffsetRange, clock: Clock) -> Iterator[Any]:
+    for spans in read(client, wanted, _FETCH_BYTES, clock):
+        for span in spans:
+            if span.run is not None:
+                yield from decode(span.run.data)

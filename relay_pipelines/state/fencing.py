@@ -1,0 +1,52 @@
+"""Transactional ids taken over by the driver: to fence what is left of a task, or to commit a line of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from relay_pipelines.model import CopyOptions, TopicPartition
+from relay_pipelines.protocol.batch import Batch
+from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.protocol.producer import TransactionalProducer
+from relay_pipelines.protocol.retries import retry
+from relay_pipelines.state.checkpoint import settle
+
+
+def take_over(
+    client: ClusterClient, transactional_id: str, options: CopyOptions, clock: Clock, *, patient: bool = True
+) -> TransactionalProducer:
+    """Fence every other holder; what they left open is aborted.
+
+    Args:
+        patient: as in `retry`.
+
+    Raises:
+        RelayError: the destination does not let us.
+    """
+    producer = TransactionalProducer(client, transactional_id, options, clock)
+    retry(producer.start, transactional_id, options, clock, client, patient=patient)
+    return producer
+
+
+def commit(
+    client: ClusterClient,
+    producer: TransactionalProducer,
+    batches: Sequence[tuple[TopicPartition, Batch]],
+    options: CopyOptions,
+    clock: Clock,
+) -> None:
+    """Commit batches, all of them or none. Readers of committed records see them when this returns.
+
+    Raises:
+        RelayError: the destination does not answer, or refuses; an open transaction hides them for longer than any may last.
+    """
+    written = {topic_partition for topic_partition, _ in batches}
+    producer.add(written)
+    for topic_partition, batch in batches:
+        producer.send(topic_partition, batch)
+    producer.drain()
+    producer.commit()
+    producer.release()
+    # EndTxn is answered before its markers are written: a survey in between would not know
+    settle(client, written, options, clock)

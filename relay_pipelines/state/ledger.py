@@ -1,0 +1,35 @@
+"""The ledger: one entry per committed chunk, in a topic at the destination, committed with the data.
+
+It is what the progress, the metrics and the count checks of a run are made of.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
+from relay_pipelines.protocol.batch import Batch
+from relay_pipelines.protocol.records import encode
+from relay_pipelines.state.checkpoint import key_of, versioned
+
+TOPIC = "__relay_ledger"
+CONFIGS = {"cleanup.policy": "delete", "retention.ms": str(30 * 24 * 3600 * 1000)}
+_VERSION = 1
+
+
+def to_batch(entry: LedgerEntry) -> Batch:
+    """Return a batch of one record."""
+    value = json.dumps({"version": _VERSION, **dataclasses.asdict(entry)}, separators=(",", ":")).encode()
+    return encode(key_of(entry.mirror, entry.source.topic_partition), value, entry.committed_at_ms)
+
+
+def from_record(value: bytes) -> LedgerEntry:
+    """Read an entry back."""
+    fields = versioned(value, _VERSION, TOPIC)
+    return LedgerEntry(source=_range(fields.pop("source")), destination=_range(fields.pop("destination")), **fields)
+
+
+def _range(fields: dict[str, object]) -> OffsetRange:
+    topic_partition = TopicPartition(**fields["topic_partition"])  # type: ignore[arg-type]  # JSON of a TopicPartition
+    return OffsetRange(topic_partition, int(str(fields["start"])), int(str(fields["end"])))

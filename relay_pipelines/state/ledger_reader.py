@@ -1,0 +1,128 @@
+"""The ledger as it grows: what a run has committed so far, wherever its tasks run."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from relay_pipelines.errors import DestinationError, RetriableError
+from relay_pipelines.model import Cluster, CopyOptions, LedgerEntry, OffsetRange, TopicPartition
+from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
+from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.protocol.reader import read
+from relay_pipelines.protocol.records import decode
+from relay_pipelines.protocol.retries import retry
+from relay_pipelines.state import ledger
+from relay_pipelines.state.checkpoint import homes, settle
+
+_HOMES = homes(ledger.TOPIC)
+_FETCH_BYTES = 1 << 20
+
+
+class LedgerFollower:
+    """Reads ledger entries as they are committed, from where the ledger ended when `start` was called.
+
+    Args:
+        mirror: whose entries.
+        run_id: of one run only; None for all.
+    """
+
+    def __init__(self, destination: Cluster, mirror: str, run_id: str | None, options: CopyOptions, clock: Clock) -> None:
+        self._client = ClusterClient(destination, DestinationError, f"relay-{mirror}-ledger", options.request_timeout_ms)
+        self._mirror = mirror
+        self._run_id = run_id
+        self._options = options
+        self._clock = clock
+        self._positions: dict[TopicPartition, int] = {}
+
+    def start(self) -> None:
+        """Begin at the ledger's end.
+
+        Raises:
+            RelayError: the destination is away.
+        """
+        ask = partial(self._client.list_offsets, _HOMES, LATEST, READ_COMMITTED)
+        self._positions = retry(ask, self._mirror, self._options, self._clock, self._client)
+
+    def rewind(self) -> None:
+        """Begin at the oldest entry that is kept."""
+        self._positions = self._client.list_offsets(_HOMES, EARLIEST, READ_COMMITTED)
+
+    def poll(self) -> list[LedgerEntry]:
+        """Return the entries committed since; none while the destination is away."""
+        entries: list[LedgerEntry] = []
+        try:
+            self._follow(entries)
+        except RetriableError:
+            self._client.close()
+        return entries
+
+    def finish(self, *, patient: bool = True) -> list[LedgerEntry]:
+        """Return the entries committed since, once all transactions open by now have ended.
+
+        Args:
+            patient: as in `retry`.
+
+        Raises:
+            RelayError: the destination is away.
+        """
+        entries: list[LedgerEntry] = []
+
+        def ask() -> None:
+            self._settle()
+            self._follow(entries)
+
+        retry(ask, self._mirror, self._options, self._clock, self._client, patient=patient)
+        return entries
+
+    def history(
+        self, since_ms: int | None = None, *, settled: bool = False, last_offsets: int | None = None
+    ) -> list[LedgerEntry]:
+        """Return every entry that is kept, oldest first.
+
+        Args:
+            since_ms: only what was committed then or later.
+            settled: wait until all transactions open by now have ended; those of other mirrors hide entries, too.
+            last_offsets: look at so many offsets of each of the ledger's partitions at most, those of other mirrors included.
+
+        Raises:
+            RelayError: the destination is away; unlike `poll`, which has another chance.
+        """
+        if self._client.metadata([ledger.TOPIC]).topics[ledger.TOPIC].error_code:
+            return []  # nothing was ever mirrored to this destination
+        if settled:
+            self._settle()
+        ends = self._client.list_offsets(_HOMES, LATEST, READ_COMMITTED)
+        starts = self._client.list_offsets(_HOMES, EARLIEST if since_ms is None else since_ms, READ_COMMITTED)
+        oldest = {home: 0 if last_offsets is None else ends[home] - last_offsets for home in _HOMES}
+        ranges = [
+            OffsetRange(home, max(starts[home], oldest[home]) if starts[home] >= 0 else ends[home], ends[home]) for home in _HOMES
+        ]
+        found = [entry for one in ranges for entry in self._read(one)]
+        return sorted(found, key=lambda entry: (entry.committed_at_ms, entry.source))
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def _follow(self, entries: list[LedgerEntry]) -> None:
+        """Add what was committed since, home by home; what a failure leaves out comes with the next call."""
+        ends = self._client.list_offsets(_HOMES, LATEST, READ_COMMITTED)
+        for home in _HOMES:
+            if ends[home] > self._positions[home]:
+                entries += self._read(OffsetRange(home, self._positions[home], ends[home]))
+                self._positions[home] = ends[home]
+
+    def _settle(self) -> None:
+        settle(self._client, _HOMES, self._options, self._clock)
+
+    def _read(self, wanted: OffsetRange) -> list[LedgerEntry]:
+        prefix = f"{self._mirror}/".encode()
+        entries = [
+            ledger.from_record(record.value)
+            for spans in read(self._client, wanted, _FETCH_BYTES, self._clock)
+            for span in spans
+            if span.run is not None
+            for record in decode(span.run.data)
+            if record.key.startswith(prefix)
+        ]
+        return [entry for entry in entries if self._run_id in {None, entry.run_id}]

@@ -1,1 +1,0 @@
-"""Kafka's wire format: bytes in, bytes out. Knows no checkpoint, no mirror, no plan."""
