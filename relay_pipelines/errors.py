@@ -18,7 +18,7 @@
         ├── RetentionPassedError    3   ... offsets were taken before they were copied
         ├── TopicRecreatedError     3   ... the source topic is another one of the same name
         ├── LogTruncatedError       3   ... the source's log is no longer the one that was copied
-        ├── CopyGoneError           3   ... the destination topic that held the copies is gone
+        ├── DestinationTopicLostError           3   ... the destination topic that held the copies is gone
         └── CheckpointLostError     3   ... the checkpoint is gone, the ledger knows better
 
 `exit_code` is what the process ends with when the error reaches the command line.
@@ -140,7 +140,7 @@ class LogTruncatedError(DataLossError):
     """The source's log was cut off below what was copied."""
 
 
-class CopyGoneError(DataLossError):
+class DestinationTopicLostError(DataLossError):
     """The destination topic that held the copies was deleted."""
 
 

@@ -31,7 +31,14 @@ _AT_SOURCE = frozenset(
     {"SourceError", "DivergedNodeError", "DataLossError", "RetentionPassedError", "TopicRecreatedError", "LogTruncatedError"}
 )
 _AT_TARGET = frozenset(
-    {"DestinationError", "RecordTooLargeError", "AbortableError", "FencedError", "CopyGoneError", "CheckpointLostError"}
+    {
+        "DestinationError",
+        "RecordTooLargeError",
+        "AbortableError",
+        "FencedError",
+        "DestinationTopicLostError",
+        "CheckpointLostError",
+    }
 )
 
 

@@ -270,7 +270,7 @@ Sql = tuple[str, tuple[tuple[str, str], ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Handling:
+class RecordPolicy:
     """How the records of one topic are copied.
 
     Args:
@@ -324,7 +324,7 @@ class CopyRange:
     timestamp_type: TimestampType = TimestampType.CREATE_TIME
     checkpoint: Checkpoint | None = None
     checkpoint_position: int = 0
-    handling: Handling = Handling()
+    record_policy: RecordPolicy = RecordPolicy()
     surveyed: NodeIdentity | None = None
 
 

@@ -19,8 +19,8 @@ from relay_pipelines.console.formatting import stdout
 from relay_pipelines.demo import scene
 from relay_pipelines.demo.dagster import Dagster
 from relay_pipelines.demo.scene import MIRROR, Scene
-from relay_pipelines.demo.telling import Teller
-from relay_pipelines.demo.ui import raise_curtain
+from relay_pipelines.demo.telling import Reporter
+from relay_pipelines.demo.ui import start_stack
 from relay_pipelines.protocol.clock import SystemClock
 from tests.independent import until
 from tests.orchestration import graphql
@@ -50,7 +50,7 @@ def main() -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
     clock = SystemClock()
     with scene.folder(keep=False) as folder, ExitStack() as running:
-        dagster, stage = raise_curtain(folder, 0, Teller(stdout(), clock), clock, running)
+        dagster, stage = start_stack(folder, 0, Reporter(stdout(), clock), clock, running)
         until(lambda: len(done(dagster)) >= WINDOWS, f"{WINDOWS} windows", 180)
         window = done(dagster)[-1]
         pages = {

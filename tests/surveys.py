@@ -8,12 +8,12 @@ from relay_pipelines.model import Cluster
 from relay_pipelines.plan.positions import Position
 from relay_pipelines.plan.topic_selection import Target
 from relay_pipelines.run.run_plan import RunPlan, plan
-from relay_pipelines.snapshot.cluster_snapshot import Survey
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 
 def plan_of(mirror: str, node: str, destinations: Mapping[str, str], positions: Sequence[Position]) -> RunPlan:
     """Plan what a survey of these positions says."""
-    snapshot = Survey(
+    snapshot = ClusterSnapshot(
         mirror=mirror,
         node=Cluster(node, ("a:1",)),
         destination=Cluster("destination", ("b:1",)),

@@ -20,7 +20,7 @@ from benchmarks.values import LARGE_BATCHES, Case, Cost
 from benchmarks.workers import run_together
 from relay_pipelines.copy.filtering import Record
 from relay_pipelines.dataframe import register
-from relay_pipelines.model import ClassSpec, CopyJob, Handling, Outcome
+from relay_pipelines.model import ClassSpec, CopyJob, Outcome, RecordPolicy
 from relay_pipelines.spark import sql_rows
 
 _PREDICATE = "length(value) > 0"
@@ -42,8 +42,8 @@ class RelayFilter(RelayTask):
 
     def copy(self, case: Case) -> Cost:
         """Run the tasks side by side."""
-        handling = Handling(filters=(ClassSpec(f"{__name__}:{KeepsAll.__name__}"),))
-        filtering = [CopyWork(work.job, replace(work.range, handling=handling)) for work in works(case)]
+        record_policy = RecordPolicy(filters=(ClassSpec(f"{__name__}:{KeepsAll.__name__}"),))
+        filtering = [CopyWork(work.job, replace(work.range, record_policy=record_policy)) for work in works(case)]
         return run_together(filtering, case.limit_seconds)
 
 
@@ -52,11 +52,11 @@ class RelayWhere(RelaySpark):
 
     name = "relay, warm Spark session, where"
     inputs: tuple[str, ...] = LARGE_BATCHES
-    _handling = Handling(where=_PREDICATE)
+    _handling = RecordPolicy(where=_PREDICATE)
 
     def submit(self, session: Any, job: CopyJob, tasks: list[CopyWork], tag: str) -> list[Outcome]:
         """Submit the rows' job."""
-        groups = [[replace(task.range, handling=self._handling)] for task in tasks]
+        groups = [[replace(task.range, record_policy=self._handling)] for task in tasks]
         return sql_rows.submit(session, job, groups, self._handling.sql, tag)
 
 

@@ -16,9 +16,9 @@ from relay_pipelines.lanes.window_run import WindowReport, copy_window
 from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.plan.topic_selection import destinations, select
 from relay_pipelines.resources import KafkaResource, SparkResource
-from relay_pipelines.run.signals import Stop
+from relay_pipelines.run.signals import StopSignal
 from relay_pipelines.settings import Mirror
-from relay_pipelines.snapshot.cluster_snapshot import Survey
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 _RETRY_NUMBER = "dagster/retry_number"
 _MAX_RETRIES = "dagster/max_retries"
@@ -100,11 +100,11 @@ def _copy(
 ) -> WindowReport:
     attempt = int(context.run.tags.get(_RETRY_NUMBER, 0)) + int(context.run.tags.get(naming.TAG_ATTEMPT, 1)) - 1
 
-    def tag(taken: Survey) -> None:
-        node = (taken.node.name, taken.node_why)
+    def tag(snapshot: ClusterSnapshot) -> None:
+        node = (snapshot.node.name, snapshot.node_why)
         context.instance.add_run_tags(context.run.run_id, naming.tags(lane.mirror, lane.name, node, attempt + 1))
 
-    stop = Stop()
+    stop = StopSignal()
     on_main_thread = threading.current_thread() is threading.main_thread()
 
     def session() -> Any:

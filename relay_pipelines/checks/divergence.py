@@ -30,7 +30,7 @@ def build(mirror: str, node: Cluster) -> dg.AssetChecksDefinition:
     def divergence_check(kafka: KafkaResource) -> dg.AssetCheckResult:
         settings = kafka.mirror(mirror)
         try:
-            stored = cluster_snapshot.stored(mirror, settings, kafka.clock)
+            stored = cluster_snapshot.read_checkpoints(mirror, settings, kafka.clock)
             known = stored.quarantined.get(node.name, "")
             timeout_ms = settings.source.health.request_timeout
             found = quarantine.compare(mirror, node, stored.checkpoints.values(), timeout_ms, kafka.clock)

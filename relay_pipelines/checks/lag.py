@@ -12,7 +12,7 @@ from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.plan.positions import data_loss, lag_records
 from relay_pipelines.resources import KafkaResource
 from relay_pipelines.snapshot import lag
-from relay_pipelines.snapshot.cluster_snapshot import Survey
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +40,18 @@ class Lag:
         return "; ".join(filter(None, [waiting if self.records else "nothing is waiting", self.opened]))
 
 
-def measure(kafka: KafkaResource, taken: Survey) -> Lag:
+def measure(kafka: KafkaResource, snapshot: ClusterSnapshot) -> Lag:
     """Measure by a survey; looks at the first waiting record of the topic-partitions that are furthest behind."""
-    waiting = lag_records(taken.positions)
-    oldest_ms = lag.oldest_uncopied_ms(taken, kafka.mirror(taken.mirror).copy_options, kafka.clock)
+    waiting = lag_records(snapshot.positions)
+    oldest_ms = lag.oldest_uncopied_ms(snapshot, kafka.mirror(snapshot.mirror).copy_options, kafka.clock)
     now_ms = kafka.clock.now_ms()
     return Lag(
         records=sum(waiting.values()),
         oldest_seconds=0.0 if oldest_ms is None else max(0.0, (now_ms - oldest_ms) / 1000),
-        open_records=sum(len(one.open_transaction) for one in taken.positions),
-        open_seconds=open_since(taken.positions, now_ms) or 0.0,
-        opened=open_transactions(taken.positions, now_ms),
-        held_back=[*taken.accepted, *(loss for one in taken.positions if (loss := data_loss(one)))],
+        open_records=sum(len(one.open_transaction) for one in snapshot.positions),
+        open_seconds=open_since(snapshot.positions, now_ms) or 0.0,
+        opened=open_transactions(snapshot.positions, now_ms),
+        held_back=[*snapshot.accepted, *(loss for one in snapshot.positions if (loss := data_loss(one)))],
     )
 
 
@@ -81,8 +81,8 @@ def build(lane: Lane) -> dg.AssetChecksDefinition:
         f" {seconds(lane.window.lag_target / 1000)}.",
     )
     def lag_check(kafka: KafkaResource) -> dg.AssetCheckResult:
-        taken = kafka.snapshot(lane.mirror, lane.belongs, configs=False)
-        found = measure(kafka, taken)
+        snapshot = kafka.snapshot(lane.mirror, lane.belongs, configs=False)
+        found = measure(kafka, snapshot)
         return dg.AssetCheckResult(passed=passes(lane, found), description=_words(found), metadata=_metadata(lane, found))
 
     return lag_check

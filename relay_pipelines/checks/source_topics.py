@@ -8,15 +8,15 @@ from relay_pipelines.lanes import naming
 from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.prepare import topics
 from relay_pipelines.resources import KafkaResource
-from relay_pipelines.snapshot.cluster_snapshot import Survey
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 
-def evaluation(lane: Lane, taken: Survey) -> dg.AssetCheckEvaluation:
+def evaluation(lane: Lane, snapshot: ClusterSnapshot) -> dg.AssetCheckEvaluation:
     """What the planner reports when it changes."""
     return dg.AssetCheckEvaluation(
         asset_key=naming.windows(lane.mirror, lane.name),
         check_name=naming.SOURCE_TOPICS,
-        **_found(taken),
+        **_found(snapshot),
         severity=dg.AssetCheckSeverity.WARN,
     )
 
@@ -30,15 +30,15 @@ def build(lane: Lane) -> dg.AssetChecksDefinition:
         description="Every topic that was copied, and is still selected, or that relay.yaml names, is at the source.",
     )
     def source_topics_check(kafka: KafkaResource) -> dg.AssetCheckResult:
-        taken = kafka.snapshot(lane.mirror, lane.belongs, configs=False)
-        return dg.AssetCheckResult(**_found(taken), severity=dg.AssetCheckSeverity.WARN)
+        snapshot = kafka.snapshot(lane.mirror, lane.belongs, configs=False)
+        return dg.AssetCheckResult(**_found(snapshot), severity=dg.AssetCheckSeverity.WARN)
 
     return source_topics_check
 
 
-def _found(taken: Survey) -> dict[str, Any]:
+def _found(snapshot: ClusterSnapshot) -> dict[str, Any]:
     return {
-        "passed": not taken.deleted and not taken.unseen,
-        "description": "; ".join([*topics.deleted(taken), *map(str, topics.unseen(taken))]) or "none is missing",
-        "metadata": {"gone": len(taken.deleted), "not shown": len(taken.unseen)},
+        "passed": not snapshot.deleted and not snapshot.unseen,
+        "description": "; ".join([*topics.deleted(snapshot), *map(str, topics.unseen(snapshot))]) or "none is missing",
+        "metadata": {"gone": len(snapshot.deleted), "not shown": len(snapshot.unseen)},
     }

@@ -35,7 +35,7 @@ class Invocation:
 
         return load(self.config)
 
-    def worsen(self, exit_code: int) -> None:
+    def raise_exit_code(self, exit_code: int) -> None:
         """Take the exit code if it is graver than what went wrong before."""
         self.exit_code = max(self.exit_code, exit_code)
 
@@ -44,7 +44,7 @@ class Invocation:
         if self.debug:
             traceback.print_exception(error)
         messages.error(f"{mirror}: {error}" if mirror else str(error))
-        self.worsen(error.exit_code)
+        self.raise_exit_code(error.exit_code)
 
     @contextmanager
     def tolerating(self, mirror: str) -> Iterator[None]:

@@ -16,21 +16,21 @@ from relay_pipelines.protocol.retries import retry
 from relay_pipelines.run import preflight as probe
 from relay_pipelines.run import run_plan
 from relay_pipelines.run.run_plan import RunPlan
-from relay_pipelines.run.signals import Stop
+from relay_pipelines.run.signals import StopSignal
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.state.ledger_reader import LedgerFollower
 
 
 def check(invocation: Invocation, names: Sequence[str]) -> int:
     """Say what was found, one line each."""
-    clock, settings, stop = SystemClock(), invocation.settings(), Stop()
+    clock, settings, stop = SystemClock(), invocation.settings(), StopSignal()
     session = Session(settings.spark, stop, verbose=invocation.debug)
     with stop.heard():
         try:
             for name, mirror in chosen(settings, names).items():
                 for finding in chain(probe.check(name, mirror, clock), probe.check_sql(name, mirror, session)):
                     stdout().print(tables.finding(finding), soft_wrap=True)
-                    invocation.worsen(finding.exit_code)
+                    invocation.raise_exit_code(finding.exit_code)
         finally:
             session.stop()
     return invocation.exit_code
@@ -42,7 +42,7 @@ def plan(invocation: Invocation, names: Sequence[str], topic: str | None, *, why
     found = []
     for name, mirror in chosen(invocation.settings(), names).items():
         with invocation.tolerating(name):
-            planned = run_plan.plan(cluster_snapshot.take(name, mirror, clock, only_topic=topic))
+            planned = run_plan.plan(cluster_snapshot.take_snapshot(name, mirror, clock, only_topic=topic))
             found.append(json_output.plan(planned, clock.now_ms()))
             if not as_json:
                 _show_plan(planned, clock.now_ms(), why=why, sync=mirror.topics.sync_configs)
@@ -86,16 +86,16 @@ def status(invocation: Invocation, names: Sequence[str], *, as_json: bool) -> in
     found = []
     for name, mirror in chosen(invocation.settings(), names).items():
         with invocation.tolerating(name):
-            taken = cluster_snapshot.take(name, mirror, clock)
-            document = json_output.status(taken, clock.now_ms())
+            snapshot = cluster_snapshot.take_snapshot(name, mirror, clock)
+            document = json_output.status(snapshot, clock.now_ms())
             found.append(document)
             if not as_json:
                 tables.show(stdout(), tables.status(document))
                 for problem in json_output.problems(document):
                     messages.error(f"{name}: {problem}")
-                for missing in [*topics.deleted(taken), *topics.unseen(taken)]:
+                for missing in [*topics.deleted(snapshot), *topics.unseen(snapshot)]:
                     messages.warning(f"{name}: {missing}")
-                for missing in topics.nothing_selected(taken, mirror.topics.allow):
+                for missing in topics.nothing_selected(snapshot, mirror.topics.allow):
                     messages.warning(f"{name}: {missing}")
     if as_json:
         messages.document({"mirrors": found})

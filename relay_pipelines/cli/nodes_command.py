@@ -14,7 +14,7 @@ from relay_pipelines.settings import Mirror
 from relay_pipelines.settings.validation_errors import nearest
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot import node_selection as upstream
-from relay_pipelines.state.checkpoint import Stored
+from relay_pipelines.state.checkpoint import CheckpointSnapshot
 
 
 def show(invocation: Invocation, names: Sequence[str], *, as_json: bool) -> int:
@@ -24,10 +24,10 @@ def show(invocation: Invocation, names: Sequence[str], *, as_json: bool) -> int:
     for name, mirror in chosen(invocation.settings(), names).items():
         with invocation.tolerating(name):
             try:
-                stored = cluster_snapshot.stored(name, mirror, clock, patient=False)
+                stored = cluster_snapshot.read_checkpoints(name, mirror, clock, patient=False)
             except RelayError as error:  # the nodes can be judged all the same, by what they say of each other
                 invocation.fail(error, name)
-                stored = Stored()
+                stored = CheckpointSnapshot()
             states = upstream.probe(name, mirror, clock, stored.quarantined)
             made = upstream.choice(mirror, states, stored)
             found.append(json_output.nodes(name, states, made))
@@ -51,7 +51,7 @@ def clear(invocation: Invocation, names: Sequence[str], nodes: Sequence[str]) ->
     _refuse_unknown(mirrors.values(), nodes)
     for name, mirror in mirrors.items():
         with invocation.tolerating(name):
-            quarantined = cluster_snapshot.stored(name, mirror, clock).quarantined
+            quarantined = cluster_snapshot.read_checkpoints(name, mirror, clock).quarantined
             quarantine.put(name, mirror, {node: "" for node in nodes if node in quarantined}, clock)
             for node in (one.name for one in mirror.nodes if one.name in nodes):
                 done = f"cleared; it was in quarantine: {quarantined[node]}" if node in quarantined else "not in quarantine"

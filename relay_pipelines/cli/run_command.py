@@ -19,7 +19,7 @@ from relay_pipelines.run import run_plan
 from relay_pipelines.run.result import INTERRUPTED, RunResult
 from relay_pipelines.run.run import run as copy
 from relay_pipelines.run.run_plan import RunPlan
-from relay_pipelines.run.signals import Stop
+from relay_pipelines.run.signals import StopSignal
 from relay_pipelines.settings import Metrics, Mirror
 from relay_pipelines.snapshot import cluster_snapshot
 
@@ -31,7 +31,7 @@ def run(invocation: Invocation, names: Sequence[str], topic: str | None) -> int:
     """Copy everything that is new and return the gravest exit code."""
     settings = invocation.settings()
     mirrors = chosen(settings, names)
-    stop = Stop()
+    stop = StopSignal()
     session = Session(settings.spark, stop, verbose=invocation.debug)
     with stop.heard(), _metrics(settings.metrics) as metrics:
         try:
@@ -39,7 +39,7 @@ def run(invocation: Invocation, names: Sequence[str], topic: str | None) -> int:
                 if not stop():
                     _mirror(invocation, name, mirror, topic, session, metrics)
         except KeyboardInterrupt:
-            invocation.worsen(INTERRUPTED)
+            invocation.raise_exit_code(INTERRUPTED)
             messages.error("interrupted; what is committed stays, run again to go on")
         finally:
             session.stop()
@@ -52,15 +52,17 @@ def _mirror(
     """Copy one mirror; what fails is said and counted, and does not stop the next."""
     try:
         clock = SystemClock()
-        taken = start_records.survey_to_copy(partial(cluster_snapshot.take, name, mirror, clock, only_topic=topic), mirror, clock)
-        planned = run_plan.plan(taken)
+        snapshot = start_records.prepare_snapshot(
+            partial(cluster_snapshot.take_snapshot, name, mirror, clock, only_topic=topic), mirror, clock
+        )
+        planned = run_plan.plan(snapshot)
         for lost in planned.snapshot.accepted:
             messages.warning(f"{name}: {lost.topic_partition}: {lost.what}; the copy goes on behind it: on_data_loss is continue")
         for conflict in topics.conflicts(planned.snapshot):
             messages.warning(f"{name}: {conflict}")
-        for missing in [*topics.deleted(taken), *topics.nothing_selected(taken, mirror.topics.allow)]:
+        for missing in [*topics.deleted(snapshot), *topics.nothing_selected(snapshot, mirror.topics.allow)]:
             messages.warning(f"{name}: {missing}")
-        for one in topic_configs.differences(taken):
+        for one in topic_configs.differences(snapshot):
             if not (mirror.topics.sync_configs and one.is_ours):  # else it is about to be set
                 messages.warning(f"{name}: {one}; {one.remedy(sync=mirror.topics.sync_configs)}")
         with progress(name, stderr()) as watcher, session.asked_to_stop.deferred():
@@ -88,7 +90,7 @@ def _metrics(where: Metrics) -> Iterator[MetricsObserver | None]:
 
 def _say(invocation: Invocation, planned: RunPlan, result: RunResult) -> None:
     name, now_ms = result.mirror, SystemClock().now_ms()
-    invocation.worsen(result.exit_code)
+    invocation.raise_exit_code(result.exit_code)
     for failure in result.failures:
         messages.error(f"{name}: {failure}")
     for node, why in result.diverged.items():

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from relay_pipelines.run.signals import Stop
+from relay_pipelines.run.signals import StopSignal
 from relay_pipelines.settings import Spark
 
 
 class Session:
     """The Spark session, started when first asked for."""
 
-    def __init__(self, spark: Spark, stop: Stop, *, verbose: bool) -> None:
+    def __init__(self, spark: Spark, stop: StopSignal, *, verbose: bool) -> None:
         self.asked_to_stop = stop
         self._spark = spark
         self._verbose = verbose

@@ -14,7 +14,7 @@ from relay_pipelines.plan.positions import Position, data_loss, lag_records
 from relay_pipelines.prepare import topic_configs, topics
 from relay_pipelines.prepare.reader_acls import AclReport
 from relay_pipelines.run.run_plan import RunPlan
-from relay_pipelines.snapshot.cluster_snapshot import Survey
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.snapshot.node_selection import NodeState
 
 Document = dict[str, Any]
@@ -80,7 +80,7 @@ def plan(planned: RunPlan, now_ms: int) -> Document:
     }
 
 
-def status(snapshot: Survey, now_ms: int) -> Document:
+def status(snapshot: ClusterSnapshot, now_ms: int) -> Document:
     """How far every topic-partition is copied."""
     lags = lag_records(snapshot.positions)
     found = []

@@ -12,7 +12,7 @@ from relay_pipelines.copy.chunk import Portion
 from relay_pipelines.copy.filtering import RecordFilter
 from relay_pipelines.errors import RecordTooLargeError, RelayError
 from relay_pipelines.model import CopyOptions, CopyRange, OnRecordError, Skipped, TimestampType
-from relay_pipelines.protocol.batch import Batch, Run, verify
+from relay_pipelines.protocol.batch import Batch, BatchRun, verify
 from relay_pipelines.protocol.reader import FetchedSpan
 from relay_pipelines.protocol.records import BatchBuilder, checked_records, codec_of, corrupt_at
 
@@ -35,7 +35,7 @@ class RecordMerger:
     def __init__(self, copy_range: CopyRange, options: CopyOptions) -> None:
         self._range = copy_range
         self._limit_bytes = min(options.coalesce_to_bytes, copy_range.max_message_bytes)
-        self._quarantines = copy_range.handling.on_record_error is OnRecordError.QUARANTINE
+        self._quarantines = copy_range.record_policy.on_record_error is OnRecordError.QUARANTINE
         self._pending: BatchBuilder | None = None
         self.taken = 0
         """Records taken since the start."""
@@ -143,7 +143,7 @@ class Batching:
         _put(portion, self._merger.flush())
         return portion
 
-    def _goes_verbatim(self, span: FetchedSpan, run: Run) -> bool:
+    def _goes_verbatim(self, span: FetchedSpan, run: BatchRun) -> bool:
         header = run.first
         return (
             self._least_bytes <= len(run.data) <= self._range.max_message_bytes
@@ -155,7 +155,7 @@ class Batching:
             and (self._filter is None or self._filter.keeps_all(span.start, span.end))
         )
 
-    def _rewrite(self, portion: Portion, span: FetchedSpan, run: Run) -> None:
+    def _rewrite(self, portion: Portion, span: FetchedSpan, run: BatchRun) -> None:
         """Merge the run's records; those that the range cuts off, or the cleaner took, are not there."""
         records: Iterator[Any] = checked_records(run, span.end)
         if span.start > run.first.base_offset or span.end <= run.last.last_offset:

@@ -14,7 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 
 
-class Point(StrEnum):
+class Failpoint(StrEnum):
     """In the order in which a task passes them."""
 
     AFTER_INIT_PRODUCER_ID = "after_init_producer_id"
@@ -30,7 +30,7 @@ _WANTED = re.fullmatch(r"(?P<point>\w+)=(?P<signal>\w+)@(?P<pass>\d+):(?P<token>
 _passes: Counter[str] = Counter()
 
 
-def reach(point: Point) -> None:
+def failpoint(point: Failpoint) -> None:
     """Say that the process is at `point`."""
     if _WANTED is None or _WANTED["point"] != point:
         return

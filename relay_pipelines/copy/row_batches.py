@@ -28,9 +28,11 @@ class RowBatches:
         self._stream = stream
         self._index = index
         self._merger = RecordMerger(copy_range, options)
-        handling = copy_range.handling
+        record_policy = copy_range.record_policy
         at = copy_range.source.topic_partition
-        self._transformer = Transformer(handling.transform, at, handling.on_record_error) if handling.transform else None
+        self._transformer = (
+            Transformer(record_policy.transform, at, record_policy.on_record_error) if record_policy.transform else None
+        )
         self._rows: list[Row] = []
         self._failed: list[tuple[Any, RelayError]] = []
         self._fingerprint: Fingerprint | None = None

@@ -107,7 +107,7 @@ class _RangeRows:
         self, job: CopyJob, copy_range: CopyRange, index: int, columns: Sequence[str], source: FailoverSource, clock: Clock
     ) -> None:
         self._range = copy_range
-        self._options = copy_range.handling.options or job.options
+        self._options = copy_range.record_policy.options or job.options
         self._index = index
         self._columns = columns
         self._job = job
@@ -118,9 +118,11 @@ class _RangeRows:
         self.position = copy_range.source.start if self._checkpoint is None else self._checkpoint.next_offset
         self.identity: NodeIdentity | None = None
         self._failing_since = -1.0  # since no fetch was complete between
-        handling = copy_range.handling
+        record_policy = copy_range.record_policy
         self._filters = (
-            FilterChain(handling.filters, self._topic_partition, handling.on_record_error) if handling.filters else None
+            FilterChain(record_policy.filters, self._topic_partition, record_policy.on_record_error)
+            if record_policy.filters
+            else None
         )
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -150,7 +152,7 @@ class _RangeRows:
         found: list[pa.RecordBatch] = []
         skipped: Counter[Skipped] = Counter()
         last, run, epoch, epoch_end = None, None, -1, -1
-        on_error, filters = self._range.handling.on_record_error, self._filters
+        on_error, filters = self._range.record_policy.on_record_error, self._filters
         builder = ColumnBuilder(self._columns, self._topic_partition, on_error)
         dropped = filters.dropped if filters else 0
         if filters is not None:

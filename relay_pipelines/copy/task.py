@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from relay_pipelines.copy.copier import RangeCopier
 from relay_pipelines.copy.failover import FailoverSource
-from relay_pipelines.copy.failpoints import Point, reach
+from relay_pipelines.copy.failpoints import Failpoint, failpoint
 from relay_pipelines.copy.filtering import FilterChain
 from relay_pipelines.copy.sources import BatchSource, FetchedBatches
 from relay_pipelines.copy.throttle import Throttles
@@ -40,8 +40,8 @@ def copy_ranges(job: CopyJob, ranges: Iterable[CopyRange], clock: Clock | None =
     clock = clock or SystemClock()
 
     def source_of(copy_range: CopyRange, options: CopyOptions, nodes: FailoverSource) -> BatchSource:
-        handling, at = copy_range.handling, copy_range.source.topic_partition
-        filters = FilterChain(handling.filters, at, handling.on_record_error) if handling.filters else None
+        record_policy, at = copy_range.record_policy, copy_range.source.topic_partition
+        filters = FilterChain(record_policy.filters, at, record_policy.on_record_error) if record_policy.filters else None
         return FetchedBatches(copy_range, options, nodes, filters, clock)
 
     return _copy_each(job, ((copy_range, source_of) for copy_range in ranges), clock)
@@ -108,7 +108,7 @@ def _copy_each(job: CopyJob, ranges: Iterable[tuple[CopyRange, SourceOf]], clock
         ClusterClient(job.destination, DestinationError, client_id, job.options.request_timeout_ms) as destination,
     ):
         for copy_range, source_of in ranges:
-            options = copy_range.handling.options or job.options
+            options = copy_range.record_policy.options or job.options
             transactions = RangeTransactions(job, copy_range, destination, throttles.of(copy_range), clock)
             source: BatchSource | None = None
             wall, cpu = clock.monotonic(), time.process_time()
@@ -117,7 +117,7 @@ def _copy_each(job: CopyJob, ranges: Iterable[tuple[CopyRange, SourceOf]], clock
             else:
                 source, error = _copy_one(copy_range, options, source_of, nodes, transactions, clock)
                 away = _cluster_away(error, source, nodes)
-            reach(Point.BEFORE_OUTCOME)
+            failpoint(Failpoint.BEFORE_OUTCOME)
             spent = (clock.monotonic() - wall, time.process_time() - cpu)
             node = source.node if source else nodes.node
             yield outcome_of(copy_range, transactions, node, source.diverged if source else {}, error, spent)

@@ -42,7 +42,7 @@ class Throttles:
 
     def of(self, copy_range: CopyRange) -> list[Throttle]:
         """Those to be paid for what is written of a range."""
-        options, topic = copy_range.handling.options, copy_range.source.topic_partition.topic
+        options, topic = copy_range.record_policy.options, copy_range.source.topic_partition.topic
         if options is None:
             return [self._all]
         return [self._all, self._of_topics.setdefault(topic, Throttle(options, self._clock))]

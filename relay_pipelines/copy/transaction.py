@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 from relay_pipelines.copy.chunk import Chunk
-from relay_pipelines.copy.failpoints import Point, reach
+from relay_pipelines.copy.failpoints import Failpoint, failpoint
 from relay_pipelines.copy.throttle import Throttle
-from relay_pipelines.errors import CheckpointLostError, CopyGoneError, RelayError
+from relay_pipelines.errors import CheckpointLostError, DestinationTopicLostError, RelayError
 from relay_pipelines.model import Checkpoint, CopyJob, CopyRange, LedgerEntry, NodeIdentity, OffsetRange, Segment, TopicPartition
 from relay_pipelines.protocol.batch import Batch
 from relay_pipelines.protocol.client import ClusterClient
@@ -45,7 +45,7 @@ class RangeTransactions:
     ) -> None:
         self._job = job
         self._range = copy_range
-        self._options = copy_range.handling.options or job.options
+        self._options = copy_range.record_policy.options or job.options
         self._destination = destination
         self._limits = [throttle for throttle in throttles if throttle.is_limited]
         self._clock = clock
@@ -73,7 +73,7 @@ class RangeTransactions:
             FencedError: another task took over since the first call.
         """
         self._producer.start()
-        reach(Point.AFTER_INIT_PRODUCER_ID)
+        failpoint(Failpoint.AFTER_INIT_PRODUCER_ID)
         known = self._range.checkpoint, self._range.checkpoint_position
         # only now: before, a task that we have just fenced could still have committed
         found = checkpoints.read_own(
@@ -87,7 +87,7 @@ class RangeTransactions:
     def send(self, batch: Batch) -> None:
         """Send records; their bytes are used at once."""
         self._send(self._range.destination, batch)
-        reach(Point.MID_CHUNK)
+        failpoint(Failpoint.MID_CHUNK)
 
     def quarantine(self, record: Any, error: RelayError) -> None:
         """Put a source record, as it is, into the quarantine topic, with headers that tell its origin and the reason."""
@@ -109,7 +109,7 @@ class RangeTransactions:
             identity: of the log that the chunk was read from.
         """
         self._producer.drain()
-        reach(Point.BEFORE_CHECKPOINT)
+        failpoint(Failpoint.BEFORE_CHECKPOINT)
         began = self._clock.monotonic()
         landed = self._producer.landed(self._range.destination)
         before = self.checkpoint
@@ -120,9 +120,9 @@ class RangeTransactions:
         self._producer.send(self._homes[0], checkpoints.to_batch(following))
         self._producer.send(self._homes[1], ledger.to_batch(self._entry(chunk, following, landed)))
         self._producer.drain()
-        reach(Point.BEFORE_END_TXN)
+        failpoint(Failpoint.BEFORE_END_TXN)
         self._producer.commit()
-        reach(Point.AFTER_END_TXN)
+        failpoint(Failpoint.AFTER_END_TXN)
         self.commit_seconds += self._clock.monotonic() - began
         self.checkpoint = following
         self.committed.append(chunk)
@@ -173,8 +173,8 @@ class RangeTransactions:
         if found.destination_topic_id and topic.topic_id and topic.topic_id != found.destination_topic_id:
             raise self._copies_gone(found)
 
-    def _copies_gone(self, found: Checkpoint) -> CopyGoneError:
-        return CopyGoneError(
+    def _copies_gone(self, found: Checkpoint) -> DestinationTopicLostError:
+        return DestinationTopicLostError(
             f"topic {self._range.destination.topic!r}, which held the copies, was deleted at the destination and created again",
             remedy="restore it, or mirror the topic under a new name; run again to see what holds now",
             topic_partition=self._source_partition,

@@ -9,7 +9,7 @@ import sys
 from typing import Any, NamedTuple
 
 from relay_pipelines.errors import ConfigError, FilterError
-from relay_pipelines.model import ClassSpec, Handling, TopicPartition
+from relay_pipelines.model import ClassSpec, RecordPolicy, TopicPartition
 
 
 class Kind(NamedTuple):
@@ -22,16 +22,16 @@ class Kind(NamedTuple):
 FILTER, TRANSFORM = Kind("filter", "keep(record)"), Kind("transform", "transform(batch)")
 
 
-def construct_all(handling: Handling) -> None:
+def construct_all(record_policy: RecordPolicy) -> None:
     """Construct what a topic's records go through, and forget it.
 
     Raises:
         ConfigError: as `construct`.
     """
-    for spec in handling.filters:
+    for spec in record_policy.filters:
         construct(spec, FILTER)
-    if handling.transform is not None:
-        construct(handling.transform, TRANSFORM)
+    if record_policy.transform is not None:
+        construct(record_policy.transform, TRANSFORM)
 
 
 def construct(spec: ClassSpec, kind: Kind) -> Any:

@@ -9,7 +9,7 @@ from relay_pipelines.demo.command import Command
 from relay_pipelines.demo.middle import wait_for_middle
 from relay_pipelines.demo.progress import Ledger
 from relay_pipelines.demo.scene import Scene
-from relay_pipelines.demo.telling import Teller
+from relay_pipelines.demo.telling import Reporter
 from relay_pipelines.demo.upstream import end_offsets
 from relay_pipelines.protocol.clock import Clock
 
@@ -28,7 +28,9 @@ class Death:
     run_id: str
 
 
-def run_and_kill_node(arguments: list[str], log: str, scene: Scene, ledger: Ledger, teller: Teller, clock: Clock) -> Death | None:
+def run_and_kill_node(
+    arguments: list[str], log: str, scene: Scene, ledger: Ledger, teller: Reporter, clock: Clock
+) -> Death | None:
     """Run the command to its end, and kill the node it reads once a few chunks are committed.
 
     Returns:
@@ -64,7 +66,7 @@ def run_and_kill_node(arguments: list[str], log: str, scene: Scene, ledger: Ledg
     return death
 
 
-def _taken_over(death: Death, ledger: Ledger, teller: Teller) -> bool:
+def _taken_over(death: Death, ledger: Ledger, teller: Reporter) -> bool:
     """Say when the node died and when another one took over, by the times in the ledger; False if none did."""
     commits = sorted((one.committed_at_ms, one.node) for one in ledger.entries if one.run_id == death.run_id)
     others = [(at_ms, node) for at_ms, node in commits if node != death.node]

@@ -8,7 +8,7 @@ from relay_pipelines.console.formatting import count
 from relay_pipelines.demo import reading
 from relay_pipelines.demo.events import EVENTS, PARTITIONS, PAYMENTS, STATUS, Shop
 from relay_pipelines.demo.scene import TOPIC_PARTITIONS, Scene
-from relay_pipelines.demo.telling import Teller
+from relay_pipelines.demo.telling import Reporter
 from relay_pipelines.demo.upstream import Upstream
 from relay_pipelines.errors import RelayError
 from relay_pipelines.protocol.clock import Clock
@@ -23,7 +23,7 @@ _COMPACTION_SECONDS = 60
 _POLL_SECONDS = 0.1
 
 
-def write(shop: Shop, upstream: Upstream, events: int, teller: Teller, clock: Clock) -> None:
+def write(shop: Shop, upstream: Upstream, events: int, teller: Reporter, clock: Clock) -> None:
     """Write the shop's events of the day before to both nodes."""
     with teller.step(f"Write {count(events)} events of a web shop to both upstream clusters"):
         with teller.busy("writing"):
@@ -34,7 +34,7 @@ def write(shop: Shop, upstream: Upstream, events: int, teller: Teller, clock: Cl
             teller.say(f"{topic:<15} {PARTITIONS[topic]} partitions {count(records):>8} records  {what}")
 
 
-def compact(stage: Scene, shop: Shop, upstream: Upstream, teller: Teller, clock: Clock) -> None:
+def compact(stage: Scene, shop: Shop, upstream: Upstream, teller: Reporter, clock: Clock) -> None:
     """Let the cleaners of both nodes do all they can, so that the nodes stay identical while they are read.
 
     Raises:

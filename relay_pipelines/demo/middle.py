@@ -9,7 +9,7 @@ from typing import TypeVar
 from relay_pipelines.console.formatting import count
 from relay_pipelines.demo.command import Command
 from relay_pipelines.demo.progress import Ledger
-from relay_pipelines.demo.telling import Teller
+from relay_pipelines.demo.telling import Reporter
 from relay_pipelines.demo.upstream import Arrivals
 
 _ATTEMPTS = 3
@@ -37,7 +37,7 @@ def wait_for_middle(command: Command, ledger: Ledger, end: int, say: Callable[[s
     return False
 
 
-def insist(attempt: Callable[[int], _Hit], arrivals: Arrivals, more: int, teller: Teller) -> _Hit:
+def insist(attempt: Callable[[int], _Hit], arrivals: Arrivals, more: int, teller: Reporter) -> _Hit:
     """Make attempts, which are numbered from 1, until one hits the middle, and return what the last one gave.
 
     Args:

@@ -19,7 +19,7 @@ from relay_pipelines.demo.origin import shares, unexplained
 from relay_pipelines.demo.progress import Ledger, rate
 from relay_pipelines.demo.proof import compare_all, identical
 from relay_pipelines.demo.scene import TOPIC_PARTITIONS, Scene
-from relay_pipelines.demo.telling import Teller, shares_table, table
+from relay_pipelines.demo.telling import Reporter, shares_table, table
 from relay_pipelines.demo.upstream import Arrivals, Upstream
 from relay_pipelines.embedded.jars import KAFKA_VERSION
 from relay_pipelines.protocol.clock import Clock, SystemClock
@@ -52,7 +52,7 @@ def main(keep: bool = False, events: int = EVENTS) -> int:  # noqa: FBT001, FBT0
         RelayError: something could not be started, or failed.
     """
     clock = SystemClock()
-    teller = Teller(stdout(), clock)
+    teller = Reporter(stdout(), clock)
     try:
         with _signals(), scene.folder(keep=keep) as folder:
             try:
@@ -65,7 +65,7 @@ def main(keep: bool = False, events: int = EVENTS) -> int:  # noqa: FBT001, FBT0
         return INTERRUPTED
 
 
-def _tell(folder: Path, events: int, teller: Teller, clock: Clock) -> int:
+def _tell(folder: Path, events: int, teller: Reporter, clock: Clock) -> int:
     teller.console.print(_OPENING, style="bold")
     with ExitStack() as open_until_the_end:
         title = f"Start three clusters of Kafka {KAFKA_VERSION}: upstream-a, upstream-b, destination"
@@ -79,7 +79,7 @@ def _tell(folder: Path, events: int, teller: Teller, clock: Clock) -> int:
 class _Play:
     """What happens once the clusters serve."""
 
-    def __init__(self, stage: Scene, events: int, ledger: Ledger, teller: Teller, clock: Clock) -> None:
+    def __init__(self, stage: Scene, events: int, ledger: Ledger, teller: Reporter, clock: Clock) -> None:
         self._stage = stage
         self._events = events
         self._ledger = ledger

@@ -19,7 +19,7 @@ _INDENT = "   "
 _WIDEST = 120
 
 
-class Teller:
+class Reporter:
     """Says what happens, step by step."""
 
     def __init__(self, console: Console, clock: Clock) -> None:

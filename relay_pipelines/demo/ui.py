@@ -10,12 +10,12 @@ from relay_pipelines.demo import scene
 from relay_pipelines.demo.dagster import Dagster, running
 from relay_pipelines.demo.events import PARTITIONS, Shop, orders_for
 from relay_pipelines.demo.scene import MIRROR, Scene
-from relay_pipelines.demo.telling import Teller
+from relay_pipelines.demo.telling import Reporter
 from relay_pipelines.demo.upstream import Arrivals, Upstream
 from relay_pipelines.errors import RelayError
 from relay_pipelines.lanes.topic_catalog import Catalog
 from relay_pipelines.protocol.clock import Clock, SystemClock
-from relay_pipelines.run.signals import Stop
+from relay_pipelines.run.signals import StopSignal
 
 _EVENTS = 60_000
 _PER_SECOND = 100
@@ -42,18 +42,18 @@ def main(port: int, *, keep: bool = False) -> int:
         RelayError: something could not be started.
     """
     clock = SystemClock()
-    teller = Teller(stdout(), clock)
-    with Stop().heard(), scene.folder(keep=keep) as folder:
+    teller = Reporter(stdout(), clock)
+    with StopSignal().heard(), scene.folder(keep=keep) as folder:
         try:
             with ExitStack() as open_until_the_end:
-                dagster, _ = raise_curtain(folder, port, teller, clock, open_until_the_end)
+                dagster, _ = start_stack(folder, port, teller, clock, open_until_the_end)
                 _serve(dagster)
         except KeyboardInterrupt:
             teller.console.print("\nstopped; nothing is left running" + (f"; kept in {folder}" if keep else ""))
     return 0
 
 
-def raise_curtain(folder: Path, port: int, teller: Teller, clock: Clock, until_the_end: ExitStack) -> tuple[Dagster, Scene]:
+def start_stack(folder: Path, port: int, teller: Reporter, clock: Clock, until_the_end: ExitStack) -> tuple[Dagster, Scene]:
     """Start clusters, events and Dagster with its sensors; all of it ends with the stack."""
     with teller.step("Start three clusters: upstream-a, upstream-b, destination"), teller.busy("brokers start"):
         stage = until_the_end.enter_context(scene.clusters(folder))

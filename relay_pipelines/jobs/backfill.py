@@ -18,7 +18,7 @@ from relay_pipelines.console.formatting import plural
 from relay_pipelines.lanes import naming, window_log
 from relay_pipelines.lanes.lane import Lane, lanes_of
 from relay_pipelines.lanes.topic_catalog import Catalog
-from relay_pipelines.lanes.window_planner import Cutter
+from relay_pipelines.lanes.window_planner import WindowPlanner
 from relay_pipelines.protocol.clock import moment_ms
 from relay_pipelines.resources import KafkaResource
 from relay_pipelines.settings import Settings
@@ -68,10 +68,10 @@ def _backfill(
         return
     # a mirror that has copied nothing starts where the span does
     start = Start.model_validate({"timestamp": context.op_config["from"]})
-    taken = kafka.snapshot(lane.mirror, lane.belongs, start=start)
-    ranges = ranges_between(taken, *span_ms, kafka.mirror(lane.mirror).copy_options, kafka.clock)
+    snapshot = kafka.snapshot(lane.mirror, lane.belongs, start=start)
+    ranges = ranges_between(snapshot, *span_ms, kafka.mirror(lane.mirror).copy_options, kafka.clock)
     history = window_log.history(context.instance, lane)
-    cut = list(Cutter(lane, taken, history, lane.limits, kafka.clock.now_ms()).between(ranges))
+    cut = list(WindowPlanner(lane, snapshot, history, lane.limits, kafka.clock.now_ms()).between(ranges))
     if not cut:
         context.log.info("%s/%s holds no record of that time", lane.mirror, lane.name)
         return

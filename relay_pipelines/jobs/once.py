@@ -8,7 +8,7 @@ from relay_pipelines.lanes import metadata, naming, window_log
 from relay_pipelines.lanes.lane import Lane, lanes_of
 from relay_pipelines.lanes.run_log import RunLog
 from relay_pipelines.lanes.topic_catalog import Catalog
-from relay_pipelines.lanes.window_planner import UNLIMITED, Cutter
+from relay_pipelines.lanes.window_planner import UNLIMITED, WindowPlanner
 from relay_pipelines.lanes.window_run import copy_window
 from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.prepare import topics
@@ -42,13 +42,13 @@ def build(settings: Settings, catalog: Catalog) -> dg.JobDefinition:
 def _lane(
     context: dg.OpExecutionContext, lane: Lane, kafka: KafkaResource, pyspark: SparkResource, catalog: Catalog
 ) -> list[str]:
-    taken = kafka.snapshot(lane.mirror, lane.belongs)
-    missing = [f"{lane.mirror}: {error}" for error in topics.unseen(taken)]
-    for line in topics.nothing_selected(taken, kafka.mirror(lane.mirror).topics.allow):
+    snapshot = kafka.snapshot(lane.mirror, lane.belongs)
+    missing = [f"{lane.mirror}: {error}" for error in topics.unseen(snapshot)]
+    for line in topics.nothing_selected(snapshot, kafka.mirror(lane.mirror).topics.allow):
         context.log.warning("%s: %s", lane.mirror, line)
-    catalog.learn(lane.mirror, taken.destinations)
+    catalog.learn(lane.mirror, snapshot.destinations)
     history = window_log.history(context.instance, lane)
-    cutter = Cutter(lane, taken, history, UNLIMITED, kafka.clock.now_ms())
+    cutter = WindowPlanner(lane, snapshot, history, UNLIMITED, kafka.clock.now_ms())
     frozen = next(cutter.new(), None)
     if frozen is None:
         context.log.info("%s/%s: nothing new", lane.mirror, lane.name)

@@ -5,7 +5,7 @@ import dagster as dg
 from relay_pipelines.lanes import naming, window_log
 from relay_pipelines.lanes.lane import Lane, lanes_of
 from relay_pipelines.lanes.topic_catalog import Catalog
-from relay_pipelines.lanes.window_planner import Cutter
+from relay_pipelines.lanes.window_planner import WindowPlanner
 from relay_pipelines.resources import KafkaResource
 from relay_pipelines.settings import Settings
 
@@ -39,10 +39,10 @@ def _clear(context: dg.OpExecutionContext, lane: Lane) -> None:
 
 
 def _cut(context: dg.OpExecutionContext, lane: Lane, kafka: KafkaResource, catalog: Catalog) -> None:
-    taken = kafka.snapshot(lane.mirror, lane.belongs)
-    catalog.learn(lane.mirror, taken.destinations)
+    snapshot = kafka.snapshot(lane.mirror, lane.belongs)
+    catalog.learn(lane.mirror, snapshot.destinations)
     history = window_log.history(context.instance, lane)
-    coming = Cutter(lane, taken, history, lane.limits, kafka.clock.now_ms()).new()
+    coming = WindowPlanner(lane, snapshot, history, lane.limits, kafka.clock.now_ms()).new()
     cut = [one for one, _ in zip(coming, range(lane.window.ahead), strict=False)]
     window_log.freeze(context.instance, lane, cut)
     context.log.info("%s/%s: cut %d windows", lane.mirror, lane.name, len(cut))

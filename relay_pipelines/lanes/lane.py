@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from relay_pipelines.lanes import naming
 from relay_pipelines.plan.topic_selection import select
-from relay_pipelines.plan.window_sizing import Limits
+from relay_pipelines.plan.window_sizing import WindowLimits
 from relay_pipelines.settings import Mirror, WindowSettings
 
 MAIN = "main"
@@ -46,9 +46,9 @@ class Lane:
         return naming.partitions(self.mirror, self.name)
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> WindowLimits:
         """What one of its windows may hold."""
-        return Limits(self.window.max_records, self.window.max_bytes)
+        return WindowLimits(self.window.max_records, self.window.max_bytes)
 
     def belongs(self, topic: str) -> bool:
         """Whether the lane copies the topic."""
@@ -102,17 +102,17 @@ def lanes_of(name: str, mirror: Mirror, known: Sequence[str]) -> list[Lane]:
 
 def _split(topics: Iterable[str]) -> list[list[str]]:
     parts: list[list[str]] = [[]]
-    taken: list[set[str]] = [set()]
+    snapshot: list[set[str]] = [set()]
     for topic in topics:
         output = re.sub(r"[^A-Za-z0-9]", "_", topic)
         names = {output, f"{output}_{naming.MESSAGE_COUNTS}"}
-        fitting = (at for at, part in enumerate(parts) if len(part) < MOST_TOPICS and taken[at].isdisjoint(names))
+        fitting = (at for at, part in enumerate(parts) if len(part) < MOST_TOPICS and snapshot[at].isdisjoint(names))
         home = next(fitting, len(parts))
         if home == len(parts):
             parts.append([])
-            taken.append(set())
+            snapshot.append(set())
         parts[home].append(topic)
-        taken[home] |= names
+        snapshot[home] |= names
     return parts
 
 

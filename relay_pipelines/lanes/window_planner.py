@@ -8,14 +8,14 @@ from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.lanes.window_log import History
 from relay_pipelines.model import OffsetRange
 from relay_pipelines.plan.frozen_window import FrozenWindow
-from relay_pipelines.plan.window_sizing import Limits, backlog, cut
+from relay_pipelines.plan.window_sizing import WindowLimits, backlog, cut
 from relay_pipelines.run.run_plan import bytes_per_offset
-from relay_pipelines.snapshot.cluster_snapshot import Survey
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
-UNLIMITED = Limits(2**63, 2**63)
+UNLIMITED = WindowLimits(2**63, 2**63)
 
 
-class Cutter:
+class WindowPlanner:
     """Cuts windows of a lane, numbered on from those before.
 
     Args:
@@ -23,13 +23,13 @@ class Cutter:
         now_ms: when; nothing that is cut was committed before.
     """
 
-    def __init__(self, lane: Lane, taken: Survey, history: History, limits: Limits, now_ms: int) -> None:
+    def __init__(self, lane: Lane, snapshot: ClusterSnapshot, history: History, limits: WindowLimits, now_ms: int) -> None:
         self._lane = lane
-        self._survey = taken
+        self._survey = snapshot
         self._history = history
         self._limits = limits
         self._now_ms = now_ms
-        self._sizes = bytes_per_offset(taken)
+        self._sizes = bytes_per_offset(snapshot)
         self._number = history.last_number
 
     def new(self) -> Iterator[FrozenWindow]:
@@ -45,9 +45,9 @@ class Cutter:
     def _cut(self, ranges: Sequence[OffsetRange]) -> Iterator[FrozenWindow]:
         waiting = list(ranges)
         while any(map(len, waiting)):
-            taken = cut(waiting, self._sizes, self._limits)
-            yield self._window(taken)
-            waiting = [replace(one, start=done.end) for one, done in zip(waiting, taken, strict=True)]
+            snapshot = cut(waiting, self._sizes, self._limits)
+            yield self._window(snapshot)
+            waiting = [replace(one, start=done.end) for one, done in zip(waiting, snapshot, strict=True)]
 
     def _window(self, ranges: Sequence[OffsetRange]) -> FrozenWindow:
         self._number += 1

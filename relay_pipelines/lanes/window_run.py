@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from relay_pipelines.copy.failpoints import Point, reach
+from relay_pipelines.copy.failpoints import Failpoint, failpoint
 from relay_pipelines.model import OffsetRange, Status, TopicPartition
 from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.plan.positions import lag_records
@@ -15,7 +15,7 @@ from relay_pipelines.run import run_plan
 from relay_pipelines.run.result import RunResult, TopicTotals
 from relay_pipelines.run.run import Observer, run
 from relay_pipelines.snapshot import cluster_snapshot
-from relay_pipelines.snapshot.cluster_snapshot import Survey
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.verify import recount
 from relay_pipelines.verify.recount import Recount
 
@@ -97,7 +97,7 @@ def copy_window(
     observers: Sequence[Observer],
     *,
     stop: Callable[[], bool],
-    surveyed: Callable[[Survey], None],
+    surveyed: Callable[[ClusterSnapshot], None],
     run_id: str,
     attempt: int = 0,
 ) -> WindowReport:
@@ -112,16 +112,16 @@ def copy_window(
         RelayError: nothing could be copied at all: no node, no destination.
     """
     mirror = kafka.mirror(mirror_name)
-    taken = kafka.snapshot(mirror_name, topics.__contains__, attempt)
-    surveyed(taken)
-    plan = run_plan.plan_frozen(taken, frozen)
+    snapshot = kafka.snapshot(mirror_name, topics.__contains__, attempt)
+    surveyed(snapshot)
+    plan = run_plan.plan_frozen(snapshot, frozen)
     result = run(plan, mirror, session, observers, kafka.clock, stop=stop, window=frozen.key, run_id=run_id)
-    after = cluster_snapshot.stored(mirror_name, mirror, kafka.clock, settled=True).checkpoints
+    after = cluster_snapshot.read_checkpoints(mirror_name, mirror, kafka.clock, settled=True).checkpoints
     # what lies before the start of the mirror is not waited for
-    reached = {one.topic_partition: one.begin for one in taken.positions if one.recorded is None}
+    reached = {one.topic_partition: one.begin for one in snapshot.positions if one.recorded is None}
     reached |= {at: checkpoint.next_offset for at, checkpoint in after.items()}
-    before = lag_records(taken.positions)
-    ends = {one.topic_partition: one.end_offset for one in taken.positions}
+    before = lag_records(snapshot.positions)
+    ends = {one.topic_partition: one.end_offset for one in snapshot.positions}
     reports = []
     for topic in sorted(topics):
         ranges = [one for one in frozen.ranges if one.topic_partition.topic == topic]
@@ -131,7 +131,7 @@ def copy_window(
                 topic=topic,
                 ranges=ranges,
                 failure=_failure(
-                    topic, [one for one in ranges if not run_plan.is_void(taken, frozen, one)], reached, taken, result
+                    topic, [one for one in ranges if not run_plan.is_superseded(snapshot, frozen, one)], reached, snapshot, result
                 ),
                 totals=result.topics.get(topic, TopicTotals()),
                 lag_before=sum(before[at] for at in mine),
@@ -140,7 +140,7 @@ def copy_window(
         )
     complete = [one for one in reports if not one.failure]
     if complete and not result.interrupted:
-        reach(Point.BEFORE_RECOUNT)
+        failpoint(Failpoint.BEFORE_RECOUNT)
         found = recount.recount(
             mirror_name,
             [each for one in complete for each in one.ranges],
@@ -151,12 +151,12 @@ def copy_window(
         )
         for one in complete:
             one.recounts = {at: found[at] for at in found if at.topic == one.topic}
-    differing = [one for one in topic_configs.differences(taken) if one not in result.reconfigured]
-    return WindowReport(frozen, taken.node.name, reports, result, differing)
+    differing = [one for one in topic_configs.differences(snapshot) if one not in result.reconfigured]
+    return WindowReport(frozen, snapshot.node.name, reports, result, differing)
 
 
 def _failure(
-    topic: str, ranges: Sequence[OffsetRange], reached: Mapping[TopicPartition, int], taken: Survey, result: RunResult
+    topic: str, ranges: Sequence[OffsetRange], reached: Mapping[TopicPartition, int], snapshot: ClusterSnapshot, result: RunResult
 ) -> str:
     """Why the topic is not complete, judged by the checkpoints: they are the truth, whoever copied.
 
@@ -169,8 +169,8 @@ def _failure(
     missing = [one for one in ranges if len(one) and reached.get(one.topic_partition, -1) < one.end]
     if not missing:
         return ""
-    if topic not in taken.destinations:
-        why = next((one.why for one in taken.decisions if one.topic == topic), "the source has no such topic")
+    if topic not in snapshot.destinations:
+        why = next((one.why for one in snapshot.decisions if one.topic == topic), "the source has no such topic")
         return f"it is not mirrored any more: {why}; what the window holds of it was not copied"
     if result.interrupted:
         return "stopped at a committed checkpoint; run the window again to go on"

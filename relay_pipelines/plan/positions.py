@@ -9,8 +9,8 @@ from itertools import groupby
 
 from relay_pipelines.errors import (
     CheckpointLostError,
-    CopyGoneError,
     DataLossError,
+    DestinationTopicLostError,
     LogTruncatedError,
     RetentionPassedError,
     SourceError,
@@ -36,7 +36,7 @@ class Position:
         next_offset: the checkpoint's; without a checkpoint that of the start record; None if there is neither.
         recreated: whether the topic is another one of the same name than the one that was copied: its id on the node has changed.
         truncated_at: where the log stopped being the one that was copied, by its leader epochs; None if it still is.
-        copy_gone: what became of the destination topic that holds the copies; empty if it is still there.
+        destination_lost: what became of the destination topic that holds the copies; empty if it is still there.
         recorded: up to where it was copied by the ledger, of a topic-partition without a checkpoint; None if it never was.
         high_watermark: the end of what every replica has; what lies between it and `end_offset` waits for a transaction to end.
         open_since_ms: when the first record of that transaction was written; None if no transaction is open, or if unknown.
@@ -49,7 +49,7 @@ class Position:
     next_offset: int | None = None
     recreated: bool = False
     truncated_at: int | None = None
-    copy_gone: str = ""
+    destination_lost: str = ""
     recorded: int | None = None
     high_watermark: int = -1
     open_since_ms: int | None = None
@@ -195,5 +195,7 @@ def _losses(position: Position) -> Iterator[Loss]:
         what = f"the log was cut off at offset {position.truncated_at}, below the checkpoint, and written anew"
         remedy = "find out whether a leader was elected uncleanly or a disk restored, and which records are right"
         yield Loss(LogTruncatedError, what, remedy, position.truncated_at)
-    if position.copy_gone:
-        yield Loss(CopyGoneError, position.copy_gone, "restore it, or mirror the topic under a new name", copied)
+    if position.destination_lost:
+        yield Loss(
+            DestinationTopicLostError, position.destination_lost, "restore it, or mirror the topic under a new name", copied
+        )

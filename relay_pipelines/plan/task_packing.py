@@ -83,7 +83,7 @@ def _bounded(units: Sequence[list[CopyRange]], sizes: _Sizes) -> list[list[CopyR
 
 
 def _parallelism(unit: Sequence[CopyRange]) -> int:
-    options = unit[0].handling.options
+    options = unit[0].record_policy.options
     return options.parallelism if options else 0
 
 

@@ -10,7 +10,7 @@ from relay_pipelines.plan.positions import Position, data_loss, uncopied
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class WindowLimits:
     """What one window may hold: records, and bytes on the source's disk as far as those are known."""
 
     max_records: int
@@ -31,7 +31,9 @@ def backlog(positions: Sequence[Position], planned: Mapping[TopicPartition, int]
     ]
 
 
-def cut(waiting: Sequence[OffsetRange], bytes_per_offset: Mapping[TopicPartition, float], limits: Limits) -> list[OffsetRange]:
+def cut(
+    waiting: Sequence[OffsetRange], bytes_per_offset: Mapping[TopicPartition, float], limits: WindowLimits
+) -> list[OffsetRange]:
     """Return the beginning of every range: the next window.
 
     All topic-partitions with more than an equal share get that share; so none starves, and what is small is taken whole. At

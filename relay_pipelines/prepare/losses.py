@@ -13,7 +13,7 @@ from relay_pipelines.prepare import topics
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.settings import Mirror
-from relay_pipelines.snapshot.cluster_snapshot import Survey
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.state import checkpoint as checkpoints
 from relay_pipelines.state import ledger
 from relay_pipelines.state.fencing import commit, take_over
@@ -22,7 +22,7 @@ _BY_DRIVER = "driver"
 _LOG = logging.getLogger(__name__)
 
 
-def accept(taken: Survey, mirror: Mirror, clock: Clock) -> list[DataLossError]:
+def accept_losses(snapshot: ClusterSnapshot, mirror: Mirror, clock: Clock) -> list[DataLossError]:
     """Move the checkpoint of every topic-partition with a loss to where it can go on; return what was lost.
 
     A topic-partition whose checkpoint has moved since the survey is left alone: somebody else has dealt with it.
@@ -30,49 +30,51 @@ def accept(taken: Survey, mirror: Mirror, clock: Clock) -> list[DataLossError]:
     Raises:
         RelayError: the destination does not answer, or refuses.
     """
-    lost = [one for one in taken.positions if isinstance(data_loss(one), DataLossError)]
+    lost = [one for one in snapshot.positions if isinstance(data_loss(one), DataLossError)]
     options = mirror.copy_options
     accepted: list[DataLossError] = []
-    topics.create_own(taken, mirror.destination.replication_factor, options, clock)
-    with ClusterClient(taken.destination, DestinationError, f"relay-{taken.mirror}", options.request_timeout_ms) as client:
+    topics.create_own(snapshot, mirror.destination.replication_factor, options, clock)
+    with ClusterClient(snapshot.destination, DestinationError, f"relay-{snapshot.mirror}", options.request_timeout_ms) as client:
         for position in lost:
             try:
-                error = _accept(client, taken, position, options, clock)
+                error = _accept_loss(client, snapshot, position, options, clock)
             except FencedError:
                 continue  # another driver is at it
             except RetriableError as failed:
                 if not accepted:
                     raise
-                _LOG.warning("%s: %s; what is not accepted yet stays held back", taken.mirror, failed)
+                _LOG.warning("%s: %s; what is not accepted yet stays held back", snapshot.mirror, failed)
                 break
             if error is not None:
                 accepted.append(error)
     return accepted
 
 
-def _accept(client: ClusterClient, taken: Survey, position: Position, options: CopyOptions, clock: Clock) -> DataLossError | None:
+def _accept_loss(
+    client: ClusterClient, snapshot: ClusterSnapshot, position: Position, options: CopyOptions, clock: Clock
+) -> DataLossError | None:
     """Move one checkpoint; None if it has moved by itself, or there is nothing to accept."""
     at = position.topic_partition
-    producer = take_over(client, transactional_id(taken.mirror, at), options, clock)
-    known = taken.checkpoints.get(at)
-    key = checkpoints.key_of(taken.mirror, at)
+    producer = take_over(client, transactional_id(snapshot.mirror, at), options, clock)
+    known = snapshot.checkpoints.get(at)
+    key = checkpoints.key_of(snapshot.mirror, at)
     home = checkpoints.home(checkpoints.TOPIC, key)
-    current = checkpoints.read_own(client, taken.mirror, at, (known, taken.checkpoint_ends.get(home, 0)), options, clock)
+    current = checkpoints.read_own(client, snapshot.mirror, at, (known, snapshot.checkpoint_ends.get(home, 0)), options, clock)
     found, error = loss(position), data_loss(position)
     if current != known or found is None or not isinstance(error, DataLossError):
         return None
-    following = _moved(taken, position, found, clock.now_ms())
+    following = _moved(snapshot, position, found, clock.now_ms())
     entry = _gap(position, found, following)
     batches = [(home, checkpoints.to_batch(following)), (checkpoints.home(ledger.TOPIC, key), ledger.to_batch(entry))]
     commit(client, producer, batches, options, clock)
     return error
 
 
-def _moved(taken: Survey, position: Position, found: Loss, now_ms: int) -> Checkpoint:
+def _moved(snapshot: ClusterSnapshot, position: Position, found: Loss, now_ms: int) -> Checkpoint:
     at = position.topic_partition
-    recorded = taken.recorded.get(at)
-    before = taken.checkpoints.get(at) or (_as_recorded(recorded) if recorded else _at_start(taken, position))
-    there = taken.destination_topics.get(taken.destinations[at.topic])
+    recorded = snapshot.recorded.get(at)
+    before = snapshot.checkpoints.get(at) or (_as_recorded(recorded) if recorded else _at_start(snapshot, position))
+    there = snapshot.destination_topics.get(snapshot.destinations[at.topic])
     rewound = position.recreated or found.resume < before.next_offset
     return replace(
         before,
@@ -83,8 +85,8 @@ def _moved(taken: Survey, position: Position, found: Loss, now_ms: int) -> Check
         topic_ids={} if position.recreated else before.topic_ids,
         cluster_ids={} if position.recreated else before.cluster_ids,
         fingerprint=None if rewound else before.fingerprint,
-        destination_next_offset=-1 if position.copy_gone else before.destination_next_offset,
-        destination_topic_id=there.topic_id if there and position.copy_gone else before.destination_topic_id,
+        destination_next_offset=-1 if position.destination_lost else before.destination_next_offset,
+        destination_topic_id=there.topic_id if there and position.destination_lost else before.destination_topic_id,
         run_id=_BY_DRIVER,
         committed_at_ms=now_ms,
         reset_at_ms=now_ms,
@@ -109,17 +111,17 @@ def _as_recorded(entry: LedgerEntry) -> Checkpoint:
     )
 
 
-def _at_start(taken: Survey, position: Position) -> Checkpoint:
+def _at_start(snapshot: ClusterSnapshot, position: Position) -> Checkpoint:
     """What a checkpoint would say of a topic-partition that has a start record, and of which nothing was copied yet."""
     return Checkpoint(
-        mirror=taken.mirror,
+        mirror=snapshot.mirror,
         source=position.topic_partition,
         next_offset=position.begin,
         leader_epoch=-1,
-        node=taken.node.name,
+        node=snapshot.node.name,
         topic_ids={},
         cluster_ids={},
-        destination=taken.destination_of(position.topic_partition),
+        destination=snapshot.destination_of(position.topic_partition),
         destination_next_offset=-1,
         fingerprint=None,
         run_id=_BY_DRIVER,
@@ -130,7 +132,7 @@ def _at_start(taken: Survey, position: Position) -> Checkpoint:
 def _gap(position: Position, found: Loss, following: Checkpoint) -> LedgerEntry:
     copied = position.next_offset
     # where the copies are gone as well, the entry parts the ledger: what stands before it counts for nothing any more
-    ahead = copied is not None and not position.recreated and not position.copy_gone and copied < found.resume
+    ahead = copied is not None and not position.recreated and not position.destination_lost and copied < found.resume
     source = OffsetRange(position.topic_partition, copied if copied is not None and ahead else found.resume, found.resume)
     place = max(0, following.destination_next_offset)
     return LedgerEntry(

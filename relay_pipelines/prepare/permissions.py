@@ -15,30 +15,30 @@ from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry
 from relay_pipelines.settings import Mirror
-from relay_pipelines.snapshot.cluster_snapshot import Survey
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.state import checkpoint, ledger
 
 _OWN = (checkpoint.TOPIC, ledger.TOPIC)
 _REFUSED = frozenset({29, 53})  # TOPIC_AUTHORIZATION_FAILED, TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
-def lacking(taken: Survey, mirror: Mirror, clock: Clock) -> Iterator[RelayError]:
+def missing_permissions(snapshot: ClusterSnapshot, mirror: Mirror, clock: Clock) -> Iterator[RelayError]:
     """Yield the first thing that each of reading, creating, writing and configuring lacks, as far as a broker can be asked.
 
     Nothing is written, except that a broker that never had a transaction makes its own internal topic for them.
     """
-    timeout_ms, client_id = mirror.copy_options.request_timeout_ms, f"relay-{taken.mirror}"
+    timeout_ms, client_id = mirror.copy_options.request_timeout_ms, f"relay-{snapshot.mirror}"
     with (
-        ClusterClient(taken.node, SourceError, client_id, timeout_ms) as source,
-        ClusterClient(taken.destination, DestinationError, client_id, timeout_ms) as destination,
+        ClusterClient(snapshot.node, SourceError, client_id, timeout_ms) as source,
+        ClusterClient(snapshot.destination, DestinationError, client_id, timeout_ms) as destination,
     ):
         questions: list[Callable[[], None]] = [
-            lambda: _read(source, taken.destinations),
+            lambda: _read(source, snapshot.destinations),
             lambda: _read(destination, _OWN),
-            lambda: _create(destination, taken, mirror.destination.replication_factor),
-            lambda: _write(destination, taken, mirror.copy_options, clock),
+            lambda: _create(destination, snapshot, mirror.destination.replication_factor),
+            lambda: _write(destination, snapshot, mirror.copy_options, clock),
             lambda: alter_topic_configs(
-                destination, topic_configs.changes(taken) if mirror.topics.sync_configs else {}, validate_only=True
+                destination, topic_configs.changes(snapshot) if mirror.topics.sync_configs else {}, validate_only=True
             ),
         ]
         for ask in questions:
@@ -55,19 +55,19 @@ def _read(client: ClusterClient, names: Collection[str]) -> None:
         )
 
 
-def _create(client: ClusterClient, taken: Survey, replication_factor: int | None) -> None:
-    create_topics(client, absent(client, topics.needed(taken)), replication_factor, validate_only=True)
-    grow_topics(client, topics.to_grow(taken), validate_only=True)
+def _create(client: ClusterClient, snapshot: ClusterSnapshot, replication_factor: int | None) -> None:
+    create_topics(client, absent(client, topics.needed(snapshot)), replication_factor, validate_only=True)
+    grow_topics(client, topics.to_grow(snapshot), validate_only=True)
 
 
-def _write(client: ClusterClient, taken: Survey, options: CopyOptions, clock: Clock) -> None:
+def _write(client: ClusterClient, snapshot: ClusterSnapshot, options: CopyOptions, clock: Clock) -> None:
     """Ask to make the topics part of a transaction, of a producer that does not exist: permissions are looked at before that."""
-    if not taken.positions:
+    if not snapshot.positions:
         return
-    name = transactional_id(taken.mirror, taken.positions[0].topic_partition)
+    name = transactional_id(snapshot.mirror, snapshot.positions[0].topic_partition)
     # one id, as the others are granted by the same prefix; a coordinator that is being elected is waited for
-    coordinator = retry(lambda: client.coordinator(name), taken.mirror, options, clock, client, patient=False)
-    written = dict.fromkeys([*taken.destinations.values(), *_OWN])
+    coordinator = retry(lambda: client.coordinator(name), snapshot.mirror, options, clock, client, patient=False)
+    written = dict.fromkeys([*snapshot.destinations.values(), *_OWN])
     request = AddPartitionsToTxnRequest(
         v3_and_below_transactional_id=name,
         v3_and_below_producer_id=-1,

@@ -44,16 +44,18 @@ def report(name: str, mirror: Mirror, clock: Clock) -> AclReport:
         PermissionDeniedError: the user may not describe one of the clusters.
         RelayError: one of them does not answer.
     """
-    taken = cluster_snapshot.take(name, mirror, clock, configs=False)
+    snapshot = cluster_snapshot.take_snapshot(name, mirror, clock, configs=False)
     timeout_ms = mirror.copy_options.request_timeout_ms
     with (
-        ClusterClient(taken.node, SourceError, f"relay-{name}-acls", timeout_ms) as source,
-        ClusterClient(taken.destination, DestinationError, f"relay-{name}-acls", timeout_ms) as destination,
+        ClusterClient(snapshot.node, SourceError, f"relay-{name}-acls", timeout_ms) as source,
+        ClusterClient(snapshot.destination, DestinationError, f"relay-{name}-acls", timeout_ms) as destination,
     ):
         here, there = (retry(partial(topic_acls, one), name, mirror.copy_options, clock, one) for one in (source, destination))
     if here is None or there is None:
-        return AclReport(unsecured=[str(one) for one, acls in ((taken.node, here), (taken.destination, there)) if acls is None])
-    decisions = plan_acls(here, there, taken.destinations, taken.copied_to)
+        return AclReport(
+            unsecured=[str(one) for one, acls in ((snapshot.node, here), (snapshot.destination, there)) if acls is None]
+        )
+    decisions = plan_acls(here, there, snapshot.destinations, snapshot.copied_to)
     return AclReport(decisions, first=first_acls(decisions, there))
 
 

@@ -12,13 +12,13 @@ from relay_pipelines.prepare import losses, topics
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.settings import Mirror
-from relay_pipelines.snapshot.cluster_snapshot import Survey
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.state import checkpoint as checkpoints
 from relay_pipelines.state.fencing import commit, take_over
 
 
-def survey_to_copy(take: Callable[[], Survey], mirror: Mirror, clock: Clock) -> Survey:
-    """Survey for those who copy: what is open is decided, and the survey is taken again.
+def prepare_snapshot(take: Callable[[], ClusterSnapshot], mirror: Mirror, clock: Clock) -> ClusterSnapshot:
+    """ClusterSnapshot for those who copy: what is open is decided, and the survey is taken again.
 
     New topics get their start records; with `on_data_loss: continue` losses are accepted.
 
@@ -28,19 +28,19 @@ def survey_to_copy(take: Callable[[], Survey], mirror: Mirror, clock: Clock) -> 
     Raises:
         RelayError: `take` raises it; or the destination does not answer, or refuses.
     """
-    taken = take()
-    while taken.new_starts:
+    snapshot = take()
+    while snapshot.new_starts:
         with suppress(FencedError):  # another driver decides at the same time: the next survey sees what it has decided
-            record_starts(taken, mirror, clock)
-        taken = take()
-    lost = any(isinstance(data_loss(one), DataLossError) for one in taken.positions)
+            record_starts(snapshot, mirror, clock)
+        snapshot = take()
+    lost = any(isinstance(data_loss(one), DataLossError) for one in snapshot.positions)
     if mirror.on_data_loss is OnDataLoss.FAIL or not lost:
-        return taken
-    accepted = losses.accept(taken, mirror, clock)
+        return snapshot
+    accepted = losses.accept_losses(snapshot, mirror, clock)
     return replace(take(), accepted=tuple(accepted))
 
 
-def record_starts(taken: Survey, mirror: Mirror, clock: Clock) -> None:
+def record_starts(snapshot: ClusterSnapshot, mirror: Mirror, clock: Clock) -> None:
     """Write the start records of new topics, all in one transaction. Topics that have one by now keep it.
 
     Raises:
@@ -48,14 +48,14 @@ def record_starts(taken: Survey, mirror: Mirror, clock: Clock) -> None:
         RelayError: the destination does not answer, or refuses.
     """
     options = mirror.copy_options
-    topics.create_own(taken, mirror.destination.replication_factor, options, clock)
-    with ClusterClient(taken.destination, DestinationError, f"relay-{taken.mirror}", options.request_timeout_ms) as client:
+    topics.create_own(snapshot, mirror.destination.replication_factor, options, clock)
+    with ClusterClient(snapshot.destination, DestinationError, f"relay-{snapshot.mirror}", options.request_timeout_ms) as client:
         # one id for all topics: only the last driver that takes it over can commit, and that one has read what others committed
-        producer = take_over(client, f"relay.{taken.mirror}.start", options, clock)
-        checkpoints.settle(client, checkpoints.homes(checkpoints.TOPIC), options, clock)
-        known = checkpoints.read_all(client, taken.mirror, clock)
+        producer = take_over(client, f"relay.{snapshot.mirror}.start", options, clock)
+        checkpoints.wait_for_open_transactions(client, checkpoints.homes(checkpoints.TOPIC), options, clock)
+        known = checkpoints.read_all(client, snapshot.mirror, clock)
         begun = {at.topic for at in known.checkpoints}.union(known.starts)
-        new = [one for one in taken.new_starts if one.topic not in begun]
+        new = [one for one in snapshot.new_starts if one.topic not in begun]
         batches = [
             (checkpoints.home(checkpoints.TOPIC, checkpoints.start_key(one.mirror, one.topic)), checkpoints.start_batch(one))
             for one in new

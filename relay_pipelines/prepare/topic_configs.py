@@ -12,7 +12,7 @@ from relay_pipelines.protocol.admin import ConfigValue, alter_topic_configs, top
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry
-from relay_pipelines.snapshot.cluster_snapshot import Configs, Survey
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot, Configs
 
 _MAX_MESSAGE_BYTES = "max.message.bytes"
 
@@ -56,7 +56,7 @@ class Difference:
         return "the next run sets it" if self.is_ours else "it is left alone until the mirror has copied to the topic"
 
 
-def differences(snapshot: Survey) -> list[Difference]:
+def differences(snapshot: ClusterSnapshot) -> list[Difference]:
     """Return what differs, of topics that exist; nothing if nobody asked for configurations.
 
     A larger `max.message.bytes` is no difference: the source may still hold records from before its own was lowered, and a
@@ -74,7 +74,7 @@ def differences(snapshot: Survey) -> list[Difference]:
     ]
 
 
-def changes(snapshot: Survey) -> dict[str, dict[str, str | None]]:
+def changes(snapshot: ClusterSnapshot) -> dict[str, dict[str, str | None]]:
     """Return what a run that follows sets: topic -> key -> value, None for what it takes off; only topics of its own."""
     found: dict[str, dict[str, str | None]] = defaultdict(dict)
     for one in differences(snapshot):
@@ -83,7 +83,7 @@ def changes(snapshot: Survey) -> dict[str, dict[str, str | None]]:
     return found
 
 
-def follow(snapshot: Survey, options: CopyOptions, clock: Clock) -> tuple[Survey, list[Difference]]:
+def follow(snapshot: ClusterSnapshot, options: CopyOptions, clock: Clock) -> tuple[ClusterSnapshot, list[Difference]]:
     """Set at the destination what the source sets, and take off what it does not; only topics this mirror has copied to.
 
     The source owns the keys that are compared, as it owns the records: what was set by hand at the destination goes. Whoever
@@ -111,7 +111,7 @@ def _differ(key: str, here: ConfigValue, there: ConfigValue) -> bool:
     return key != _MAX_MESSAGE_BYTES or int(there.value) < int(here.value)
 
 
-def _altered(client: ClusterClient, snapshot: Survey, found: Sequence[Difference]) -> Configs:
+def _altered(client: ClusterClient, snapshot: ClusterSnapshot, found: Sequence[Difference]) -> Configs:
     """The configurations as they are now: a broker learns of them a moment after the controller has answered."""
     keys = {one.topic: list(snapshot.destination_configs[one.topic]) for one in found}
     now = topic_configs(client, list(keys), sorted({key for some in keys.values() for key in some}))

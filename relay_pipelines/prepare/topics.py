@@ -14,7 +14,7 @@ from relay_pipelines.protocol.admin import NewTopic, absent, create_topics, grow
 from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry
-from relay_pipelines.snapshot.cluster_snapshot import Survey
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.state import checkpoint, ledger
 
 _DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
@@ -29,14 +29,14 @@ _OWN = (
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class TopicLimits:
     """What a destination topic takes."""
 
     max_message_bytes: int
     timestamp_type: TimestampType
 
 
-def missing(snapshot: Survey) -> list[NewTopic]:
+def missing(snapshot: ClusterSnapshot) -> list[NewTopic]:
     """Return the mirrored topics to be created, with the partitions they need and the configuration that the source sets.
 
     Where several source topics share one, the configuration is that of the first. A quarantine keeps what it has until somebody
@@ -49,7 +49,7 @@ def missing(snapshot: Survey) -> list[NewTopic]:
     ]
 
 
-def _configs(snapshot: Survey, destination: str) -> dict[str, str]:
+def _configs(snapshot: ClusterSnapshot, destination: str) -> dict[str, str]:
     source = snapshot.first_sources[destination]
     if destination != snapshot.destinations[source]:
         return {**_KEEPS_TIMESTAMPS, "retention.ms": "-1", "max.message.bytes": str(_QUARANTINE_MESSAGE_BYTES)}
@@ -59,13 +59,13 @@ def _configs(snapshot: Survey, destination: str) -> dict[str, str]:
     return {**own, **{key: one.value for key, one in followed.items() if not one.is_default}}
 
 
-def needed(snapshot: Survey) -> list[NewTopic]:
+def needed(snapshot: ClusterSnapshot) -> list[NewTopic]:
     """Return the topics that a run makes sure of: our own two, and those of the mirror that nobody has seen yet."""
     new = missing(snapshot)
     return [*_OWN, *new] if new or not snapshot.checkpoint_ends else []
 
 
-def to_grow(snapshot: Survey) -> dict[str, int]:
+def to_grow(snapshot: ClusterSnapshot) -> dict[str, int]:
     """Return the destination topics that follow their sources, which have grown, and how many partitions they need.
 
     Only topics that this mirror has copied to before: others are somebody's own.
@@ -74,13 +74,13 @@ def to_grow(snapshot: Survey) -> dict[str, int]:
     return {topic: count for topic, count in _short(snapshot).items() if topic.removesuffix(QUARANTINE) in ours}
 
 
-def too_few_partitions(snapshot: Survey) -> list[str]:
+def too_few_partitions(snapshot: ClusterSnapshot) -> list[str]:
     """Return the other destination topics that have fewer partitions than their source: records would have nowhere to go."""
     growing = to_grow(snapshot)
     return [topic for topic in _short(snapshot) if topic not in growing]
 
 
-def _short(snapshot: Survey) -> dict[str, int]:
+def _short(snapshot: ClusterSnapshot) -> dict[str, int]:
     there = snapshot.destination_topics
     return {
         topic: count
@@ -89,7 +89,7 @@ def _short(snapshot: Survey) -> dict[str, int]:
     }
 
 
-def create(snapshot: Survey, replication_factor: int | None, options: CopyOptions, clock: Clock) -> None:
+def create(snapshot: ClusterSnapshot, replication_factor: int | None, options: CopyOptions, clock: Clock) -> None:
     """Create what is missing, grow what has to follow, and wait until every new topic-partition has a leader that serves.
 
     Raises:
@@ -111,24 +111,24 @@ def create(snapshot: Survey, replication_factor: int | None, options: CopyOption
             _wait_for_leaders(client, growing, snapshot.mirror, options, clock)
 
 
-def create_own(snapshot: Survey, replication_factor: int | None, options: CopyOptions, clock: Clock) -> None:
+def create_own(snapshot: ClusterSnapshot, replication_factor: int | None, options: CopyOptions, clock: Clock) -> None:
     """Create the topics of checkpoints and ledger, where they are missing."""
     if not snapshot.checkpoint_ends:
         _create(snapshot, _OWN, replication_factor, options, clock)
 
 
-def limits(snapshot: Survey, source_topic: str) -> Limits:
+def limits(snapshot: ClusterSnapshot, source_topic: str) -> TopicLimits:
     """Return what the destination topic takes: as it is, or as it will be created."""
     destination = snapshot.destinations[source_topic]
     configs = snapshot.destination_configs.get(destination) or snapshot.source_configs[snapshot.first_sources[destination]]
     size, kind = configs.get("max.message.bytes"), configs.get(_TIMESTAMP_TYPE)
-    return Limits(
+    return TopicLimits(
         int(size.value) if size else _DEFAULT_MAX_MESSAGE_BYTES,
         TimestampType(kind.value) if kind else TimestampType.CREATE_TIME,
     )
 
 
-def conflicts(snapshot: Survey) -> list[str]:
+def conflicts(snapshot: ClusterSnapshot) -> list[str]:
     """Say in words which destination topics would alter the records they are given, and what to do about it."""
     found = []
     for destination in dict.fromkeys(snapshot.destinations.values()):
@@ -147,7 +147,7 @@ def conflicts(snapshot: Survey) -> list[str]:
     return found
 
 
-def deleted(snapshot: Survey) -> list[str]:
+def deleted(snapshot: ClusterSnapshot) -> list[str]:
     """Say in words which topics were copied and are gone from the source; at the destination nothing is ever deleted for that."""
     return [
         f"{topic}: it was copied, and node {snapshot.node.name} has no such topic any more, or hides it from the user;"
@@ -156,7 +156,7 @@ def deleted(snapshot: Survey) -> list[str]:
     ]
 
 
-def unseen(snapshot: Survey) -> list[RelayError]:
+def unseen(snapshot: ClusterSnapshot) -> list[RelayError]:
     """Return an error for each topic that relay.yaml names and the source does not show: nobody would miss it otherwise."""
     return [
         RelayError(
@@ -167,7 +167,7 @@ def unseen(snapshot: Survey) -> list[RelayError]:
     ]
 
 
-def nothing_selected(snapshot: Survey, allow: Sequence[str]) -> list[str]:
+def nothing_selected(snapshot: ClusterSnapshot, allow: Sequence[str]) -> list[str]:
     """Say in words that the patterns select no topic of the source, if so: it may not be there yet, or be hidden.
 
     Args:
@@ -181,14 +181,14 @@ def nothing_selected(snapshot: Survey, allow: Sequence[str]) -> list[str]:
     return [f"no topic is selected: {what}; {_meant(names, snapshot)}If there are more, grant the user Describe on them"]
 
 
-def _meant(names: Sequence[str], snapshot: Survey) -> str:
+def _meant(names: Sequence[str], snapshot: ClusterSnapshot) -> str:
     shown = [one.topic for one in snapshot.decisions]
     close = dict.fromkeys(near for name in names for near in difflib.get_close_matches(name, shown))
     return f"did you mean {' or '.join(map(repr, list(close)[:_NEAREST]))}? " if close else ""
 
 
 def _create(
-    snapshot: Survey, wanted: Sequence[NewTopic], replication_factor: int | None, options: CopyOptions, clock: Clock
+    snapshot: ClusterSnapshot, wanted: Sequence[NewTopic], replication_factor: int | None, options: CopyOptions, clock: Clock
 ) -> None:
     with ClusterClient(snapshot.destination, DestinationError, f"relay-{snapshot.mirror}", options.request_timeout_ms) as client:
 

@@ -75,7 +75,7 @@ class Batch(NamedTuple):
     data: memoryview
 
 
-class Run(NamedTuple):
+class BatchRun(NamedTuple):
     """One batch of a fetch response, or several small ones with the same attributes, one behind the other.
 
     Small batches come in runs because looking at each in Python would cost more than decoding its record.
@@ -99,7 +99,7 @@ class ProducerState(NamedTuple):
     producer_epoch: int
 
 
-def split(records: memoryview, run_below_bytes: int = 0) -> Iterator[Run]:
+def split(records: memoryview, run_below_bytes: int = 0) -> Iterator[BatchRun]:
     """Yield the complete batches of a fetch response's record data; the broker may cut the last one anywhere.
 
     Args:
@@ -118,7 +118,7 @@ def split(records: memoryview, run_below_bytes: int = 0) -> Iterator[Run]:
         if at - start < run_below_bytes:
             last_at, at = _run_end(records, start, at, run_below_bytes)
             last = first if last_at == start else _header(records, last_at)
-        yield Run(first, last, records[start:at])
+        yield BatchRun(first, last, records[start:at])
     if at + _MAGIC_AT < end:
         _require_magic(records, at)  # a whole message of an old format may be shorter than our header
 

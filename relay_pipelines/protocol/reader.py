@@ -12,7 +12,7 @@ from relay_pipelines.errors import DataLossError, LogTruncatedError, PermissionD
 from relay_pipelines.model import OffsetRange, Skipped, TopicPartition
 from relay_pipelines.protocol import error_codes, fetch
 from relay_pipelines.protocol.admin import topic_configs
-from relay_pipelines.protocol.batch import Run, split
+from relay_pipelines.protocol.batch import BatchRun, split
 from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.connection import Connection
@@ -32,7 +32,7 @@ class FetchedSpan(NamedTuple):
 
     start: int
     end: int
-    run: Run | None
+    run: BatchRun | None
     skipped: Skipped | None
     leader_epoch: int = -1
 
@@ -163,7 +163,7 @@ class _EndOfLog:
         )
 
 
-def _runs(response: fetch.FetchResponse, topic_partition: TopicPartition, run_below_bytes: int) -> list[Run]:
+def _runs(response: fetch.FetchResponse, topic_partition: TopicPartition, run_below_bytes: int) -> list[BatchRun]:
     try:
         # which batches belong to an aborted transaction can only be told batch by batch
         return list(split(response.records, 0 if response.aborted else run_below_bytes))
@@ -208,7 +208,7 @@ def _out_of_range(client: ClusterClient, wanted: OffsetRange, position: int) -> 
     )
 
 
-def _spans(runs: list[Run], aborted: tuple[tuple[int, int], ...], position: int, end: int) -> Iterator[FetchedSpan]:
+def _spans(runs: list[BatchRun], aborted: tuple[tuple[int, int], ...], position: int, end: int) -> Iterator[FetchedSpan]:
     """Cut the runs into spans; `aborted` holds producer id and first offset of every aborted transaction among them."""
     upcoming = sorted(aborted, key=lambda one: one[1], reverse=True)
     open_aborted: set[int] = set()

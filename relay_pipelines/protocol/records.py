@@ -20,7 +20,17 @@ from cramjam import DecompressionError
 
 from relay_pipelines.errors import CorruptBatchError
 from relay_pipelines.protocol import python_codec
-from relay_pipelines.protocol.batch import CODEC_MASK, HEADER, HEADER_BYTES, Batch, BatchHeader, Run, crc_mismatch, split, verify
+from relay_pipelines.protocol.batch import (
+    CODEC_MASK,
+    HEADER,
+    HEADER_BYTES,
+    Batch,
+    BatchHeader,
+    BatchRun,
+    crc_mismatch,
+    split,
+    verify,
+)
 
 _UNBOUNDED = 1 << 30
 _NO_TIMESTAMP = -1
@@ -51,7 +61,7 @@ def corrupt_at(offset: int) -> Iterator[None]:
         ) from error
 
 
-def checked_records(run: Run, end: int) -> Iterator[Any]:
+def checked_records(run: BatchRun, end: int) -> Iterator[Any]:
     """Yield the records of a run's batches that begin below `end`, as `decode`: a corrupt batch after `end` does not matter.
 
     Raises:
@@ -79,7 +89,7 @@ def _batches_of(data: memoryview) -> Iterator[Any]:
         yield batches.next_batch()
 
 
-def _checked(run: Run, end: int) -> Iterator[Any]:
+def _checked(run: BatchRun, end: int) -> Iterator[Any]:
     if run.is_single:
         verify(Batch(run.first, run.data))  # by the processor's instruction: several times as fast as the codec
         yield from _batches_of(run.data)

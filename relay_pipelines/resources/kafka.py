@@ -11,7 +11,7 @@ from relay_pipelines.protocol.clock import Clock, SystemClock
 from relay_pipelines.settings import Mirror, Settings
 from relay_pipelines.settings.start import Start
 from relay_pipelines.snapshot import cluster_snapshot
-from relay_pipelines.snapshot.cluster_snapshot import Survey
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 
 class KafkaResource(dg.ConfigurableResource):  # type: ignore[type-arg]  # Dagster's own examples leave the argument out
@@ -47,7 +47,7 @@ class KafkaResource(dg.ConfigurableResource):  # type: ignore[type-arg]  # Dagst
         configs: bool = True,
         patient: bool = True,
         start: Start | None = None,
-    ) -> Survey:
+    ) -> ClusterSnapshot:
         """Ask the source and the destination; what is open before a copy is decided.
 
         Args:
@@ -63,6 +63,13 @@ class KafkaResource(dg.ConfigurableResource):  # type: ignore[type-arg]  # Dagst
         mirror, clock = self.mirror(name), self.clock
         mirror = mirror.model_copy(update={"start": start or mirror.start})
         take = partial(
-            cluster_snapshot.take, name, mirror, clock, belongs=belongs, first_node=attempt, configs=configs, patient=patient
+            cluster_snapshot.take_snapshot,
+            name,
+            mirror,
+            clock,
+            belongs=belongs,
+            first_node=attempt,
+            configs=configs,
+            patient=patient,
         )
-        return start_records.survey_to_copy(take, mirror, clock)
+        return start_records.prepare_snapshot(take, mirror, clock)

@@ -19,7 +19,7 @@ from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror
 from relay_pipelines.settings.validation_errors import nearest
 from relay_pipelines.snapshot import cluster_snapshot
-from relay_pipelines.snapshot.cluster_snapshot import NEEDED_CONFIGS, Survey
+from relay_pipelines.snapshot.cluster_snapshot import NEEDED_CONFIGS, ClusterSnapshot
 
 _MANY = 3
 
@@ -75,7 +75,7 @@ def check(name: str, mirror: Mirror, clock: Clock) -> Iterator[Finding]:
                 yield finding
     if answered:
         try:
-            yield from _topics(name, mirror, cluster_snapshot.take(name, mirror, clock, patient=False), clock)
+            yield from _topics(name, mirror, cluster_snapshot.take_snapshot(name, mirror, clock, patient=False), clock)
         except RelayError as error:
             yield _error(name, error)
 
@@ -117,35 +117,35 @@ def _probe(name: str, mirror: Mirror, client: ClusterClient, *, at_source: bool)
         yield _error(where, error)
 
 
-def _topics(name: str, mirror: Mirror, taken: Survey, clock: Clock) -> Iterator[Finding]:
-    yield from _patterns(name, mirror, taken)
-    included = list(taken.destinations)
+def _topics(name: str, mirror: Mirror, snapshot: ClusterSnapshot, clock: Clock) -> Iterator[Finding]:
+    yield from _patterns(name, mirror, snapshot)
+    included = list(snapshot.destinations)
     if included:
         shown = ", ".join(included[:_MANY]) + (f" and {len(included) - _MANY} more" if len(included) > _MANY else "")
         yield Finding(Level.OK, name, f"{len(included)} topic{'s' if len(included) != 1 else ''} selected: {shown}")
-    for conflict in topics.conflicts(taken):
+    for conflict in topics.conflicts(snapshot):
         yield Finding(Level.WARNING, name, conflict)
-    for one in topic_configs.differences(taken):
+    for one in topic_configs.differences(snapshot):
         yield Finding(Level.WARNING, name, str(one), one.remedy(sync=mirror.topics.sync_configs))
-    for gone in topics.deleted(taken):
+    for gone in topics.deleted(snapshot):
         yield Finding(Level.WARNING, name, gone, "delete the copy when nobody needs it, and add the topic to topics.deny")
-    for topic in topics.too_few_partitions(taken):
+    for topic in topics.too_few_partitions(snapshot):
         remedy = f"add partitions to it: kafka-topics.sh --alter --topic {topic} --partitions N"
         yield Finding(Level.ERROR, f"{name}: {topic}", "has fewer partitions at the destination than its records need", remedy, 1)
-    new = topics.missing(taken)
+    new = topics.missing(snapshot)
     if new:
         what = f"{len(new)} topic{'s' if len(new) != 1 else ''} will be created at the destination"
         yield Finding(Level.OK, name, what)
-    for error in permissions.lacking(taken, mirror, clock):
+    for error in permissions.missing_permissions(snapshot, mirror, clock):
         yield _error(name, error)
-    for loss in run_plan.plan(taken).data_losses:
+    for loss in run_plan.plan(snapshot).data_losses:
         yield _error(name, loss)
 
 
-def _patterns(name: str, mirror: Mirror, taken: Survey) -> Iterator[Finding]:
-    names = [one.topic for one in taken.decisions if not one.topic.startswith("__")]
+def _patterns(name: str, mirror: Mirror, snapshot: ClusterSnapshot) -> Iterator[Finding]:
+    names = [one.topic for one in snapshot.decisions if not one.topic.startswith("__")]
     for key, patterns in (("allow", mirror.topics.allow), ("deny", mirror.topics.deny), ("overrides", mirror.topics.overrides)):
-        told = set(literal_names(patterns)).intersection(taken.unseen) if key == "allow" else set()
+        told = set(literal_names(patterns)).intersection(snapshot.unseen) if key == "allow" else set()
         for pattern in matches_nothing(names, patterns):
             if told.intersection(literal_names([pattern])):
                 continue
@@ -156,9 +156,9 @@ def _patterns(name: str, mirror: Mirror, taken: Survey) -> Iterator[Finding]:
             yield Finding(
                 Level.WARNING, f"{name}: topics.rename", f"the source has no topic {topic!r}", nearest(topic, names, "topics")
             )
-    for error in topics.unseen(taken):
+    for error in topics.unseen(snapshot):
         yield _error(name, error)
-    for nothing in topics.nothing_selected(taken, mirror.topics.allow):
+    for nothing in topics.nothing_selected(snapshot, mirror.topics.allow):
         yield Finding(Level.WARNING, name, nothing)
 
 

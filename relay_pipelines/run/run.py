@@ -19,7 +19,7 @@ from relay_pipelines.protocol.retries import retry
 from relay_pipelines.run.result import RunResult, tally
 from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.run.signals import StoppableClock
-from relay_pipelines.run.spark_jobs import Submission
+from relay_pipelines.run.spark_jobs import SparkJobs
 from relay_pipelines.settings import Mirror
 from relay_pipelines.state.fencing import take_over
 from relay_pipelines.state.ledger_reader import LedgerFollower
@@ -83,8 +83,8 @@ def run(
             plan = replace(plan, snapshot=snapshot)
         ranges = plan.ranges
         if ranges:
-            for handling in {one.handling for one in ranges}:
-                user_class.construct_all(handling)  # what is wrong with one is wrong for every task
+            for record_policy in {one.record_policy for one in ranges}:
+                user_class.construct_all(record_policy)  # what is wrong with one is wrong for every task
             topics.create(plan.snapshot, mirror.destination.replication_factor, options, StoppableClock(clock, stop))
             follower.start()
             job = CopyJob(
@@ -99,7 +99,7 @@ def run(
             )
             spark = session()
             copying = clock.monotonic()
-            submission = Submission(spark, job, ranges, plan.sizes_bytes, clock)
+            submission = SparkJobs(spark, job, ranges, plan.sizes_bytes, clock)
             _watch(submission, follower, result, observers, stop)
             result.copying_seconds = clock.monotonic() - copying
             if result.interrupted or submission.errors:
@@ -121,7 +121,7 @@ def run(
 
 
 def _watch(
-    submission: Submission, follower: LedgerFollower, result: RunResult, observers: Sequence[Observer], stop: Callable[[], bool]
+    submission: SparkJobs, follower: LedgerFollower, result: RunResult, observers: Sequence[Observer], stop: Callable[[], bool]
 ) -> None:
     try:
         while not submission.ended(_POLL_SECONDS) and not result.interrupted:

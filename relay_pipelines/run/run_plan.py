@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from relay_pipelines.errors import DataLossError, SourceError
-from relay_pipelines.model import CopyRange, Handling, NodeIdentity, OffsetRange, TopicPartition, Window
+from relay_pipelines.model import CopyRange, NodeIdentity, OffsetRange, RecordPolicy, TopicPartition, Window
 from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.plan.positions import data_loss, plan_windows
 from relay_pipelines.plan.task_packing import copy_seconds
 from relay_pipelines.prepare.topics import limits
-from relay_pipelines.snapshot.cluster_snapshot import Survey
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.state import checkpoint
 
 
@@ -25,7 +25,7 @@ class RunPlan:
         sizes_bytes: estimated bytes of a range by its source topic-partition, where the source tells its sizes.
     """
 
-    snapshot: Survey
+    snapshot: ClusterSnapshot
     windows: Sequence[Window]
     data_losses: Sequence[DataLossError | SourceError]
     sizes_bytes: Mapping[TopicPartition, int]
@@ -59,18 +59,18 @@ class RunPlan:
             timestamp_type=takes.timestamp_type,
             checkpoint=snapshot.checkpoints.get(topic_partition),
             checkpoint_position=snapshot.checkpoint_ends.get(home, 0),
-            handling=snapshot.handling.get(topic_partition.topic, Handling()),
+            record_policy=snapshot.record_policy.get(topic_partition.topic, RecordPolicy()),
             surveyed=NodeIdentity(snapshot.node.name, snapshot.source_topics[topic_partition.topic].topic_id, ""),
         )
 
 
-def plan(snapshot: Survey) -> RunPlan:
+def plan(snapshot: ClusterSnapshot) -> RunPlan:
     """Plan everything up to where the source ended when it was surveyed."""
     planned = plan_windows(snapshot.positions)
     return RunPlan(snapshot, planned.windows, planned.data_losses, _sizes(snapshot, planned.windows))
 
 
-def plan_frozen(snapshot: Survey, frozen: FrozenWindow) -> RunPlan:
+def plan_frozen(snapshot: ClusterSnapshot, frozen: FrozenWindow) -> RunPlan:
     """Plan what is still to be copied of a frozen window: from the next offset to copy through the window's end.
 
     Topics that the survey does not have are left out.
@@ -84,20 +84,20 @@ def plan_frozen(snapshot: Survey, frozen: FrozenWindow) -> RunPlan:
         ranges = [
             replace(one, start=position.begin)
             for one, position in known
-            if one.end > position.begin and one.topic_partition not in guarded and not is_void(snapshot, frozen, one)
+            if one.end > position.begin and one.topic_partition not in guarded and not is_superseded(snapshot, frozen, one)
         ]
         if ranges:
             windows.append(Window(window.topic, tuple(ranges)))
     return RunPlan(snapshot, windows, losses, _sizes(snapshot, windows))
 
 
-def is_void(snapshot: Survey, frozen: FrozenWindow, planned: OffsetRange) -> bool:
+def is_superseded(snapshot: ClusterSnapshot, frozen: FrozenWindow, planned: OffsetRange) -> bool:
     """Whether the copy has gone on elsewhere after a loss since the window was cut: its offsets mean other records now."""
     checkpoint = snapshot.checkpoints.get(planned.topic_partition)
     return checkpoint is not None and checkpoint.reset_at_ms > frozen.planned_at_ms
 
 
-def bytes_per_offset(snapshot: Survey) -> dict[TopicPartition, float]:
+def bytes_per_offset(snapshot: ClusterSnapshot) -> dict[TopicPartition, float]:
     """The average size of a source offset on disk, where the source tells."""
     return {
         one.topic_partition: snapshot.sizes_bytes[one.topic_partition] / max(1, one.end_offset - one.low_watermark)
@@ -106,7 +106,7 @@ def bytes_per_offset(snapshot: Survey) -> dict[TopicPartition, float]:
     }
 
 
-def _sizes(snapshot: Survey, windows: Sequence[Window]) -> dict[TopicPartition, int]:
+def _sizes(snapshot: ClusterSnapshot, windows: Sequence[Window]) -> dict[TopicPartition, int]:
     average = bytes_per_offset(snapshot)
     ranges = [one for window in windows for one in window.ranges if one.topic_partition in average]
     return {one.topic_partition: int(average[one.topic_partition] * len(one)) for one in ranges}

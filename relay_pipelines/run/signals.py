@@ -13,7 +13,7 @@ from relay_pipelines.protocol.clock import Clock
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-class Stop:
+class StopSignal:
     """Whether the run was asked to stop, and when a signal may interrupt it.
 
     The first signal within `deferred`, and every signal within `shielded`, is only noted; any other raises KeyboardInterrupt.

@@ -30,7 +30,7 @@ _MAY_PASS = frozenset({"DestinationError", "AbortableError"})
 Groups = Sequence[Sequence[CopyRange]]
 
 
-class Submission:
+class SparkJobs:
     """The jobs, submitted at once, so that the main thread can watch them and hear Ctrl-C.
 
     Args:
@@ -51,7 +51,7 @@ class Submission:
         slots = spark_session.slots(session)
         alike: dict[Sql | None, list[CopyRange]] = defaultdict(list)
         for one in ranges:
-            alike[one.handling.sql if one.handling.in_rows else None].append(one)
+            alike[one.record_policy.sql if one.record_policy.in_rows else None].append(one)
         packed = {sql: pack(some, slots, sizes_bytes, job.options.parallelism) for sql, some in alike.items()}
         groups = [group for some in packed.values() for group in some]
         self._job = replace(job, options=_share(job.options, min(slots, len(groups))))
@@ -163,5 +163,5 @@ def _with_shares(some: Groups, groups: Groups) -> Groups:
 
 
 def _with_share(one: CopyRange, tasks: int) -> CopyRange:
-    options = one.handling.options
-    return one if options is None else replace(one, handling=replace(one.handling, options=_share(options, tasks)))
+    options = one.record_policy.options
+    return one if options is None else replace(one, record_policy=replace(one.record_policy, options=_share(options, tasks)))

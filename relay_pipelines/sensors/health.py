@@ -12,7 +12,7 @@ from relay_pipelines.resources import KafkaResource
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot, node_selection
 from relay_pipelines.snapshot.node_selection import NodeState
-from relay_pipelines.state.checkpoint import Stored
+from relay_pipelines.state.checkpoint import CheckpointSnapshot
 
 _SAID_AGAIN_SECONDS = 300.0
 
@@ -29,9 +29,9 @@ def build(name: str, mirror: Mirror) -> dg.SensorDefinition:
     def health(context: dg.SensorEvaluationContext, kafka: KafkaResource) -> dg.SensorResult:
         now, settings = kafka.clock.now_ms() / 1000, kafka.mirror(name)
         try:
-            stored, unknown = cluster_snapshot.stored(name, settings, kafka.clock, patient=False), ""
+            stored, unknown = cluster_snapshot.read_checkpoints(name, settings, kafka.clock, patient=False), ""
         except RelayError as error:  # the nodes can be judged all the same, by what they say of each other
-            stored, unknown = Stored(), f"; what was copied is not known: {error}"
+            stored, unknown = CheckpointSnapshot(), f"; what was copied is not known: {error}"
         states = node_selection.probe(name, settings, kafka.clock, stored.quarantined)
         verdicts = node_selection.choice(settings, states, stored).verdicts
         said = json.loads(context.cursor or "{}")

@@ -16,13 +16,13 @@ from relay_pipelines.lanes import naming, window_log
 from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.lanes.topic_catalog import Catalog
 from relay_pipelines.lanes.window_log import History
-from relay_pipelines.lanes.window_planner import Cutter
+from relay_pipelines.lanes.window_planner import WindowPlanner
 from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.prepare import topics
 from relay_pipelines.resources import KafkaResource
 from relay_pipelines.sensors.attempts import Attempts, of_window
 from relay_pipelines.sensors.pruning import forget
-from relay_pipelines.snapshot.cluster_snapshot import Survey
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 _TICK_SECONDS = 10
 _LAG_SECONDS = 300.0
@@ -42,8 +42,8 @@ def build(lane: Lane, assets: dg.AssetsDefinition | None, catalog: Catalog) -> d
     )
     def plan(context: dg.SensorEvaluationContext, kafka: KafkaResource) -> dg.SensorResult | dg.SkipReason:
         try:
-            taken = kafka.snapshot(lane.mirror, lane.belongs, configs=False, patient=False)
-            return _Tick(context, lane, kafka, taken, catalog).result()
+            snapshot = kafka.snapshot(lane.mirror, lane.belongs, configs=False, patient=False)
+            return _Tick(context, lane, kafka, snapshot, catalog).result()
         except RelayError as error:
             raise dg.Failure(f"{lane.mirror}: {error}") from None
 
@@ -73,7 +73,7 @@ class _Tick:
     context: dg.SensorEvaluationContext
     lane: Lane
     kafka: KafkaResource
-    snapshot: Survey
+    snapshot: ClusterSnapshot
     catalog: Catalog
     remarks: list[str] = field(default_factory=list)
 
@@ -146,7 +146,7 @@ class _Tick:
         lane = self.lane
         if not lane.topics:
             return []
-        coming = Cutter(lane, self.snapshot, history, lane.limits, int(now * 1000)).new()
+        coming = WindowPlanner(lane, self.snapshot, history, lane.limits, int(now * 1000)).new()
         cut = [one for one, _ in zip(coming, range(max(0, lane.window.ahead - outstanding)), strict=False)]
         age = now * 1000 - max((one.planned_at_ms for one in history.windows), default=0)
         if len(cut) == 1 and age < lane.window.every and next(coming, None) is None:

@@ -9,14 +9,14 @@ from relay_pipelines.settings.load import load
 from relay_pipelines.settings.models import Metrics, Mirror, Settings, Topics
 from relay_pipelines.settings.security import SecuritySettings
 from relay_pipelines.settings.spark import Spark
-from relay_pipelines.settings.windows import Lane, WindowSettings
+from relay_pipelines.settings.windows import LaneSettings, WindowSettings
 
 __all__ = [
     "Backoff",
     "Copying",
     "Destination",
     "Health",
-    "Lane",
+    "LaneSettings",
     "Metrics",
     "Mirror",
     "Node",

@@ -37,7 +37,7 @@ from relay_pipelines.settings.values import (
     Pattern,
     complaints,
 )
-from relay_pipelines.settings.windows import Lane, WindowSettings
+from relay_pipelines.settings.windows import LaneSettings, WindowSettings
 
 _PART = re.compile(r"(?P<lane>.+)_\d+")
 
@@ -82,7 +82,7 @@ class Mirror(RecordSettings):
     """Whom Dagster names as owners of the mirrored topics: e-mail addresses or `team:name`."""
     window: WindowSettings = WindowSettings()
     """How Dagster cuts windows; `relay run` copies all there is."""
-    lanes: dict[LaneName, Lane] = Field(default={})
+    lanes: dict[LaneName, LaneSettings] = Field(default={})
     """Topics with windows of their own, by the lane's name; a topic goes to the first that matches, else to the lane main."""
 
     @model_validator(mode="after")
@@ -121,10 +121,10 @@ class Mirror(RecordSettings):
         return [self, *self.topics.overrides.values()]
 
     @property
-    def all_lanes(self) -> dict[str, Lane]:
+    def all_lanes(self) -> dict[str, LaneSettings]:
         """The lanes by name: those of overrides, then those that are given."""
         own = {
-            lane_name(pattern): Lane(topics=(pattern,), window=self.window.with_over(over.window))
+            lane_name(pattern): LaneSettings(topics=(pattern,), window=self.window.with_over(over.window))
             for pattern, over in self.topics.overrides.items()
             if over.window
         }
@@ -135,12 +135,12 @@ class Mirror(RecordSettings):
         """The source's nodes, in order of preference; at least one."""
         return tuple(node.cluster for node in self.source.nodes)
 
-    def handling(self, topic: str) -> model.Handling:
+    def record_policy(self, topic: str) -> model.RecordPolicy:
         """How the records of a source topic are copied."""
         over = next((one for pattern, one in self.topics.overrides.items() if re.fullmatch(pattern, topic)), Override())
         said: dict[str, RecordSettings] = defaultdict(lambda: self, dict.fromkeys(over.model_fields_set, over))
         transform = said["transform"].transform
-        return model.Handling(
+        return model.RecordPolicy(
             options=self.copying.with_over(over.copying).as_model(self.give_up_after) if over.copying else None,
             filters=tuple(one.spec for one in said["filters"].filters if one.applies_to(topic)),
             where=said["where"].where or "",

@@ -37,7 +37,7 @@ class WindowSettings(Section):
         return []
 
 
-class Lane(Section):
+class LaneSettings(Section):
     """Topics whose windows are cut together and apart from those of others."""
 
     topics: tuple[Pattern, ...] = Field(min_length=1)

@@ -13,7 +13,7 @@ from relay_pipelines.errors import (
     DestinationError,
     SourceError,
 )
-from relay_pipelines.model import Checkpoint, Cluster, Handling, LedgerEntry, TopicPartition
+from relay_pipelines.model import Checkpoint, Cluster, LedgerEntry, RecordPolicy, TopicPartition
 from relay_pipelines.plan.node_choice import Verdict
 from relay_pipelines.plan.positions import Position, loss
 from relay_pipelines.plan.topic_selection import Target, TopicDecision, literal_names, select, targets
@@ -25,7 +25,7 @@ from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import loop_guard, node_selection, start_offsets
 from relay_pipelines.snapshot.watermarks import Positions
 from relay_pipelines.state import checkpoint as checkpoints
-from relay_pipelines.state.checkpoint import StartRecord, Stored
+from relay_pipelines.state.checkpoint import CheckpointSnapshot, StartRecord
 from relay_pipelines.state.ledger_reader import LedgerFollower
 
 NEEDED_CONFIGS = ("compression.type", "max.message.bytes", "message.timestamp.type")
@@ -37,7 +37,7 @@ Configs = Mapping[str, Mapping[str, ConfigValue]]
 
 
 @dataclass(frozen=True)  # without slots: what is derived is derived once
-class Survey:
+class ClusterSnapshot:
     """What both clusters say.
 
     Args:
@@ -55,7 +55,7 @@ class Survey:
         left_node: the node that was read before, if this is another one.
         verdicts: on every node that was asked.
         recorded: the last ledger entry per topic-partition, where the mirror has no checkpoint at all, but may have copied.
-        handling: source topic -> how its records are copied.
+        record_policy: source topic -> how its records are copied.
         accepted: losses behind which the copy has just been told to go on.
         deleted: source topic -> destination topic, of those that were copied, are still selected, and are not at the node.
         new_starts: of topics for which nobody has decided yet; those who copy write them down before the first record.
@@ -80,7 +80,7 @@ class Survey:
     left_node: str = ""
     verdicts: tuple[Verdict, ...] = ()
     recorded: Mapping[TopicPartition, LedgerEntry] = field(default_factory=dict)
-    handling: Mapping[str, Handling] = field(default_factory=dict)
+    record_policy: Mapping[str, RecordPolicy] = field(default_factory=dict)
     accepted: tuple[DataLossError, ...] = ()
     deleted: Mapping[str, str] = field(default_factory=dict)
     new_starts: Sequence[StartRecord] = ()
@@ -110,7 +110,7 @@ class Survey:
         needed: dict[str, int] = {}
         for source, to in self.targets.items():
             count = len(self.source_topics[source].leaders) if to.partition is None else to.partition + 1
-            for topic in _written_to(to.topic, self.handling.get(source)):
+            for topic in _written_to(to.topic, self.record_policy.get(source)):
                 needed[topic] = max(count, needed.get(topic, 0))
         return needed
 
@@ -119,19 +119,19 @@ class Survey:
         """Destination topic, or quarantine -> the source topic after which it is made."""
         found: dict[str, str] = {}
         for source, to in self.targets.items():
-            for topic in _written_to(to.topic, self.handling.get(source)):
+            for topic in _written_to(to.topic, self.record_policy.get(source)):
                 found.setdefault(topic, source)
         return found
 
 
-def _written_to(destination: str, handling: Handling | None) -> list[str]:
-    return [destination, destination + QUARANTINE] if handling and handling.may_quarantine else [destination]
+def _written_to(destination: str, record_policy: RecordPolicy | None) -> list[str]:
+    return [destination, destination + QUARANTINE] if record_policy and record_policy.may_quarantine else [destination]
 
 
-def _refuse_foreign_quarantines(handling: Mapping[str, Handling], everywhere: Mapping[str, Target]) -> None:
+def _refuse_foreign_quarantines(record_policy: Mapping[str, RecordPolicy], everywhere: Mapping[str, Target]) -> None:
     """A quarantine must not be the copy of another topic: records of both would be in it."""
     copies = {to.topic: source for source, to in everywhere.items()}
-    for topic, how in handling.items():
+    for topic, how in record_policy.items():
         for written in _written_to(everywhere[topic].topic, how)[1:]:
             if written in copies:
                 raise ConfigError(
@@ -145,7 +145,7 @@ def everything(_topic: str) -> bool:
     return True
 
 
-def take(
+def take_snapshot(
     name: str,
     mirror: Mirror,
     clock: Clock,
@@ -155,7 +155,7 @@ def take(
     first_node: int = 0,
     configs: bool = True,
     patient: bool = True,
-) -> Survey:
+) -> ClusterSnapshot:
     """Ask the source node that is to be read, and the destination.
 
     Args:
@@ -171,13 +171,15 @@ def take(
         RelayError: no node answers, or the destination does not; the user lacks a permission.
     """
 
-    def ask() -> Survey:
-        return _take(name, mirror, clock, only_topic, belongs, first_node, configs=configs)
+    def ask() -> ClusterSnapshot:
+        return _take_snapshot(name, mirror, clock, only_topic, belongs, first_node, configs=configs)
 
     return retry(ask, name, mirror.copy_options, clock, patient=patient)
 
 
-def stored(name: str, mirror: Mirror, clock: Clock, *, settled: bool = False, patient: bool = True) -> Stored:
+def read_checkpoints(
+    name: str, mirror: Mirror, clock: Clock, *, settled: bool = False, patient: bool = True
+) -> CheckpointSnapshot:
     """Read a mirror's checkpoints alone, and what stands beside them.
 
     Args:
@@ -187,26 +189,30 @@ def stored(name: str, mirror: Mirror, clock: Clock, *, settled: bool = False, pa
     Raises:
         RelayError: the destination does not answer.
     """
-    return retry(lambda: _stored(name, mirror, clock, settled=settled), name, mirror.copy_options, clock, patient=patient)
+    return retry(
+        lambda: _read_checkpoints(name, mirror, clock, settled=settled), name, mirror.copy_options, clock, patient=patient
+    )
 
 
-def _stored(name: str, mirror: Mirror, clock: Clock, *, settled: bool) -> Stored:
+def _read_checkpoints(name: str, mirror: Mirror, clock: Clock, *, settled: bool) -> CheckpointSnapshot:
     timeout_ms = mirror.copy_options.request_timeout_ms
     with ClusterClient(mirror.destination_cluster, DestinationError, f"relay-{name}", timeout_ms) as destination:
         if destination.metadata([checkpoints.TOPIC]).topics[checkpoints.TOPIC].error_code:
-            return Stored()
+            return CheckpointSnapshot()
         if settled:
-            checkpoints.settle(destination, checkpoints.homes(checkpoints.TOPIC), mirror.copy_options, clock)
+            checkpoints.wait_for_open_transactions(destination, checkpoints.homes(checkpoints.TOPIC), mirror.copy_options, clock)
         return checkpoints.read_all(destination, name, clock)
 
 
-def _take(
+def _take_snapshot(
     name: str, mirror: Mirror, clock: Clock, only_topic: str | None, belongs: Belongs, first_node: int, *, configs: bool
-) -> Survey:
+) -> ClusterSnapshot:
     timeout_ms = mirror.copy_options.request_timeout_ms
     with ClusterClient(mirror.destination_cluster, DestinationError, f"relay-{name}", timeout_ms) as destination:
         at_destination = destination.metadata()
-        known = checkpoints.read_all(destination, name, clock) if checkpoints.TOPIC in at_destination.topics else Stored()
+        known = (
+            checkpoints.read_all(destination, name, clock) if checkpoints.TOPIC in at_destination.topics else CheckpointSnapshot()
+        )
         reading = node_selection.to_read(name, mirror, known, clock, first_node)
         # with another node to go to, nobody waits for one that hangs as long as for the only one
         patience_ms = mirror.source.health.request_timeout if reading.others else timeout_ms
@@ -223,14 +229,14 @@ def _take(
                 loop_guard.refuse_onto_itself(source.cluster, renamed)
             if checkpoints.TOPIC in at_source.topics:
                 loop_guard.refuse(source, at_destination.cluster_id, renamed, clock)
-            handling = {topic: mirror.handling(topic) for topic in included}
+            record_policy = {topic: mirror.record_policy(topic) for topic in included}
             recorded: Mapping[TopicPartition, LedgerEntry] = {}
             if not known.checkpoints and _holds_records(
                 destination, [at_destination.topics.get(one) for one in renamed.values()]
             ):
                 known, recorded = _recorded(name, mirror, destination, known, clock)
-            written = {one for topic in included for one in _written_to(renamed[topic], handling[topic])}
-            _refuse_foreign_quarantines(handling, everywhere)
+            written = {one for topic in included for one in _written_to(renamed[topic], record_policy[topic])}
+            _refuse_foreign_quarantines(record_policy, everywhere)
             existing = sorted(topic for topic in written if topic in at_destination.topics)
             gone = {} if only_topic else _deleted(mirror, known, at_source.topics, belongs)
             absent = [] if only_topic else _absent(mirror, at_source.topics, belongs)
@@ -240,7 +246,7 @@ def _take(
                 for one in Positions(source, at_destination, renamed, known, recorded, mirror).all()
             ]
             undecided = start_offsets.undecided(mirror.start, known, recorded, included)
-            return Survey(
+            return ClusterSnapshot(
                 mirror=name,
                 node=source.cluster,
                 destination=destination.cluster,
@@ -259,7 +265,7 @@ def _take(
                 other_nodes=reading.others,
                 left_node=reading.left,
                 verdicts=reading.verdicts,
-                handling=handling,
+                record_policy=record_policy,
                 deleted=gone,
                 unseen=tuple(topic for topic in absent if topic not in gone),
                 new_starts=_starts(name, source, undecided, positions, clock),
@@ -277,7 +283,7 @@ def _starts(
     return [StartRecord(name, topic, these, node, source.topic(topic).topic_id, now_ms) for topic, these in starts.items()]
 
 
-def _deleted(mirror: Mirror, known: Stored, present: Container[str], belongs: Belongs) -> dict[str, str]:
+def _deleted(mirror: Mirror, known: CheckpointSnapshot, present: Container[str], belongs: Belongs) -> dict[str, str]:
     """Source topic -> destination topic, of those that were copied and are still selected, and that the source no longer has."""
     gone = {at.topic: one.destination.topic for at, one in known.checkpoints.items() if at.topic not in present}
     decisions = select(gone, mirror.topics.allow, mirror.topics.deny)
@@ -297,8 +303,8 @@ def _holds_records(destination: ClusterClient, topics: Iterable[TopicMetadata | 
 
 
 def _recorded(
-    name: str, mirror: Mirror, destination: ClusterClient, known: Stored, clock: Clock
-) -> tuple[Stored, dict[TopicPartition, LedgerEntry]]:
+    name: str, mirror: Mirror, destination: ClusterClient, known: CheckpointSnapshot, clock: Clock
+) -> tuple[CheckpointSnapshot, dict[TopicPartition, LedgerEntry]]:
     """The last ledger entry of every source topic-partition, what checkpoints say, as far as the end of the ledger tells.
 
     Another run may have committed the first checkpoints since: they win, and no entry is returned.
@@ -309,7 +315,7 @@ def _recorded(
     finally:
         follower.close()
     if history and known.ends:
-        checkpoints.settle(destination, checkpoints.homes(checkpoints.TOPIC), mirror.copy_options, clock)
+        checkpoints.wait_for_open_transactions(destination, checkpoints.homes(checkpoints.TOPIC), mirror.copy_options, clock)
         known = checkpoints.read_all(destination, name, clock)
     return known, {} if known.checkpoints else {one.source.topic_partition: one for one in history}
 

@@ -10,13 +10,13 @@ from relay_pipelines.plan.positions import uncopied
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.reader import read
-from relay_pipelines.snapshot.cluster_snapshot import Survey
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 _LOOKED_AT = 4
 _FETCH_BYTES = 16 << 10
 
 
-def oldest_uncopied_ms(snapshot: Survey, options: CopyOptions, clock: Clock) -> int | None:
+def oldest_uncopied_ms(snapshot: ClusterSnapshot, options: CopyOptions, clock: Clock) -> int | None:
     """Return the timestamp of the oldest first waiting record among the topic-partitions that are furthest behind.
 
     Returns:

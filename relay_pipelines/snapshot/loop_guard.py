@@ -27,7 +27,7 @@ def refuse(source: ClusterClient, destination_id: str, renamed: Mapping[str, str
     Within one cluster a copy of a copy is lawful, as long as it does not end where it began.
     """
     try:
-        found = checkpoint.of_all_mirrors(source, clock)
+        found = checkpoint.read_all_mirrors(source, clock)
     except PermissionDeniedError:
         return  # who may not read it cannot know
     within = source.cluster_id == destination_id

@@ -15,7 +15,7 @@ from relay_pipelines.plan.topic_selection import select
 from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.settings import Mirror
-from relay_pipelines.state.checkpoint import Stored
+from relay_pipelines.state.checkpoint import CheckpointSnapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def probe(name: str, mirror: Mirror, clock: Clock, quarantined: Mapping[str, str
     return [replace(one, quarantined=(quarantined or {}).get(one.node.name, "")) for one in states]
 
 
-def choice(mirror: Mirror, states: Sequence[NodeState], stored: Stored, retry: int = 0) -> Choice:
+def choice(mirror: Mirror, states: Sequence[NodeState], stored: CheckpointSnapshot, retry: int = 0) -> Choice:
     """Choose the node to read: the one that was read last while it is healthy, else another.
 
     Args:
@@ -78,7 +78,7 @@ def choice(mirror: Mirror, states: Sequence[NodeState], stored: Stored, retry: i
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class NodeSelection:
     """The node to read, why this one, and those to go on with when it fails, in order.
 
     Args:
@@ -103,7 +103,7 @@ class Reading:
         return next((f"node {one.name} does not answer: {one.error}" for one in self.unread if one.end_offsets is None), "")
 
 
-def to_read(name: str, mirror: Mirror, stored: Stored, clock: Clock, retry: int = 0) -> Reading:
+def to_read(name: str, mirror: Mirror, stored: CheckpointSnapshot, clock: Clock, retry: int = 0) -> NodeSelection:
     """Return the node to read. A source's only node is not asked beforehand.
 
     Raises:
@@ -112,7 +112,7 @@ def to_read(name: str, mirror: Mirror, stored: Stored, clock: Clock, retry: int 
         DivergedNodeError: none can be read until somebody has cleared one of them.
     """
     if len(mirror.nodes) == 1:
-        return Reading(mirror.nodes[0], "the only one")
+        return NodeSelection(mirror.nodes[0], "the only one")
     states = probe(name, mirror, clock, stored.quarantined)
     made = choice(mirror, states, stored, retry)
     last = _read_last(stored.checkpoints)
@@ -120,7 +120,7 @@ def to_read(name: str, mirror: Mirror, stored: Stored, clock: Clock, retry: int 
         if node.name == made.name:
             # also those that are down now: by the time one is needed, it may be up
             others = (*mirror.nodes[index + 1 :], *mirror.nodes[:index])
-            return Reading(
+            return NodeSelection(
                 node,
                 made.why,
                 tuple(one for one in others if one.name not in stored.quarantined),

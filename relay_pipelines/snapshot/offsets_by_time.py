@@ -7,10 +7,12 @@ from relay_pipelines.model import CopyOptions, OffsetRange, TopicPartition
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry
-from relay_pipelines.snapshot.cluster_snapshot import Survey
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 
-def ranges_between(snapshot: Survey, from_ms: int, to_ms: int | None, options: CopyOptions, clock: Clock) -> list[OffsetRange]:
+def ranges_between(
+    snapshot: ClusterSnapshot, from_ms: int, to_ms: int | None, options: CopyOptions, clock: Clock
+) -> list[OffsetRange]:
     """Return, per topic-partition of the survey, the offsets from the first record of the span up to the first one behind it.
 
     By the source's time index: timestamps need not grow with offsets, so records of the span may lie outside; those are

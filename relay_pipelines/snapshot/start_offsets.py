@@ -9,10 +9,10 @@ from relay_pipelines.model import TopicPartition
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.groups import committed_offsets
 from relay_pipelines.settings.start import Start, StartPolicy
-from relay_pipelines.state.checkpoint import Stored
+from relay_pipelines.state.checkpoint import CheckpointSnapshot
 
 
-def undecided(start: Start, known: Stored, copied: Collection[TopicPartition], topics: Collection[str]) -> list[str]:
+def undecided(start: Start, known: CheckpointSnapshot, copied: Collection[TopicPartition], topics: Collection[str]) -> list[str]:
     """Return the topics of which nobody has decided where they start.
 
     `earliest` needs no decision: the low watermark is the start of everything that was never copied.
@@ -29,7 +29,7 @@ def undecided(start: Start, known: Stored, copied: Collection[TopicPartition], t
 def starts(
     source: ClusterClient,
     start: Start,
-    known: Stored,
+    known: CheckpointSnapshot,
     copied: Collection[TopicPartition],
     bounds: tuple[Mapping[TopicPartition, int], Mapping[TopicPartition, int]],
 ) -> dict[TopicPartition, int]:

@@ -12,7 +12,7 @@ from relay_pipelines.protocol.batch_timestamps import timestamps_ms
 from relay_pipelines.protocol.client import LATEST, READ_UNCOMMITTED, ClusterClient, Metadata
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import start_offsets
-from relay_pipelines.state.checkpoint import Stored
+from relay_pipelines.state.checkpoint import CheckpointSnapshot
 
 
 class Positions:
@@ -30,7 +30,7 @@ class Positions:
         source: ClusterClient,
         at_destination: Metadata,
         renamed: Mapping[str, str],
-        known: Stored,
+        known: CheckpointSnapshot,
         recorded: Mapping[TopicPartition, LedgerEntry],
         mirror: Mirror,
     ) -> None:
@@ -60,7 +60,7 @@ class Positions:
         """Add what the node does not know."""
         checkpoint = self._checkpoints.get(position.topic_partition)
         if checkpoint is not None:
-            return replace(position, copy_gone=self._copy_gone(checkpoint))
+            return replace(position, destination_lost=self._copy_gone(checkpoint))
         entry = self._recorded.get(position.topic_partition)
         return replace(position, next_offset=start, recorded=None if entry is None else entry.source.end)
 

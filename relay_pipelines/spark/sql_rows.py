@@ -54,7 +54,10 @@ def submit(session: Any, job: CopyJob, groups: Sequence[Sequence[CopyRange]], sq
     # (a record that it cannot look at goes into quarantine from there)
     headers = "headers" in _named(sql)
     only_where = not any(
-        one.handling.select or one.handling.transform or one.handling.filters or (headers and one.handling.may_quarantine)
+        one.record_policy.select
+        or one.record_policy.transform
+        or one.record_policy.filters
+        or (headers and one.record_policy.may_quarantine)
         for one in ranges
     )
 

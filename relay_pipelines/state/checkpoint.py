@@ -56,7 +56,7 @@ class StartRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class CheckpointSnapshot:
     """What the topic holds of a mirror.
 
     Args:
@@ -199,7 +199,7 @@ def wait_until_stable(client: ClusterClient, at: TopicPartition, end: int, optio
         clock.sleep(_POLL_SECONDS)
 
 
-def read_all(client: ClusterClient, mirror: str, clock: Clock) -> Stored:
+def read_all(client: ClusterClient, mirror: str, clock: Clock) -> CheckpointSnapshot:
     """Return all that the topic holds of a mirror. On the driver."""
     latest, ends = _latest(client, f"{mirror}/".encode(), clock)
     quarantine = quarantine_key(mirror, "")
@@ -210,7 +210,7 @@ def read_all(client: ClusterClient, mirror: str, clock: Clock) -> Stored:
     }
     starts = [_start_from(latest.pop(key)) for key in list(latest) if key.endswith(_START.encode())]
     found = map(from_record, latest.values())
-    return Stored(
+    return CheckpointSnapshot(
         {one.source: one for one in found},
         ends,
         {node: why for node, why in reasons.items() if why},
@@ -218,7 +218,7 @@ def read_all(client: ClusterClient, mirror: str, clock: Clock) -> Stored:
     )
 
 
-def of_all_mirrors(client: ClusterClient, clock: Clock) -> list[Checkpoint]:
+def read_all_mirrors(client: ClusterClient, clock: Clock) -> list[Checkpoint]:
     """Return the checkpoints of every mirror that has this cluster as its destination.
 
     What cannot be read is left out: a later version wrote it, or somebody else.
@@ -232,7 +232,9 @@ def of_all_mirrors(client: ClusterClient, clock: Clock) -> list[Checkpoint]:
     return found
 
 
-def settle(client: ClusterClient, wanted: Iterable[TopicPartition], options: CopyOptions, clock: Clock) -> None:
+def wait_for_open_transactions(
+    client: ClusterClient, wanted: Iterable[TopicPartition], options: CopyOptions, clock: Clock
+) -> None:
     """Wait until all transactions open by now in these topic-partitions have ended: what they commit is then read.
 
     Raises:

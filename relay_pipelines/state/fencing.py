@@ -10,7 +10,7 @@ from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.producer import TransactionalProducer
 from relay_pipelines.protocol.retries import retry
-from relay_pipelines.state.checkpoint import settle
+from relay_pipelines.state.checkpoint import wait_for_open_transactions
 
 
 def take_over(
@@ -49,4 +49,4 @@ def commit(
     producer.commit()
     producer.release()
     # EndTxn is answered before its markers are written: a survey in between would not know
-    settle(client, written, options, clock)
+    wait_for_open_transactions(client, written, options, clock)

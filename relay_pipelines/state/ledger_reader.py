@@ -12,7 +12,7 @@ from relay_pipelines.protocol.reader import read
 from relay_pipelines.protocol.records import decode
 from relay_pipelines.protocol.retries import retry
 from relay_pipelines.state import ledger
-from relay_pipelines.state.checkpoint import homes, settle
+from relay_pipelines.state.checkpoint import homes, wait_for_open_transactions
 
 _HOMES = homes(ledger.TOPIC)
 _FETCH_BYTES = 1 << 20
@@ -113,7 +113,7 @@ class LedgerFollower:
                 self._positions[home] = ends[home]
 
     def _settle(self) -> None:
-        settle(self._client, _HOMES, self._options, self._clock)
+        wait_for_open_transactions(self._client, _HOMES, self._options, self._clock)
 
     def _read(self, wanted: OffsetRange) -> list[LedgerEntry]:
         prefix = f"{self._mirror}/".encode()

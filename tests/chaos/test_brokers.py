@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from relay_pipelines.copy.failpoints import Point
+from relay_pipelines.copy.failpoints import Failpoint
 from relay_pipelines.embedded import EmbeddedCluster
 from tests.chaos.harness import Mirror, Process, Source
 
@@ -29,17 +29,17 @@ def patient(mirror: Mirror) -> Mirror:
     return mirror
 
 
-def stopped_at(mirror: Mirror, point: Point, at_pass: int) -> Process:
+def stopped_at(mirror: Mirror, point: Failpoint, at_pass: int) -> Process:
     task = mirror.start_task(f"{point}=SIGSTOP@{at_pass}")
     task.wait_until_stopped()
     return task
 
 
 @pytest.mark.parametrize(
-    ("point", "at_pass"), [(Point.MID_CHUNK, 40), (Point.BEFORE_END_TXN, 3), (Point.AFTER_INIT_PRODUCER_ID, 1)]
+    ("point", "at_pass"), [(Failpoint.MID_CHUNK, 40), (Failpoint.BEFORE_END_TXN, 3), (Failpoint.AFTER_INIT_PRODUCER_ID, 1)]
 )
 def test_destination_killed(
-    new_mirror: NewMirror, source: Source, own_destination: EmbeddedCluster, point: Point, at_pass: int
+    new_mirror: NewMirror, source: Source, own_destination: EmbeddedCluster, point: Failpoint, at_pass: int
 ) -> None:
     """A destination broker that is killed and comes back costs the task a retry, and nothing else."""
     mirror = patient(new_mirror(source, own_destination))
@@ -55,7 +55,7 @@ def test_destination_killed(
 def test_source_killed(new_mirror: NewMirror, own_source: EmbeddedCluster, destination_cluster: EmbeddedCluster) -> None:
     """A source broker that is killed and comes back costs the task a retry, and nothing else."""
     mirror = patient(new_mirror(Source.filled(own_source), destination_cluster))
-    task = stopped_at(mirror, Point.MID_CHUNK, 40)
+    task = stopped_at(mirror, Failpoint.MID_CHUNK, 40)
     (broker,) = own_source.brokers
     broker.kill()
     task.send(signal.SIGCONT)
@@ -71,7 +71,7 @@ def test_destination_frozen(
     """A destination broker that answers nothing for some seconds does no harm, whether the task waits for it or tries again."""
     mirror = patient(new_mirror(source, own_destination))
     mirror.options = dataclasses.replace(mirror.options, request_timeout_ms=request_timeout_ms)
-    task = stopped_at(mirror, Point.BEFORE_END_TXN, 2)
+    task = stopped_at(mirror, Failpoint.BEFORE_END_TXN, 2)
     (broker,) = own_destination.brokers
     broker.pause()
     task.send(signal.SIGCONT)

@@ -6,16 +6,16 @@ import signal
 
 import pytest
 
-from relay_pipelines.copy.failpoints import Point
+from relay_pipelines.copy.failpoints import Failpoint
 from tests.chaos.harness import Mirror
 
 FAULTS = [
-    *((Point.AFTER_INIT_PRODUCER_ID, one) for one in (1, 2)),
-    *((Point.MID_CHUNK, one) for one in (1, 40)),
-    *((Point.BEFORE_CHECKPOINT, one) for one in (1, 3)),
-    *((Point.BEFORE_END_TXN, one) for one in (1, 3)),
-    *((Point.AFTER_END_TXN, one) for one in (1, 3)),
-    *((Point.BEFORE_OUTCOME, one) for one in (1, 2)),
+    *((Failpoint.AFTER_INIT_PRODUCER_ID, one) for one in (1, 2)),
+    *((Failpoint.MID_CHUNK, one) for one in (1, 40)),
+    *((Failpoint.BEFORE_CHECKPOINT, one) for one in (1, 3)),
+    *((Failpoint.BEFORE_END_TXN, one) for one in (1, 3)),
+    *((Failpoint.AFTER_END_TXN, one) for one in (1, 3)),
+    *((Failpoint.BEFORE_OUTCOME, one) for one in (1, 2)),
 ]
 
 
@@ -28,7 +28,7 @@ def test_undisturbed(mirror: Mirror) -> None:
 
 
 @pytest.mark.parametrize(("point", "at_pass"), FAULTS)
-def test_killed_and_run_again(mirror: Mirror, point: Point, at_pass: int) -> None:
+def test_killed_and_run_again(mirror: Mirror, point: Failpoint, at_pass: int) -> None:
     """A task killed at a named point leaves nothing that the next one doubles, loses or waits for."""
     killed = mirror.start_task(f"{point}=SIGKILL@{at_pass}")
     assert killed.end() == -signal.SIGKILL

@@ -6,13 +6,13 @@ import random
 import signal
 from collections.abc import Callable
 
-from relay_pipelines.copy.failpoints import Point
+from relay_pipelines.copy.failpoints import Failpoint
 from relay_pipelines.embedded import EmbeddedCluster
 from tests.chaos import source_data
 from tests.chaos.harness import Mirror, Source
 
 ROUNDS = 12
-LATEST_PASS = {Point.AFTER_INIT_PRODUCER_ID: 2, Point.MID_CHUNK: 30, Point.BEFORE_OUTCOME: 2}
+LATEST_PASS = {Failpoint.AFTER_INIT_PRODUCER_ID: 2, Failpoint.MID_CHUNK: 30, Failpoint.BEFORE_OUTCOME: 2}
 
 
 def test_soak(
@@ -24,7 +24,7 @@ def test_soak(
     chance = random.Random(20)
     died = 0
     for _ in range(ROUNDS):
-        point = chance.choice(list(Point))
+        point = chance.choice(list(Failpoint))
         at_pass = chance.randint(1, LATEST_PASS.get(point, 2))
         task = mirror.start_task(f"{point}=SIGKILL@{at_pass}")
         died += task.end() == -signal.SIGKILL  # a task with little left to do may end before it comes to the point

@@ -7,12 +7,12 @@ import signal
 import psutil
 import pytest
 
-from relay_pipelines.copy.failpoints import Point
+from relay_pipelines.copy.failpoints import Failpoint
 from tests.chaos.harness import Mirror, family, kill
 
 
-@pytest.mark.parametrize(("point", "at_pass"), [(Point.BEFORE_END_TXN, 2), (Point.AFTER_END_TXN, 2)])
-def test_python_worker_killed(mirror: Mirror, point: Point, at_pass: int) -> None:
+@pytest.mark.parametrize(("point", "at_pass"), [(Failpoint.BEFORE_END_TXN, 2), (Failpoint.AFTER_END_TXN, 2)])
+def test_python_worker_killed(mirror: Mirror, point: Failpoint, at_pass: int) -> None:
     """Spark runs a killed task again, within the same run, which ends well."""
     run = mirror.start_run(f"{point}=SIGKILL@{at_pass}")
     assert run.end() == 0, run.errors.read_text()[-2000:]
@@ -23,7 +23,7 @@ def test_python_worker_killed(mirror: Mirror, point: Point, at_pass: int) -> Non
 def test_python_worker_killed_among_rows(mirror: Mirror) -> None:
     """The task that Spark runs again finds the checkpoint moved; the driver plans the rest anew, within the same run."""
     mirror.more = {"where": "offset >= 0"}
-    run = mirror.start_run(f"{Point.AFTER_END_TXN}=SIGKILL@2")
+    run = mirror.start_run(f"{Failpoint.AFTER_END_TXN}=SIGKILL@2")
     assert run.end() == 0, run.errors.read_text()[-2000:]
     assert run.token.exists()
     mirror.assert_all_arrived()
@@ -31,7 +31,7 @@ def test_python_worker_killed_among_rows(mirror: Mirror) -> None:
 
 def test_driver_killed(mirror: Mirror) -> None:
     """A run whose driver is killed within a chunk is taken up by the next; a task of the first that wakes later is harmless."""
-    first = mirror.start_run(f"{Point.MID_CHUNK}=SIGSTOP@40")
+    first = mirror.start_run(f"{Failpoint.MID_CHUNK}=SIGSTOP@40")
     first.wait_until(first.token.exists, "copying")
     orphans = family(first.popen.pid)[1:]
     try:
@@ -51,7 +51,7 @@ def test_driver_killed(mirror: Mirror) -> None:
 
 def test_interrupted(mirror: Mirror) -> None:
     """Ctrl-C ends a run within seconds, leaves no transaction open, and the next run goes on from what was committed."""
-    run = mirror.start_run(f"{Point.MID_CHUNK}=SIGSTOP@40")
+    run = mirror.start_run(f"{Failpoint.MID_CHUNK}=SIGSTOP@40")
     run.wait_until(run.token.exists, "copying")
     run.send(signal.SIGINT)
     assert run.end() == 130, run.errors.read_text()[-2000:]

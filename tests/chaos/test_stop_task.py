@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from relay_pipelines.copy.failpoints import Point
+from relay_pipelines.copy.failpoints import Failpoint
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.state import checkpoint
@@ -23,9 +23,9 @@ def stopped_task(mirror: Mirror, fault: str) -> Process:
 
 @pytest.mark.parametrize(
     ("point", "at_pass"),
-    [(Point.MID_CHUNK, 40), (Point.BEFORE_CHECKPOINT, 2), (Point.BEFORE_END_TXN, 2), (Point.AFTER_END_TXN, 2)],
+    [(Failpoint.MID_CHUNK, 40), (Failpoint.BEFORE_CHECKPOINT, 2), (Failpoint.BEFORE_END_TXN, 2), (Failpoint.AFTER_END_TXN, 2)],
 )
-def test_overtaken_while_stopped(mirror: Mirror, point: Point, at_pass: int) -> None:
+def test_overtaken_while_stopped(mirror: Mirror, point: Failpoint, at_pass: int) -> None:
     """A task that wakes after another one has finished its range is fenced, and has doubled nothing."""
     zombie = stopped_task(mirror, f"{point}=SIGSTOP@{at_pass}")
     mirror.copy()
@@ -38,7 +38,7 @@ def test_overtaken_while_stopped(mirror: Mirror, point: Point, at_pass: int) -> 
 
 def test_overtaken_before_its_first_record(mirror: Mirror) -> None:
     """A task stopped between its InitProducerId and the reading of its checkpoint finds all done, and copies nothing."""
-    zombie = stopped_task(mirror, f"{Point.AFTER_INIT_PRODUCER_ID}=SIGSTOP@1")
+    zombie = stopped_task(mirror, f"{Failpoint.AFTER_INIT_PRODUCER_ID}=SIGSTOP@1")
     mirror.copy()
     zombie.send(signal.SIGCONT)
     assert zombie.statuses() == ["done", "done"]
@@ -46,11 +46,11 @@ def test_overtaken_before_its_first_record(mirror: Mirror) -> None:
     mirror.assert_all_arrived()
 
 
-@pytest.mark.parametrize("point", [Point.MID_CHUNK, Point.BEFORE_END_TXN])
-def test_wakes_while_the_other_is_copying(mirror: Mirror, point: Point) -> None:
+@pytest.mark.parametrize("point", [Failpoint.MID_CHUNK, Failpoint.BEFORE_END_TXN])
+def test_wakes_while_the_other_is_copying(mirror: Mirror, point: Failpoint) -> None:
     """A task that wakes in the middle of its successor's transaction is fenced, and leaves that transaction alone."""
     zombie = stopped_task(mirror, f"{point}=SIGSTOP@2")
-    successor = stopped_task(mirror, f"{Point.MID_CHUNK}=SIGSTOP@20")
+    successor = stopped_task(mirror, f"{Failpoint.MID_CHUNK}=SIGSTOP@20")
     zombie.send(signal.SIGCONT)
     zombie.wait_until(lambda: len(zombie.said()) > 0 or zombie.stopped, "fenced")
     successor.send(signal.SIGCONT)
@@ -64,7 +64,7 @@ def test_wakes_while_the_other_is_copying(mirror: Mirror, point: Point) -> None:
 def test_sleeps_longer_than_its_transaction_may_last(mirror: Mirror) -> None:
     """A task whose transaction the broker has aborted meanwhile commits nothing of it; the next task begins where it had."""
     mirror.options = dataclasses.replace(mirror.options, transaction_timeout_ms=2_000, chunk_ms=1_000)
-    sleeper = stopped_task(mirror, f"{Point.BEFORE_END_TXN}=SIGSTOP@3")
+    sleeper = stopped_task(mirror, f"{Failpoint.BEFORE_END_TXN}=SIGSTOP@3")
     # the broker looks for transactions that are too old every so often: readers are let through when it has aborted ours
     sleeper.wait_until(lambda: not mirror.held_back(), "aborted by the destination")
     sleeper.send(signal.SIGCONT)
@@ -79,14 +79,14 @@ def test_a_neighbour_hides_the_checkpoint(
     new_mirror: Callable[[Source, EmbeddedCluster], Mirror], mirror: Mirror, source: Source, destination_cluster: EmbeddedCluster
 ) -> None:
     """A committed checkpoint that lies behind a neighbour's open transaction is waited for, or all would be copied twice."""
-    first = stopped_task(mirror, f"{Point.MID_CHUNK}=SIGSTOP@1")
+    first = stopped_task(mirror, f"{Failpoint.MID_CHUNK}=SIGSTOP@1")
     neighbour = new_mirror(source, destination_cluster)
     neighbour.options = dataclasses.replace(neighbour.options, transaction_timeout_ms=10_000)
     neighbour.name = next(
         name for name in map("neighbour{}".format, range(1_000)) if home(name, source) == home(mirror.name, source)
     )
     neighbour.prepare()
-    stopped_task(neighbour, f"{Point.BEFORE_END_TXN}=SIGSTOP@1")
+    stopped_task(neighbour, f"{Failpoint.BEFORE_END_TXN}=SIGSTOP@1")
     first.send(signal.SIGCONT)
     assert first.statuses() == ["done", "done"]
     mirror.copy()
@@ -102,11 +102,11 @@ def test_wakes_to_a_broken_connection(
 ) -> None:
     """A task that must connect anew after it was overtaken does not take the range back from its successor."""
     mirror = new_mirror(source, own_destination)
-    zombie = stopped_task(mirror, f"{Point.MID_CHUNK}=SIGSTOP@40")
+    zombie = stopped_task(mirror, f"{Failpoint.MID_CHUNK}=SIGSTOP@40")
     (broker,) = own_destination.brokers
     broker.kill()
     broker.start()
-    successor = stopped_task(mirror, f"{Point.MID_CHUNK}=SIGSTOP@20")
+    successor = stopped_task(mirror, f"{Failpoint.MID_CHUNK}=SIGSTOP@20")
     zombie.send(signal.SIGCONT)
     zombie.wait_until(lambda: len(zombie.said()) > 0, "fenced")
     successor.send(signal.SIGCONT)

@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import ElectionType, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
-from relay_pipelines.copy.failpoints import Point
+from relay_pipelines.copy.failpoints import Failpoint
 from relay_pipelines.copy.transaction import transactional_id
 from relay_pipelines.embedded import Broker, EmbeddedCluster
 from relay_pipelines.errors import DestinationError
@@ -29,7 +29,7 @@ from tests.independent import client, producer, put, transactional, until
 
 _PAUSE_SECONDS = 0.1
 LONG_ROUNDS = 30
-POINTS = (Point.MID_CHUNK, Point.BEFORE_END_TXN)
+POINTS = (Failpoint.MID_CHUNK, Failpoint.BEFORE_END_TXN)
 NewMirror = Callable[[Source, EmbeddedCluster], Mirror]
 
 
@@ -206,7 +206,7 @@ RESTARTS: dict[str, Callable[[Mirror], Callable[[], object]]] = {
 }
 
 
-def copy_through(mirror: Mirror, point: Point, what: str) -> None:
+def copy_through(mirror: Mirror, point: Failpoint, what: str) -> None:
     """Run a task, disturb its clusters while its first transaction is open, and expect it to end well all the same."""
     task = mirror.start_task(f"{point}=SIGSTOP@1")
     task.wait_until_stopped()

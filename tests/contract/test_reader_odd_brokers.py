@@ -255,7 +255,7 @@ def test_the_next_fetch_is_under_way_while_one_is_used(start: Start) -> None:
 
 
 def test_an_abandoned_fetch_reaches_nobody_else(start: Start) -> None:
-    """Reading is given up while the next fetch is under way: its connection is closed, and the next reader has its own."""
+    """NodeSelection is given up while the next fetch is under way: its connection is closed, and the next reader has its own."""
     broker = start(Answer(records=log.plain(0, 2)), Answer(records=log.plain(2, 2)), Answer(records=log.plain(6, 2)))
     with client_of(broker.cluster) as client:
         abandoned = read(client, OffsetRange(AT, 0, 4), 1 << 20, PatientClock())

@@ -112,7 +112,7 @@ class Guarded:
         for topic in (ORDERS, OTHER):
             independent.create(self.source.cluster(Listener.PLAINTEXT), topic, 1, KEPT)
             write(self.source.cluster(Listener.PLAINTEXT), TopicPartition(topic, 0), [Record(None, b"first")])
-        taken = cluster_snapshot.take("m", Mirror.model_validate(self.mirror(ORDERS)), CLOCK)
+        taken = cluster_snapshot.take_snapshot("m", Mirror.model_validate(self.mirror(ORDERS)), CLOCK)
         topics.create(taken, None, OPTIONS, CLOCK)
         ranges = run_plan.plan(taken).ranges
         assert [one.error for one in copy_ranges(CopyJob("m", "run", taken.node, taken.destination), ranges)] == [""]
@@ -238,11 +238,11 @@ def test_who_lacks_a_permission_is_told_which(guarded: Guarded, capsys: pytest.C
     following = guarded.mirror(destination=relay)
     following["topics"] |= {"sync_configs": True}
     mirror = Mirror.model_validate(following)
-    taken = cluster_snapshot.take("m", mirror, CLOCK)
+    taken = cluster_snapshot.take_snapshot("m", mirror, CLOCK)
     remedy = f"grant the user AlterConfigs on topic copy.{ORDERS}"
     with pytest.raises(PermissionDeniedError, match=f"; {remedy}$"):
         topic_configs.follow(taken, OPTIONS, CLOCK)
-    assert remedy in [error.remedy for error in permissions.lacking(taken, mirror, CLOCK)], "known before a run"
+    assert remedy in [error.remedy for error in permissions.missing_permissions(taken, mirror, CLOCK)], "known before a run"
 
 
 def test_without_an_authorizer(guarded: Guarded, source_cluster: EmbeddedCluster, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Reading checkpoints back: the trap of another task's open transaction, and what the driver and the tasks read."""
+"""NodeSelection checkpoints back: the trap of another task's open transaction, and what the driver and the tasks read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from relay_pipelines.copy import transaction
-from relay_pipelines.copy.failpoints import Point
+from relay_pipelines.copy.failpoints import Failpoint
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import DestinationError, UnsupportedError
 from relay_pipelines.model import CopyOptions, Status, TopicPartition
@@ -55,12 +55,12 @@ def held(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenTransa
     """Copy all, while another task's transaction begins just before our checkpoint is produced, and stays open behind it."""
     begun: list[OpenTransaction] = []
 
-    def reach(point: Point) -> None:
-        if point is Point.BEFORE_CHECKPOINT:
+    def failpoint(point: Failpoint) -> None:
+        if point is Failpoint.BEFORE_CHECKPOINT:
             begun.append(OpenTransaction(mirror))
 
     with monkeypatch.context() as patched:
-        patched.setattr(transaction, "reach", reach)
+        patched.setattr(transaction, "failpoint", failpoint)
         assert mirror.try_copy(0, 10).status is Status.DONE
     assert len(begun) == 1
     with ClusterClient(mirror.destination, DestinationError) as client:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from relay_pipelines.copy import transaction
-from relay_pipelines.copy.failpoints import Point
+from relay_pipelines.copy.failpoints import Failpoint
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import AbortableError, DestinationError, RelayError, SourceError
@@ -24,12 +24,12 @@ def mirror(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster
 
 
 def fail_at(
-    monkeypatch: pytest.MonkeyPatch, point: Point, number: int, kind: type[RelayError], clock: HurriedClock | None = None
+    monkeypatch: pytest.MonkeyPatch, point: Failpoint, number: int, kind: type[RelayError], clock: HurriedClock | None = None
 ) -> None:
     """Have the copy fail when it passes a point for the n-th time, and the clock hurry from then on."""
     passes = 0
 
-    def reach(reached: Point) -> None:
+    def failpoint(reached: Failpoint) -> None:
         nonlocal passes
         passes += reached is point
         if reached is point and passes == number:
@@ -37,7 +37,7 @@ def fail_at(
                 clock.hurried = True
             raise kind("made to fail")
 
-    monkeypatch.setattr(transaction, "reach", reach)
+    monkeypatch.setattr(transaction, "failpoint", failpoint)
 
 
 class HurriedClock(SystemClock):
@@ -53,10 +53,10 @@ class HurriedClock(SystemClock):
 
 
 @pytest.mark.parametrize("kind", [DestinationError, SourceError, AbortableError])
-@pytest.mark.parametrize("point", [one for one in Point if one is not Point.BEFORE_OUTCOME])
+@pytest.mark.parametrize("point", [one for one in Failpoint if one is not Failpoint.BEFORE_OUTCOME])
 @pytest.mark.parametrize("number", [1, 2])
 def test_an_attempt_that_fails_is_made_up_for(
-    mirror: Mirror, point: Point, number: int, kind: type[RelayError], monkeypatch: pytest.MonkeyPatch
+    mirror: Mirror, point: Failpoint, number: int, kind: type[RelayError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Wherever it fails, the same task goes on, and every record arrives once, in order, with a ledger that closes."""
     mirror.write(*(numbered(10, size, first) for first, size in ((0, 1000), (10, 20), (20, 20), (30, 1000), (40, 20))))
@@ -76,7 +76,7 @@ def test_a_fingerprint_is_never_that_of_a_record_not_committed(mirror: Mirror, m
     settled_end(mirror.source, mirror.at)
     mirror.write(numbered(10, 1000, 10))
     clock = HurriedClock()
-    fail_at(monkeypatch, Point.BEFORE_END_TXN, 1, DestinationError, clock)
+    fail_at(monkeypatch, Failpoint.BEFORE_END_TXN, 1, DestinationError, clock)
     mirror.with_options(chunk_ms=500, fetch_max_bytes=1)
     (outcome,) = copy_ranges(mirror.job, [mirror.range()], clock)
     assert (outcome.error, outcome.records) == ("", 10)
@@ -107,25 +107,25 @@ def test_time_is_counted_from_the_last_progress(mirror: Mirror, monkeypatch: pyt
     mirror.with_options(chunk_bytes=1, give_up_after_ms=1_000, backoff_min_ms=600)
     clock, passes = SleepingClock(), 0
 
-    def every_other(point: Point) -> None:
+    def every_other(point: Failpoint) -> None:
         nonlocal passes
-        passes += point is Point.BEFORE_END_TXN
-        if point is Point.BEFORE_END_TXN and passes % 2:
+        passes += point is Failpoint.BEFORE_END_TXN
+        if point is Failpoint.BEFORE_END_TXN and passes % 2:
             raise DestinationError("made to fail")
 
-    monkeypatch.setattr(transaction, "reach", every_other)
+    monkeypatch.setattr(transaction, "failpoint", every_other)
     (outcome,) = copy_ranges(mirror.job, [mirror.range(0, 50)], clock)
     assert outcome.status is Status.DONE
     assert clock.slept > 2, "longer than it would wait without progress"
     clock.slept, passes = 0.0, 0
 
-    def always(point: Point) -> None:
+    def always(point: Failpoint) -> None:
         nonlocal passes
-        if point is Point.BEFORE_END_TXN:
+        if point is Failpoint.BEFORE_END_TXN:
             passes += 1
             raise DestinationError("made to fail")
 
-    monkeypatch.setattr(transaction, "reach", always)
+    monkeypatch.setattr(transaction, "failpoint", always)
     (outcome,) = copy_ranges(mirror.job, [mirror.range(0, 60)], clock)
     assert (outcome.status, outcome.error, outcome.next_offset) == (Status.FAILED, "made to fail", 50)
     assert 1 <= clock.slept < 2, "attempts wait as well, for the transaction before"
@@ -139,18 +139,18 @@ def test_the_destination_topic_is_created_again_within_a_run(mirror: Mirror, mon
     mirror.with_options(chunk_bytes=15_000, coalesce_below_bytes=0)
     commits = 0
 
-    def reach(point: Point) -> None:
+    def failpoint(point: Failpoint) -> None:
         nonlocal commits
-        commits += point is Point.AFTER_END_TXN
-        if commits == 2 and point is Point.MID_CHUNK:
+        commits += point is Failpoint.AFTER_END_TXN
+        if commits == 2 and point is Failpoint.MID_CHUNK:
             commits = 99
             delete(mirror.destination, mirror.topic)
             create(mirror.destination, mirror.topic, 1, KEPT)
             raise DestinationError("the leader is moving")
 
-    monkeypatch.setattr(transaction, "reach", reach)
+    monkeypatch.setattr(transaction, "failpoint", failpoint)
     outcome = mirror.try_copy()
-    assert (outcome.status, outcome.error_kind, outcome.exit_code) == (Status.FAILED, "CopyGoneError", 3)
+    assert (outcome.status, outcome.error_kind, outcome.exit_code) == (Status.FAILED, "DestinationTopicLostError", 3)
     assert 0 < mirror.checkpoint().next_offset < 100
     with ClusterClient(mirror.destination, DestinationError) as client:
         assert client.topic(mirror.topic).topic_id != mirror.checkpoint().destination_topic_id

@@ -50,7 +50,7 @@ def own_checkpoint(client: ClusterClient, mirror: Mirror) -> Checkpoint | None:
 def test_all_checkpoints_of_a_mirror(
     source_cluster: EmbeddedCluster, cluster: Cluster, client: ClusterClient, topic_name: str
 ) -> None:
-    """Reading all brings the last checkpoint of each topic-partition of this mirror, and of no other, as reading one does."""
+    """NodeSelection all brings the last checkpoint of each topic-partition of this mirror, and of no other, as reading one does."""
     mirrors = [Mirror(source_cluster.cluster(), cluster, f"{topic_name}-{n}", name=f"all-{topic_name[-8:]}") for n in range(3)]
     for number, mirror in enumerate(mirrors):
         mirror.write(numbered(10))

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from relay_pipelines.copy import transaction
-from relay_pipelines.copy.failpoints import Point
+from relay_pipelines.copy.failpoints import Failpoint
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.model import CopyOptions, Status, TopicPartition
@@ -28,19 +28,19 @@ def mirror(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster
 
 
 @pytest.fixture
-def at_point(monkeypatch: pytest.MonkeyPatch) -> Callable[[Point, int, Callable[[], object]], None]:
+def at_point(monkeypatch: pytest.MonkeyPatch) -> Callable[[Failpoint, int, Callable[[], object]], None]:
     """Have something done when the copy passes a point for the n-th time."""
 
-    def arrange(point: Point, number: int, happen: Callable[[], object]) -> None:
+    def arrange(point: Failpoint, number: int, happen: Callable[[], object]) -> None:
         passes = 0
 
-        def reach(reached: Point) -> None:
+        def failpoint(reached: Failpoint) -> None:
             nonlocal passes
             passes += reached is point
             if reached is point and passes == number:
                 happen()
 
-        monkeypatch.setattr(transaction, "reach", reach)
+        monkeypatch.setattr(transaction, "failpoint", failpoint)
 
     return arrange
 
@@ -77,7 +77,7 @@ def test_leaders_that_move(three: EmbeddedCluster, topic_name: str, at_point: Ca
     ends = iter(range(150, 601, 150))
     for at in (mirror.at, mirror.to):
         leader = leader_of(three, at)
-        at_point(Point.MID_CHUNK, 5, brokers[leader].kill)
+        at_point(Failpoint.MID_CHUNK, 5, brokers[leader].kill)
         end = next(ends)
         assert mirror.copy(0, end).next_offset == end
         assert leader_of(three, at) != leader
@@ -86,7 +86,7 @@ def test_leaders_that_move(three: EmbeddedCluster, topic_name: str, at_point: Ca
             brokers[leader].start()
             until(lambda: leader_of(three, at) == leader, "the preferred leader")
 
-        at_point(Point.MID_CHUNK, 5, move_back)
+        at_point(Failpoint.MID_CHUNK, 5, move_back)
         end = next(ends)
         assert mirror.copy(0, end).next_offset == end
     mirror.assert_equal()
@@ -104,7 +104,7 @@ def test_a_cluster_that_comes_back(three: EmbeddedCluster, topic_name: str, at_p
         for broker in three.brokers:
             broker.wait_until_serving()
 
-    at_point(Point.BEFORE_END_TXN, 3, restart)
+    at_point(Failpoint.BEFORE_END_TXN, 3, restart)
     outcome = mirror.copy()
     assert outcome.next_offset == 600
     mirror.assert_equal()

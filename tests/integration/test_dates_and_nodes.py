@@ -15,8 +15,8 @@ from relay_pipelines.plan.positions import Position
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot, lag, node_selection, offsets_by_time
-from relay_pipelines.snapshot.cluster_snapshot import Survey
-from relay_pipelines.state.checkpoint import Stored
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
+from relay_pipelines.state.checkpoint import CheckpointSnapshot
 from tests.copying import KEPT, settled_end
 from tests.independent import CREATE_TIME, Record, create, delete_before, put, transactional, write
 
@@ -53,9 +53,9 @@ class Question:
         """Where the source is."""
         return ",".join(self.source.bootstrap_servers)
 
-    def snapshot(self) -> Survey:
+    def snapshot(self) -> ClusterSnapshot:
         """What both clusters say now."""
-        return cluster_snapshot.take(f"q-{self.topic[-8:]}", self.mirror(), CLOCK)
+        return cluster_snapshot.take_snapshot(f"q-{self.topic[-8:]}", self.mirror(), CLOCK)
 
     def write(self, at: TopicPartition, *times_ms: int) -> None:
         """Write a batch per time, of one record."""
@@ -67,7 +67,7 @@ class Question:
         assert [one.topic_partition for one in ranges] == [self.first, self.second]
         return [(one.start, one.end) for one in ranges]
 
-    def oldest_ms(self, taken: Survey | None = None) -> int | None:
+    def oldest_ms(self, taken: ClusterSnapshot | None = None) -> int | None:
         """When the oldest record that waits was written."""
         return lag.oldest_uncopied_ms(taken or self.snapshot(), self.mirror().copy_options, CLOCK)
 
@@ -159,14 +159,14 @@ class TestNodes:
         assert "\n" not in down.error
         assert (serving.error, sum((serving.end_offsets or {}).values())) == ("", 4)
         assert serving.latency_ms > 0
-        made = node_selection.choice(question.mirror(DOWN, question.serving), [down, serving], Stored())
+        made = node_selection.choice(question.mirror(DOWN, question.serving), [down, serving], CheckpointSnapshot())
         assert (made.name, [one.healthy for one in made.verdicts]) == ("n1", [False, True])
 
     def test_all_nodes_down(self, question: Question) -> None:
         """Nothing is raised: the verdict is what was asked for."""
         states = node_selection.probe("q", question.mirror(DOWN, DOWN), CLOCK)
         assert [bool(one.error) for one in states] == [True, True]
-        made = node_selection.choice(question.mirror(DOWN, DOWN), states, Stored())
+        made = node_selection.choice(question.mirror(DOWN, DOWN), states, CheckpointSnapshot())
         assert made.name is None
         assert made.why.count("cannot be reached") == 2
 
@@ -252,7 +252,7 @@ class TestSurvey:
         create(question.source, other, 1, KEPT)
         mirror = question.mirror(allow=[question.topic, other], rename={other: question.topic})
         with pytest.raises(ConfigError, match="would both land on"):
-            cluster_snapshot.take("q", mirror, CLOCK, belongs=question.topic.__eq__)
+            cluster_snapshot.take_snapshot("q", mirror, CLOCK, belongs=question.topic.__eq__)
 
 
 def replace_next(position: Position, next_offset: int) -> Position:
@@ -260,6 +260,6 @@ def replace_next(position: Position, next_offset: int) -> Position:
     return replace(position, next_offset=min(next_offset, position.end_offset))
 
 
-def with_positions(taken: Survey, positions: list[Position]) -> Survey:
+def with_positions(taken: ClusterSnapshot, positions: list[Position]) -> ClusterSnapshot:
     """The survey as it would be with these checkpoints."""
     return replace(taken, positions=positions)

@@ -27,7 +27,7 @@ from relay_pipelines.run.result import RunResult
 from relay_pipelines.run.run import run
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot
-from relay_pipelines.snapshot.cluster_snapshot import Survey
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from tests.copying import KEPT, copy_as_rows, ensure_homes, settled_end
 from tests.independent import Record, create, delete, put, read, records_of, transactional, until, write
 
@@ -96,9 +96,9 @@ class Pair:
         for name in to:
             write(self.a.cluster() if name == "a" else self.b, TopicPartition(self.topic, 0), records)
 
-    def snapshot(self, retry: int = 0, **health: object) -> Survey:
+    def snapshot(self, retry: int = 0, **health: object) -> ClusterSnapshot:
         """What a run begins with."""
-        return cluster_snapshot.take(f"pair-{self.topic[-8:]}", self.mirror(**health), CLOCK, first_node=retry)
+        return cluster_snapshot.take_snapshot(f"pair-{self.topic[-8:]}", self.mirror(**health), CLOCK, first_node=retry)
 
     def copy(self, **health: object) -> str:
         """Copy everything new, and return the node that was read."""
@@ -113,7 +113,9 @@ class Pair:
         return taken.node.name
 
     def _reached(self, name: str) -> dict[TopicPartition, int]:
-        return {at: one.next_offset for at, one in cluster_snapshot.stored(name, self.mirror(), CLOCK).checkpoints.items()}
+        return {
+            at: one.next_offset for at, one in cluster_snapshot.read_checkpoints(name, self.mirror(), CLOCK).checkpoints.items()
+        }
 
     def arrived(self) -> int:
         """How many records are at the destination."""
@@ -233,7 +235,7 @@ def test_a_diverged_node_is_kept_out_until_it_is_cleared(pair: Pair, local_sessi
     name = f"pair-{pair.topic[-8:]}"
     mirror = pair.mirror()
 
-    def run_from_b() -> tuple[Survey, RunResult]:
+    def run_from_b() -> tuple[ClusterSnapshot, RunResult]:
         taken = pair.snapshot(retry=1)
         return taken, run(run_plan.plan(taken), mirror, lambda: local_session, [metrics], CLOCK)
 
@@ -245,7 +247,7 @@ def test_a_diverged_node_is_kept_out_until_it_is_cleared(pair: Pair, local_sessi
     assert pair.arrived() == 16
     assert metrics.registry.get_sample_value("kafka_relay_source_quarantined", {"node_id": "b"}) == 1
 
-    assert cluster_snapshot.stored(name, mirror, CLOCK).quarantined == result.diverged
+    assert cluster_snapshot.read_checkpoints(name, mirror, CLOCK).quarantined == result.diverged
     pair.write(5)
     taken = pair.snapshot(retry=1)
     assert (taken.node.name, taken.other_nodes) == ("a", ())
@@ -263,10 +265,10 @@ def test_a_diverged_node_is_kept_out_until_it_is_cleared(pair: Pair, local_sessi
     assert cleared.startswith(f"{name}: node b: cleared; it was in quarantine: {pair.topic}-0 at offset 10: node b holds another")
     again = subprocess.run([*relay, "nodes", "--clear", "b"], capture_output=True, text=True, check=True).stdout
     assert again == f"{name}: node b: not in quarantine\n"
-    assert not cluster_snapshot.stored(name, mirror, CLOCK).quarantined
+    assert not cluster_snapshot.read_checkpoints(name, mirror, CLOCK).quarantined
 
     assert pair.snapshot(retry=1).node.name == "b"
-    stored = cluster_snapshot.stored(name, mirror, CLOCK)
+    stored = cluster_snapshot.read_checkpoints(name, mirror, CLOCK)
     assert quarantine.compare(name, taken.node, stored.checkpoints.values(), 5_000, CLOCK) == ""
     put_back = Cluster("b", pair.b.bootstrap_servers)
     assert quarantine.compare(name, put_back, stored.checkpoints.values(), 5_000, CLOCK) == "", "the last record is the same"
@@ -279,7 +281,7 @@ def test_nobody_can_be_read(pair: Pair, caplog: pytest.LogCaptureFixture) -> Non
     nodes = tuple(one.model_copy(update={"bootstrap_servers": (DOWN,)}) for one in mirror.source.nodes)
     nobody = mirror.model_copy(update={"source": mirror.source.model_copy(update={"nodes": nodes})})
     with pytest.raises(SourceError) as caught:
-        cluster_snapshot.take("nobody", nobody, clock)
+        cluster_snapshot.take_snapshot("nobody", nobody, clock)
     line = str(caught.value)
     assert line.startswith("no node of the source can be read: a: ")
     assert "; b: " in line
@@ -292,7 +294,7 @@ def test_nobody_can_be_read(pair: Pair, caplog: pytest.LogCaptureFixture) -> Non
     clock.waits.clear()
     caplog.clear()
     with pytest.raises(SourceError):
-        cluster_snapshot.take("nobody", nobody, clock, patient=False)
+        cluster_snapshot.take_snapshot("nobody", nobody, clock, patient=False)
     assert sum(clock.waits) == pytest.approx(5)
     assert not caplog.records
 
@@ -323,7 +325,7 @@ def test_copies_do_not_go_around(pair: Pair) -> None:
         )
 
     def copy(name: str, wanted: Mirror) -> None:
-        taken = cluster_snapshot.take(name, wanted, CLOCK)
+        taken = cluster_snapshot.take_snapshot(name, wanted, CLOCK)
         ranges = run_plan.plan(taken).ranges
         for one in ranges:
             create(taken.destination, one.destination.topic, 1, KEPT)
@@ -332,12 +334,12 @@ def test_copies_do_not_go_around(pair: Pair) -> None:
 
     copy(there, mirror(pair.b, pair.destination, pair.topic, there))
     with pytest.raises(ConfigError, match=f"topic '{there}' at source node only .* is a copy of topic '{pair.topic}' of the"):
-        cluster_snapshot.take("around", mirror(pair.destination, pair.b, there, "x"), CLOCK)
+        cluster_snapshot.take_snapshot("around", mirror(pair.destination, pair.b, there, "x"), CLOCK)
     chain = f"{there}.chain"
     copy(f"{there}-2", mirror(pair.b, pair.b, pair.topic, chain))
     copy(f"{there}-3", mirror(pair.b, pair.b, chain, f"{chain}.on"))
     with pytest.raises(ConfigError, match=f"records would go around; add '{chain}' to topics.deny"):
-        cluster_snapshot.take("around", mirror(pair.b, pair.b, chain, pair.topic), CLOCK)
+        cluster_snapshot.take_snapshot("around", mirror(pair.b, pair.b, chain, pair.topic), CLOCK)
 
 
 def test_a_diverged_node_is_not_read(pair: Pair) -> None:
@@ -391,7 +393,7 @@ def test_leader_epochs_of_one_node_mean_nothing_on_another(pair: Pair) -> None:
         pair.a.brokers[0].start()
     pair.write(10)
     assert pair.copy() == "a"
-    checkpoint = cluster_snapshot.stored(pair.snapshot().mirror, pair.mirror(), CLOCK).checkpoints[at]
+    checkpoint = cluster_snapshot.read_checkpoints(pair.snapshot().mirror, pair.mirror(), CLOCK).checkpoints[at]
     assert checkpoint.leader_epoch > 0
     for cluster in (pair.a.cluster(), pair.b):
         sender = transactional(cluster, f"{pair.topic}-aborted")
@@ -403,7 +405,7 @@ def test_leader_epochs_of_one_node_mean_nothing_on_another(pair: Pair) -> None:
     pair.a.brokers[0].kill()
     try:
         assert pair.copy() == "b"
-        checkpoint = cluster_snapshot.stored(pair.snapshot().mirror, pair.mirror(), CLOCK).checkpoints[at]
+        checkpoint = cluster_snapshot.read_checkpoints(pair.snapshot().mirror, pair.mirror(), CLOCK).checkpoints[at]
         assert (checkpoint.leader_epoch, checkpoint.leader_epoch_end) == (0, 12), "the epoch of the marker, on this node"
         assert not run_plan.plan(pair.snapshot()).data_losses
     finally:
@@ -441,7 +443,7 @@ def test_a_node_without_the_records_is_not_read(pair: Pair) -> None:
         update={"source": mirror.source.model_copy(update={"nodes": (a, b.model_copy(update={"bootstrap_servers": (DOWN,)}))})}
     )
     with pytest.raises(SourceError, match=r"no node of the source can be read: a: .* ends at 4 there, and was copied up to 10"):
-        cluster_snapshot.take(f"pair-{pair.topic[-8:]}", only_short, Sleeping())
+        cluster_snapshot.take_snapshot(f"pair-{pair.topic[-8:]}", only_short, Sleeping())
 
 
 def test_all_nodes_lost_what_was_copied(pair: Pair) -> None:
@@ -452,7 +454,7 @@ def test_all_nodes_lost_what_was_copied(pair: Pair) -> None:
     (a, _) = mirror.source.nodes
     twins = (a, a.model_copy(update={"name": "b"}))
     both_short = mirror.model_copy(update={"source": mirror.source.model_copy(update={"nodes": twins})})
-    taken = cluster_snapshot.take(f"pair-{pair.topic[-8:]}", both_short, CLOCK)
+    taken = cluster_snapshot.take_snapshot(f"pair-{pair.topic[-8:]}", both_short, CLOCK)
     (loss,) = run_plan.plan(taken).data_losses
     assert isinstance(loss, DataLossError)
     assert "above the source's end offset 0" in str(loss)

@@ -9,7 +9,7 @@ from kafka.protocol.admin import DescribeTransactionsRequest
 from kafka.protocol.producer import InitProducerIdRequest
 
 from relay_pipelines.copy import transaction
-from relay_pipelines.copy.failpoints import Point
+from relay_pipelines.copy.failpoints import Failpoint
 from relay_pipelines.copy.transaction import transactional_id
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import DestinationError, FencedError
@@ -38,21 +38,23 @@ def take_over(mirror: Mirror) -> None:
         TransactionalProducer(client, name, mirror.options, SystemClock()).start()
 
 
-@pytest.mark.parametrize("point", [Point.MID_CHUNK, Point.BEFORE_CHECKPOINT, Point.BEFORE_END_TXN, Point.AFTER_END_TXN])
+@pytest.mark.parametrize(
+    "point", [Failpoint.MID_CHUNK, Failpoint.BEFORE_CHECKPOINT, Failpoint.BEFORE_END_TXN, Failpoint.AFTER_END_TXN]
+)
 def test_a_task_that_was_overtaken_stops_and_commits_no_more(
-    mirror: Mirror, point: Point, monkeypatch: pytest.MonkeyPatch
+    mirror: Mirror, point: Failpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Wherever a newer task takes over, the older one is told that it is fenced, and what it had not committed is not there."""
     passes = 0
 
-    def reach(reached: Point) -> None:
+    def failpoint(reached: Failpoint) -> None:
         nonlocal passes
         passes += reached is point
         if reached is point and passes == 2:
             take_over(mirror)
 
     with monkeypatch.context() as patched:
-        patched.setattr(transaction, "reach", reach)
+        patched.setattr(transaction, "failpoint", failpoint)
         outcome = mirror.try_copy()
     assert (outcome.status, outcome.error_kind) == (Status.FENCED, "FencedError")
     assert "\n" not in outcome.error
@@ -67,13 +69,13 @@ def test_an_overtaken_task_does_not_take_its_id_back_after_losing_its_connection
 ) -> None:
     """A retry asks for the id as the holder of its old epoch, and is refused: it must not fence the newer task."""
 
-    def reach(reached: Point) -> None:
-        if reached is Point.BEFORE_CHECKPOINT:
+    def failpoint(reached: Failpoint) -> None:
+        if reached is Failpoint.BEFORE_CHECKPOINT:
             take_over(mirror)
             raise DestinationError("the connection is lost")
 
     with monkeypatch.context() as patched:
-        patched.setattr(transaction, "reach", reach)
+        patched.setattr(transaction, "failpoint", failpoint)
         outcome = mirror.try_copy()
     assert outcome.status is Status.FENCED
     assert mirror.copied() == []
@@ -104,15 +106,15 @@ def test_an_expired_producer_id_is_not_taken_back(
         name = transactional_id(mirror.name, mirror.at)
         idled = False
 
-        def reach(reached: Point) -> None:
+        def failpoint(reached: Failpoint) -> None:
             nonlocal idled
-            if reached is Point.AFTER_END_TXN and not idled:
+            if reached is Failpoint.AFTER_END_TXN and not idled:
                 idled = True
                 until(lambda: not known(mirror, name), "the coordinator forgets the id")
                 raise DestinationError("the connection is lost")
 
         with monkeypatch.context() as patched:
-            patched.setattr(transaction, "reach", reach)
+            patched.setattr(transaction, "failpoint", failpoint)
             outcome = mirror.try_copy()
         assert (outcome.status, outcome.error_kind) == (Status.FENCED, "FencedError")
         mirror.known = (mirror.checkpoint(), 0)

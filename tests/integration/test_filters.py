@@ -15,7 +15,7 @@ from relay_pipelines.copy.filtering import load
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import ConfigError, DestinationError
-from relay_pipelines.model import ClassSpec, Handling, OnRecordError, Outcome, Status, TopicPartition
+from relay_pipelines.model import ClassSpec, OnRecordError, Outcome, RecordPolicy, Status, TopicPartition
 from relay_pipelines.protocol.batch import CODEC_MASK
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.producer import TransactionalProducer
@@ -75,7 +75,7 @@ def mirror(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster
 def copy(mirror: Mirror, folder: Path, *names: str, start: int = 0, end: int | None = None, **config: object) -> Outcome:
     """Copy through filters; the first one gets the configuration."""
     specs = [ClassSpec(f"the_filters:{name}", json.dumps(config if not at else {}), str(folder)) for at, name in enumerate(names)]
-    (outcome,) = copy_ranges(mirror.job, [replace(mirror.range(start, end), handling=Handling(filters=tuple(specs)))])
+    (outcome,) = copy_ranges(mirror.job, [replace(mirror.range(start, end), record_policy=RecordPolicy(filters=tuple(specs)))])
     return outcome
 
 
@@ -125,14 +125,14 @@ def test_a_record_in_quarantine(mirror: Mirror, folder: Path) -> None:
     assert mirror.to is not None
     quarantine = TopicPartition(f"{mirror.to.topic}.quarantine", mirror.to.partition)
     create(mirror.destination, quarantine.topic, 1)
-    handling = Handling(
+    record_policy = RecordPolicy(
         filters=(
             ClassSpec("the_filters:Failing", folder=str(folder)),
             ClassSpec("the_filters:EveryNth", '{"n": 5}', str(folder)),
         ),
         on_record_error=OnRecordError.QUARANTINE,
     )
-    (outcome,) = copy_ranges(mirror.job, [replace(mirror.range(), handling=handling)])
+    (outcome,) = copy_ranges(mirror.job, [replace(mirror.range(), record_policy=record_policy)])
     assert (outcome.error, outcome.records, outcome.skipped) == ("", 11, {"filtered": 48, "quarantined": 1})
     mirror.assert_ledger_closes()
     assert [int(one.value or b"") for one in mirror.copied()] == [number for number in range(0, 60, 5) if number != 25]
@@ -154,7 +154,9 @@ def test_a_quarantined_record_is_committed_with_its_chunk_or_not_at_all(
     assert mirror.to is not None
     quarantine = TopicPartition(f"{mirror.to.topic}.quarantine", mirror.to.partition)
     create(mirror.destination, quarantine.topic, 1)
-    handling = Handling(filters=(ClassSpec("the_filters:Failing", folder=str(folder)),), on_record_error=OnRecordError.QUARANTINE)
+    record_policy = RecordPolicy(
+        filters=(ClassSpec("the_filters:Failing", folder=str(folder)),), on_record_error=OnRecordError.QUARANTINE
+    )
     calls: list[int] = []
 
     def commit_once_in_vain(self: TransactionalProducer) -> None:
@@ -166,7 +168,7 @@ def test_a_quarantined_record_is_committed_with_its_chunk_or_not_at_all(
     committed = TransactionalProducer.commit
     monkeypatch.setattr(TransactionalProducer, "commit", commit_once_in_vain)
     mirror.options = replace(mirror.options, chunk_bytes=1 << 20)
-    (outcome,) = copy_ranges(mirror.job, [replace(mirror.range(), handling=handling)])
+    (outcome,) = copy_ranges(mirror.job, [replace(mirror.range(), record_policy=record_policy)])
     assert (outcome.error, outcome.records, outcome.skipped) == ("", 59, {"quarantined": 1})
     assert len(records_of(mirror.destination, quarantine)) == 1
     assert len(records_of(mirror.destination, quarantine)) == len(records_of_all(mirror, quarantine)) - 1
@@ -181,7 +183,7 @@ def test_options_of_a_topic_alone(mirror: Mirror) -> None:
     """They take the place of the mirror's: here, a commit for every batch."""
     own = replace(mirror.options, coalesce_below_bytes=0, chunk_bytes=1)
     mirror.options = replace(mirror.options, chunk_bytes=1 << 20)
-    (outcome,) = copy_ranges(mirror.job, [replace(mirror.range(), handling=Handling(options=own))])
+    (outcome,) = copy_ranges(mirror.job, [replace(mirror.range(), record_policy=RecordPolicy(options=own))])
     assert (outcome.error, outcome.chunks) == ("", 6)
     mirror.assert_equal()
 
@@ -222,8 +224,8 @@ def test_a_filter_by_its_entry_point(mirror: Mirror, folder: Path, monkeypatch: 
     (announced / "METADATA").write_text("Metadata-Version: 2.1\nName: some-filters\nVersion: 1.0\n")
     (announced / "entry_points.txt").write_text("[relay_pipelines.filters]\nevery-nth = the_filters:EveryNth\n")
     monkeypatch.syspath_prepend(str(folder))
-    handling = Handling(filters=(ClassSpec("every-nth", '{"n": 20}'),))
-    (outcome,) = copy_ranges(mirror.job, [replace(mirror.range(), handling=handling)])
+    record_policy = RecordPolicy(filters=(ClassSpec("every-nth", '{"n": 20}'),))
+    (outcome,) = copy_ranges(mirror.job, [replace(mirror.range(), record_policy=record_policy)])
     assert (outcome.error, outcome.records, outcome.skipped) == ("", 3, {"filtered": 57})
 
 
@@ -242,4 +244,4 @@ def test_a_quarantine_that_is_the_copy_of_another_topic(
         }
     )
     with pytest.raises(ConfigError, match=f"the quarantine of topic '{topic_name}' is '{topic_name}.quarantine', which is"):
-        cluster_snapshot.take("quarantines", mirror, SystemClock())
+        cluster_snapshot.take_snapshot("quarantines", mirror, SystemClock())

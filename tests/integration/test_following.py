@@ -23,7 +23,7 @@ from relay_pipelines.run.result import RunResult
 from relay_pipelines.run.run import run
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot
-from relay_pipelines.snapshot.cluster_snapshot import Survey
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from tests.copying import KEPT, ensure_homes
 from tests.independent import Record, client, configure, create, delete, until, write
 
@@ -57,8 +57,8 @@ class Followed:
             "topics": {"allow": [f"{self.topic}.*"], "rename": "copy.{topic}", **more},
         }
 
-    def surveyed(self, **more: Any) -> Survey:
-        return cluster_snapshot.take(self.name, Mirror.model_validate(self.mirror(**more)), CLOCK)
+    def surveyed(self, **more: Any) -> ClusterSnapshot:
+        return cluster_snapshot.take_snapshot(self.name, Mirror.model_validate(self.mirror(**more)), CLOCK)
 
     def copy(self) -> None:
         """As tasks do."""
@@ -72,7 +72,7 @@ class Followed:
     def run(self, **more: Any) -> RunResult:
         """A run with nothing to copy."""
         mirror = Mirror.model_validate(self.mirror(**more))
-        plan = run_plan.plan(cluster_snapshot.take(self.name, mirror, CLOCK))
+        plan = run_plan.plan(cluster_snapshot.take_snapshot(self.name, mirror, CLOCK))
         return run(plan, mirror, no_spark, [], CLOCK)
 
     def differences(self, **more: Any) -> dict[str, tuple[str | None, str]]:

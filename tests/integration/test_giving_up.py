@@ -86,7 +86,7 @@ def test_a_broker_that_stays_away(destination_cluster: EmbeddedCluster, topic_na
     loaded = settings.load(config)
     began = time.monotonic()
     with pytest.raises(SourceError):
-        cluster_snapshot.take("m", loaded.mirror("m"), SystemClock())
+        cluster_snapshot.take_snapshot("m", loaded.mirror("m"), SystemClock())
     assert 2 <= time.monotonic() - began < 3
     done = relay(config, "plan")
     assert done.returncode == 1
@@ -103,7 +103,7 @@ def test_a_run_that_is_stopped_does_not_wait(
     write(source, TopicPartition(topic_name, 0), numbered(10))
     config = configured(tmp_path, {"m": mirror(source, own_cluster.cluster(), topic_name, give_up_after=-1)})
     wanted = settings.load(config).mirror("m")
-    planned = run_plan.plan(cluster_snapshot.take("m", wanted, SystemClock()))
+    planned = run_plan.plan(cluster_snapshot.take_snapshot("m", wanted, SystemClock()))
     (broker,) = own_cluster.brokers
     broker.kill()
     try:

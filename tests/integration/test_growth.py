@@ -14,7 +14,7 @@ from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot
-from relay_pipelines.snapshot.cluster_snapshot import Survey
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from tests.copying import KEPT, ensure_homes, settled_end
 from tests.independent import Record, client, create, records_of, until, write
 
@@ -29,7 +29,7 @@ def clusters(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedClust
     return source_cluster.cluster(), destination_cluster.cluster()
 
 
-def surveyed(clusters: tuple[Cluster, Cluster], topic: str) -> Survey:
+def surveyed(clusters: tuple[Cluster, Cluster], topic: str) -> ClusterSnapshot:
     source, destination = clusters
     mirror = Mirror.model_validate(
         {
@@ -39,10 +39,12 @@ def surveyed(clusters: tuple[Cluster, Cluster], topic: str) -> Survey:
             "start": "latest",
         }
     )
-    return start_records.survey_to_copy(lambda: cluster_snapshot.take(f"grow-{topic[-8:]}", mirror, CLOCK), mirror, CLOCK)
+    return start_records.prepare_snapshot(
+        lambda: cluster_snapshot.take_snapshot(f"grow-{topic[-8:]}", mirror, CLOCK), mirror, CLOCK
+    )
 
 
-def copy(taken: Survey) -> None:
+def copy(taken: ClusterSnapshot) -> None:
     topics.create(taken, None, OPTIONS, CLOCK)
     ranges = run_plan.plan(taken).ranges
     outcomes = list(copy_ranges(CopyJob(taken.mirror, "run", taken.node, taken.destination), ranges))

@@ -14,7 +14,7 @@ import pytest
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.dataframe import register
 from relay_pipelines.embedded import EmbeddedCluster
-from relay_pipelines.model import ClassSpec, Handling, OnRecordError, Outcome, Status, TopicPartition
+from relay_pipelines.model import ClassSpec, OnRecordError, Outcome, RecordPolicy, Status, TopicPartition
 from relay_pipelines.protocol.batch import CODEC_MASK
 from relay_pipelines.spark import sql_rows
 from tests import header_names
@@ -84,15 +84,17 @@ def in_quarantine(*numbers: int) -> list[tuple[bytes | None, tuple[tuple[str, by
     return [(one.value, one.headers, one.value) for number in numbers for one in numbered(number, number + 1)]
 
 
-def copy(mirror: Mirror, handling: Handling) -> Outcome:
+def copy(mirror: Mirror, record_policy: RecordPolicy) -> Outcome:
     """Copy without Spark."""
-    (outcome,) = copy_ranges(mirror.job, [replace(mirror.range(), handling=handling)])
+    (outcome,) = copy_ranges(mirror.job, [replace(mirror.range(), record_policy=record_policy)])
     return outcome
 
 
-def copy_rows(session: Any, mirror: Mirror, handling: Handling, end: int = 40) -> Outcome:
+def copy_rows(session: Any, mirror: Mirror, record_policy: RecordPolicy, end: int = 40) -> Outcome:
     """Copy through Spark."""
-    (outcome,) = sql_rows.submit(session, mirror.job, [[replace(mirror.range(0, end), handling=handling)]], handling.sql, "names")
+    (outcome,) = sql_rows.submit(
+        session, mirror.job, [[replace(mirror.range(0, end), record_policy=record_policy)]], record_policy.sql, "names"
+    )
     if outcome.status is Status.DONE:
         mirror.assert_ledger_closes()
     return outcome
@@ -134,7 +136,7 @@ def test_compressed_batches(mirror: Mirror) -> None:
 
 def test_a_filter_sees_surrogates(mirror: Mirror, folder: Path) -> None:
     """Each byte that is not UTF-8 is one of them."""
-    keeping = Handling(filters=(ClassSpec("name_filters:Named", folder=str(folder)),))
+    keeping = RecordPolicy(filters=(ClassSpec("name_filters:Named", folder=str(folder)),))
     assert copy(mirror, keeping).status is Status.DONE
     assert [int(one.value or b"") for one in copied(mirror)] == [n for n in range(40) if n % 2 == 0 or n in ODD]
 
@@ -142,47 +144,47 @@ def test_a_filter_sees_surrogates(mirror: Mirror, folder: Path) -> None:
 def test_a_filter_that_fails_on_surrogates(mirror: Mirror, folder: Path) -> None:
     """That record alone: it goes into quarantine as it was read, or ends the range with its place."""
     filters = (ClassSpec("name_filters:Encodes", folder=str(folder)),)
-    failed = copy(mirror, Handling(filters=filters))
+    failed = copy(mirror, RecordPolicy(filters=filters))
     assert failed.error.startswith(f"{mirror.at} at offset 3: filter 'name_filters:Encodes' raised UnicodeEncodeError")
     create(mirror.destination, f"{mirror.topic}.quarantine", 1, KEPT)
-    outcome = copy(mirror, Handling(filters=filters, on_record_error=OnRecordError.QUARANTINE))
+    outcome = copy(mirror, RecordPolicy(filters=filters, on_record_error=OnRecordError.QUARANTINE))
     assert (outcome.error, outcome.skipped) == ("", {"quarantined": 4})
     assert copied(mirror) == [one for one in numbered(0, 40) if int(one.value or b"") not in ODD]
     assert quarantined(mirror) == in_quarantine(*ODD)
 
 
 @pytest.mark.parametrize(
-    "handling",
+    "record_policy",
     [
-        Handling(where="size(headers) > 0"),
-        Handling(select=(("key", "key"),)),
-        Handling(where="offset < 30", select=(("headers", "headers"),)),
+        RecordPolicy(where="size(headers) > 0"),
+        RecordPolicy(select=(("key", "key"),)),
+        RecordPolicy(where="offset < 30", select=(("headers", "headers"),)),
     ],
     ids=["where", "select", "both"],
 )
-def test_sql_cannot_hold_them(local_session: Any, mirror: Mirror, handling: Handling) -> None:
+def test_sql_cannot_hold_them(local_session: Any, mirror: Mirror, record_policy: RecordPolicy) -> None:
     """One line with topic-partition and offset, or quarantine for that record alone."""
-    failed = copy_rows(local_session, mirror, handling)
+    failed = copy_rows(local_session, mirror, record_policy)
     assert (failed.status, failed.error_kind, failed.exit_code) == (Status.FAILED, "FilterError", 1)
     assert failed.error.startswith(f"{mirror.at} at offset 3: the name of a header is not UTF-8, which SQL and Arrow cannot hold")
     create(mirror.destination, f"{mirror.topic}.quarantine", 1, KEPT)
-    outcome = copy_rows(local_session, mirror, replace(handling, on_record_error=OnRecordError.QUARANTINE))
+    outcome = copy_rows(local_session, mirror, replace(record_policy, on_record_error=OnRecordError.QUARANTINE))
     assert (outcome.error, outcome.skipped.get("quarantined")) == ("", 4)
-    expected = [one for one in numbered(0, 30 if "offset" in handling.where else 40) if int(one.value or b"") not in ODD]
+    expected = [one for one in numbered(0, 30 if "offset" in record_policy.where else 40) if int(one.value or b"") not in ODD]
     assert copied(mirror) == expected
     assert quarantined(mirror) == in_quarantine(*ODD)
 
 
 def test_sql_that_does_not_look_at_headers(local_session: Any, mirror: Mirror) -> None:
     """A predicate alone decides by what it names: the records are copied with whatever headers they have."""
-    assert copy_rows(local_session, mirror, Handling(where="offset % 2 = 1")).error == ""
+    assert copy_rows(local_session, mirror, RecordPolicy(where="offset % 2 = 1")).error == ""
     assert copied(mirror) == numbered(0, 40)[1::2]
 
 
 def test_names_made_by_sql(local_session: Any, mirror: Mirror) -> None:
     """Spark casts any binary to a string: what it gives is what is copied."""
     made = "array(named_struct('name', CAST(X'61FF' AS STRING), 'value', value))"
-    assert copy_rows(local_session, mirror, Handling(select=(("headers", made),)), 3).error == ""
+    assert copy_rows(local_session, mirror, RecordPolicy(select=(("headers", made),)), 3).error == ""
     assert [one.headers for one in copied(mirror)] == [(("61ff", b"%d" % number),) for number in range(3)]
 
 

@@ -14,8 +14,8 @@ from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import (
     CheckpointLostError,
-    CopyGoneError,
     DataLossError,
+    DestinationTopicLostError,
     LogTruncatedError,
     RetentionPassedError,
     TopicRecreatedError,
@@ -26,7 +26,7 @@ from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot
-from relay_pipelines.snapshot.cluster_snapshot import Survey
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.state import checkpoint, ledger
 from relay_pipelines.state.ledger_reader import LedgerFollower
 from relay_pipelines.verify.recount import Recount, recount
@@ -71,9 +71,9 @@ class Copied:
         write(self.source, self.at, records)
         self.expected += records
 
-    def snapshot(self, on_data_loss: str = "fail") -> Survey:
+    def snapshot(self, on_data_loss: str = "fail") -> ClusterSnapshot:
         mirror = self.mirror(on_data_loss)
-        return start_records.survey_to_copy(lambda: cluster_snapshot.take(self.name, mirror, CLOCK), mirror, CLOCK)
+        return start_records.prepare_snapshot(lambda: cluster_snapshot.take_snapshot(self.name, mirror, CLOCK), mirror, CLOCK)
 
     def loss(self) -> DataLossError:
         """What holds the topic-partition back, with nothing planned."""
@@ -82,7 +82,7 @@ class Copied:
         (loss,) = plan.data_losses
         return loss
 
-    def copy(self, taken: Survey) -> list[OffsetRange]:
+    def copy(self, taken: ClusterSnapshot) -> list[OffsetRange]:
         """Copy what is planned, and wait for the checkpoint; the source ranges."""
         ranges = run_plan.plan(taken).ranges
         outcomes = list(copy_ranges(CopyJob(taken.mirror, "run", taken.node, self.destination), ranges))
@@ -93,7 +93,7 @@ class Copied:
 
     def reached(self) -> dict[TopicPartition, int]:
         """How far the checkpoints are."""
-        stored = cluster_snapshot.stored(self.name, self.mirror(), CLOCK)
+        stored = cluster_snapshot.read_checkpoints(self.name, self.mirror(), CLOCK)
         return {at: one.next_offset for at, one in stored.checkpoints.items()}
 
     def arrived(self) -> list[Record]:
@@ -173,8 +173,12 @@ CASES = {
     "source created anew": Case(
         source_created_anew, TopicRecreatedError, "was deleted and created again", OffsetRange(HERE, 0, 12)
     ),
-    "destination created anew": Case(destination_created_anew, CopyGoneError, "and created again", OffsetRange(HERE, 10, 15)),
-    "destination deleted": Case(destination_deleted, CopyGoneError, "was deleted at the destination", OffsetRange(HERE, 10, 15)),
+    "destination created anew": Case(
+        destination_created_anew, DestinationTopicLostError, "and created again", OffsetRange(HERE, 10, 15)
+    ),
+    "destination deleted": Case(
+        destination_deleted, DestinationTopicLostError, "was deleted at the destination", OffsetRange(HERE, 10, 15)
+    ),
 }
 
 
@@ -310,9 +314,9 @@ def test_two_drivers_accept_a_loss_once(copied: Copied) -> None:
     """Whoever comes second finds the checkpoint moved, and leaves it alone."""
     retention(copied)
     mirror = copied.mirror("continue")
-    first, second = (cluster_snapshot.take(copied.name, mirror, CLOCK) for _ in range(2))
-    assert len(losses.accept(first, mirror, CLOCK)) == 1
-    assert losses.accept(second, mirror, CLOCK) == []
+    first, second = (cluster_snapshot.take_snapshot(copied.name, mirror, CLOCK) for _ in range(2))
+    assert len(losses.accept_losses(first, mirror, CLOCK)) == 1
+    assert losses.accept_losses(second, mirror, CLOCK) == []
     assert [bool(one.gap) for one in copied.ledger()] == [False, True]
 
 
@@ -320,7 +324,7 @@ def test_nothing_is_written_by_those_who_look(copied: Copied) -> None:
     """A survey alone accepts nothing, whatever the configuration says."""
     retention(copied)
     mirror = copied.mirror("continue")
-    (loss,) = run_plan.plan(cluster_snapshot.take(copied.name, mirror, CLOCK)).data_losses
+    (loss,) = run_plan.plan(cluster_snapshot.take_snapshot(copied.name, mirror, CLOCK)).data_losses
     assert "retention took" in str(loss)
     assert len(copied.ledger()) == 1
 

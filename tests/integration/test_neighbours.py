@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from relay_pipelines.embedded import EmbeddedCluster
-from relay_pipelines.model import ClassSpec, CopyJob, CopyRange, Handling, OnRecordError, Outcome, Status, TopicPartition
+from relay_pipelines.model import ClassSpec, CopyJob, CopyRange, OnRecordError, Outcome, RecordPolicy, Status, TopicPartition
 from relay_pipelines.protocol.clock import Clock, SystemClock
 from tests.copying import Mirror, copy_as_it_is, copy_as_kept, copy_as_rows, numbered
 from tests.independent import create, records_of
@@ -58,9 +58,9 @@ def pair(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, 
     return made[0], made[1]
 
 
-def copy(way: Way, a: Mirror, b: Mirror, **handling: object) -> tuple[Outcome, Outcome]:
+def copy(way: Way, a: Mirror, b: Mirror, **record_policy: object) -> tuple[Outcome, Outcome]:
     """Copy both in one task, `a` first, with this handling."""
-    ranges = [replace(a.range(), handling=Handling(**handling)), b.range()]
+    ranges = [replace(a.range(), record_policy=RecordPolicy(**record_policy)), b.range()]
     first, second = way(a.job, ranges, SystemClock())
     return first, second
 

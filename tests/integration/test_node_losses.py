@@ -16,7 +16,7 @@ from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot
-from relay_pipelines.snapshot.cluster_snapshot import Survey
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from tests.copying import KEPT, ensure_homes, numbered, settled_end
 from tests.independent import create, delete_before, records_of, until, write
 
@@ -52,8 +52,8 @@ class Pair:
         """Take the records before an offset from a node."""
         delete_before(self.a if node == "a" else self.b, TopicPartition(self.topic, partition), offset)
 
-    def snapshot(self, on_data_loss: str, *, down: str = "") -> Survey:
-        """Survey for a copy; one of the nodes may be down."""
+    def snapshot(self, on_data_loss: str, *, down: str = "") -> ClusterSnapshot:
+        """ClusterSnapshot for a copy; one of the nodes may be down."""
         servers = {"a": self.a.bootstrap_servers[0], "b": self.b.bootstrap_servers[0], down: DOWN}
         mirror = Mirror.model_validate(
             {
@@ -67,10 +67,10 @@ class Pair:
                 "on_data_loss": on_data_loss,
             }
         )
-        take = lambda: cluster_snapshot.take(f"pair-{self.topic[-8:]}", mirror, CLOCK)  # noqa: E731  # asked again after a decision
-        return start_records.survey_to_copy(take, mirror, CLOCK)
+        take = lambda: cluster_snapshot.take_snapshot(f"pair-{self.topic[-8:]}", mirror, CLOCK)  # noqa: E731  # asked again after a decision
+        return start_records.prepare_snapshot(take, mirror, CLOCK)
 
-    def copy(self, taken: Survey) -> dict[int, tuple[int, int]]:
+    def copy(self, taken: ClusterSnapshot) -> dict[int, tuple[int, int]]:
         """Copy what is new; start and end by partition."""
         ranges = run_plan.plan(taken).ranges
         outcomes = list(copy_ranges(CopyJob(taken.mirror, "run", taken.node, self.destination), ranges))

@@ -291,7 +291,7 @@ def test_a_wrong_password_is_not_waited_for(guarded: EmbeddedCluster, topic: str
     nodes = {"the only node": [locked], "both nodes": [locked, locked], "destination": [way]}[wrong]
     mirror = configured(tmp_path, topic, locked if wrong == "destination" else way, *nodes, give_up_after=-1)
     with pytest.raises(PermissionDeniedError, match="refused user 'owner'") as caught:
-        cluster_snapshot.take(MIRROR, mirror, Untiring())
+        cluster_snapshot.take_snapshot(MIRROR, mirror, Untiring())
     assert caught.value.exit_code == 1
     assert "\n" not in str(caught.value)
 
@@ -300,8 +300,8 @@ def test_another_node_is_read(guarded: EmbeddedCluster, topic: str, tmp_path: Pa
     """One node's wrong password keeps nobody from the other one; beside one that is away, it is the other that is waited for."""
     way = guarded.cluster(Listener.SASL_PLAINTEXT, username="owner")
     locked = replace(way, security=replace(way.security, password="wrong-horse"))
-    taken = cluster_snapshot.take(MIRROR, configured(tmp_path, topic, way, locked, way, give_up_after=-1), Untiring())
+    taken = cluster_snapshot.take_snapshot(MIRROR, configured(tmp_path, topic, way, locked, way, give_up_after=-1), Untiring())
     assert taken.node.name == "two"
     away = replace(way, bootstrap_servers=("127.0.0.1:1",))
     with pytest.raises(SourceError, match=r"one: .* refused user 'owner' .*two: .* cannot be reached"):
-        cluster_snapshot.take(MIRROR, configured(tmp_path, topic, way, locked, away, give_up_after="1ms"), Untiring())
+        cluster_snapshot.take_snapshot(MIRROR, configured(tmp_path, topic, way, locked, away, give_up_after="1ms"), Untiring())

@@ -19,7 +19,7 @@ from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot
-from relay_pipelines.snapshot.cluster_snapshot import Survey
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.verify.recount import Recount, recount
 from tests.copying import KEPT, OPTIONS, ensure_homes, numbered, settled_end
 from tests.independent import Record, create, records_of, write
@@ -45,13 +45,13 @@ class Pinned:
     def to(self) -> TopicPartition:
         return TopicPartition(f"all.{self.name}", 3)
 
-    def snapshot(self) -> Survey:
+    def snapshot(self) -> ClusterSnapshot:
         mirror: dict[str, Any] = {
             "source": {"nodes": [{"name": "only", "bootstrap_servers": ",".join(self.source.bootstrap_servers)}]},
             "destination": {"bootstrap_servers": ",".join(self.destination.bootstrap_servers)},
             "topics": {"allow": [self.first, self.second], "rename": f"{self.to.topic}:{self.to.partition}"},
         }
-        return cluster_snapshot.take(f"pins-{self.name}", Mirror.model_validate(mirror), CLOCK)
+        return cluster_snapshot.take_snapshot(f"pins-{self.name}", Mirror.model_validate(mirror), CLOCK)
 
     def write(self, topic: str, count: int) -> None:
         for partition in range(2):
@@ -59,7 +59,7 @@ class Pinned:
             some = numbered(count, make=lambda number, at=at: f"{at}:{number}".encode())  # type: ignore[misc]
             write(self.source, at, *(some[first : first + 10] for first in range(0, count, 10)))
 
-    def job(self, taken: Survey, options: CopyOptions = OPTIONS) -> CopyJob:
+    def job(self, taken: ClusterSnapshot, options: CopyOptions = OPTIONS) -> CopyJob:
         return CopyJob(taken.mirror, "run", taken.node, taken.destination, options)
 
     def recount(self, ranges: list[OffsetRange]) -> list[Recount]:

@@ -109,7 +109,7 @@ def country(record: Record) -> str:
 def run(config: Path, session: Any) -> RunResult:
     """As `relay run`, in this process."""
     loaded = settings.load(config).mirror("handled")
-    planned = run_plan.plan(cluster_snapshot.take("handled", loaded, CLOCK))
+    planned = run_plan.plan(cluster_snapshot.take_snapshot("handled", loaded, CLOCK))
     return driver.run(planned, loaded, lambda: session, [], CLOCK)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import ConfigError, RelayError
-from relay_pipelines.model import ClassSpec, Handling, OnRecordError, Outcome, Status, TopicPartition
+from relay_pipelines.model import ClassSpec, OnRecordError, Outcome, RecordPolicy, Status, TopicPartition
 from relay_pipelines.protocol.batch import CODEC_MASK
 from relay_pipelines.spark import sql_rows
 from tests.copying import Mirror, batches_of, numbered, settled_end
@@ -83,10 +83,10 @@ def spec(folder: str, name: str, config: str = "{}") -> ClassSpec:
     return ClassSpec(f"{path.name}:{name}", config, str(path.parent))
 
 
-def copy(session: Any, mirror: Mirror, handling: Handling, *, end: int | None = None) -> Outcome:
+def copy(session: Any, mirror: Mirror, record_policy: RecordPolicy, *, end: int | None = None) -> Outcome:
     """Copy what there is, as rows, and see that the ledger closes where it is done."""
-    copy_range = replace(mirror.range(0, end), handling=handling)
-    (outcome,) = sql_rows.submit(session, mirror.job, [[copy_range]], handling.sql, "rows")
+    copy_range = replace(mirror.range(0, end), record_policy=record_policy)
+    (outcome,) = sql_rows.submit(session, mirror.job, [[copy_range]], record_policy.sql, "rows")
     if outcome.status is Status.DONE:
         mirror.assert_ledger_closes()
     return outcome
@@ -98,7 +98,7 @@ def values(mirror: Mirror) -> list[int]:
 
 def test_a_predicate(local_session: Any, mirror: Mirror) -> None:
     """What it does not hold for is left out and accounted for; the rest is as it was."""
-    outcome = copy(local_session, mirror, Handling(where="CAST(CAST(value AS STRING) AS INT) % 3 = 0"))
+    outcome = copy(local_session, mirror, RecordPolicy(where="CAST(CAST(value AS STRING) AS INT) % 3 = 0"))
     assert (outcome.error, outcome.records, outcome.skipped) == ("", 20, {"filtered": 40})
     assert outcome.next_offset == 60
     assert mirror.copied() == mirror.original()[::3]
@@ -108,7 +108,7 @@ def test_a_predicate(local_session: Any, mirror: Mirror) -> None:
 
 def test_batches_kept_whole_go_as_they_are(local_session: Any, mirror: Mirror) -> None:
     """With a predicate alone the records need not go through Spark."""
-    outcome = copy(local_session, mirror, Handling(where="offset < 20 OR offset BETWEEN 25 AND 39 OR offset = 55"))
+    outcome = copy(local_session, mirror, RecordPolicy(where="offset < 20 OR offset BETWEEN 25 AND 39 OR offset = 55"))
     assert (outcome.error, outcome.records, outcome.rewritten, outcome.skipped) == ("", 36, 6, {"filtered": 24})
     assert values(mirror) == [*range(20), *range(25, 40), 55]
 
@@ -118,13 +118,13 @@ def test_every_column_of_a_predicate(local_session: Any, mirror: Mirror) -> None
         f"topic = '{mirror.at.topic}' AND partition = 0 AND offset < 40 AND key <> X'6B31' AND timestamp_type = 'CreateTime'"
         " AND timestamp >= TIMESTAMP_MILLIS(1700000000005) AND CAST(headers[0].value AS STRING) <> '7' AND headers[0].name = 'n'"
     )
-    assert copy(local_session, mirror, Handling(where=where)).error == ""
+    assert copy(local_session, mirror, RecordPolicy(where=where)).error == ""
     assert values(mirror) == [number for number in range(5, 40) if number != 7]
 
 
 def test_nothing_holds(local_session: Any, mirror: Mirror) -> None:
     """The checkpoint is moved all the same, to the end of the range; a second time copies nothing."""
-    outcome = copy(local_session, mirror, Handling(where="false"))
+    outcome = copy(local_session, mirror, RecordPolicy(where="false"))
     assert (outcome.error, outcome.records, outcome.skipped, outcome.next_offset) == ("", 0, {"filtered": 60}, 60)
     assert mirror.copied() == []
 
@@ -137,7 +137,7 @@ def test_expressions(local_session: Any, mirror: Mirror) -> None:
         ("timestamp", "timestamp + INTERVAL 1 SECOND"),
         ("headers", "FILTER(headers, one -> CAST(one.value AS STRING) <> '2')"),
     )
-    assert copy(local_session, mirror, Handling(select=select), end=4).error == ""
+    assert copy(local_session, mirror, RecordPolicy(select=select), end=4).error == ""
     assert mirror.copied() == [
         Record(
             None,
@@ -152,10 +152,10 @@ def test_expressions(local_session: Any, mirror: Mirror) -> None:
 def test_a_timestamp_in_microseconds(local_session: Any, mirror: Mirror) -> None:
     """Kafka keeps milliseconds: what is finer is cut off, towards the past."""
     select = (("timestamp", "timestamp + INTERVAL 1 MICROSECOND"),)
-    assert copy(local_session, mirror, Handling(select=select), end=10).error == ""
+    assert copy(local_session, mirror, RecordPolicy(select=select), end=10).error == ""
     mirror.known = (mirror.checkpoint(), 0)
     select = (("timestamp", "TIMESTAMP_MICROS(-2000001)"),)
-    assert copy(local_session, mirror, Handling(select=select), end=11).error == ""
+    assert copy(local_session, mirror, RecordPolicy(select=select), end=11).error == ""
     *same, old = mirror.copied()
     assert same == mirror.original()[:10]
     assert old.timestamp == (CREATE_TIME, -2001)
@@ -166,7 +166,7 @@ def test_headers_that_kafka_does_not_take(local_session: Any, mirror: Mirror) ->
     made = "ARRAY(NAMED_STRUCT('name', CAST(NULL AS STRING), 'value', X'31'))"
     for header in (made, "ARRAY(CAST(NULL AS STRUCT<name: STRING, value: BINARY>))"):
         select = (("headers", f"IF(offset = 37, {header}, headers)"),)
-        outcome = copy(local_session, mirror, Handling(select=select))
+        outcome = copy(local_session, mirror, RecordPolicy(select=select))
         assert (outcome.status, outcome.error_kind) == (Status.FAILED, "FilterError"), outcome
         said = f"{mirror.at} at offset 37: SQL or a transform has made no Kafka record of it: a header has no name;"
         assert outcome.error.startswith(said)
@@ -175,8 +175,10 @@ def test_headers_that_kafka_does_not_take(local_session: Any, mirror: Mirror) ->
 
 def test_a_transform(local_session: Any, mirror: Mirror, folder: str) -> None:
     """Columns that it leaves out stay; it comes behind predicate and expressions."""
-    handling = Handling(where="offset >= 50", select=(("value", "CONCAT(value, X'21')"),), transform=spec(folder, "Doubled"))
-    assert copy(local_session, mirror, handling).error == ""
+    record_policy = RecordPolicy(
+        where="offset >= 50", select=(("value", "CONCAT(value, X'21')"),), transform=spec(folder, "Doubled")
+    )
+    assert copy(local_session, mirror, record_policy).error == ""
     expected = [replace_value(one, b"%s!|%s!" % (one.value, one.value)) for one in mirror.original()[50:]]
     assert mirror.copied() == expected
 
@@ -188,19 +190,19 @@ def replace_value(record: Record, value: bytes) -> Record:
 def test_a_transform_that_raises(local_session: Any, mirror: Mirror, folder: str) -> None:
     """One line with topic-partition and offset; what was committed before stays, and nothing of it comes twice."""
     mirror.options = replace(mirror.options, chunk_bytes=1, coalesce_to_bytes=100)
-    outcome = copy(local_session, mirror, Handling(transform=spec(folder, "Fails", '{"at": [25]}')))
+    outcome = copy(local_session, mirror, RecordPolicy(transform=spec(folder, "Fails", '{"at": [25]}')))
     assert (outcome.status, outcome.error_kind) == (Status.FAILED, "FilterError")
     name = f"{Path(folder).name}:Fails"
     assert outcome.error.startswith(f"{mirror.at} at offset 25: transform '{name}' raised ValueError: cannot read 25; mend it")
     assert 0 < outcome.next_offset <= 25
     # the driver knows the checkpoint by the next time
     mirror.known = (mirror.checkpoint(), 0)
-    assert copy(local_session, mirror, Handling(transform=spec(folder, "Fails", '{"at": []}'))).error == ""
+    assert copy(local_session, mirror, RecordPolicy(transform=spec(folder, "Fails", '{"at": []}'))).error == ""
     mirror.assert_equal()
 
 
 def test_a_transform_that_returns_something_else(local_session: Any, mirror: Mirror, folder: str) -> None:
-    outcome = copy(local_session, mirror, Handling(transform=spec(folder, "TooFew")))
+    outcome = copy(local_session, mirror, RecordPolicy(transform=spec(folder, "TooFew")))
     assert "raised TypeError: transform must return a RecordBatch of 1 rows" in outcome.error
 
 
@@ -209,14 +211,14 @@ def test_quarantine_at_both_ends(local_session: Any, mirror: Mirror, folder: str
     assert mirror.to is not None
     quarantine = TopicPartition(f"{mirror.to.topic}.quarantine", 0)
     create(mirror.destination, quarantine.topic, 1)
-    handling = Handling(
+    record_policy = RecordPolicy(
         filters=(spec(folder, "KeepsAndFails"),),
         where="offset <> 3 AND offset < 20",
         select=(("value", "CONCAT(value, X'21')"),),
         transform=spec(folder, "Fails", '{"at": [9, 15]}'),
         on_record_error=OnRecordError.QUARANTINE,
     )
-    outcome = copy(local_session, mirror, handling)
+    outcome = copy(local_session, mirror, record_policy)
     assert (outcome.error, outcome.records, outcome.skipped) == ("", 7, {"filtered": 50, "quarantined": 3})
     assert [one.value for one in mirror.copied()] == [b"%d!" % number for number in range(1, 20, 2) if number not in {3, 9, 15}]
     found = records_of(mirror.destination, quarantine)
@@ -229,20 +231,20 @@ def test_quarantine_at_both_ends(local_session: Any, mirror: Mirror, folder: str
 
 def test_goes_on_from_the_checkpoint(local_session: Any, mirror: Mirror) -> None:
     """Range by range; one whose rows were planned before another task copied says so, and copies nothing."""
-    handling = Handling(where="true", select=(("key", "key"),))
-    assert copy(local_session, mirror, Handling(where="true"), end=15).next_offset == 15
-    assert copy(local_session, mirror, Handling(where="true"), end=25).next_offset == 25  # from 0 on, by the plan
-    stale = copy(local_session, mirror, handling)
+    record_policy = RecordPolicy(where="true", select=(("key", "key"),))
+    assert copy(local_session, mirror, RecordPolicy(where="true"), end=15).next_offset == 15
+    assert copy(local_session, mirror, RecordPolicy(where="true"), end=25).next_offset == 25  # from 0 on, by the plan
+    stale = copy(local_session, mirror, record_policy)
     assert stale.error_kind == "DestinationError"
     assert "another task has moved the checkpoint" in stale.error
     mirror.known = (mirror.checkpoint(), 0)
-    assert copy(local_session, mirror, handling).error == ""
+    assert copy(local_session, mirror, record_policy).error == ""
     mirror.assert_equal()
 
 
 def test_codecs(local_session: Any, mirror: Mirror) -> None:
     """Batches keep their codec."""
-    same = Handling(select=(("key", "key"),))
+    same = RecordPolicy(select=(("key", "key"),))
     assert copy(local_session, mirror, same).error == ""
     plain_end = settled_end(mirror.destination, mirror.at)
     mirror.known = (mirror.checkpoint(), 0)
@@ -272,10 +274,10 @@ def test_sql_that_spark_does_not_take(local_session: Any) -> None:
 def test_sql_that_fails_on_a_record(local_session: Any, mirror: Mirror) -> None:
     """Nothing behind it is copied; the record is found by halves, in the range that has it."""
     sql = "CAST(CAST(value AS STRING) AS INT) / IF(offset = 37, 0, 1) >= 0"
-    handling = Handling(where=sql)
+    record_policy = RecordPolicy(where=sql)
     with pytest.raises(RelayError, match="DIVIDE_BY_ZERO") as caught:
-        copy(local_session, mirror, handling)
+        copy(local_session, mirror, record_policy)
     assert sql_rows.is_of_sql(caught.value)
-    wanted = [replace(mirror.range(start, end), handling=handling) for start, end in ((0, 30), (36, 40))]
-    found = sql_rows.failing(local_session, mirror.job, wanted, handling.sql, "look")
+    wanted = [replace(mirror.range(start, end), record_policy=record_policy) for start, end in ((0, 30), (36, 40))]
+    found = sql_rows.failing(local_session, mirror.job, wanted, record_policy.sql, "look")
     assert str(found).startswith(f"{mirror.at} at offset 37: SQL failed on the record: [DIVIDE_BY_ZERO]")

@@ -21,7 +21,7 @@ from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot
-from relay_pipelines.snapshot.cluster_snapshot import Survey
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.state.ledger_reader import LedgerFollower
 from tests import commands
 from tests.chaos.harness import family, kill
@@ -60,16 +60,18 @@ class Topic:
     def mirror(self, start: Any = "latest", **more: Any) -> Mirror:
         return Mirror.model_validate(self.settings(start, **more))
 
-    def looked_at(self, start: Any = "latest") -> Survey:
+    def looked_at(self, start: Any = "latest") -> ClusterSnapshot:
         """A survey that decides nothing."""
-        return cluster_snapshot.take(self.mirror_name, self.mirror(start), CLOCK)
+        return cluster_snapshot.take_snapshot(self.mirror_name, self.mirror(start), CLOCK)
 
-    def snapshot(self, start: Any = "latest", **more: Any) -> Survey:
+    def snapshot(self, start: Any = "latest", **more: Any) -> ClusterSnapshot:
         """A survey of those who copy."""
         mirror = self.mirror(start, **more)
-        return start_records.survey_to_copy(lambda: cluster_snapshot.take(self.mirror_name, mirror, CLOCK), mirror, CLOCK)
+        return start_records.prepare_snapshot(
+            lambda: cluster_snapshot.take_snapshot(self.mirror_name, mirror, CLOCK), mirror, CLOCK
+        )
 
-    def copy(self, taken: Survey, only: int | None = None) -> list[tuple[int, int, int]]:
+    def copy(self, taken: ClusterSnapshot, only: int | None = None) -> list[tuple[int, int, int]]:
         """Copy what is new, or the first so many topic-partitions of it; partition, start and end of what was new."""
         ranges = run_plan.plan(taken).ranges
         outcomes = list(copy_ranges(CopyJob(taken.mirror, "run", taken.node, self.destination), ranges[:only]))
@@ -79,12 +81,12 @@ class Topic:
         return [(one.source.topic_partition.partition, one.source.start, one.source.end) for one in ranges]
 
     def reached(self) -> dict[TopicPartition, int]:
-        stored = cluster_snapshot.stored(self.mirror_name, self.mirror(), CLOCK)
+        stored = cluster_snapshot.read_checkpoints(self.mirror_name, self.mirror(), CLOCK)
         return {at: one.next_offset for at, one in stored.checkpoints.items()}
 
     def starts(self) -> dict[int, int]:
         """The start record."""
-        stored = cluster_snapshot.stored(self.mirror_name, self.mirror(), CLOCK)
+        stored = cluster_snapshot.read_checkpoints(self.mirror_name, self.mirror(), CLOCK)
         return dict(stored.starts[self.name].starts) if self.name in stored.starts else {}
 
     def arrived(self) -> list[int]:

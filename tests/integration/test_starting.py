@@ -52,14 +52,16 @@ class Begun:
     def copy(self, start: Any) -> list[int]:
         """Copy what is new; the offsets at which the ranges begin, -1 where nothing is to be copied."""
         mirror, name = self.mirror(start), f"start-{self.topic[-8:]}"
-        taken = start_records.survey_to_copy(lambda: cluster_snapshot.take(name, mirror, CLOCK), mirror, CLOCK)
+        taken = start_records.prepare_snapshot(lambda: cluster_snapshot.take_snapshot(name, mirror, CLOCK), mirror, CLOCK)
         ranges = run_plan.plan(taken).ranges
         outcomes = list(copy_ranges(CopyJob(name, "run", taken.node, self.destination), ranges))
         assert [one.error for one in outcomes] == [""] * len(outcomes)
         ends = {one.source.topic_partition: one.source.end for one in ranges}
         until(
             lambda: (
-                {at: one.next_offset for at, one in cluster_snapshot.stored(name, mirror, CLOCK).checkpoints.items()}.items()
+                {
+                    at: one.next_offset for at, one in cluster_snapshot.read_checkpoints(name, mirror, CLOCK).checkpoints.items()
+                }.items()
                 >= ends.items()
             ),
             "the checkpoints",

@@ -10,7 +10,7 @@ import pytest
 from kafka.protocol.admin import AlterClientQuotasRequest as Request
 
 from relay_pipelines.copy import transaction
-from relay_pipelines.copy.failpoints import Point
+from relay_pipelines.copy.failpoints import Failpoint
 from relay_pipelines.copy.row_reader import ALWAYS, read_rows
 from relay_pipelines.copy.task import copy_kept, copy_ranges, copy_rows
 from relay_pipelines.embedded import EmbeddedCluster
@@ -78,13 +78,13 @@ def test_a_timed_out_transaction_is_no_takeover(mirror: Mirror, monkeypatch: pyt
     mirror.with_options(transaction_timeout_ms=1_000)
     stopped = False
 
-    def reach(point: Point) -> None:
+    def failpoint(point: Failpoint) -> None:
         nonlocal stopped
-        if point is Point.BEFORE_END_TXN and not stopped:
+        if point is Failpoint.BEFORE_END_TXN and not stopped:
             stopped = True
             time.sleep(14)  # the coordinator looks every ten seconds
 
-    monkeypatch.setattr(transaction, "reach", reach)
+    monkeypatch.setattr(transaction, "failpoint", failpoint)
     (outcome,) = copy_ranges(mirror.job, [mirror.range()])
     assert (outcome.status, outcome.error, outcome.records) == (Status.DONE, "", 480)
     assert stopped

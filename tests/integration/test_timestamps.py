@@ -46,7 +46,7 @@ def mirror_of(source: EmbeddedCluster, destination: EmbeddedCluster, topic: str,
 def copy(settings: dict[str, Any], name: str, session: Any) -> None:
     """Run the mirror once."""
     mirror = Mirror.model_validate(settings)
-    plan = run_plan.plan(cluster_snapshot.take(name, mirror, CLOCK))
+    plan = run_plan.plan(cluster_snapshot.take_snapshot(name, mirror, CLOCK))
     assert run(plan, mirror, lambda: session, [], CLOCK).failures == []
 
 

@@ -67,7 +67,7 @@ def destination_cluster(destination_cluster: EmbeddedCluster, old: OldKafka, old
 def run(config: Path, session: Any) -> RunResult:
     """As `relay run`, in this process."""
     loaded = settings.load(config).mirror("versions")
-    planned = run_plan.plan(cluster_snapshot.take("versions", loaded, CLOCK))
+    planned = run_plan.plan(cluster_snapshot.take_snapshot("versions", loaded, CLOCK))
     return driver.run(planned, loaded, lambda: session, [], CLOCK)
 
 

@@ -12,7 +12,17 @@ from hypothesis import strategies as st
 
 from relay_pipelines.errors import CorruptBatchError, UnsupportedError
 from relay_pipelines.protocol import batch as wire
-from relay_pipelines.protocol.batch import HEADER, HEADER_BYTES, Batch, BatchHeader, ProducerState, Run, rehome, split, verify
+from relay_pipelines.protocol.batch import (
+    HEADER,
+    HEADER_BYTES,
+    Batch,
+    BatchHeader,
+    BatchRun,
+    ProducerState,
+    rehome,
+    split,
+    verify,
+)
 from relay_pipelines.protocol.records import BatchBuilder, body_of
 
 int16, int32, int64 = (st.integers(-(1 << bits - 1), (1 << bits - 1) - 1) for bits in (16, 32, 64))
@@ -57,7 +67,7 @@ def joined(several: list[Batch]) -> memoryview:
 def test_a_header_is_read_as_it_was_written(batch: Batch) -> None:
     """Field by field, and its flags are those of the attributes."""
     (run,) = split(batch.data)
-    assert run == Run(batch.header, batch.header, batch.data)
+    assert run == BatchRun(batch.header, batch.header, batch.data)
     assert run.is_single
     header = run.first
     flags = header.is_log_append_time, header.is_transactional, header.is_control

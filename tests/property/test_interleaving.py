@@ -17,9 +17,9 @@ from relay_pipelines.model import (
     CopyJob,
     CopyOptions,
     CopyRange,
-    Handling,
     OffsetRange,
     Outcome,
+    RecordPolicy,
     Status,
     TopicPartition,
 )
@@ -96,7 +96,7 @@ def copy(way: Way, source: FakeCluster, destination: FakeCluster, mishap: Callab
         CopyRange(
             OffsetRange(TopicPartition(topic, 0), 0, RECORDS),
             TopicPartition(topic, 0),
-            handling=Handling(filters=filters if topic == "a" else ()),
+            record_policy=RecordPolicy(filters=filters if topic == "a" else ()),
             checkpoint=known.get(topic),
         )
         for topic in "ab"

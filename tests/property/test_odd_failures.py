@@ -16,7 +16,7 @@ from crc32c import crc32c
 from relay_pipelines.copy import transaction
 from relay_pipelines.copy.chunk import fingerprint_of
 from relay_pipelines.copy.failover import FailoverSource
-from relay_pipelines.copy.failpoints import Point
+from relay_pipelines.copy.failpoints import Failpoint
 from relay_pipelines.copy.position import matches_fingerprint
 from relay_pipelines.copy.row_reader import MARKER, read_rows
 from relay_pipelines.copy.task import copy_kept
@@ -29,9 +29,9 @@ from relay_pipelines.model import (
     CopyOptions,
     CopyRange,
     Fingerprint,
-    Handling,
     OffsetRange,
     OnRecordError,
+    RecordPolicy,
     Status,
     TopicPartition,
 )
@@ -106,9 +106,9 @@ def job(*others: Cluster, **options: int) -> CopyJob:
     return CopyJob("m", "run", SOURCE, DESTINATION, replace(OPTIONS, **options), other_nodes=others, node_timeout_ms=1_000)
 
 
-def whole(topic: str, end: int, **handling: Any) -> CopyRange:
+def whole(topic: str, end: int, **record_policy: Any) -> CopyRange:
     at = TopicPartition(topic, 0)
-    return CopyRange(OffsetRange(at, 0, end), at, handling=Handling(**handling))
+    return CopyRange(OffsetRange(at, 0, end), at, record_policy=RecordPolicy(**record_policy))
 
 
 def checkpoints_of(cluster: FakeCluster) -> list[Checkpoint]:
@@ -221,12 +221,12 @@ def test_one_lost_connection_among_rows() -> None:
     """Rows pass once, so the range fails at once: its neighbours are tried."""
     source, copies, lost = filled((0, 5), topics="ab"), destination("a", "b"), []
 
-    def reach(point: Point) -> None:
-        if point is Point.BEFORE_CHECKPOINT and not lost:
+    def failpoint(point: Failpoint) -> None:
+        if point is Failpoint.BEFORE_CHECKPOINT and not lost:
             lost.append(point)
             raise DestinationError("one connection was lost")
 
-    with served(source=source, destination=copies), patch.object(transaction, "reach", reach):
+    with served(source=source, destination=copies), patch.object(transaction, "failpoint", failpoint):
         first, second = copy_as_rows(job(), [whole("a", 5), whole("b", 5)], Clock())
     assert first.error_kind == "DestinationError"
     assert second.error == ""
@@ -236,15 +236,15 @@ def test_checkpoints_that_are_lost_within_a_run() -> None:
     """The task knows what it has committed: records are not copied again, the guard says what is gone."""
     source, copies, commits = filled(*((first, first + 5) for first in range(0, 40, 5))), destination("a"), 0
 
-    def reach(point: Point) -> None:
+    def failpoint(point: Failpoint) -> None:
         nonlocal commits
-        commits += point is Point.AFTER_END_TXN
-        if commits == 2 and point is Point.MID_CHUNK:
+        commits += point is Failpoint.AFTER_END_TXN
+        if commits == 2 and point is Failpoint.MID_CHUNK:
             commits = 99
             copies.logs[checkpoint.TOPIC].entries.clear()
             raise DestinationError("a leader is moving")
 
-    with served(source=source, destination=copies), patch.object(transaction, "reach", reach):
+    with served(source=source, destination=copies), patch.object(transaction, "failpoint", failpoint):
         (outcome,) = copy_as_it_is(job(chunk_bytes=1000), [whole("a", 40)], Clock())
     assert (outcome.error_kind, outcome.exit_code) == ("CheckpointLostError", 3)
     values = [one.value for one in copies.logs["a"].committed()]

@@ -11,7 +11,7 @@ from relay_pipelines.model import OffsetRange, TopicPartition
 from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.plan.positions import Position, data_loss, uncopied
 from relay_pipelines.plan.topic_selection import is_topic_name, literal_names
-from relay_pipelines.plan.window_sizing import Limits, backlog, cut
+from relay_pipelines.plan.window_sizing import WindowLimits, backlog, cut
 
 topic_partitions = st.builds(TopicPartition, st.sampled_from(["a", "a.b", "c"]), st.integers(0, 20))
 offsets = st.integers(0, 2**40)
@@ -36,7 +36,7 @@ def position_lists(draw: st.DrawFn) -> list[Position]:
 
 
 sizes = st.dictionaries(topic_partitions, st.floats(0, 1000))
-limits = st.builds(Limits, st.integers(1, 200), st.integers(1, 20_000))
+limits = st.builds(WindowLimits, st.integers(1, 200), st.integers(1, 20_000))
 planned_ends = st.dictionaries(topic_partitions, offsets)
 
 

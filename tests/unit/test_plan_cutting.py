@@ -11,7 +11,7 @@ from relay_pipelines.model import OffsetRange, TopicPartition, Window
 from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.plan.positions import Position, uncopied
 from relay_pipelines.plan.topic_selection import literal_names
-from relay_pipelines.plan.window_sizing import Limits, backlog, cut
+from relay_pipelines.plan.window_sizing import WindowLimits, backlog, cut
 
 UNLIMITED = 2**63
 
@@ -79,7 +79,7 @@ def test_cut(waiting, sizes, limits, ends):
     """A window is the beginning of every range, as much of it as the limits allow."""
     sizes_by_partition = {at(partition): size for partition, size in sizes.items()}
     expected = ranges_of(*((start, end) for (start, _), end in zip(waiting, ends, strict=True)))
-    assert cut(ranges_of(*waiting), sizes_by_partition, Limits(*limits)) == expected
+    assert cut(ranges_of(*waiting), sizes_by_partition, WindowLimits(*limits)) == expected
 
 
 UNCOPIED = [

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from relay_pipelines.model import CopyOptions, CopyRange, Handling, OffsetRange, TopicPartition
+from relay_pipelines.model import CopyOptions, CopyRange, OffsetRange, RecordPolicy, TopicPartition
 from relay_pipelines.plan.task_packing import pack
 
 
@@ -58,9 +58,9 @@ def test_twenty_small_topics_take_no_more_tasks_than_slots(slots):
 
 
 def of_topic(topic: str, partitions: int, records: int, parallelism: int = 0) -> list[CopyRange]:
-    handling = Handling(options=CopyOptions(parallelism=parallelism)) if parallelism else Handling()
+    record_policy = RecordPolicy(options=CopyOptions(parallelism=parallelism)) if parallelism else RecordPolicy()
     ranges = [OffsetRange(TopicPartition(topic, partition), 0, records) for partition in range(partitions)]
-    return [CopyRange(one, one.topic_partition, handling=handling) for one in ranges]
+    return [CopyRange(one, one.topic_partition, record_policy=record_policy) for one in ranges]
 
 
 @pytest.mark.parametrize(("most", "tasks"), [(0, 6), (1, 1), (2, 2), (9, 4)])

@@ -94,7 +94,7 @@ GUARDS = [
     ),
     (
         "the copies are gone",
-        Position(TopicPartition("t", 3), 0, 20, 9, copy_gone="topic 'c' was deleted"),
+        Position(TopicPartition("t", 3), 0, 20, 9, destination_lost="topic 'c' was deleted"),
         (
             "t-3 at offset 9: topic 'c' was deleted; restore it, or mirror the topic under a new name; to go on from offset 9 all"
             " the same, set on_data_loss: continue"

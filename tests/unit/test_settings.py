@@ -113,7 +113,7 @@ class TestAccepted:
             write(changed({"mirrors/orders/give_up_after": written, "mirrors/orders/topics": {"overrides": overrides}}))
         ).mirror("orders")
         assert mirror.copy_options.give_up_after_ms == patience_ms
-        assert mirror.handling("one").options.give_up_after_ms == patience_ms
+        assert mirror.record_policy("one").options.give_up_after_ms == patience_ms
 
     @pytest.mark.parametrize(
         ("written", "size"),
@@ -218,7 +218,7 @@ class TestAccepted:
             "select": {"key": "value"},
         }
         mirror = load(write(changed({f"mirrors/orders/{key}": one for key, one in changes.items()}))).mirror("orders")
-        big, other, free = (mirror.handling(topic) for topic in ("orders.big", "orders.x", "payments"))
+        big, other, free = (mirror.record_policy(topic) for topic in ("orders.big", "orders.x", "payments"))
         assert big.options is not None
         assert other.options is not None
         assert (big.options.chunk_bytes, big.options.chunk_ms, big.options.parallelism) == (1 << 20, 2_000, 2)

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from relay_pipelines.run.signals import Stop
+from relay_pipelines.run.signals import StopSignal
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM]
 
@@ -19,7 +19,7 @@ def send(one: signal.Signals) -> None:
 @pytest.mark.parametrize("one", SIGNALS)
 def test_a_signal_interrupts(one: signal.Signals) -> None:
     """Where nothing is under way, at once; and it is remembered, so that no other mirror begins."""
-    stop = Stop()
+    stop = StopSignal()
     with stop.heard():
         assert not stop()
         with pytest.raises(KeyboardInterrupt):
@@ -30,7 +30,7 @@ def test_a_signal_interrupts(one: signal.Signals) -> None:
 @pytest.mark.parametrize("one", SIGNALS)
 def test_a_deferred_signal_waits_for_whoever_asks(one: signal.Signals) -> None:
     """While records are counted the first is only noted; a second one shows that somebody is in a hurry."""
-    stop = Stop()
+    stop = StopSignal()
     with stop.heard(), stop.deferred():
         send(one)
         assert stop()
@@ -40,7 +40,7 @@ def test_a_deferred_signal_waits_for_whoever_asks(one: signal.Signals) -> None:
 
 def test_a_shielded_signal_is_raised_behind() -> None:
     """Not even a second one cuts the start of Spark short, which would leave its JVM behind; then it is raised."""
-    stop = Stop()
+    stop = StopSignal()
     behind = False
     with stop.heard(), stop.deferred():
         with pytest.raises(KeyboardInterrupt), stop.shielded():  # noqa: PT012 - what is raised is raised behind the block
@@ -54,7 +54,7 @@ def test_a_shielded_signal_is_raised_behind() -> None:
 
 def test_handlers_put_in_place_meanwhile_are_replaced() -> None:
     """A new SparkContext has a handler of its own, which would cancel all jobs in the middle of a count."""
-    stop = Stop()
+    stop = StopSignal()
     with stop.heard(), stop.deferred():
         with stop.shielded():
             signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -65,6 +65,6 @@ def test_handlers_put_in_place_meanwhile_are_replaced() -> None:
 def test_the_handlers_of_before_come_back() -> None:
     """A process that calls the command line keeps its own."""
     before = [signal.getsignal(one) for one in SIGNALS]
-    with Stop().heard():
+    with StopSignal().heard():
         assert [signal.getsignal(one) for one in SIGNALS] != before
     assert [signal.getsignal(one) for one in SIGNALS] == before

@@ -110,7 +110,7 @@ class Mirroring:
         deadline = self._clock.monotonic() + _RUN_SECONDS
         self.tally.runs += 1
         try:
-            planned = run_plan.plan(cluster_snapshot.take(NAME, self._mirror, self._clock))
+            planned = run_plan.plan(cluster_snapshot.take_snapshot(NAME, self._mirror, self._clock))
             result = run(
                 planned,
                 self._mirror,

@@ -7,13 +7,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.chaos.storm.record_policy import BOOKED, CONFIGS
+
 from relay_pipelines.embedded import Broker, EmbeddedCluster
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.settings import Mirror
 from tests.chaos import compare
-from tests.chaos.storm import handling
+from tests.chaos.storm import record_policy
 from tests.chaos.storm.faults import DESTINATION, NODES
-from tests.chaos.storm.handling import BOOKED, CONFIGS
 from tests.chaos.storm.mirroring import NAME
 from tests.chaos.storm.writer import TOPICS
 from tests.independent import Record, create, read, records_of
@@ -52,7 +53,7 @@ class Scene:
                     "request_timeout": "5s",
                     "backoff": {"max": "1s"},
                 },
-                **handling.SETTINGS,
+                **record_policy.SETTINGS,
             },
             context={"folder": _ROOT},  # where tasks find the filter
         )
@@ -66,7 +67,7 @@ class Scene:
         found = {}
         for at in [*sorted(written), TopicPartition(BOOKED, 0)]:
             a, b = (read(self.clusters[name].cluster(), at) for name in NODES)
-            same = [[(offset, handling.comparable(at.topic, record)) for offset, record in each] for each in (a, b)]
+            same = [[(offset, record_policy.comparable(at.topic, record)) for offset, record in each] for each in (a, b)]
             assert same[0] == same[1], f"the nodes differ in {at}: {len(a)} and {len(b)} records"
             offsets = [offset for offset, _ in a]
             assert at not in written or offsets == list(range(written[at])), f"{at} does not hold what was written"
@@ -75,7 +76,7 @@ class Scene:
 
     def arrived(self, at: TopicPartition) -> list[Record]:
         """All committed records of the destination."""
-        return [handling.comparable(at.topic, one) for one in records_of(self.destination.cluster(), at)]
+        return [record_policy.comparable(at.topic, one) for one in records_of(self.destination.cluster(), at)]
 
     def ledger_complaint(self, expected: Mapping[TopicPartition, list[Record]]) -> str:
         """Say what is wrong with the ledger.

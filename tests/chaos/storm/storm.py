@@ -10,15 +10,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tests.chaos.storm.record_policy import BOOKED
+
 from relay_pipelines.console.formatting import count
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.state import checkpoint, ledger
 from tests.chaos import compare
-from tests.chaos.storm import handling
+from tests.chaos.storm import record_policy
 from tests.chaos.storm.beside import Beside
 from tests.chaos.storm.faults import NODES, Kind, story
-from tests.chaos.storm.handling import BOOKED
 from tests.chaos.storm.mirroring import NAME, Mirroring, Tally
 from tests.chaos.storm.report import Report
 from tests.chaos.storm.scene import Scene, started
@@ -104,7 +105,7 @@ def storm(
 
 def _report(scene: Scene, source: Mapping[TopicPartition, list[tuple[int, Record]]], **known: Any) -> Report:
     expected = {
-        at: [made for _, one in records if (made := handling.expected(at.topic, one)) is not None]
+        at: [made for _, one in records if (made := record_policy.expected(at.topic, one)) is not None]
         for at, records in source.items()
     }
     timed = {at: dict(records) for at, records in source.items() if at.topic != BOOKED}

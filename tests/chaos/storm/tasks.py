@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import Connection
 from typing import Any
 
+from tests.chaos.storm.record_policy import SELECTED, WHERE, in_place_of_spark
+
 from relay_pipelines.copy.row_reader import ALWAYS, MARKER, read_rows
 from relay_pipelines.copy.task import copy_kept, copy_ranges, copy_rows
 from relay_pipelines.errors import RelayError
@@ -19,7 +21,6 @@ from relay_pipelines.run import run_plan
 from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot
-from tests.chaos.storm.handling import SELECTED, WHERE, in_place_of_spark
 from tests.chaos.storm.mirroring import NAME, Watch
 
 _PLAN_SECONDS = 60.0
@@ -99,7 +100,7 @@ def _copy(mirror: Mirror, telling: Connection) -> None:
     logging.getLogger("relay_pipelines").addHandler(logging.NullHandler())  # the failures they end in are told
     clock = SystemClock()
     try:
-        planned = run_plan.plan(cluster_snapshot.take(NAME, mirror, clock))
+        planned = run_plan.plan(cluster_snapshot.take_snapshot(NAME, mirror, clock))
     except RelayError as error:
         telling.send("")
         telling.send(str(error))
@@ -126,7 +127,7 @@ def _outcomes(mirror: Mirror, planned: RunPlan, clock: SystemClock) -> Iterator[
     ranges: Mapping[str, list[CopyRange]] = defaultdict(list)
     for one in planned.ranges:
         topic = one.source.topic_partition.topic
-        ranges[topic if one.handling.in_rows else ""].append(one)
+        ranges[topic if one.record_policy.in_rows else ""].append(one)
     yield from copy_ranges(job, ranges[""], clock)
     for topic, copy in ((WHERE, copy_kept), (SELECTED, copy_rows)):
         yield from copy(job, ranges[topic], _rows(job, topic, ranges[topic], clock), clock)

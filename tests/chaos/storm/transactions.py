@@ -7,9 +7,9 @@ import threading
 from collections.abc import Mapping
 
 from confluent_kafka import KafkaException, Producer
+from tests.chaos.storm.record_policy import BOOKED
 
 from relay_pipelines.model import Cluster, TopicPartition
-from tests.chaos.storm.handling import BOOKED
 from tests.chaos.storm.writer import record
 from tests.independent import Record, put, transactional
 

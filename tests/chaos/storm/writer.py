@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Mapping
 
 from confluent_kafka import Producer
+from tests.chaos.storm.record_policy import FILTERED, PLAIN, SELECTED, STAMPED, WHERE
 
 from relay_pipelines.model import Cluster, TopicPartition
 from relay_pipelines.protocol.clock import Clock
-from tests.chaos.storm.handling import FILTERED, PLAIN, SELECTED, STAMPED, WHERE
 from tests.independent import CREATE_TIME, Record, client
 
 TOPICS = {PLAIN: 2, FILTERED: 1, WHERE: 1, SELECTED: 2, STAMPED: 1}
