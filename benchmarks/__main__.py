@@ -23,7 +23,9 @@ def main() -> int:
     known = {one.name: one for one in inputs.INPUTS}
     arguments = _parse(sorted(known))
     names = arguments.only or (_QUICK_INPUTS if arguments.quick else list(known))
-    wanted = [known[name].scaled(_QUICK_FACTOR) if arguments.quick else known[name] for name in names]
+    wanted = [
+        known[name].scaled(_QUICK_FACTOR) if arguments.quick else known[name] for name in names
+    ]
     shutil.rmtree(_FOLDER, ignore_errors=True)
     _FOLDER.mkdir(parents=True)
     described = machine.describe()
@@ -38,14 +40,27 @@ def main() -> int:
     began = time.monotonic()
     repetitions = arguments.repetitions or (1 if arguments.quick else 3)
     figures = run.run(wanted, repetitions, _FOLDER, lambda line: print(line, flush=True), keep)
-    print(f"{time.monotonic() - began:.0f} s; report in {target.relative_to(_ROOT)}, raw figures in {_FOLDER.relative_to(_ROOT)}")
+    print(
+        f"{time.monotonic() - began:.0f} s; report in {target.relative_to(_ROOT)}, raw figures in {_FOLDER.relative_to(_ROOT)}"
+    )
     return 0 if all(result.complete for result in figures.results) else 1
 
 
 def _parse(names: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Speed, CPU and memory beside other mirrors.")
-    parser.add_argument("--quick", action="store_true", help="small inputs, once: a smoke test; the report goes to var/")
-    parser.add_argument("--only", action="append", choices=names, help="one input, may be given again; the report goes to var/")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description="Speed, CPU and memory beside other mirrors."
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="small inputs, once: a smoke test; the report goes to var/",
+    )
+    parser.add_argument(
+        "--only",
+        action="append",
+        choices=names,
+        help="one input, may be given again; the report goes to var/",
+    )
     parser.add_argument("--repetitions", type=int, help="of every copy: 3, or 1 with --quick")
     return parser.parse_args()
 

@@ -14,7 +14,13 @@ from relay_pipelines.embedded import EmbeddedCluster, Listener
 from relay_pipelines.errors import SourceError
 from relay_pipelines.model import Cluster, OffsetRange, TopicPartition
 from relay_pipelines.protocol.admin import NewTopic, create_topics
-from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, ClusterClient
+from relay_pipelines.protocol.client import (
+    EARLIEST,
+    LATEST,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    ClusterClient,
+)
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.reader import read
 from relay_pipelines.state import checkpoint, ledger
@@ -25,7 +31,8 @@ _BROKER_CONFIG = {
     "log.cleaner.backoff.ms": 500,
     # what one contender wrote is gone before the next one writes
     "log.segment.delete.delay.ms": 0,
-    # as large as Kafka's own default: the embedded one is too small to clean millions of keys in one pass
+    # as large as Kafka's own default: the embedded one is too small to clean millions of keys in
+    # one pass
     "log.cleaner.dedupe.buffer.size": 128 << 20,
 }
 _EAGER_CLEANING = {
@@ -44,10 +51,20 @@ _SCAN_BYTES = 4 << 20
 def embedded(name: str) -> EmbeddedCluster:
     """A broker with a heap like a real one's; plain, and with a TLS listener beside."""
     options = (f"-Xms{BROKER_HEAP}", f"-Xmx{BROKER_HEAP}", "-XX:+UseG1GC")
-    return EmbeddedCluster(name, listeners=(Listener.PLAINTEXT, Listener.SSL), config=_BROKER_CONFIG, jvm_options=options)
+    return EmbeddedCluster(
+        name,
+        listeners=(Listener.PLAINTEXT, Listener.SSL),
+        config=_BROKER_CONFIG,
+        jvm_options=options,
+    )
 
 
-def create_topic(cluster: Cluster, topic: str, configs: Mapping[str, str] | None = None, partitions: int = PARTITIONS) -> None:
+def create_topic(
+    cluster: Cluster,
+    topic: str,
+    configs: Mapping[str, str] | None = None,
+    partitions: int = PARTITIONS,
+) -> None:
     """Create a topic, unless it is there, and wait until it can be written to."""
     with ClusterClient(cluster, SourceError) as client:
         create_topics(client, [NewTopic(topic, partitions, configs or {})], None)
@@ -61,7 +78,11 @@ def create_topic(cluster: Cluster, topic: str, configs: Mapping[str, str] | None
 def delete_topics(cluster: Cluster, *parts: str) -> None:
     """Delete every topic that holds one of the parts in its name."""
     admin = AdminClient({"bootstrap.servers": ",".join(cluster.bootstrap_servers), "log_level": 3})
-    names = [name for name in admin.list_topics(timeout=_TIMEOUT_SECONDS).topics if any(part in name for part in parts)]
+    names = [
+        name
+        for name in admin.list_topics(timeout=_TIMEOUT_SECONDS).topics
+        if any(part in name for part in parts)
+    ]
     if names:
         for done in admin.delete_topics(names, operation_timeout=_TIMEOUT_SECONDS).values():
             done.result(_TIMEOUT_SECONDS)
@@ -83,7 +104,9 @@ def make_input(cluster: Cluster, topic: str, wanted: Input) -> tuple[Extent, ...
     deadline = time.monotonic() + _CLEANING_SECONDS
     while sum(extent.records for extent in extents) != expected:
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{topic} holds {sum(extent.records for extent in extents)} records where {expected} were due")
+            raise TimeoutError(
+                f"{topic} holds {sum(extent.records for extent in extents)} records where {expected} were due"
+            )
         time.sleep(1.0)
         extents = scan(cluster, topic)
     return extents
@@ -95,10 +118,14 @@ def scan(cluster: Cluster, topic: str) -> tuple[Extent, ...]:
         partitions = [TopicPartition(topic, partition) for partition in range(PARTITIONS)]
         starts = client.list_offsets(partitions, EARLIEST, READ_COMMITTED)
         ends = _settled_ends(client, partitions)
-        return tuple(_extent(client, OffsetRange(one, starts[one], ends[one])) for one in partitions)
+        return tuple(
+            _extent(client, OffsetRange(one, starts[one], ends[one])) for one in partitions
+        )
 
 
-def _settled_ends(client: ClusterClient, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+def _settled_ends(
+    client: ClusterClient, partitions: Sequence[TopicPartition]
+) -> dict[TopicPartition, int]:
     """The last stable offsets, once no transaction is open: markers are written after the answer to EndTxn."""
     deadline = time.monotonic() + _SETTLING_SECONDS
     while True:

@@ -15,8 +15,10 @@ class Input:
     Args:
         records: over all its topic-partitions; of a compacted input, before compaction.
         value_bytes: of each record; half of them random, half constant. Keys have 8 bytes.
-        batch_bytes: of each batch before compression, filled as far as whole records go; 0 is one record per batch.
-        compacted: every key is written twice in succession, and the cleaner has been at work: every second offset is gone.
+        batch_bytes: of each batch before compression, filled as far as whole records go; 0 is one
+        record per batch.
+        compacted: every key is written twice in succession, and the cleaner has been at work: every
+            second offset is gone.
     """
 
     name: str

@@ -44,6 +44,8 @@ def _distribution() -> str:
 
 
 def _jdk() -> str:
-    said = subprocess.run([java.tool("java"), "-version"], capture_output=True, text=True, check=False).stderr
+    said = subprocess.run(
+        [java.tool("java"), "-version"], capture_output=True, text=True, check=False
+    ).stderr
     found = re.search(r'version "([^"]+)"', said)
     return found[1] if found else "unknown"

@@ -22,7 +22,9 @@ class Median:
 
     def of(self, field: str) -> float | None:
         """The median of a field of `Cost`."""
-        found = [value for result in self.complete if (value := getattr(result.cost, field)) is not None]
+        found = [
+            value for result in self.complete if (value := getattr(result.cost, field)) is not None
+        ]
         return float(median(found)) if found else None
 
     def per_second(self, field: str = "copy_seconds") -> float | None:
@@ -44,7 +46,9 @@ class Median:
 
 def median_of(figures: Figures, input_name: str, contender: str) -> Median | None:
     """The medians of one contender on one input; None if it never ran."""
-    found = tuple(one for one in figures.results if (one.input, one.contender) == (input_name, contender))
+    found = tuple(
+        one for one in figures.results if (one.input, one.contender) == (input_name, contender)
+    )
     return Median(found) if found else None
 
 
@@ -56,4 +60,7 @@ def ratio(one: float | None, other: float | None) -> float | None:
 def peak_memory_bytes(figures: Figures, contender: str) -> int | None:
     """The most that one process of the contender ever had, over all inputs."""
     costs: list[Cost] = [one.cost for one in figures.results if one.contender == contender]
-    return max((cost.peak_memory_bytes for cost in costs if cost.peak_memory_bytes is not None), default=None)
+    return max(
+        (cost.peak_memory_bytes for cost in costs if cost.peak_memory_bytes is not None),
+        default=None,
+    )

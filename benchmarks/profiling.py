@@ -23,7 +23,9 @@ def profile(case: Case) -> str:
     rows = sorted(stats.stats.items(), key=lambda item: -item[1][2])[:_LINES]  # type: ignore[attr-defined]  # pstats has it untyped
     lines = ["   calls    own ms  with callees  function"]
     for (file, line, name), (_, calls, own, cumulative, _) in rows:
-        lines.append(f"{calls:>8}  {own * 1000:>8.1f}  {cumulative * 1000:>12.1f}  {_place(file, line)}{name}")
+        lines.append(
+            f"{calls:>8}  {own * 1000:>8.1f}  {cumulative * 1000:>12.1f}  {_place(file, line)}{name}"
+        )
     lines.append(f"{'':>8}  {stats.total_tt * 1000:>8.1f}  {'':>12}  all")  # type: ignore[attr-defined]  # as above
     return "\n".join(lines)
 

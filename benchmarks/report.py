@@ -16,27 +16,34 @@ from benchmarks.values import Result
 _INTRODUCTION = """\
 # Benchmarks
 
-Written by `make bench`. All contenders ran on the same machine, in the same run, interleaved: for every input each repetition
-has every contender copy it once into a fresh topic, another one first each time. Figures are medians of {repetitions}
-repetition{plural}. After each copy the destination is read and its records are counted; a copy that is not complete is shown as
-such and enters no median. Every topic has two topic-partitions. Source, destination and contender share the machine. What Dagster
-costs around the copy, with 200 topics and with 25,000 old windows, is in [benchmarks-dagster.md](benchmarks-dagster.md).
+Written by `make bench`. All contenders ran on the same machine, in the same run, interleaved: for
+every input each repetition has every contender copy it once into a fresh topic, another one first
+each time. Figures are medians of {repetitions} repetition{plural}. After each copy the destination
+is read and its records are counted; a copy that is not complete is shown as such and enters no
+median. Every topic has two topic-partitions. Source, destination and contender share the machine.
+What Dagster costs around the copy, with 200 topics and with 25,000 old windows, is in
+[benchmarks-dagster.md](benchmarks-dagster.md).
 
-- **copy**: records are moving, everything was started and imported before. For MirrorMaker 2 it lasts from the first arrival at
-  the destination to the last. For the others it is the call that copies, connecting and taking over the transaction included.
-- **whole**: from the start of the first process to its end; for MirrorMaker 2, which has no end, to the last arrival.
-- **CPU**: of all processes of the contender; that of the brokers is not counted. For a warm Spark session: driver, JVM and
-  Python workers.
-- **memory**: the largest resident size of a process that moves records: a Python task, or MirrorMaker's JVM (at its end).
+- **copy**: records are moving, everything was started and imported before. For MirrorMaker 2 it
+  lasts from the first arrival at the destination to the last. For the others it is the call that
+  copies, connecting and taking over the transaction included.
+- **whole**: from the start of the first process to its end; for MirrorMaker 2, which has no end, to
+the last arrival.
+- **CPU**: of all processes of the contender; that of the brokers is not counted. For a warm Spark
+  session: driver, JVM and Python workers.
+- **memory**: the largest resident size of a process that moves records: a Python task, or
+MirrorMaker's JVM (at its end).
 
-Contenders: *relay, warm Spark session* is the job of a run in a session that has run before; *relay, tasks alone* is the same
-copy without Spark, a process per topic-partition; *TLS* means TLS 1.3 on both sides, whose listeners are warmed by three copies
-first, as filling the source warms the plain ones; *filter class* and *where* leave nothing out, but look at every record; the
-*data source* reads the topic and counts its records by a predicate, in a plain Spark session that has just counted the same;
-*relay run, cold* is the command from its
-start to its end; the *confluent-kafka loop* consumes and produces in Python with librdkafka's default batching, a process per
-topic-partition; *MirrorMaker 2* has exactly-once enabled and two tasks, is a dedicated node, and is otherwise at its defaults,
-without heartbeats, group checkpoints and syncing of offsets, configurations and ACLs.
+Contenders: *relay, warm Spark session* is the job of a run in a session that has run before;
+*relay, tasks alone* is the same copy without Spark, a process per topic-partition; *TLS* means TLS
+1.3 on both sides, whose listeners are warmed by three copies first, as filling the source warms the
+plain ones; *filter class* and *where* leave nothing out, but look at every record; the *data
+source* reads the topic and counts its records by a predicate, in a plain Spark session that has
+just counted the same; *relay run, cold* is the command from its start to its end; the
+*confluent-kafka loop* consumes and produces in Python with librdkafka's default batching, a process
+per topic-partition; *MirrorMaker 2* has exactly-once enabled and two tasks, is a dedicated node,
+and is otherwise at its defaults, without heartbeats, group checkpoints and syncing of offsets,
+configurations and ACLs.
 """
 
 
@@ -61,17 +68,33 @@ def as_markdown(figures: Figures, machine: Mapping[str, str]) -> str:
 def _targets(figures: Figures) -> Iterator[str]:
     yield from _table(
         ["target", "wanted", "measured", "reached"],
-        [[one.what, one.wanted, one.measured, "yes" if one.reached else "**no**"] for one in targets(figures)],
+        [
+            [one.what, one.wanted, one.measured, "yes" if one.reached else "**no**"]
+            for one in targets(figures)
+        ],
     )
 
 
 def _input(figures: Figures, wanted: Input) -> Iterator[str]:
     extents = figures.extents[wanted.name]
-    records, size_bytes = sum(one.records for one in extents), sum(one.size_bytes for one in extents)
+    records, size_bytes = (
+        sum(one.records for one in extents),
+        sum(one.size_bytes for one in extents),
+    )
     batches = sum(one.batches for one in extents)
     yield f"{records:,} records in {batches:,} batches, {size_bytes / 1e6:,.0f} MB as they lie in the log.\n"
     reference = median_of(figures, wanted.name, MirrorMaker.name)
-    titles = ["contender", "guarantee", "copy s", "k records/s", "MB/s", "CPU-s", "CPU-s/GB", "rate : MM2", "CPU : MM2"]
+    titles = [
+        "contender",
+        "guarantee",
+        "copy s",
+        "k records/s",
+        "MB/s",
+        "CPU-s",
+        "CPU-s/GB",
+        "rate : MM2",
+        "CPU : MM2",
+    ]
     titles += ["whole s", "whole CPU-s", "memory MB"]
     rows = []
     for name, guarantee in figures.guarantees.items():
@@ -84,7 +107,9 @@ def _input(figures: Figures, wanted: Input) -> Iterator[str]:
 def _cells(found: Median, reference: Median | None) -> list[str]:
     rate = found.per_second()
     faster = ratio(rate, reference.per_second() if reference else None)
-    cheaper = ratio(reference.of("copy_cpu_seconds") if reference else None, found.of("copy_cpu_seconds"))
+    cheaper = ratio(
+        reference.of("copy_cpu_seconds") if reference else None, found.of("copy_cpu_seconds")
+    )
     memory = found.of("peak_memory_bytes")
     return [
         _number(found.of("copy_seconds"), 2),

@@ -47,7 +47,11 @@ class Figures:
 
 
 def run(
-    inputs: Sequence[Input], repetitions: int, folder: Path, progress: Callable[[str], None], keep: Callable[[Figures], None]
+    inputs: Sequence[Input],
+    repetitions: int,
+    folder: Path,
+    progress: Callable[[str], None],
+    keep: Callable[[Figures], None],
 ) -> Figures:
     """Measure everything.
 
@@ -75,7 +79,13 @@ def run(
 
 @contextmanager
 def _contenders(folder: Path, figures: Figures) -> Iterator[list[Contender]]:
-    contenders: list[Contender] = [RelaySpark(), RelayTask(), RelayTls(), RelayFilter(), RelayWhere()]
+    contenders: list[Contender] = [
+        RelaySpark(),
+        RelayTask(),
+        RelayTls(),
+        RelayFilter(),
+        RelayWhere(),
+    ]
     contenders += [RelayFrame(folder), ConfluentLoop(), MirrorMaker(folder)]
     if COMMAND.exists() and importlib.util.find_spec("relay_pipelines.cli"):
         contenders.insert(0, RelayProcess(folder))
@@ -120,7 +130,9 @@ class _Bench:
         clusters.delete_topics(self.source.cluster(), self.topic)
 
     def _measure(self, contender: Contender, repetition: int, extents: tuple[Extent, ...]) -> None:
-        short = "".join(character if character.isalnum() else "-" for character in contender.name.lower()).replace("--", "-")
+        short = "".join(
+            character if character.isalnum() else "-" for character in contender.name.lower()
+        ).replace("--", "-")
         with self._case(f"{short}-{self.wanted.name}-{repetition}", extents) as case:
             try:
                 cost = contender.copy(case)
@@ -131,9 +143,17 @@ class _Bench:
             found = extents if not cost.error else ()
         if not cost.error and [one.records for one in found] != [one.records for one in extents]:
             expected = [one.records for one in extents]
-            cost = dataclasses.replace(cost, error=f"{[one.records for one in found]} records arrived where {expected} were due")
-        copied, size_bytes = sum(one.records for one in found), sum(one.size_bytes for one in extents)
-        result = Result(self.wanted.name, contender.name, repetition, case.records, size_bytes, copied, cost)
+            cost = dataclasses.replace(
+                cost,
+                error=f"{[one.records for one in found]} records arrived where {expected} were due",
+            )
+        copied, size_bytes = (
+            sum(one.records for one in found),
+            sum(one.size_bytes for one in extents),
+        )
+        result = Result(
+            self.wanted.name, contender.name, repetition, case.records, size_bytes, copied, cost
+        )
         self.figures.results.append(result)
         self.progress(f"  {repetition}. {contender.name}: {_line(result)}")
 
@@ -141,7 +161,10 @@ class _Bench:
     def _case(self, attempt: str, extents: tuple[Extent, ...]) -> Iterator[Case]:
         """A fresh destination topic, and no dirty pages of whoever was before."""
         codec = CODEC_NAMES[self.wanted.codec]
-        plain, tls = ((self.source.cluster(one), self.destination.cluster(one)) for one in (Listener.PLAINTEXT, Listener.SSL))
+        plain, tls = (
+            (self.source.cluster(one), self.destination.cluster(one))
+            for one in (Listener.PLAINTEXT, Listener.SSL)
+        )
         case = Case(attempt, *plain, self.topic, extents, codec, LIMIT_SECONDS, tls)
         clusters.create_topic(case.destination, case.destination_topic)
         os.sync()

@@ -49,10 +49,14 @@ def _batches(wanted: Input, partition: int) -> Iterator[Batch]:
     records = wanted.records // PARTITIONS
     if wanted.compacted:
         yield from _packed(wanted, itertools.islice(_records(wanted, partition), records))
-        # so much later that the broker starts a new segment for it, since the cleaner never touches the last one
-        yield from _packed(wanted, [Record(_TIMESTAMP_MS + _SENTINEL_AFTER_MS, b"sentinel", b"", [])])
+        # so much later that the broker starts a new segment for it, since the cleaner never touches
+        # the last one
+        yield from _packed(
+            wanted, [Record(_TIMESTAMP_MS + _SENTINEL_AFTER_MS, b"sentinel", b"", [])]
+        )
         return
-    # a few batches over and over: what is in them makes no difference to a copy, and making each would take minutes
+    # a few batches over and over: what is in them makes no difference to a copy, and making each
+    # would take minutes
     made = list(itertools.islice(_packed(wanted, _records(wanted, partition)), _DISTINCT_BATCHES))
     for batch in itertools.cycle(made):
         if batch.header.records > records:
@@ -85,14 +89,22 @@ def _packed(wanted: Input, records: Iterable[Record]) -> Iterator[Batch]:
 
 
 def _send(client: ClusterClient, to: TopicPartition, batches: Iterator[Batch]) -> None:
-    prefix = _NO_TRANSACTION + _PRODUCE_HEAD.pack(_LEADER_ALONE, _TIMEOUT_MS, 1) + encode_string(to.topic)
+    prefix = (
+        _NO_TRANSACTION
+        + _PRODUCE_HEAD.pack(_LEADER_ALONE, _TIMEOUT_MS, 1)
+        + encode_string(to.topic)
+    )
     waiting: deque[int] = deque()
     with client.lease(client.leader(to)) as connection:
 
         def take_answer() -> None:
-            answer = produce.decode(connection.receive(waiting.popleft()), encode_string(to.topic), to.partition)
+            answer = produce.decode(
+                connection.receive(waiting.popleft()), encode_string(to.topic), to.partition
+            )
             if answer.error_code != error_codes.NONE:
-                raise client.failure(answer.error_code, f"Produce {answer.message}", topic_partition=to)
+                raise client.failure(
+                    answer.error_code, f"Produce {answer.message}", topic_partition=to
+                )
 
         for batch in batches:
             while len(waiting) >= produce.MAX_IN_FLIGHT:

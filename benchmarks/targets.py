@@ -41,7 +41,10 @@ def targets(figures: Figures) -> Iterator[Target]:
     relay = median_of(figures, "1k-128k", RelaySpark.name)
     if relay and (used := relay.per_gb("task_cpu_seconds")) is not None:
         yield Target(
-            "CPU of the Python tasks at 1 KiB, 128 KB batches", f"≤ {_CPU_PER_GB} s/GB", f"{used:.2f} s/GB", used <= _CPU_PER_GB
+            "CPU of the Python tasks at 1 KiB, 128 KB batches",
+            f"≤ {_CPU_PER_GB} s/GB",
+            f"{used:.2f} s/GB",
+            used <= _CPU_PER_GB,
         )
     relay = median_of(figures, "compacted", RelaySpark.name)
     if relay and (rate := relay.per_second("task_cpu_seconds")) is not None:
@@ -55,26 +58,45 @@ def targets(figures: Figures) -> Iterator[Target]:
     for contender in (RelayTask.name, RelaySpark.name):
         if (used_bytes := peak_memory_bytes(figures, contender)) is not None:
             reached = used_bytes < _MEMORY_BYTES
-            yield Target(f"peak memory of a task, all inputs: {contender}", "< 200 MB", f"{used_bytes / 1e6:.0f} MB", reached)
+            yield Target(
+                f"peak memory of a task, all inputs: {contender}",
+                "< 200 MB",
+                f"{used_bytes / 1e6:.0f} MB",
+                reached,
+            )
 
 
 def _beside_mirrormaker(figures: Figures, name: str) -> Iterator[Target]:
-    relay, other = median_of(figures, name, RelaySpark.name), median_of(figures, name, MirrorMaker.name)
+    relay, other = (
+        median_of(figures, name, RelaySpark.name),
+        median_of(figures, name, MirrorMaker.name),
+    )
     if not relay or not other:
         return
     title = next(one.title for one in figures.inputs if one.name == name)
     if rate := ratio(relay.per_second(), other.per_second()):
         yield Target(
-            f"copy phase beside MirrorMaker 2: {title}", f"≥ {_RATE_RATIO:g}x its rate", f"{rate:.1f}x", rate >= _RATE_RATIO
+            f"copy phase beside MirrorMaker 2: {title}",
+            f"≥ {_RATE_RATIO:g}x its rate",
+            f"{rate:.1f}x",
+            rate >= _RATE_RATIO,
         )
     if cpu := ratio(relay.of("copy_cpu_seconds"), other.of("copy_cpu_seconds")):
-        yield Target(f"CPU of the copy phase beside MirrorMaker 2's: {title}", "≤ 1/15", f"1/{1 / cpu:.1f}", cpu <= _CPU_RATIO)
+        yield Target(
+            f"CPU of the copy phase beside MirrorMaker 2's: {title}",
+            "≤ 1/15",
+            f"1/{1 / cpu:.1f}",
+            cpu <= _CPU_RATIO,
+        )
 
 
 def _beside_plain(figures: Figures) -> Iterator[Target]:
     """Each connection's own work, encryption, is most where batches are large and everything else is least."""
     for name in LARGE_BATCHES:
-        plain, tls = median_of(figures, name, RelayTask.name), median_of(figures, name, RelayTls.name)
+        plain, tls = (
+            median_of(figures, name, RelayTask.name),
+            median_of(figures, name, RelayTls.name),
+        )
         if plain and tls and (share := ratio(tls.per_second(), plain.per_second())):
             title = next(one.title for one in figures.inputs if one.name == name)
             what = f"TLS on both sides beside plain, tasks alone: {title}"
@@ -87,11 +109,16 @@ def _inside_records(figures: Figures) -> Iterator[Target]:
         if frame and (rate := frame.per_second()) is not None:
             title = next(one.title for one in figures.inputs if one.name == name)
             yield _rate(f"data source to a counted predicate: {title}", rate, wanted)
-    for contender, what in ((RelayFilter.name, "a trivial filter class"), (RelayWhere.name, "a mirrored where")):
+    for contender, what in (
+        (RelayFilter.name, "a trivial filter class"),
+        (RelayWhere.name, "a mirrored where"),
+    ):
         found = median_of(figures, "100b-128k", contender)
         if found and (rate := found.per_second("copy_cpu_seconds")) is not None:
             yield _rate(f"{what}, 100 B, per CPU second", rate, _INSIDE)
 
 
 def _rate(what: str, rate: float, wanted: int = _RECORDS_PER_SECOND) -> Target:
-    return Target(what, f"≥ {wanted // 1000:,} k records/s", f"{rate / 1000:,.0f} k records/s", rate >= wanted)
+    return Target(
+        what, f"≥ {wanted // 1000:,} k records/s", f"{rate / 1000:,.0f} k records/s", rate >= wanted
+    )

@@ -1,7 +1,8 @@
 """Runs a command and tells what it and all its descendants used: `tree.py <file for the figures> <command ...>`.
 
-Orphans become children of this process (Linux), so Spark's JVM and its Python workers count although the command does not
-wait for them. The figures are JSON: wall seconds of the command, CPU seconds of all, its exit code.
+Orphans become children of this process (Linux), so Spark's JVM and its Python workers count
+although the command does not wait for them. The figures are JSON: wall seconds of the command, CPU
+seconds of all, its exit code.
 """
 
 from __future__ import annotations
@@ -31,7 +32,11 @@ def main(figures: Path, command: list[str]) -> None:
         except ChildProcessError:
             break
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    figures.write_text(json.dumps({"seconds": seconds, "cpu_seconds": used.ru_utime + used.ru_stime, "exit_code": code}))
+    figures.write_text(
+        json.dumps(
+            {"seconds": seconds, "cpu_seconds": used.ru_utime + used.ru_stime, "exit_code": code}
+        )
+    )
 
 
 if __name__ == "__main__":

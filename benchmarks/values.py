@@ -32,7 +32,8 @@ class Case:
     """One copy to be made.
 
     Args:
-        attempt: unique in the run; the destination topic is `<attempt>.<source topic>`, as MirrorMaker names it.
+        attempt: unique in the run; the destination topic is `<attempt>.<source topic>`, as
+        MirrorMaker names it.
         extents: of the source topic, by partition.
         codec: the name of the input's compression, for contenders that choose one.
         limit_seconds: after which the contender is stopped.
@@ -61,7 +62,10 @@ class Case:
     @property
     def pairs(self) -> list[tuple[OffsetRange, TopicPartition]]:
         """Each source range with its destination."""
-        return [(one.range, TopicPartition(self.destination_topic, one.range.topic_partition.partition)) for one in self.extents]
+        return [
+            (one.range, TopicPartition(self.destination_topic, one.range.topic_partition.partition))
+            for one in self.extents
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +73,8 @@ class Cost:
     """What one copy cost; None where a contender cannot tell, seconds of CPU over all processes of the contender.
 
     Args:
-        copy_seconds, copy_cpu_seconds: of the copy phase alone: everything was started and imported before.
+        copy_seconds, copy_cpu_seconds: of the copy phase alone: everything was started and imported
+        before.
         task_cpu_seconds: the part of `copy_cpu_seconds` that the Python tasks themselves used.
         whole_seconds, whole_cpu_seconds: from the start of the first process on.
         peak_memory_bytes: the largest resident size of one process that moves records.

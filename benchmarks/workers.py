@@ -50,7 +50,9 @@ def run_together(works: Sequence[Work], limit_seconds: float) -> Cost:
             process.start()
             theirs.close()
             running.append((process, ours))
-        reports = [_received(answers, began + _START_SECONDS + limit_seconds) for _, answers in running]
+        reports = [
+            _received(answers, began + _START_SECONDS + limit_seconds) for _, answers in running
+        ]
         for process, _ in running:
             process.join(limit_seconds)
     finally:
@@ -58,7 +60,9 @@ def run_together(works: Sequence[Work], limit_seconds: float) -> Cost:
             process.kill()
             process.join()
             answers.close()
-    return _cost([report for report in reports if report is not None], len(works), time.monotonic() - began)
+    return _cost(
+        [report for report in reports if report is not None], len(works), time.monotonic() - began
+    )
 
 
 def peak_memory_bytes() -> int:
@@ -68,7 +72,9 @@ def peak_memory_bytes() -> int:
         # getrusage's figure outlives an exec: a child would report what its parent had
         line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
         return int(line.split()[1]) << 10
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
+        1 if sys.platform == "darwin" else 1024
+    )
 
 
 def _main(work: Work, barrier: Barrier, answers: Connection) -> None:
@@ -104,7 +110,8 @@ def _cost(reports: Sequence[_Report], wanted: int, whole_seconds: float) -> Cost
     if errors:
         return Cost(error=errors[0])
     return Cost(
-        copy_seconds=max(report.ended for report in reports) - min(report.started for report in reports),
+        copy_seconds=max(report.ended for report in reports)
+        - min(report.started for report in reports),
         copy_cpu_seconds=sum(report.cpu_seconds for report in reports),
         task_cpu_seconds=sum(report.cpu_seconds for report in reports),
         whole_seconds=whole_seconds,

@@ -1,7 +1,8 @@
 """The PySpark data source `relay`: offset ranges of a mirror's source or destination as a DataFrame.
 
-`register(spark)` makes it known; then `spark.read.format("relay").option("mirror", ...).option("topic", ...).load()`. Its batches
-are Arrow's, one Spark partition per topic-partition; only the columns of the schema are built.
+`register(spark)` makes it known; then `spark.read.format("relay").option("mirror",
+...).option("topic", ...).load()`. Its batches are Arrow's, one Spark partition per topic-partition;
+only the columns of the schema are built.
 """
 
 from __future__ import annotations
@@ -14,7 +15,13 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from relay_pipelines import settings
-from relay_pipelines.copy.columns import COLUMNS, ColumnBuilder, is_log_append_time, records_in, uncollected
+from relay_pipelines.copy.columns import (
+    COLUMNS,
+    ColumnBuilder,
+    is_log_append_time,
+    records_in,
+    uncollected,
+)
 from relay_pipelines.errors import ConfigError, DestinationError, SourceError
 from relay_pipelines.model import Cluster, OffsetRange, TopicPartition
 from relay_pipelines.plan.topic_selection import Target, targets
@@ -47,9 +54,10 @@ class KafkaRangeDataSource(DataSource):  # type: ignore[misc]  # pyspark's types
         mirror: its name; may be left out if there is one only.
         topic: by its name at the source.
         side: `source` (the default; the first node) or `destination`.
-        start, end: `earliest`, `latest`, a moment (2026-01-31T12:00:00Z), an offset, or JSON of partition to offset;
-            all there is by default.
-        window: the key of a Dagster window, in place of start and end: what was copied for it, by the ledger.
+        start, end: `earliest`, `latest`, a moment (2026-01-31T12:00:00Z), an offset, or JSON of
+            partition to offset; all there is by default.
+        window: the key of a Dagster window, in place of start and end: what was copied for it, by
+            the ledger.
     """
 
     @classmethod
@@ -69,7 +77,10 @@ class KafkaRangeDataSource(DataSource):  # type: ignore[misc]  # pyspark's types
         """
         unknown = [name for name in schema.names if name not in COLUMNS]
         if unknown:
-            raise ConfigError(f"the format relay has no column {unknown[0]!r}", remedy=f"it has {', '.join(COLUMNS)}")
+            raise ConfigError(
+                f"the format relay has no column {unknown[0]!r}",
+                remedy=f"it has {', '.join(COLUMNS)}",
+            )
         return _Reader(_ranges(dict(self.options)), schema.names)
 
 
@@ -107,34 +118,53 @@ def _ranges(options: Mapping[str, str]) -> list[_Range]:
     # Spark hands option names on in lower case, as all of ours are
     for key in options:
         if key not in _OPTIONS:
-            raise ConfigError(f"the format relay has no option {key!r}", remedy=f"it has {', '.join(_OPTIONS)}")
+            raise ConfigError(
+                f"the format relay has no option {key!r}", remedy=f"it has {', '.join(_OPTIONS)}"
+            )
     name, mirror = _mirror(options)
     side, topic = options.get("side", "source"), options.get("topic", "")
     if side not in _SIDES:
-        raise ConfigError(f"option side: {side!r} is neither source nor destination", remedy="leave it out for the source")
+        raise ConfigError(
+            f"option side: {side!r} is neither source nor destination",
+            remedy="leave it out for the source",
+        )
     if not topic:
         raise ConfigError("option topic is missing", remedy="name a topic of the source")
     if "window" in options:
         return _of_window(name, mirror, options["window"], topic, at_source=side == "source")
     cluster = mirror.nodes[0] if side == "source" else mirror.destination_cluster
     called = Target(topic) if side == "source" else targets([topic], mirror.topics.rename)[topic]
-    with ClusterClient(cluster, SourceError if side == "source" else DestinationError, "relay-frame") as client:
-        wanted = [one for one in client.topic(called.topic).topic_partitions if called.partition in {None, one.partition}]
+    with ClusterClient(
+        cluster, SourceError if side == "source" else DestinationError, "relay-frame"
+    ) as client:
+        wanted = [
+            one
+            for one in client.topic(called.topic).topic_partitions
+            if called.partition in {None, one.partition}
+        ]
         starts = _offsets(client, wanted, "start", options.get("start", "earliest"))
         ends = _offsets(client, wanted, "end", options.get("end", "latest"))
-    return [_Range(cluster, OffsetRange(at, starts[at], ends[at])) for at in wanted if ends[at] > starts[at]]
+    return [
+        _Range(cluster, OffsetRange(at, starts[at], ends[at]))
+        for at in wanted
+        if ends[at] > starts[at]
+    ]
 
 
 def _mirror(options: Mapping[str, str]) -> tuple[str, Mirror]:
     loaded = settings.load(Path(options.get("config", "relay.yaml")))
     name = options.get("mirror", "")
     if not name and len(loaded.mirrors) > 1:
-        raise ConfigError("option mirror is missing", remedy=f"there are {', '.join(loaded.mirrors)}")
+        raise ConfigError(
+            "option mirror is missing", remedy=f"there are {', '.join(loaded.mirrors)}"
+        )
     name = name or next(iter(loaded.mirrors))
     return name, loaded.mirror(name)
 
 
-def _offsets(client: ClusterClient, wanted: Sequence[TopicPartition], option: str, text: str) -> dict[TopicPartition, int]:
+def _offsets(
+    client: ClusterClient, wanted: Sequence[TopicPartition], option: str, text: str
+) -> dict[TopicPartition, int]:
     """What an option means for every topic-partition, within what the cluster has."""
     low = client.list_offsets(wanted, EARLIEST, READ_COMMITTED)
     end = client.list_offsets(wanted, LATEST, READ_COMMITTED)
@@ -165,9 +195,15 @@ def _moment_ms(option: str, text: str) -> int:
 
 
 def _of_window(name: str, mirror: Mirror, key: str, topic: str, *, at_source: bool) -> list[_Range]:
-    follower = LedgerFollower(mirror.destination_cluster, name, None, mirror.copy_options, SystemClock())
+    follower = LedgerFollower(
+        mirror.destination_cluster, name, None, mirror.copy_options, SystemClock()
+    )
     try:
-        entries = [one for one in follower.history() if one.window == key and one.source.topic_partition.topic == topic]
+        entries = [
+            one
+            for one in follower.history()
+            if one.window == key and one.source.topic_partition.topic == topic
+        ]
     finally:
         follower.close()
     if not entries:

@@ -46,7 +46,9 @@ def build(config: Path) -> dg.Definitions:
 
 def _mirror(name: str, mirror: Mirror, catalog: Catalog) -> dg.Definitions:
     lanes = lanes_of(name, mirror, catalog.known(name, mirror))
-    destinations([topic for lane in lanes for topic in lane.topics], mirror.topics.rename)  # raises if two lanes have one
+    destinations(
+        [topic for lane in lanes for topic in lane.topics], mirror.topics.rename
+    )  # raises if two lanes have one
     copied = {lane.name: mirrored.build(lane, mirror) for lane in lanes if lane.topics}
     return dg.Definitions(
         assets=[
@@ -59,7 +61,10 @@ def _mirror(name: str, mirror: Mirror, catalog: Catalog) -> dg.Definitions:
             *(check.build(lane) for lane in lanes for check in (lag, topic_configs, source_topics)),
             *(divergence.build(name, node) for node in mirror.nodes),
         ],
-        sensors=[*(planner.build(lane, copied.get(lane.name), catalog) for lane in lanes), health.build(name, mirror)],
+        sensors=[
+            *(planner.build(lane, copied.get(lane.name), catalog) for lane in lanes),
+            health.build(name, mirror),
+        ],
     )
 
 

@@ -6,20 +6,20 @@
     │   ├── SourceError             1   ... at the source: another node may serve
     │   └── DestinationError        1   ... at the destination
     ├── AbortableError              1   the transaction must be aborted, then the range may go on
-    ├── FencedError                 1   another task took the range over: stop at once, never retry in place
-    ├── PermissionDeniedError       1   the broker refused: wrong password or missing ACL
-    ├── UnsupportedError            1   the cluster holds or speaks something too old to copy
-    ├── TopicDeletedError           1   the source topic is gone since it was planned
-    ├── RecordTooLargeError         1   one record exceeds the destination's limit
-    ├── FilterError                 1   a filter raised something on a record
-    ├── CorruptBatchError           1   a batch does not match its CRC, or cannot be decoded
-    ├── DivergedNodeError           3   a node does not hold what was copied from another one
-    └── DataLossError               3   going on would silently lose or double records
+    ├── FencedError                 1   another task took the range over: stop at once, never retry
+    in place ├── PermissionDeniedError       1   the broker refused: wrong password or missing ACL
+    ├── UnsupportedError            1   the cluster holds or speaks something too old to copy ├──
+    TopicDeletedError           1   the source topic is gone since it was planned ├──
+    RecordTooLargeError         1   one record exceeds the destination's limit ├── FilterError
+    1   a filter raised something on a record ├── CorruptBatchError           1   a batch does not
+    match its CRC, or cannot be decoded ├── DivergedNodeError           3   a node does not hold
+    what was copied from another one └── DataLossError               3   going on would silently
+    lose or double records
         ├── RetentionPassedError    3   ... offsets were taken before they were copied
         ├── TopicRecreatedError     3   ... the source topic is another one of the same name
         ├── LogTruncatedError       3   ... the source's log is no longer the one that was copied
-        ├── DestinationTopicLostError           3   ... the destination topic that held the copies is gone
-        └── CheckpointLostError     3   ... the checkpoint is gone, the ledger knows better
+        ├── DestinationTopicLostError           3   ... the destination topic that held the copies
+        is gone └── CheckpointLostError     3   ... the checkpoint is gone, the ledger knows better
 
 `exit_code` is what the process ends with when the error reaches the command line.
 """

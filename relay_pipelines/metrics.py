@@ -1,6 +1,7 @@
 """What a run tells Prometheus. Names that users of kaf-relay and of Kafka Topic Mirror know mean the same here.
 
-Only what is known is told: counts come from the ledger, so they are of committed records, whatever tasks died on the way.
+Only what is known is told: counts come from the ledger, so they are of committed records, whatever
+    tasks died on the way.
 """
 
 from __future__ import annotations
@@ -28,7 +29,14 @@ from relay_pipelines.run.run_plan import RunPlan
 PREFIX = "kafka_relay_"
 _DURATIONS = (0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 _AT_SOURCE = frozenset(
-    {"SourceError", "DivergedNodeError", "DataLossError", "RetentionPassedError", "TopicRecreatedError", "LogTruncatedError"}
+    {
+        "SourceError",
+        "DivergedNodeError",
+        "DataLossError",
+        "RetentionPassedError",
+        "TopicRecreatedError",
+        "LogTruncatedError",
+    }
 )
 _AT_TARGET = frozenset(
     {
@@ -65,10 +73,23 @@ METRICS = (
         ("source", "destination", "partition"),
         "The same by topic names and source partition, under its older name; it only grows.",
     ),
-    Metric("consumed_messages_total", "counter", ("topic",), "Records read from the source topic, those of committed chunks."),
-    Metric("produced_messages_total", "counter", ("topic",), "Records committed to the destination topic."),
     Metric(
-        "messages_rewritten_total", "counter", ("topic",), "Of the records committed, those that were decoded and encoded again."
+        "consumed_messages_total",
+        "counter",
+        ("topic",),
+        "Records read from the source topic, those of committed chunks.",
+    ),
+    Metric(
+        "produced_messages_total",
+        "counter",
+        ("topic",),
+        "Records committed to the destination topic.",
+    ),
+    Metric(
+        "messages_rewritten_total",
+        "counter",
+        ("topic",),
+        "Of the records committed, those that were decoded and encoded again.",
     ),
     Metric(
         "offsets_skipped_total",
@@ -76,7 +97,12 @@ METRICS = (
         ("topic", "reason"),
         "Source offsets without a record at the destination: control, aborted, compaction_gap, filtered, quarantined or lost.",
     ),
-    Metric("bytes_relayed_total", "counter", ("source_topic", "target_topic"), "Bytes of the record batches committed."),
+    Metric(
+        "bytes_relayed_total",
+        "counter",
+        ("source_topic", "target_topic"),
+        "Bytes of the record batches committed.",
+    ),
     Metric(
         "source_highwatermark",
         "gauge",
@@ -113,7 +139,12 @@ METRICS = (
         ("node_id",),
         "How often reading went on from this node after another one: between runs and in the middle of a range.",
     ),
-    Metric("source_unhealthy_total", "counter", ("node_id",), "How often a run began and found the node not to be read."),
+    Metric(
+        "source_unhealthy_total",
+        "counter",
+        ("node_id",),
+        "How often a run began and found the node not to be read.",
+    ),
     Metric(
         "source_lag_threshold_exceeded_total",
         "counter",
@@ -127,10 +158,16 @@ METRICS = (
         "1 while the node is in quarantine, since it does not hold what was copied from another one.",
     ),
     Metric(
-        "target_errors_total", "counter", ("error",), "Failures of ranges or runs that lie at the destination, by kind of error."
+        "target_errors_total",
+        "counter",
+        ("error",),
+        "Failures of ranges or runs that lie at the destination, by kind of error.",
     ),
     Metric(
-        "failures_total", "counter", ("mirror", "error"), "All failures of ranges or runs, wherever they lie, by kind of error."
+        "failures_total",
+        "counter",
+        ("mirror", "error"),
+        "All failures of ranges or runs, wherever they lie, by kind of error.",
     ),
     Metric(
         "window_duration_seconds",
@@ -181,7 +218,9 @@ class MetricsObserver:
             self._metrics["source_highwatermark"].labels(node).set(total)
         ahead = {one.topic_partition: len(one) for window in plan.windows for one in window.ranges}
         for position in snapshot.positions:
-            self._lag(snapshot.mirror, position.topic_partition).set(ahead.get(position.topic_partition, 0))
+            self._lag(snapshot.mirror, position.topic_partition).set(
+                ahead.get(position.topic_partition, 0)
+            )
             self._open_transaction(snapshot.mirror, position)
         for checkpoint in snapshot.checkpoints.values():
             self._last_commit(snapshot.mirror, checkpoint.committed_at_ms)
@@ -204,9 +243,13 @@ class MetricsObserver:
         for node in result.diverged:
             self._metrics["source_quarantined"].labels(node).set(1)
         if result.copying_seconds:
-            self._metrics["window_duration_seconds"].labels(result.mirror).observe(result.copying_seconds)
+            self._metrics["window_duration_seconds"].labels(result.mirror).observe(
+                result.copying_seconds
+            )
         if result.exit_code == 0:
-            self._metrics["last_success_timestamp_seconds"].labels(result.mirror).set(self._clock.now_ms() / 1000)
+            self._metrics["last_success_timestamp_seconds"].labels(result.mirror).set(
+                self._clock.now_ms() / 1000
+            )
 
     def failed(self, mirror: str, error: str, node: str = "") -> None:
         """Count a failure.
@@ -222,10 +265,14 @@ class MetricsObserver:
             self._metrics["target_errors_total"].labels(error).inc()
 
     def _count(self, entry: LedgerEntry) -> None:
-        source, target, metrics = entry.source.topic_partition, entry.destination.topic_partition, self._metrics
-        metrics["messages_relayed_total"].labels(source.topic, source.partition, target.topic, target.partition).inc(
-            entry.records
+        source, target, metrics = (
+            entry.source.topic_partition,
+            entry.destination.topic_partition,
+            self._metrics,
         )
+        metrics["messages_relayed_total"].labels(
+            source.topic, source.partition, target.topic, target.partition
+        ).inc(entry.records)
         metrics["msg_count"].labels(source.topic, target.topic, source.partition).inc(entry.records)
         metrics["consumed_messages_total"].labels(source.topic).inc(_consumed(entry))
         metrics["produced_messages_total"].labels(target.topic).inc(entry.records)
@@ -251,12 +298,16 @@ class MetricsObserver:
                 self._metrics["source_candidate_switches_total"].labels(segment.node).inc()
         # their sum is known, and a summary holds no more than sum and count
         for _ in range(outcome.chunks):
-            self._metrics["commit_duration_seconds"].labels(mirror).observe(outcome.commit_seconds / outcome.chunks)
+            self._metrics["commit_duration_seconds"].labels(mirror).observe(
+                outcome.commit_seconds / outcome.chunks
+            )
 
     def _open_transaction(self, mirror: str, position: Position) -> None:
         at, since_ms = position.topic_partition, position.open_since_ms
         age = 0.0 if since_ms is None else max(0.0, (self._clock.now_ms() - since_ms) / 1000)
-        self._metrics["open_transaction_records"].labels(mirror, at.topic, at.partition).set(len(position.open_transaction))
+        self._metrics["open_transaction_records"].labels(mirror, at.topic, at.partition).set(
+            len(position.open_transaction)
+        )
         self._metrics["open_transaction_seconds"].labels(mirror, at.topic, at.partition).set(age)
 
     def _lag(self, mirror: str, source: TopicPartition) -> Any:
@@ -264,7 +315,9 @@ class MetricsObserver:
 
     def _last_commit(self, mirror: str, committed_at_ms: int) -> None:
         self._last_commits_ms[mirror] = max(committed_at_ms, self._last_commits_ms.get(mirror, 0))
-        self._metrics["last_commit_timestamp_seconds"].labels(mirror).set(self._last_commits_ms[mirror] / 1000)
+        self._metrics["last_commit_timestamp_seconds"].labels(mirror).set(
+            self._last_commits_ms[mirror] / 1000
+        )
 
 
 @contextmanager
@@ -311,10 +364,18 @@ def _write(path: Path, registry: CollectorRegistry) -> None:
 def _collector(metric: Metric, registry: CollectorRegistry) -> Any:
     name = PREFIX + metric.name
     if metric.kind == "histogram":
-        return prometheus.Histogram(name, metric.meaning, metric.labels, registry=registry, buckets=_DURATIONS)
-    kinds = {"counter": prometheus.Counter, "gauge": prometheus.Gauge, "summary": prometheus.Summary}
+        return prometheus.Histogram(
+            name, metric.meaning, metric.labels, registry=registry, buckets=_DURATIONS
+        )
+    kinds = {
+        "counter": prometheus.Counter,
+        "gauge": prometheus.Gauge,
+        "summary": prometheus.Summary,
+    }
     return kinds[metric.kind](name, metric.meaning, metric.labels, registry=registry)
 
 
 def _consumed(entry: LedgerEntry) -> int:
-    return entry.records + sum(entry.skipped.get(reason, 0) for reason in (Skipped.FILTERED, Skipped.QUARANTINED))
+    return entry.records + sum(
+        entry.skipped.get(reason, 0) for reason in (Skipped.FILTERED, Skipped.QUARANTINED)
+    )

@@ -1,7 +1,7 @@
 """The values that pass between the rooms: frozen, picklable, without I/O.
 
-Words: an offset range is half-open, `[start, end)`. `next_offset` is the last offset + 1. Sizes are in bytes, times in
-milliseconds since the Unix epoch unless the name says otherwise.
+Words: an offset range is half-open, `[start, end)`. `next_offset` is the last offset + 1. Sizes are
+in bytes, times in milliseconds since the Unix epoch unless the name says otherwise.
 """
 
 from __future__ import annotations
@@ -58,9 +58,11 @@ class Security:
     Args:
         protocol: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.
         mechanism: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER; only with a SASL protocol.
-        token_endpoint: where OAUTHBEARER asks for tokens, as `client_id` and for that client itself.
+        token_endpoint: where OAUTHBEARER asks for tokens, as `client_id` and for that client
+        itself.
         ca_location: PEM file with the authorities to trust; None trusts the system's.
-        certificate_location: PEM file with the client certificate chain, if the broker asks for one.
+        certificate_location: PEM file with the client certificate chain, if the broker asks for
+        one.
         key_location: PEM file with the client's private key.
         verify_hostname: whether the broker's certificate must name the host connected to.
     """
@@ -86,7 +88,8 @@ class Cluster:
 
     Args:
         name: what people read: a node's name, or "destination".
-        receive_buffer_bytes, send_buffer_bytes: asked of the operating system for every connection; it may give less.
+        receive_buffer_bytes, send_buffer_bytes: asked of the operating system for every connection;
+            it may give less.
     """
 
     name: str
@@ -106,7 +109,8 @@ class Fingerprint:
     Args:
         offset: of the record.
         digest: of timestamp, key, value and headers.
-        content_digest: of key, value and headers, for topics in which every broker sets the timestamp itself; empty if unknown.
+        content_digest: of key, value and headers, for topics in which every broker sets the
+            timestamp itself; empty if unknown.
     """
 
     offset: int
@@ -129,19 +133,23 @@ class Checkpoint:
 
     Args:
         next_offset: the next source offset to copy.
-        leader_epoch: partition leader epoch of the last source batch below `next_offset`, transaction markers and records left
-            out included; -1 if unknown.
-        leader_epoch_end: the source offset after that batch: the log holds this epoch at least up to there; -1 if unknown.
+        leader_epoch: partition leader epoch of the last source batch below `next_offset`,
+            transaction markers and records left out included; -1 if unknown.
+        leader_epoch_end: the source offset after that batch: the log holds this epoch at least up
+        to there; -1 if unknown.
         node: name of the source node that the last chunk was read from.
-        topic_ids: source node name -> id of the source topic there (identical nodes have different ids).
+        topic_ids: source node name -> id of the source topic there (identical nodes have different
+        ids).
         cluster_ids: source node name -> cluster id.
         destination: where the records went.
-        destination_next_offset: the destination offset after the last record copied, -1 before the first.
+        destination_next_offset: the destination offset after the last record copied, -1 before the
+        first.
         fingerprint: of the last record copied; None before the first.
         committed_at_ms: when.
         destination_topic_id: id of the destination topic; empty if the destination tells none.
-        reset_at_ms: when the copy last went on elsewhere than where it stood, after a loss; 0 for never. What was planned
-            before means other records than those that now have these offsets.
+        reset_at_ms: when the copy last went on elsewhere than where it stood, after a loss; 0 for
+            never. What was planned before means other records than those that now have these
+            offsets.
     """
 
     mirror: str
@@ -180,16 +188,18 @@ class LedgerEntry:
 
     Args:
         source: the source offsets covered.
-        destination: the destination offsets from the chunk's first record to after its last; empty when no record was copied.
+        destination: the destination offsets from the chunk's first record to after its last; empty
+        when no record was copied.
         size_bytes: of the batches produced, as on the wire.
         batches: produced.
         rewritten: how many of `records` went through decoding (coalesced ones included).
         skipped: offsets by reason.
-        digest: CRC-32C, 8 hex digits, over everything behind the 61 header bytes of every batch produced, in order.
+        digest: CRC-32C, 8 hex digits, over everything behind the 61 header bytes of every batch
+        produced, in order.
         node: the source node's name.
         window: the asset partition key that the run copied, empty outside Dagster.
-        gap: the loss after which the copy goes on at `source.end`; empty for what was copied. Where nothing but the place is
-            another, `source` is empty.
+        gap: the loss after which the copy goes on at `source.end`; empty for what was copied. Where
+            nothing but the place is another, `source` is empty.
     """
 
     mirror: str
@@ -221,7 +231,8 @@ class CopyOptions:
         transaction_timeout_ms: after which the destination aborts what a dead task left open.
         request_timeout_ms: how long one request may take.
         give_up_after_ms: without any progress; -1 for never.
-        backoff_min_ms, backoff_max_ms: wait between attempts, doubled with jitter from one to the other.
+        backoff_min_ms, backoff_max_ms: wait between attempts, doubled with jitter from one to the
+        other.
         max_bytes_per_second: produced by one task, on average; 0 for as many as it can.
         parallelism: how many tasks may copy at the same time; 0 for as many as there are slots.
     """
@@ -276,7 +287,8 @@ class RecordPolicy:
     Args:
         options: in place of the job's.
         filters: records that one of them does not keep are left out.
-        where: a predicate in Spark's SQL; records for which it does not hold are left out. Empty for none.
+        where: a predicate in Spark's SQL; records for which it does not hold are left out. Empty
+        for none.
         transform: makes other records of what is kept.
         select: columns of the copy, each with an expression in Spark's SQL.
     """
@@ -309,11 +321,13 @@ class CopyRange:
     """One range to be copied: all that a task must know of it beside the `CopyJob`.
 
     Args:
-        source: the offsets to copy; a checkpoint behind `source.start` wins, a checkpoint past it skips what is done.
+        source: the offsets to copy; a checkpoint behind `source.start` wins, a checkpoint past it
+        skips what is done.
         destination: where to.
         max_message_bytes: of the destination topic.
         timestamp_type: of the destination topic.
-        checkpoint: as the driver read it; the task reads again, but only from `checkpoint_position` on.
+        checkpoint: as the driver read it; the task reads again, but only from `checkpoint_position`
+        on.
         checkpoint_position: the offset in the checkpoint's home up to which the driver read.
         surveyed: the log in which the offsets were planned; None if unknown.
     """
@@ -369,12 +383,14 @@ class Segment:
 class Outcome:
     """What one task did for one range; a failure is data here, since a raised one reaches the driver as an opaque trace.
 
-    The counts are of this task alone. What the run copied, earlier tasks that died included, stands in the ledger.
+    The counts are of this task alone. What the run copied, earlier tasks that died included, stands
+    in the ledger.
 
     Args:
         range: as planned.
         next_offset: the committed checkpoint when the task left the range.
-        commit_seconds: spent on the commits of all chunks: checkpoint, ledger entry, end of the transaction.
+        commit_seconds: spent on the commits of all chunks: checkpoint, ledger entry, end of the
+        transaction.
         node: the source node that was read last.
         segments: which offsets were committed from which node, in order.
         diverged: nodes that do not hold what was copied, and why, in one line each.
@@ -456,8 +472,8 @@ class Acl:
     def decides(self, other: Acl) -> bool:
         """Whether it does, by itself, what another one of the same permission does, for the topic that one names.
 
-        As Kafka's own authorizer judges: everybody includes anybody; whoever is allowed to read, write, alter or delete may
-        describe; a denial implies no other.
+        As Kafka's own authorizer judges: everybody includes anybody; whoever is allowed to read,
+        write, alter or delete may describe; a denial implies no other.
         """
         return (
             self.permission is other.permission
@@ -466,7 +482,10 @@ class Acl:
             and self.host in {other.host, "*"}
             and (
                 self.operation in {other.operation, Operation.ALL}
-                or (self.permission is Permission.ALLOW and self.operation in _IMPLYING.get(other.operation, ()))
+                or (
+                    self.permission is Permission.ALLOW
+                    and self.operation in _IMPLYING.get(other.operation, ())
+                )
             )
         )
 

@@ -64,7 +64,12 @@ def main() -> None:
         for name, page in pages.items():
             take(chromium, dagster, name, page)
         tamper(dagster, stage, done(dagster)[0])
-        take(chromium, dagster, "failed-count-check", f"assets/{MIRROR}/{TAMPERED}?view=checks&checkDetail=message_counts")
+        take(
+            chromium,
+            dagster,
+            "failed-count-check",
+            f"assets/{MIRROR}/{TAMPERED}?view=checks&checkDetail=message_counts",
+        )
 
 
 def done(dagster: Dagster) -> list[str]:
@@ -86,7 +91,13 @@ def take(chromium: str, dagster: Dagster, name: str, page: str) -> None:
     with tempfile.TemporaryDirectory() as profile:
         target = FOLDER / f"{name}.png"
         subprocess.run(
-            [chromium, *_FLAGS, f"--user-data-dir={profile}", f"--screenshot={target}", f"{dagster.url}/{page}"],
+            [
+                chromium,
+                *_FLAGS,
+                f"--user-data-dir={profile}",
+                f"--screenshot={target}",
+                f"{dagster.url}/{page}",
+            ],
             check=True,
             capture_output=True,
             timeout=120,

@@ -19,11 +19,17 @@ RELAY = Path(sys.executable).parent / "relay"
 def relay(config: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the command to its end."""
     command = [RELAY, "--config", config, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=environment())
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=240, check=False, env=environment()
+    )
 
 
 def environment() -> dict[str, str]:
-    return {key: value for key, value in os.environ.items() if key not in {"COLUMNS", "LINES", "NO_COLOR", "RELAY_CONFIG"}}
+    return {
+        key: value
+        for key, value in os.environ.items()
+        if key not in {"COLUMNS", "LINES", "NO_COLOR", "RELAY_CONFIG"}
+    }
 
 
 def at(cluster: Cluster) -> dict[str, Any]:
@@ -31,14 +37,21 @@ def at(cluster: Cluster) -> dict[str, Any]:
     named: dict[str, Any] = {"bootstrap_servers": list(cluster.bootstrap_servers)}
     security = cluster.security
     if security.protocol != "PLAINTEXT":
-        named["security"] = {key: getattr(security, key) for key in ("protocol", "mechanism", "username", "password")}
+        named["security"] = {
+            key: getattr(security, key) for key in ("protocol", "mechanism", "username", "password")
+        }
     return named
 
 
 def mirror(source: Cluster, destination: Cluster, *topics: str, **more: Any) -> dict[str, Any]:
     """One mirror of relay.yaml; `one` is its only node."""
     node = {"name": "one", **at(source)}
-    return {"source": {"nodes": [node]}, "destination": at(destination), "topics": {"allow": list(topics)}, **more}
+    return {
+        "source": {"nodes": [node]},
+        "destination": at(destination),
+        "topics": {"allow": list(topics)},
+        **more,
+    }
 
 
 def configured(folder: Path, mirrors: dict[str, Any], **more: Any) -> Path:

@@ -19,7 +19,11 @@ from tests.trap import Trap
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Let the suite run against an older Kafka: `make versions` does."""
     for side in ("source", "destination"):
-        parser.addoption(f"--{side}-kafka", metavar="VERSION", help=f"version of the {side}'s broker, from 2.4.1 to 3.9.x")
+        parser.addoption(
+            f"--{side}-kafka",
+            metavar="VERSION",
+            help=f"version of the {side}'s broker, from 2.4.1 to 3.9.x",
+        )
 
 
 def pytest_configure() -> None:
@@ -28,13 +32,17 @@ def pytest_configure() -> None:
 
 
 @pytest.fixture(scope="session")
-def source_cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
+def source_cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[EmbeddedCluster]:
     """One broker to copy from; shared by all tests, so a test that stops or pauses brokers starts a cluster of its own."""
     yield from _cluster("source", request, tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
-def destination_cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
+def destination_cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[EmbeddedCluster]:
     """One broker to copy to; shared as `source_cluster` is."""
     yield from _cluster("destination", request, tmp_path_factory)
 
@@ -42,10 +50,14 @@ def destination_cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest
 @pytest.fixture
 def topic_name(request: pytest.FixtureRequest) -> str:
     """A topic name that no other test uses, telling which test it is of."""
-    return f"{re.sub(r'[^a-zA-Z0-9]+', '-', request.node.name).strip('-')[:60]}-{uuid.uuid4().hex[:8]}"
+    return (
+        f"{re.sub(r'[^a-zA-Z0-9]+', '-', request.node.name).strip('-')[:60]}-{uuid.uuid4().hex[:8]}"
+    )
 
 
-def _cluster(name: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
+def _cluster(
+    name: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[EmbeddedCluster]:
     folder = tmp_path_factory.mktemp(name)
     version = request.config.getoption(f"{name}_kafka")
     cluster = OldKafka(version, folder) if version else EmbeddedCluster(name, folder=folder)

@@ -35,7 +35,9 @@ from tests.independent import Record
 
 # the records of the tests are older than any retention
 KEPT = {"retention.ms": "-1"}
-OPTIONS = CopyOptions(request_timeout_ms=10_000, backoff_min_ms=50, backoff_max_ms=500, transaction_timeout_ms=20_000)
+OPTIONS = CopyOptions(
+    request_timeout_ms=10_000, backoff_min_ms=50, backoff_max_ms=500, transaction_timeout_ms=20_000
+)
 _homes: set[tuple[str, ...]] = set()
 
 
@@ -58,17 +60,27 @@ def settled_end(cluster: Cluster, at: TopicPartition) -> int:
     with ClusterClient(cluster, SourceError) as client:
 
         def ends() -> set[int]:
-            return {client.list_offsets([at], LATEST, isolation)[at] for isolation in (READ_UNCOMMITTED, READ_COMMITTED)}
+            return {
+                client.list_offsets([at], LATEST, isolation)[at]
+                for isolation in (READ_UNCOMMITTED, READ_COMMITTED)
+            }
 
         independent.until(lambda: len(ends()) == 1, f"the end of transactions in {at}")
         return ends().pop()
 
 
-def batches_of(cluster: Cluster, at: TopicPartition, start: int, end: int) -> list[tuple[BatchHeader, bytes]]:
+def batches_of(
+    cluster: Cluster, at: TopicPartition, start: int, end: int
+) -> list[tuple[BatchHeader, bytes]]:
     """Header and bytes of every committed batch of a range, as they lie in the log."""
     with ClusterClient(cluster, SourceError) as client:
         lists = read(client, OffsetRange(at, start, end), 1 << 20, SystemClock())
-        return [(span.run.first, bytes(span.run.data)) for spans in lists for span in spans if span.run is not None]
+        return [
+            (span.run.first, bytes(span.run.data))
+            for spans in lists
+            for span in spans
+            if span.run is not None
+        ]
 
 
 @dataclass
@@ -94,13 +106,17 @@ class Mirror:
         self.at = TopicPartition(self.topic, 0)
         self.to = self.to or self.at
         independent.create(self.source, self.topic, 1, KEPT | self.source_config)
-        independent.create(self.destination, self.to.topic, self.to.partition + 1, KEPT | self.destination_config)
+        independent.create(
+            self.destination, self.to.topic, self.to.partition + 1, KEPT | self.destination_config
+        )
         ensure_homes(self.destination)
 
     @property
     def job(self) -> CopyJob:
         """The job of a run of its own."""
-        return CopyJob(self.name, uuid.uuid4().hex, self.source, self.destination, self.options, "a-window")
+        return CopyJob(
+            self.name, uuid.uuid4().hex, self.source, self.destination, self.options, "a-window"
+        )
 
     def range(self, start: int = 0, end: int | None = None) -> CopyRange:
         """What a driver hands to a task; the range ends where the source ends unless said otherwise."""
@@ -159,7 +175,9 @@ class Mirror:
         key = checkpoint.key_of(self.name, self.at)
         home = checkpoint.home(topic, key)
         settled_end(self.destination, home)
-        return [record for record in independent.records_of(self.destination, home) if record.key == key]
+        return [
+            record for record in independent.records_of(self.destination, home) if record.key == key
+        ]
 
     def assert_ledger_closes(self) -> None:
         """Every source offset is accounted for once, and the digests are those of the destination's batches."""
@@ -170,7 +188,10 @@ class Mirror:
         for entry in entries:
             assert len(entry.source) == entry.records + sum(entry.skipped.values())
             found = batches_of(
-                self.destination, entry.destination.topic_partition, entry.destination.start, entry.destination.end
+                self.destination,
+                entry.destination.topic_partition,
+                entry.destination.start,
+                entry.destination.end,
             )
             digest = 0
             for _, data in found:
@@ -188,11 +209,18 @@ class Mirror:
         return self
 
 
-def numbered(count: int, size: int = 20, first: int = 0, make: Callable[[int], bytes] | None = None) -> list[Record]:
+def numbered(
+    count: int, size: int = 20, first: int = 0, make: Callable[[int], bytes] | None = None
+) -> list[Record]:
     """Records that tell themselves apart."""
     make = make or (lambda number: f"{number:08d}".encode().ljust(size, b"."))
     return [
-        Record(f"k{n % 7}".encode(), make(n), (("n", str(n).encode()),), (independent.CREATE_TIME, 1_700_000_000_000 + n * 13))
+        Record(
+            f"k{n % 7}".encode(),
+            make(n),
+            (("n", str(n).encode()),),
+            (independent.CREATE_TIME, 1_700_000_000_000 + n * 13),
+        )
         for n in range(first, first + count)
     ]
 

@@ -31,10 +31,15 @@ class _Buffer(bytearray):
         return self.hex()
 
 
-def write(cluster: Cluster, at: TopicPartition, *batches: list[Record], compression: str | None = None) -> None:
+def write(
+    cluster: Cluster, at: TopicPartition, *batches: list[Record], compression: str | None = None
+) -> None:
     """Produce each of `batches` as one batch; header names are in hex."""
     producer = KafkaProducer(
-        bootstrap_servers=list(cluster.bootstrap_servers), linger_ms=10_000, batch_size=1 << 20, compression_type=compression
+        bootstrap_servers=list(cluster.bootstrap_servers),
+        linger_ms=10_000,
+        batch_size=1 << 20,
+        compression_type=compression,
     )
     try:
         for records in batches:
@@ -52,5 +57,8 @@ def read(cluster: Cluster, at: TopicPartition) -> list[Record]:
     for _, data in batches_of(cluster, at, 0, settled_end(cluster, at)):
         batch = DefaultRecordBatch(data)
         batch._buffer = _Buffer(data)
-        found += [Record(one.key, one.value, tuple(one.headers), (one.timestamp_type + 1, one.timestamp)) for one in batch]
+        found += [
+            Record(one.key, one.value, tuple(one.headers), (one.timestamp_type + 1, one.timestamp))
+            for one in batch
+        ]
     return found

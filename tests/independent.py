@@ -8,7 +8,15 @@ from typing import Any, NamedTuple
 
 import confluent_kafka
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, OffsetSpec, ResourceType
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
 
 from relay_pipelines.model import Cluster, TopicPartition
 
@@ -26,7 +34,9 @@ class Record(NamedTuple):
     timestamp: tuple[int, int] = (CREATE_TIME, 1_700_000_000_000)
 
 
-def until(condition: Callable[[], Any], what: str, seconds: float = 60.0, pause_seconds: float = 0.02) -> Any:
+def until(
+    condition: Callable[[], Any], what: str, seconds: float = 60.0, pause_seconds: float = 0.02
+) -> Any:
     """Ask until the answer is true, and return it; with longer pauses where an answer costs something."""
     deadline = time.monotonic() + seconds
     while not (answer := condition()):
@@ -52,14 +62,19 @@ def client(cluster: Cluster, **more: object) -> dict[str, Any]:
     }
 
 
-def create(cluster: Cluster, topic: str, partitions: int = 1, config: dict[str, str] | None = None) -> None:
+def create(
+    cluster: Cluster, topic: str, partitions: int = 1, config: dict[str, str] | None = None
+) -> None:
     """Create a topic unless it exists, and wait until its leaders serve."""
     admin = AdminClient(client(cluster))
 
     def led() -> bool:
-        # again and again: before KRaft, a topic that brokers no longer name may still be on its way out, and "exist"
+        # again and again: before KRaft, a topic that brokers no longer name may still be on its way
+        # out, and "exist"
         try:
-            admin.create_topics([NewTopic(topic, partitions, config=config or {})])[topic].result(30)
+            admin.create_topics([NewTopic(topic, partitions, config=config or {})])[topic].result(
+                30
+            )
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
@@ -76,7 +91,9 @@ def _leaders(admin: AdminClient, topic: str) -> list[int]:
 
 
 def _served(admin: AdminClient, topic: str, partitions: int) -> bool:
-    wanted = {confluent_kafka.TopicPartition(topic, one): OffsetSpec.latest() for one in range(partitions)}
+    wanted = {
+        confluent_kafka.TopicPartition(topic, one): OffsetSpec.latest() for one in range(partitions)
+    }
     try:
         for answer in admin.list_offsets(wanted).values():
             answer.result(30)
@@ -99,23 +116,39 @@ def configure(cluster: Cluster, kind: ResourceType, name: str, **config: object)
 def delete_before(cluster: Cluster, at: TopicPartition, offset: int) -> None:
     """Move the log start."""
     admin = AdminClient(client(cluster))
-    (future,) = admin.delete_records([confluent_kafka.TopicPartition(at.topic, at.partition, offset)]).values()
+    (future,) = admin.delete_records(
+        [confluent_kafka.TopicPartition(at.topic, at.partition, offset)]
+    ).values()
     future.result(30)
 
 
 def producer(cluster: Cluster, **config: object) -> Producer:
     """A producer that waits for the whole of a batch; `flush` ends the batch."""
-    return Producer(client(cluster, **{"linger_ms": 10_000, "message_max_bytes": 20 << 20, "batch_size": 20 << 20} | config))
+    return Producer(
+        client(
+            cluster,
+            **{"linger_ms": 10_000, "message_max_bytes": 20 << 20, "batch_size": 20 << 20} | config,
+        )
+    )
 
 
 def put(sender: Producer, at: TopicPartition, records: Iterable[Record]) -> None:
     """Hand records over."""
     for record in records:
         ms = record.timestamp[1]
-        sender.produce(at.topic, record.value, record.key, at.partition, timestamp=ms, headers=list(record.headers))
+        sender.produce(
+            at.topic,
+            record.value,
+            record.key,
+            at.partition,
+            timestamp=ms,
+            headers=list(record.headers),
+        )
 
 
-def write(cluster: Cluster, at: TopicPartition, *batches: Iterable[Record], **config: object) -> None:
+def write(
+    cluster: Cluster, at: TopicPartition, *batches: Iterable[Record], **config: object
+) -> None:
     """Produce each of `batches` as one batch, and see them acknowledged."""
     sender = producer(cluster, **config)
     for records in batches:
@@ -130,7 +163,9 @@ def transactional(cluster: Cluster, transactional_id: str, **config: object) -> 
     return sender
 
 
-def read(cluster: Cluster, at: TopicPartition, isolation: str = "read_committed") -> list[tuple[int, Record]]:
+def read(
+    cluster: Cluster, at: TopicPartition, isolation: str = "read_committed"
+) -> list[tuple[int, Record]]:
     """All records of a topic-partition with their offsets, in order, to its last stable offset."""
     config = client(
         cluster,
@@ -145,7 +180,9 @@ def read(cluster: Cluster, at: TopicPartition, isolation: str = "read_committed"
     found: list[tuple[int, Record]] = []
     try:
         # asking by ourselves is ten times as quick as OFFSET_BEGINNING
-        low, _ = consumer.get_watermark_offsets(confluent_kafka.TopicPartition(at.topic, at.partition), timeout=30)
+        low, _ = consumer.get_watermark_offsets(
+            confluent_kafka.TopicPartition(at.topic, at.partition), timeout=30
+        )
         consumer.assign([confluent_kafka.TopicPartition(at.topic, at.partition, low)])
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
@@ -162,7 +199,9 @@ def read(cluster: Cluster, at: TopicPartition, isolation: str = "read_committed"
 
 
 def _record(message: Any) -> Record:
-    return Record(message.key(), message.value(), tuple(message.headers() or ()), message.timestamp())
+    return Record(
+        message.key(), message.value(), tuple(message.headers() or ()), message.timestamp()
+    )
 
 
 def records_of(cluster: Cluster, at: TopicPartition) -> list[Record]:

@@ -11,7 +11,9 @@ from relay_pipelines.run.run_plan import RunPlan, plan
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 
-def plan_of(mirror: str, node: str, destinations: Mapping[str, str], positions: Sequence[Position]) -> RunPlan:
+def plan_of(
+    mirror: str, node: str, destinations: Mapping[str, str], positions: Sequence[Position]
+) -> RunPlan:
     """Plan what a survey of these positions says."""
     snapshot = ClusterSnapshot(
         mirror=mirror,

@@ -48,14 +48,24 @@ class TokenEndpoint:
             given = base64.b64decode(authorization.removeprefix("Basic ")).decode()
             return 401, {"error": "invalid_client", "error_description": f"unknown\nclient {given}"}
         self.issued.append(unsecured(self.subject, self.seconds))
-        return 200, {"access_token": self.issued[-1], "token_type": "Bearer", "expires_in": self.seconds}
+        return 200, {
+            "access_token": self.issued[-1],
+            "token_type": "Bearer",
+            "expires_in": self.seconds,
+        }
 
 
 def unsecured(subject: str, seconds: float) -> str:
     """A JSON web token without a signature."""
     now = time.time()
     parts = {"alg": "none"}, {"sub": subject, "iat": now, "exp": now + seconds}
-    return ".".join(base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts) + "."
+    return (
+        ".".join(
+            base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=")
+            for part in parts
+        )
+        + "."
+    )
 
 
 @contextmanager

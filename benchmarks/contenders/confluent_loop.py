@@ -37,8 +37,18 @@ class LoopWork:
                 "isolation.level": "read_committed",
             }
         )
-        producer = Producer({"bootstrap.servers": self.destination_servers, "compression.type": self.codec})
-        consumer.assign([Position(self.source.topic_partition.topic, self.source.topic_partition.partition, self.source.start)])
+        producer = Producer(
+            {"bootstrap.servers": self.destination_servers, "compression.type": self.codec}
+        )
+        consumer.assign(
+            [
+                Position(
+                    self.source.topic_partition.topic,
+                    self.source.topic_partition.partition,
+                    self.source.start,
+                )
+            ]
+        )
         try:
             self._copy(consumer, producer)
             producer.flush(_PATIENCE_SECONDS)
@@ -51,7 +61,9 @@ class LoopWork:
         heard = time.monotonic()
         while position < self.source.end:
             # it waits for the full number: at the end no longer than this
-            messages = consumer.consume(min(_CONSUMED_AT_ONCE, self.source.end - position), _WAIT_SECONDS)
+            messages = consumer.consume(
+                min(_CONSUMED_AT_ONCE, self.source.end - position), _WAIT_SECONDS
+            )
             if not messages and time.monotonic() - heard > _PATIENCE_SECONDS:
                 raise TimeoutError(f"nothing to consume at offset {position}")
             for message in messages:
@@ -92,8 +104,13 @@ class ConfluentLoop:
 
     def copy(self, case: Case) -> Cost:
         """Run the loops side by side."""
-        servers = [",".join(cluster.bootstrap_servers) for cluster in (case.source, case.destination)]
-        works = [LoopWork(servers[0], servers[1], source, destination, case.codec) for source, destination in case.pairs]
+        servers = [
+            ",".join(cluster.bootstrap_servers) for cluster in (case.source, case.destination)
+        ]
+        works = [
+            LoopWork(servers[0], servers[1], source, destination, case.codec)
+            for source, destination in case.pairs
+        ]
         return run_together(works, case.limit_seconds)
 
     def close(self) -> None:

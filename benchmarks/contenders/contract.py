@@ -22,7 +22,8 @@ class Contender(Protocol):
     def copy(self, case: Case) -> Cost:
         """Copy the case's topic into its destination topic, which exists and is empty.
 
-        A failure, its own time limit included, is a cost with an error; the bench counts what arrived in any case.
+        A failure, its own time limit included, is a cost with an error; the bench counts what
+        arrived in any case.
         """
 
     def close(self) -> None:

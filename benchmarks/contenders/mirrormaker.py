@@ -1,7 +1,7 @@
 """MirrorMaker 2 with exactly-once, from its published jars: a dedicated node with two tasks.
 
-All else is as MirrorMaker has it by default. What is not copying is off: heartbeats, checkpoints of consumer groups, syncing
-of offsets, topic configurations and ACLs, refreshing of topics and groups.
+All else is as MirrorMaker has it by default. What is not copying is off: heartbeats, checkpoints of
+consumer groups, syncing of offsets, topic configurations and ACLs, refreshing of topics and groups.
 """
 
 from __future__ import annotations
@@ -25,7 +25,14 @@ from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, READ_UNCOMMI
 
 COORDINATES = (f"org.apache.kafka:connect-mirror:{jars.KAFKA_VERSION}", jars.BROKER_JARS[1])
 # those of Kafka's own start script
-_JVM = ("-Xms256m", "-Xmx2g", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35")
+_JVM = (
+    "-Xms256m",
+    "-Xmx2g",
+    "-server",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+)
 _POLL_SECONDS = 0.01
 _SETTLED_SECONDS = 2.0
 
@@ -72,13 +79,20 @@ class MirrorMaker:
         config = self._folder / f"{case.attempt}.properties"
         config.write_text(server_properties.render(_properties(case)))
         return [
-            *(java.tool("java"), *_JVM, f"-Dlog4j2.configurationFile={logging}", "-cp", self._classpath),
+            *(
+                java.tool("java"),
+                *_JVM,
+                f"-Dlog4j2.configurationFile={logging}",
+                "-cp",
+                self._classpath,
+            ),
             *("org.apache.kafka.connect.mirror.MirrorMaker", str(config)),
         ]
 
 
 def _properties(case: Case) -> dict[str, object]:
-    # aliases are part of the destination topic's name and of every name MirrorMaker keeps its state under
+    # aliases are part of the destination topic's name and of every name MirrorMaker keeps its state
+    # under
     source, target = case.attempt, f"target-{case.attempt}"
     flow = f"{source}->{target}"
     return {
@@ -91,7 +105,8 @@ def _properties(case: Case) -> dict[str, object]:
         f"{source}.consumer.isolation.level": "read_committed",
         "tasks.max": 2,
         "replication.factor": 1,
-        # it makes the topic even when it sends no heartbeats; its offset-syncs twin may not be given while those are off
+        # it makes the topic even when it sends no heartbeats; its offset-syncs twin may not be
+        # given while those are off
         "heartbeats.topic.replication.factor": 1,
         "offset.storage.replication.factor": 1,
         "status.storage.replication.factor": 1,
@@ -150,7 +165,11 @@ def _take(seen: _Seen, ends: list[int], process: psutil.Process, case: Case) -> 
         seen.first = now if any(ends) else None
     elif ends != seen.ends:
         seen.last, seen.ends = now, ends
-    return f"not finished within {case.limit_seconds:g} s" if now[0] - seen.began > case.limit_seconds else ""
+    return (
+        f"not finished within {case.limit_seconds:g} s"
+        if now[0] - seen.began > case.limit_seconds
+        else ""
+    )
 
 
 def _has_all(seen: _Seen, case: Case) -> bool:
@@ -160,7 +179,10 @@ def _has_all(seen: _Seen, case: Case) -> bool:
     )
     if not enough or seen.last is None or time.monotonic() - seen.last[0] < _SETTLED_SECONDS:
         return False
-    return sum(extent.records for extent in scan(case.destination, case.destination_topic)) >= case.records
+    return (
+        sum(extent.records for extent in scan(case.destination, case.destination_topic))
+        >= case.records
+    )
 
 
 def _cost(seen: _Seen, process: psutil.Process, error: str) -> Cost:

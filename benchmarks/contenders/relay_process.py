@@ -37,7 +37,16 @@ class RelayProcess:
         figures = folder / "figures.json"
         with (folder / "output.log").open("wb") as output:
             process = subprocess.Popen(
-                [sys.executable, tree.__file__, str(figures), str(COMMAND), "--config", "relay.yaml", "run", "--stop-at-end"],
+                [
+                    sys.executable,
+                    tree.__file__,
+                    str(figures),
+                    str(COMMAND),
+                    "--config",
+                    "relay.yaml",
+                    "run",
+                    "--stop-at-end",
+                ],
                 cwd=folder,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -51,7 +60,11 @@ class RelayProcess:
             finally:
                 _kill(process)
         # none: the process that measures was killed
-        return _cost(json.loads(figures.read_text()), folder / "output.log") if figures.exists() else Cost(error="no figures")
+        return (
+            _cost(json.loads(figures.read_text()), folder / "output.log")
+            if figures.exists()
+            else Cost(error="no figures")
+        )
 
     def close(self) -> None:
         """Nothing stays."""
@@ -61,9 +74,16 @@ def _settings(case: Case) -> dict[str, object]:
     return {
         "mirrors": {
             case.attempt: {
-                "source": {"nodes": [{"name": "source", "bootstrap_servers": list(case.source.bootstrap_servers)}]},
+                "source": {
+                    "nodes": [
+                        {"name": "source", "bootstrap_servers": list(case.source.bootstrap_servers)}
+                    ]
+                },
                 "destination": {"bootstrap_servers": list(case.destination.bootstrap_servers)},
-                "topics": {"allow": [case.topic.replace(".", "\\.")], "rename": f"{case.attempt}.{{topic}}"},
+                "topics": {
+                    "allow": [case.topic.replace(".", "\\.")],
+                    "rename": f"{case.attempt}.{{topic}}",
+                },
             }
         }
     }
@@ -83,5 +103,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 def _cost(figures: dict[str, float], log: Path) -> Cost:
     if figures["exit_code"]:
         lines = log.read_text(errors="replace").strip().splitlines()
-        return Cost(error=f"exit code {figures['exit_code']:g}: {lines[-1] if lines else 'no output'}")
+        return Cost(
+            error=f"exit code {figures['exit_code']:g}: {lines[-1] if lines else 'no output'}"
+        )
     return Cost(whole_seconds=figures["seconds"], whole_cpu_seconds=figures["cpu_seconds"])

@@ -43,7 +43,10 @@ class RelayFilter(RelayTask):
     def copy(self, case: Case) -> Cost:
         """Run the tasks side by side."""
         record_policy = RecordPolicy(filters=(ClassSpec(f"{__name__}:{KeepsAll.__name__}"),))
-        filtering = [CopyWork(work.job, replace(work.range, record_policy=record_policy)) for work in works(case)]
+        filtering = [
+            CopyWork(work.job, replace(work.range, record_policy=record_policy))
+            for work in works(case)
+        ]
         return run_together(filtering, case.limit_seconds)
 
 
@@ -63,8 +66,9 @@ class RelayWhere(RelaySpark):
 class RelayFrame:
     """The data source `relay`: reads, and counts by a predicate; copies nothing.
 
-    In a process of its own, as there can be but one JVM in each: the session of somebody who looks at topics is a plain one, with
-    all of the JVM's compilers, where that of a copy has little to compile.
+    In a process of its own, as there can be but one JVM in each: the session of somebody who looks
+    at topics is a plain one, with all of the JVM's compilers, where that of a copy has little to
+    compile.
     """
 
     name = "relay data source, counted by SQL"
@@ -79,7 +83,9 @@ class RelayFrame:
     def copy(self, case: Case) -> Cost:
         """Count in a session that has just counted the same."""
         self._config.write_text(yaml.safe_dump({"mirrors": {"frame": _mirror(case)}}))
-        counted, cost = self._process.submit(_count_warm, self._config, case.topic).result(case.limit_seconds)
+        counted, cost = self._process.submit(_count_warm, self._config, case.topic).result(
+            case.limit_seconds
+        )
         if counted != case.records:
             return Cost(error=f"{counted} records counted where {case.records} were due")
         return cost
@@ -105,7 +111,11 @@ def _plain_session() -> Any:
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("frame").master("local[*]")
-    for key, value in {"driver.host": "127.0.0.1", "driver.bindAddress": "127.0.0.1", "ui.enabled": "false"}.items():
+    for key, value in {
+        "driver.host": "127.0.0.1",
+        "driver.bindAddress": "127.0.0.1",
+        "ui.enabled": "false",
+    }.items():
         builder = builder.config(f"spark.{key}", value)
     session = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
     register(session)
@@ -119,6 +129,8 @@ def _count(session: Any, config: Path, topic: str) -> int:
 
 def _mirror(case: Case) -> dict[str, Any]:
     return {
-        "source": {"nodes": [{"name": "source", "bootstrap_servers": list(case.source.bootstrap_servers)}]},
+        "source": {
+            "nodes": [{"name": "source", "bootstrap_servers": list(case.source.bootstrap_servers)}]
+        },
         "destination": {"bootstrap_servers": list(case.destination.bootstrap_servers)},
     }

@@ -59,7 +59,8 @@ class RelaySpark:
     def _warm(self, job: CopyJob) -> Any:
         if self._session is None:
             self._session = connect("local[*]")
-            # a first job starts the Python workers and has the JVM load its classes, without copying anything
+            # a first job starts the Python workers and has the JVM load its classes, without
+            # copying anything
             submit(self._session, job, [[]] * PARTITIONS, "warming")
         return self._session
 

@@ -21,13 +21,21 @@ _FOLDER = _ROOT / "var" / "benchmarks-dagster"
 
 def main() -> int:
     """Measure and write the report; what goes wrong is raised."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.orchestration", description="What Dagster costs around the copy.")
-    parser.add_argument("--quick", action="store_true", help="fewer topics and windows: a smoke test; the report goes to var/")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.orchestration", description="What Dagster costs around the copy."
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="fewer topics and windows: a smoke test; the report goes to var/",
+    )
     quick = parser.parse_args().quick
     shutil.rmtree(_FOLDER, ignore_errors=True)
     _FOLDER.mkdir(parents=True)
     began, described = time.monotonic(), machine.describe()
-    described["other work"] = f"load average {os.getloadavg()[0]:.1f} before the first process was started"
+    described["other work"] = (
+        f"load average {os.getloadavg()[0]:.1f} before the first process was started"
+    )
 
     def progress(line: str) -> None:
         print(f"{time.monotonic() - began:4.0f} s  {line}", flush=True)
@@ -38,7 +46,12 @@ def main() -> int:
         waiting = idle.measure(stage, 10.0 if quick else 60.0)
         progress(f"idle: {waiting.share:.1%} of a core; ticks {waiting.ticks}")
         full = crowded.measure(stage, 500 if quick else 25_000, progress)
-    figures = {"busy": asdict(working), "idle": asdict(waiting), "crowded": asdict(full), "machine": described}
+    figures = {
+        "busy": asdict(working),
+        "idle": asdict(waiting),
+        "crowded": asdict(full),
+        "machine": described,
+    }
     (_FOLDER / "figures.json").write_text(json.dumps(figures, indent=1))
     target = _FOLDER / _REPORT.name if quick else _REPORT
     target.write_text(report.as_markdown(working, waiting, full, described))

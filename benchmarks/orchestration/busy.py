@@ -30,7 +30,9 @@ def measure(scene: Scene, busy_topics: int, progress: Callable[[str], None]) -> 
     scene.fill(scene.topics, _FIRST_RECORDS)
     _window(scene)
     first = scene.run(scene.newest())
-    progress(f"first window, {len(scene.topics)} topics: {first.seconds:.1f} s, {first.cpu_seconds:.1f} CPU-s")
+    progress(
+        f"first window, {len(scene.topics)} topics: {first.seconds:.1f} s, {first.cpu_seconds:.1f} CPU-s"
+    )
     scene.command()
     ticker = scene.ticker()
     ticker.tick()
@@ -43,7 +45,9 @@ def measure(scene: Scene, busy_topics: int, progress: Callable[[str], None]) -> 
     run = scene.run(window)
     records = scene.instance.all_logs(run_of(scene.instance, window))
     phases = _phases(records, began, began + run.seconds)
-    progress(f"window, {len(busy)} of {len(scene.topics)} topics: {run.seconds:.1f} s, {run.cpu_seconds:.1f} CPU-s; {phases}")
+    progress(
+        f"window, {len(busy)} of {len(scene.topics)} topics: {run.seconds:.1f} s, {run.cpu_seconds:.1f} CPU-s; {phases}"
+    )
     command = scene.command()
     progress(f"command: {command.seconds:.1f} s, {command.cpu_seconds:.1f} CPU-s")
     return Busy(
@@ -83,7 +87,9 @@ def _phases(records: Sequence[EventLogEntry], began: float, ended: float) -> dic
     step = _when(records, lambda one: one.dagster_event_type is DagsterEventType.STEP_START)
     snapshot = _when(records, lambda one: one.user_message.startswith("copying "))
     copied = _when(records, lambda one: one.user_message.startswith("copied "))
-    found = [one for one in records if one.dagster_event_type is DagsterEventType.ASSET_MATERIALIZATION]
+    found = [
+        one for one in records if one.dagster_event_type is DagsterEventType.ASSET_MATERIALIZATION
+    ]
     last = max(one.timestamp for one in records)
     event = found[0].get_dagster_event().step_materialization_data.materialization
     copying = float(str(event.metadata["seconds"].value))

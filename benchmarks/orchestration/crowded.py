@@ -28,13 +28,15 @@ _DAEMON_SECONDS = 45.0
 _STATUSES = """query($key: AssetKeyInput!) { assetNodeOrError(assetKey: $key) { ... on AssetNode {
   id partitionKeysByDimension { name type partitionKeys }
   assetPartitionStatuses { ... on DefaultPartitionStatuses {
-    materializedPartitions materializingPartitions failedPartitions unmaterializedPartitions } } } } }"""
+    materializedPartitions materializingPartitions failedPartitions unmaterializedPartitions } } } }
+    }"""
 _LATEST = """query($key: AssetKeyInput!) { assetOrError(assetKey: $key) { ... on Asset {
   assetMaterializations(limit: 100) { runId partition timestamp description tags { key value }
     metadataEntries { label ... on IntMetadataEntry { intValue } } } } } }"""
-_ONE = """query($key: AssetKeyInput!, $window: String!) { assetNodeOrError(assetKey: $key) { ... on AssetNode {
-  latestRunForPartition(partition: $window) { id status endTime }
-  assetMaterializations(partitions: [$window], limit: 1) { runId timestamp metadataEntries { label } } } } }"""
+_ONE = """query($key: AssetKeyInput!, $window: String!) { assetNodeOrError(assetKey: $key) { ... on
+  AssetNode { latestRunForPartition(partition: $window) { id status endTime }
+  assetMaterializations(partitions: [$window], limit: 1) { runId timestamp metadataEntries { label }
+  } } } }"""
 
 
 def measure(scene: Scene, windows: int, progress: Callable[[str], None]) -> Crowded:
@@ -59,7 +61,9 @@ def _kept(scene: Scene, windows: int, progress: Callable[[str], None]) -> Kept:
     scene.run(scene.newest())
     scene.configure(keep=windows // 2)
     ticker, present = scene.ticker(), len(_present(scene))
-    found[f"{PRUNED_PER_TICK} old windows are pruned"] = slowest([spent(ticker.tick) for _ in range(_REPEATED)])
+    found[f"{PRUNED_PER_TICK} old windows are pruned"] = slowest(
+        [spent(ticker.tick) for _ in range(_REPEATED)]
+    )
     assert present - len(_present(scene)) == PRUNED_PER_TICK * _REPEATED
     for name, one in found.items():
         progress(f"tick, {name}: {one.seconds:.2f} s, {one.cpu_seconds:.2f} CPU-s")
@@ -80,13 +84,19 @@ def _present(scene: Scene) -> Sequence[str]:
 
 
 def _queries(scene: Scene, dagster: Dagster) -> dict[str, tuple[float, float]]:
-    topic, plan, window = mirrored(scene.topics[0]), naming.windows(MIRROR, scene.lane.name), scene.newest()
+    topic, plan, window = (
+        mirrored(scene.topics[0]),
+        naming.windows(MIRROR, scene.lane.name),
+        scene.newest(),
+    )
     return {
         "a topic: windows and their statuses": _asked(dagster, _STATUSES, topic),
         "the plan: windows and their statuses": _asked(dagster, _STATUSES, plan),
         "a topic: the last 100 materialisations": _asked(dagster, _LATEST, topic),
         "the plan: the last 100 materialisations": _asked(dagster, _LATEST, plan),
-        "a topic: one window, its run and materialisation": _asked(dagster, _ONE, topic, window=window),
+        "a topic: one window, its run and materialisation": _asked(
+            dagster, _ONE, topic, window=window
+        ),
     }
 
 
@@ -120,7 +130,15 @@ def _multiply(scene: Scene, windows: int) -> list[str]:
     texts = [naming.windows(MIRROR, lane.name).to_string(), *_few(scene)]
     with closing(sqlite3.connect(_events_file(scene))) as database, database:
         for table in ("event_logs", "asset_check_executions"):
-            _copy(database, table, f"partition = ? and asset_key in ({_marks(texts)})", [window, *texts], window, run_id, copies)
+            _copy(
+                database,
+                table,
+                f"partition = ? and asset_key in ({_marks(texts)})",
+                [window, *texts],
+                window,
+                run_id,
+                copies,
+            )
     with closing(sqlite3.connect(_runs_file(scene))) as database, database:
         for table in ("runs", "run_tags"):
             _copy(database, table, "run_id = ?", [run_id], window, run_id, copies)
@@ -132,7 +150,10 @@ def _forget(scene: Scene, first: str, last: str) -> None:
     between = (first, last)
     with closing(sqlite3.connect(_events_file(scene))) as database, database:
         for topic in _few(scene):
-            database.execute("delete from event_logs where asset_key = ? and partition between ? and ?", (topic, *between))
+            database.execute(
+                "delete from event_logs where asset_key = ? and partition between ? and ?",
+                (topic, *between),
+            )
         database.execute("delete from dynamic_partitions where partition between ? and ?", between)
     with closing(sqlite3.connect(_runs_file(scene))) as database, database:
         runs = "select run_id from run_tags where key = ? and value between ? and ?"
@@ -154,7 +175,8 @@ def _copy(
     run_id: str,
     copies: Sequence[tuple[str, str]],
 ) -> None:
-    # in their order: Dagster takes a window for unfinished if it was planned after it was materialised
+    # in their order: Dagster takes a window for unfinished if it was planned after it was
+    # materialised
     cursor = database.execute(f"select * from {table} where {where} order by id", values)
     names = [one[0] for one in cursor.description if one[0] != "id"]
     at = [number for number, one in enumerate(cursor.description) if one[0] != "id"]
@@ -162,7 +184,11 @@ def _copy(
     statement = f"insert into {table} ({', '.join(names)}) values ({_marks(names)})"
     for key, new_run in copies:
         changed = [
-            [one.replace(window, key).replace(run_id, new_run) if isinstance(one, str) else one for one in row] for row in rows
+            [
+                one.replace(window, key).replace(run_id, new_run) if isinstance(one, str) else one
+                for one in row
+            ]
+            for row in rows
         ]
         database.executemany(statement, changed)
 

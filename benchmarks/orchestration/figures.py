@@ -23,7 +23,8 @@ class Busy:
     Args:
         busy_topics: how many of the topics got new records.
         records: new ones in all.
-        definitions: importing and building what Dagster loads, in a fresh process that has imported Dagster already.
+        definitions: importing and building what Dagster loads, in a fresh process that has imported
+        Dagster already.
         tick: the planner's, which cuts the window.
         idle_tick: the planner's when nothing is new, at the median.
         run: one process for the window, its JVM and Python workers included.
@@ -66,7 +67,8 @@ class Kept:
         database_bytes: of the files of events and of runs.
         ticks: the slowest of each kind, in this process.
         daemon_ticks: seconds of ticks that prune, as the daemon of `dagster dev` records them.
-        queries: seconds of a GraphQL query, by its name: the first one and the median of those after it.
+        queries: seconds of a GraphQL query, by its name: the first one and the median of those
+            after it.
     """
 
     windows: int

@@ -12,8 +12,9 @@ from relay_pipelines.demo.dagster import Dagster, running
 from relay_pipelines.lanes import naming
 
 _SETTLING_SECONDS = 25.0
-_TICKS = """query($s: SensorSelector!) { sensorOrError(sensorSelector: $s) { __typename ... on Sensor { sensorState {
-  ticks(limit: 30) { timestamp endTimestamp status } } } ... on PythonError { message } } }"""
+_TICKS = """query($s: SensorSelector!) { sensorOrError(sensorSelector: $s) { __typename ... on
+  Sensor { sensorState { ticks(limit: 30) { timestamp endTimestamp status } } } ... on PythonError {
+  message } } }"""
 _DONE = {"SKIPPED", "SUCCESS"}
 
 
@@ -38,7 +39,11 @@ def ticks(dagster: Dagster, sensor: str, since: float) -> list[float]:
     Raises:
         RuntimeError: one failed.
     """
-    selector = {"repositoryName": "__repository__", "repositoryLocationName": "relay_pipelines", "sensorName": sensor}
+    selector = {
+        "repositoryName": "__repository__",
+        "repositoryLocationName": "relay_pipelines",
+        "sensorName": sensor,
+    }
     found = dagster.ask(_TICKS, {"s": selector})["sensorOrError"]["sensorState"]["ticks"]
     ended = [one for one in found if one["status"] != "STARTED" and one["timestamp"] >= since]
     if any(one["status"] not in _DONE for one in ended):

@@ -79,7 +79,11 @@ class Scene:
         """Write relay.yaml for Dagster, and one for the command."""
         for file, name in ((self.config, MIRROR), (self.folder / "command.yaml", _BY_COMMAND)):
             mirror = {
-                "source": {"nodes": [{"name": "source", "bootstrap_servers": list(self.source.bootstrap_servers)}]},
+                "source": {
+                    "nodes": [
+                        {"name": "source", "bootstrap_servers": list(self.source.bootstrap_servers)}
+                    ]
+                },
                 "destination": {"bootstrap_servers": list(self.destination.bootstrap_servers)},
                 "topics": {"allow": ["topic[0-9]+"], "rename": f"{name}.{{topic}}"},
                 "window": {"every": "1s", **window},
@@ -101,12 +105,22 @@ class Scene:
 
     def run(self, window: str) -> Spent:
         """Copy a window in a process of its own."""
-        dagster = [sys.executable, "-m", "dagster", "asset", "materialize", "-m", "relay_pipelines.definitions"]
+        dagster = [
+            sys.executable,
+            "-m",
+            "dagster",
+            "asset",
+            "materialize",
+            "-m",
+            "relay_pipelines.definitions",
+        ]
         return self._process("run", [*dagster, "--select", "kind:pyspark", "--partition", window])
 
     def command(self) -> Spent:
         """Copy the same with the command."""
-        return self._process("command", [str(COMMAND), "--config", "command.yaml", "run", "--stop-at-end"])
+        return self._process(
+            "command", [str(COMMAND), "--config", "command.yaml", "run", "--stop-at-end"]
+        )
 
     def _process(self, name: str, command: Sequence[str]) -> Spent:
         figures, variables = self.folder / f"{name}.json", clean_environment(self.folder)
@@ -143,7 +157,9 @@ class Ticker:
     def tick(self) -> dg.SensorResult:
         """Evaluate it, and write down what comes of it as the daemon does."""
         instance, scene = self._scene.instance, self._scene
-        context = dg.build_sensor_context(instance=instance, cursor=scene.cursor, resources={"kafka": self._kafka})
+        context = dg.build_sensor_context(
+            instance=instance, cursor=scene.cursor, resources={"kafka": self._kafka}
+        )
         result = self._sensor(context)
         assert isinstance(result, dg.SensorResult)
         scene.cursor = result.cursor
@@ -151,7 +167,9 @@ class Ticker:
             instance.report_runless_asset_event(event)
         for request in result.dynamic_partitions_requests or []:
             if isinstance(request, dg.AddDynamicPartitionsRequest):
-                instance.add_dynamic_partitions(request.partitions_def_name, list(request.partition_keys))
+                instance.add_dynamic_partitions(
+                    request.partitions_def_name, list(request.partition_keys)
+                )
             else:
                 for key in request.partition_keys:
                     instance.delete_dynamic_partition(request.partitions_def_name, key)
@@ -177,7 +195,11 @@ def staged(folder: Path, topics: int) -> Iterator[Scene]:
     with clusters.embedded("source") as source, clusters.embedded("destination") as destination:
         scene = Scene(folder, source.cluster(), destination.cluster(), names)
         scene.configure()
-        text = (ROOT / "dagster.yaml").read_text().replace("base_dir: var/dagster", f"base_dir: {folder}/var/dagster")
+        text = (
+            (ROOT / "dagster.yaml")
+            .read_text()
+            .replace("base_dir: var/dagster", f"base_dir: {folder}/var/dagster")
+        )
         (folder / "dagster.yaml").write_text(text)
         with ClusterClient(scene.source, SourceError) as client:
             for first in range(0, topics, _CREATED_AT_ONCE):
@@ -194,7 +216,9 @@ def staged(folder: Path, topics: int) -> Iterator[Scene]:
 
 def run_of(instance: dg.DagsterInstance, window: str) -> str:
     """The id of a window's newest run."""
-    return instance.get_run_records(dg.RunsFilter(tags={"dagster/partition": window}), limit=1)[0].dagster_run.run_id
+    return instance.get_run_records(dg.RunsFilter(tags={"dagster/partition": window}), limit=1)[
+        0
+    ].dagster_run.run_id
 
 
 def mirrored(topic: str) -> dg.AssetKey:

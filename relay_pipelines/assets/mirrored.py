@@ -59,10 +59,23 @@ def _specs(lane: Lane, mirror: Mirror) -> list[dg.AssetSpec]:
 
 
 def _op(lane: Lane, mirror: Mirror) -> Callable[..., Iterator[Event]]:
-    def copy(context: dg.AssetExecutionContext, kafka: KafkaResource, pyspark: SparkResource) -> Iterator[Event]:
+    def copy(
+        context: dg.AssetExecutionContext, kafka: KafkaResource, pyspark: SparkResource
+    ) -> Iterator[Event]:
         frozen = _frozen(context.instance, lane, context.partition_key)
-        selected = [topic for topic in lane.topics if naming.mirrored(lane.mirror, topic) in context.selected_asset_keys]
-        report = _copy(context, lane, frozen, [*selected, *_unlisted(context, lane, mirror, frozen, selected)], kafka, pyspark)
+        selected = [
+            topic
+            for topic in lane.topics
+            if naming.mirrored(lane.mirror, topic) in context.selected_asset_keys
+        ]
+        report = _copy(
+            context,
+            lane,
+            frozen,
+            [*selected, *_unlisted(context, lane, mirror, frozen, selected)],
+            kafka,
+            pyspark,
+        )
         yield from _events(context, lane, report, selected)
         _raise_for(context, report, selected)
 
@@ -70,12 +83,24 @@ def _op(lane: Lane, mirror: Mirror) -> Callable[..., Iterator[Event]]:
 
 
 def _unlisted(
-    context: dg.AssetExecutionContext, lane: Lane, mirror: Mirror, frozen: FrozenWindow, selected: Sequence[str]
+    context: dg.AssetExecutionContext,
+    lane: Lane,
+    mirror: Mirror,
+    frozen: FrozenWindow,
+    selected: Sequence[str],
 ) -> list[str]:
     """The topics of the window that nobody could select, as they came after definitions were loaded: here, or by the planner."""
     asked = context.run.tags.get(naming.TAG_UNLISTED, "").split(",")
-    mirrored = [one.topic for one in select(frozen.topics, mirror.topics.allow, mirror.topics.deny) if one.included]
-    unknown = [topic for topic in mirrored if topic in asked or (topic not in lane.topics and lane.belongs(topic))]
+    mirrored = [
+        one.topic
+        for one in select(frozen.topics, mirror.topics.allow, mirror.topics.deny)
+        if one.included
+    ]
+    unknown = [
+        topic
+        for topic in mirrored
+        if topic in asked or (topic not in lane.topics and lane.belongs(topic))
+    ]
     return [topic for topic in unknown if topic not in selected]
 
 
@@ -98,11 +123,17 @@ def _copy(
     kafka: KafkaResource,
     pyspark: SparkResource,
 ) -> WindowReport:
-    attempt = int(context.run.tags.get(_RETRY_NUMBER, 0)) + int(context.run.tags.get(naming.TAG_ATTEMPT, 1)) - 1
+    attempt = (
+        int(context.run.tags.get(_RETRY_NUMBER, 0))
+        + int(context.run.tags.get(naming.TAG_ATTEMPT, 1))
+        - 1
+    )
 
     def tag(snapshot: ClusterSnapshot) -> None:
         node = (snapshot.node.name, snapshot.node_why)
-        context.instance.add_run_tags(context.run.run_id, naming.tags(lane.mirror, lane.name, node, attempt + 1))
+        context.instance.add_run_tags(
+            context.run.run_id, naming.tags(lane.mirror, lane.name, node, attempt + 1)
+        )
 
     stop = StopSignal()
     on_main_thread = threading.current_thread() is threading.main_thread()
@@ -136,13 +167,17 @@ def _copy(
         context.log.error("node %s is in quarantine: %s", node, why)
         context.instance.report_runless_asset_event(divergence.evaluation(lane.mirror, node, why))
     if report.is_whole:
-        context.instance.report_runless_asset_event(topic_configs.evaluation(lane, report.differences))
+        context.instance.report_runless_asset_event(
+            topic_configs.evaluation(lane, report.differences)
+        )
     if report.result.interrupted:
         raise dg.DagsterExecutionInterruptedError
     return report
 
 
-def _events(context: dg.AssetExecutionContext, lane: Lane, report: WindowReport, selected: Collection[str]) -> Iterator[Event]:
+def _events(
+    context: dg.AssetExecutionContext, lane: Lane, report: WindowReport, selected: Collection[str]
+) -> Iterator[Event]:
     for topic in report.topics:
         if topic.failure:
             continue
@@ -152,19 +187,26 @@ def _events(context: dg.AssetExecutionContext, lane: Lane, report: WindowReport,
             yield dg.MaterializeResult(asset_key=key, metadata=told)
             yield message_counts.result(lane.mirror, topic)
         else:
-            context.log_event(dg.AssetMaterialization(key, partition=report.frozen.key, metadata=told))
+            context.log_event(
+                dg.AssetMaterialization(key, partition=report.frozen.key, metadata=told)
+            )
             found = message_counts.evaluation(lane.mirror, topic, report.frozen.key)
             context.instance.report_runless_asset_event(found)
 
 
-def _raise_for(context: dg.AssetExecutionContext, report: WindowReport, selected: Collection[str]) -> None:
+def _raise_for(
+    context: dg.AssetExecutionContext, report: WindowReport, selected: Collection[str]
+) -> None:
     """Fail the run for topics that are not complete; a count that differs fails it as well, by its blocking check or here."""
     differs = any(topic.problems for topic in report.topics)
     refused = PermissionDeniedError.__name__ in report.result.error_kinds
     if differs or (report.failures and (refused or report.result.exit_code in _USELESS_TO_RETRY)):
         _forbid_retries(context)
     unchecked = [topic for topic in report.topics if topic.topic not in selected]
-    lines = [*report.failures, *(f"{topic.topic}: {problem}" for topic in unchecked for problem in topic.problems)]
+    lines = [
+        *report.failures,
+        *(f"{topic.topic}: {problem}" for topic in unchecked for problem in topic.problems),
+    ]
     if lines:
         more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""
         raise dg.Failure(

@@ -9,7 +9,9 @@ from relay_pipelines.prepare import quarantine
 from relay_pipelines.resources import KafkaResource
 from relay_pipelines.snapshot import cluster_snapshot
 
-_DESCRIPTION = "The last record copied of every topic-partition is on the node as well, and the same."
+_DESCRIPTION = (
+    "The last record copied of every topic-partition is on the node as well, and the same."
+)
 
 
 def evaluation(mirror: str, node: str, why: str) -> dg.AssetCheckEvaluation:
@@ -19,30 +21,42 @@ def evaluation(mirror: str, node: str, why: str) -> dg.AssetCheckEvaluation:
         why: the node is in quarantine; empty if it is not.
     """
     return dg.AssetCheckEvaluation(
-        asset_key=naming.node(mirror, node), check_name=naming.DIVERGENCE, passed=not why, description=why or "not in quarantine"
+        asset_key=naming.node(mirror, node),
+        check_name=naming.DIVERGENCE,
+        passed=not why,
+        description=why or "not in quarantine",
     )
 
 
 def build(mirror: str, node: Cluster) -> dg.AssetChecksDefinition:
     """The check as people run it themselves: it compares, and puts a node that differs into quarantine."""
 
-    @dg.asset_check(asset=naming.node(mirror, node.name), name=naming.DIVERGENCE, description=_DESCRIPTION)
+    @dg.asset_check(
+        asset=naming.node(mirror, node.name), name=naming.DIVERGENCE, description=_DESCRIPTION
+    )
     def divergence_check(kafka: KafkaResource) -> dg.AssetCheckResult:
         settings = kafka.mirror(mirror)
         try:
             stored = cluster_snapshot.read_checkpoints(mirror, settings, kafka.clock)
             known = stored.quarantined.get(node.name, "")
             timeout_ms = settings.source.health.request_timeout
-            found = quarantine.compare(mirror, node, stored.checkpoints.values(), timeout_ms, kafka.clock)
+            found = quarantine.compare(
+                mirror, node, stored.checkpoints.values(), timeout_ms, kafka.clock
+            )
             if found and not known:
                 quarantine.put(mirror, settings, {node.name: found}, kafka.clock)
         except RelayError as error:
             raise dg.Failure(str(error)) from None
-        why = found or (f"in quarantine, and the same now: `relay nodes --clear {node.name}`; {known}" if known else "")
+        why = found or (
+            f"in quarantine, and the same now: `relay nodes --clear {node.name}`; {known}"
+            if known
+            else ""
+        )
         compared = len(stored.checkpoints)
         return dg.AssetCheckResult(
             passed=not why,
-            description=why or f"the last records of {compared} topic-partitions are the same, where they can be compared",
+            description=why
+            or f"the last records of {compared} topic-partitions are the same, where they can be compared",
             metadata={"topic-partitions": compared},
         )
 

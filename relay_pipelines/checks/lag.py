@@ -21,7 +21,8 @@ class Lag:
 
     Args:
         records: source offsets not copied, without those that wait for open transactions.
-        oldest_seconds: age of the oldest record among them, as far as was looked; 0 if there are none.
+        oldest_seconds: age of the oldest record among them, as far as was looked; 0 if there are
+        none.
         open_records: source offsets that wait for open transactions.
         open_seconds: age of the oldest of these transactions; 0 if there is none.
         opened: the same in words; empty if there is none.
@@ -37,13 +38,17 @@ class Lag:
 
     def __str__(self) -> str:
         waiting = f"{plural(self.records, 'record')} waiting, the oldest for {seconds(self.oldest_seconds)}"
-        return "; ".join(filter(None, [waiting if self.records else "nothing is waiting", self.opened]))
+        return "; ".join(
+            filter(None, [waiting if self.records else "nothing is waiting", self.opened])
+        )
 
 
 def measure(kafka: KafkaResource, snapshot: ClusterSnapshot) -> Lag:
     """Measure by a survey; looks at the first waiting record of the topic-partitions that are furthest behind."""
     waiting = lag_records(snapshot.positions)
-    oldest_ms = lag.oldest_uncopied_ms(snapshot, kafka.mirror(snapshot.mirror).copy_options, kafka.clock)
+    oldest_ms = lag.oldest_uncopied_ms(
+        snapshot, kafka.mirror(snapshot.mirror).copy_options, kafka.clock
+    )
     now_ms = kafka.clock.now_ms()
     return Lag(
         records=sum(waiting.values()),
@@ -51,13 +56,19 @@ def measure(kafka: KafkaResource, snapshot: ClusterSnapshot) -> Lag:
         open_records=sum(len(one.open_transaction) for one in snapshot.positions),
         open_seconds=open_since(snapshot.positions, now_ms) or 0.0,
         opened=open_transactions(snapshot.positions, now_ms),
-        held_back=[*snapshot.accepted, *(loss for one in snapshot.positions if (loss := data_loss(one)))],
+        held_back=[
+            *snapshot.accepted,
+            *(loss for one in snapshot.positions if (loss := data_loss(one))),
+        ],
     )
 
 
 def passes(lane: Lane, lag: Lag) -> bool:
     """Whether the target is kept and no guard holds anything back."""
-    return max(lag.oldest_seconds, lag.open_seconds) * 1000 <= lane.window.lag_target and not lag.held_back
+    return (
+        max(lag.oldest_seconds, lag.open_seconds) * 1000 <= lane.window.lag_target
+        and not lag.held_back
+    )
 
 
 def evaluation(lane: Lane, lag: Lag) -> dg.AssetCheckEvaluation:
@@ -83,7 +94,9 @@ def build(lane: Lane) -> dg.AssetChecksDefinition:
     def lag_check(kafka: KafkaResource) -> dg.AssetCheckResult:
         snapshot = kafka.snapshot(lane.mirror, lane.belongs, configs=False)
         found = measure(kafka, snapshot)
-        return dg.AssetCheckResult(passed=passes(lane, found), description=_words(found), metadata=_metadata(lane, found))
+        return dg.AssetCheckResult(
+            passed=passes(lane, found), description=_words(found), metadata=_metadata(lane, found)
+        )
 
     return lag_check
 

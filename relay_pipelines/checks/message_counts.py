@@ -9,15 +9,15 @@ from relay_pipelines.console.formatting import plural
 from relay_pipelines.lanes import metadata, naming
 from relay_pipelines.lanes.window_run import TopicReport
 
-_DESCRIPTION = (
-    "The ledger accounts for every source offset of the window, and the destination, read anew, holds those records and no other."
-)
+_DESCRIPTION = "The ledger accounts for every source offset of the window, and the destination, read anew, holds those records and no other."
 
 
 def spec(mirror: str, topic: str, partitions: dg.DynamicPartitionsDefinition) -> dg.AssetCheckSpec:
     """The check of one topic: part of the run that copies, and blocking."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", dg.PreviewWarning)  # once per topic and process, it would drown the log
+        warnings.simplefilter(
+            "ignore", dg.PreviewWarning
+        )  # once per topic and process, it would drown the log
         return dg.AssetCheckSpec(
             naming.MESSAGE_COUNTS,
             asset=naming.mirrored(mirror, topic),
@@ -57,11 +57,18 @@ def _found(topic: TopicReport) -> dict[str, Any]:
 
 def _severity(topic: TopicReport) -> dg.AssetCheckSeverity:
     """What retention took is told, and stops nothing."""
-    return dg.AssetCheckSeverity.WARN if topic.warnings and not topic.problems else dg.AssetCheckSeverity.ERROR
+    return (
+        dg.AssetCheckSeverity.WARN
+        if topic.warnings and not topic.problems
+        else dg.AssetCheckSeverity.ERROR
+    )
 
 
 def _words(topic: TopicReport) -> str:
-    return "; ".join(topic.problems + topic.warnings) or f"{plural(topic.counted, 'record')}, all accounted for"
+    return (
+        "; ".join(topic.problems + topic.warnings)
+        or f"{plural(topic.counted, 'record')}, all accounted for"
+    )
 
 
 def _metadata(topic: TopicReport) -> dict[str, Any]:

@@ -39,6 +39,7 @@ def build(lane: Lane) -> dg.AssetChecksDefinition:
 def _found(snapshot: ClusterSnapshot) -> dict[str, Any]:
     return {
         "passed": not snapshot.deleted and not snapshot.unseen,
-        "description": "; ".join([*topics.deleted(snapshot), *map(str, topics.unseen(snapshot))]) or "none is missing",
+        "description": "; ".join([*topics.deleted(snapshot), *map(str, topics.unseen(snapshot))])
+        or "none is missing",
         "metadata": {"gone": len(snapshot.deleted), "not shown": len(snapshot.unseen)},
     }

@@ -27,7 +27,10 @@ def run(invocation: Invocation, names: Sequence[str], *, apply: bool, as_json: b
             if not as_json and report.decisions:
                 what = f"{plural(len(report.missing), 'ACL')}"
                 stdout().print(
-                    f"{name}: {what} created" if apply else f"{name}: {what} missing; --apply creates them", soft_wrap=True
+                    f"{name}: {what} created"
+                    if apply
+                    else f"{name}: {what} missing; --apply creates them",
+                    soft_wrap=True,
                 )
     if as_json:
         messages.document({"mirrors": found})
@@ -41,7 +44,8 @@ def _show(name: str, report: AclReport) -> None:
         stdout().print(f"{name}: the source has no ACLs on the mirrored topics", soft_wrap=True)
     for cluster in report.unsecured:
         stdout().print(
-            f"{name}: {cluster} has no authorizer: everybody may do everything there, and no ACLs are copied", soft_wrap=True
+            f"{name}: {cluster} has no authorizer: everybody may do everything there, and no ACLs are copied",
+            soft_wrap=True,
         )
     for topic in report.first:
         messages.warning(

@@ -35,9 +35,14 @@ app = typer.Typer(
 )
 
 MirrorNames = Annotated[
-    list[str] | None, typer.Option("--mirror", "-m", metavar="M", help="This mirror only; may be repeated. All by default.")
+    list[str] | None,
+    typer.Option(
+        "--mirror", "-m", metavar="M", help="This mirror only; may be repeated. All by default."
+    ),
 ]
-Topic = Annotated[str | None, typer.Option("--topic", "-t", metavar="T", help="This source topic only.")]
+Topic = Annotated[
+    str | None, typer.Option("--topic", "-t", metavar="T", help="This source topic only.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
 
@@ -45,10 +50,15 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables
 def options(
     context: typer.Context,
     config: Annotated[
-        Path, typer.Option("--config", "-c", envvar="RELAY_CONFIG", metavar="FILE", help="The configuration.")
+        Path,
+        typer.Option(
+            "--config", "-c", envvar="RELAY_CONFIG", metavar="FILE", help="The configuration."
+        ),
     ] = Path("relay.yaml"),
     *,
-    debug: Annotated[bool, typer.Option("--debug", help="Show traces, and what Spark says.")] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show traces, and what Spark says.")
+    ] = False,
 ) -> None:
     """Take the global options, which may stand anywhere."""
     context.obj = Invocation(config, debug)
@@ -68,7 +78,11 @@ def nodes(
     mirror: MirrorNames = None,
     clear: Annotated[
         list[str] | None,
-        typer.Option("--clear", metavar="NODE", help="Read a node again that was put into quarantine; may be repeated."),
+        typer.Option(
+            "--clear",
+            metavar="NODE",
+            help="Read a node again that was put into quarantine; may be repeated.",
+        ),
     ] = None,
     *,
     as_json: Json = False,
@@ -87,7 +101,10 @@ def plan(
     mirror: MirrorNames = None,
     topic: Topic = None,
     *,
-    why: Annotated[bool, typer.Option("--why", help="Say of every topic at the source why it is copied or not.")] = False,
+    why: Annotated[
+        bool,
+        typer.Option("--why", help="Say of every topic at the source why it is copied or not."),
+    ] = False,
     as_json: Json = False,
 ) -> int:
     """Show what a run would copy: a dry run. Nothing is written."""
@@ -105,7 +122,8 @@ def run(
     stop_at_end: Annotated[  # noqa: ARG001 - the only mode so far
         bool,
         typer.Option(
-            "--stop-at-end", help="Copy up to where the source ends now, then stop. The default, and the only mode so far."
+            "--stop-at-end",
+            help="Copy up to where the source ends now, then stop. The default, and the only mode so far.",
         ),
     ] = True,
 ) -> int:
@@ -128,7 +146,9 @@ def ledger(
     context: typer.Context,
     mirror: MirrorNames = None,
     topic: Topic = None,
-    last: Annotated[int, typer.Option("--last", "-n", min=1, metavar="N", help="Only the last N entries.")] = 20,
+    last: Annotated[
+        int, typer.Option("--last", "-n", min=1, metavar="N", help="Only the last N entries.")
+    ] = 20,
     *,
     as_json: Json = False,
 ) -> int:
@@ -143,7 +163,10 @@ def acls(
     context: typer.Context,
     mirror: MirrorNames = None,
     *,
-    apply: Annotated[bool, typer.Option("--apply", help="Create what is missing. Nothing is ever removed or altered.")] = False,
+    apply: Annotated[
+        bool,
+        typer.Option("--apply", help="Create what is missing. Nothing is ever removed or altered."),
+    ] = False,
     as_json: Json = False,
 ) -> int:
     """Show which ACLs of the mirrored topics the destination lacks: a dry run, unless told to create them."""
@@ -154,7 +177,10 @@ def acls(
 
 @app.command()
 def demo(
-    *, keep: Annotated[bool, typer.Option("--keep", help="Leave the folder with relay.yaml, logs and data.")] = False
+    *,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave the folder with relay.yaml, logs and data.")
+    ] = False,
 ) -> int:
     """Mirror between Kafka clusters on this machine, kill the mirror and an upstream node, and prove that nothing is missing."""
     from relay_pipelines.demo import main
@@ -164,9 +190,13 @@ def demo(
 
 @app.command()
 def ui(
-    port: Annotated[int, typer.Option("--port", "-p", min=1, max=65_535, help="Where to serve, on 127.0.0.1.")] = 3000,
+    port: Annotated[
+        int, typer.Option("--port", "-p", min=1, max=65_535, help="Where to serve, on 127.0.0.1.")
+    ] = 3000,
     *,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the folder with relay.yaml, logs and data.")] = False,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave the folder with relay.yaml, logs and data.")
+    ] = False,
 ) -> int:
     """Mirror between Kafka clusters on this machine, with Dagster, in the browser."""
     from relay_pipelines.demo.ui import main

@@ -31,7 +31,9 @@ class Invocation:
 
     def settings(self) -> Settings:
         """Read relay.yaml."""
-        from relay_pipelines.settings import load  # pydantic: nothing that `relay --help` should wait for
+        from relay_pipelines.settings import (
+            load,
+        )  # pydantic: nothing that `relay --help` should wait for
 
         return load(self.config)
 

@@ -42,7 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if debug:
             traceback.print_exception(error)
         messages.error(
-            f"unexpected {type(error).__name__}: {_first_line(error)}" + ("" if debug else "; run with --debug to see where")
+            f"unexpected {type(error).__name__}: {_first_line(error)}"
+            + ("" if debug else "; run with --debug to see where")
         )
         return _FAILED
     return int(result or 0)
@@ -72,7 +73,9 @@ def _globals_first(arguments: Sequence[str]) -> list[str]:
     for argument in remaining:
         if argument in _GLOBAL_OPTIONS:
             first += [argument, *[value for value in [next(remaining, None)] if value is not None]]
-        elif argument in _GLOBAL_FLAGS or argument.startswith(tuple(f"{option}=" for option in _GLOBAL_OPTIONS)):
+        elif argument in _GLOBAL_FLAGS or argument.startswith(
+            tuple(f"{option}=" for option in _GLOBAL_OPTIONS)
+        ):
             first.append(argument)
         else:
             others.append(argument)

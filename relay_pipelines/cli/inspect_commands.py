@@ -28,7 +28,9 @@ def check(invocation: Invocation, names: Sequence[str]) -> int:
     with stop.heard():
         try:
             for name, mirror in chosen(settings, names).items():
-                for finding in chain(probe.check(name, mirror, clock), probe.check_sql(name, mirror, session)):
+                for finding in chain(
+                    probe.check(name, mirror, clock), probe.check_sql(name, mirror, session)
+                ):
                     stdout().print(tables.finding(finding), soft_wrap=True)
                     invocation.raise_exit_code(finding.exit_code)
         finally:
@@ -36,13 +38,17 @@ def check(invocation: Invocation, names: Sequence[str]) -> int:
     return invocation.exit_code
 
 
-def plan(invocation: Invocation, names: Sequence[str], topic: str | None, *, why: bool, as_json: bool) -> int:
+def plan(
+    invocation: Invocation, names: Sequence[str], topic: str | None, *, why: bool, as_json: bool
+) -> int:
     """Show what a run would copy."""
     clock = SystemClock()
     found = []
     for name, mirror in chosen(invocation.settings(), names).items():
         with invocation.tolerating(name):
-            planned = run_plan.plan(cluster_snapshot.take_snapshot(name, mirror, clock, only_topic=topic))
+            planned = run_plan.plan(
+                cluster_snapshot.take_snapshot(name, mirror, clock, only_topic=topic)
+            )
             found.append(json_output.plan(planned, clock.now_ms()))
             if not as_json:
                 _show_plan(planned, clock.now_ms(), why=why, sync=mirror.topics.sync_configs)
@@ -75,9 +81,14 @@ def _show_plan(planned: RunPlan, now_ms: int, *, why: bool, sync: bool) -> None:
     for gone in topics.deleted(planned.snapshot):
         messages.warning(f"{name}: {gone}")
     for topic, count in topics.to_grow(planned.snapshot).items():
-        console.print(f"{name}: {topic} will grow to {plural(count, 'partition')}, as its source has", soft_wrap=True)
+        console.print(
+            f"{name}: {topic} will grow to {plural(count, 'partition')}, as its source has",
+            soft_wrap=True,
+        )
     for short in topics.too_few_partitions(planned.snapshot):
-        messages.warning(f"{name}: {short} has fewer partitions at the destination than at the source: a run will refuse it")
+        messages.warning(
+            f"{name}: {short} has fewer partitions at the destination than at the source: a run will refuse it"
+        )
 
 
 def status(invocation: Invocation, names: Sequence[str], *, as_json: bool) -> int:
@@ -102,18 +113,24 @@ def status(invocation: Invocation, names: Sequence[str], *, as_json: bool) -> in
     return invocation.exit_code
 
 
-def ledger(invocation: Invocation, names: Sequence[str], topic: str | None, last: int, *, as_json: bool) -> int:
+def ledger(
+    invocation: Invocation, names: Sequence[str], topic: str | None, last: int, *, as_json: bool
+) -> int:
     """Show what was committed."""
     clock = SystemClock()
     found: list[LedgerEntry] = []
     for name, mirror in chosen(invocation.settings(), names).items():
         with invocation.tolerating(name):
-            follower = LedgerFollower(mirror.destination_cluster, name, None, mirror.copy_options, clock)
+            follower = LedgerFollower(
+                mirror.destination_cluster, name, None, mirror.copy_options, clock
+            )
             try:
                 entries = retry(follower.history, name, mirror.copy_options, clock, follower)
             finally:
                 follower.close()
-            entries = [one for one in entries if topic in {None, one.source.topic_partition.topic}][-last:]
+            entries = [one for one in entries if topic in {None, one.source.topic_partition.topic}][
+                -last:
+            ]
             found += entries
             if not as_json:
                 _show_ledger(name, entries)

@@ -25,7 +25,9 @@ def show(invocation: Invocation, names: Sequence[str], *, as_json: bool) -> int:
         with invocation.tolerating(name):
             try:
                 stored = cluster_snapshot.read_checkpoints(name, mirror, clock, patient=False)
-            except RelayError as error:  # the nodes can be judged all the same, by what they say of each other
+            except (
+                RelayError
+            ) as error:  # the nodes can be judged all the same, by what they say of each other
                 invocation.fail(error, name)
                 stored = CheckpointSnapshot()
             states = upstream.probe(name, mirror, clock, stored.quarantined)
@@ -34,7 +36,10 @@ def show(invocation: Invocation, names: Sequence[str], *, as_json: bool) -> int:
             if not as_json:
                 tables.show(stdout(), tables.nodes(name, states, made))
             if made.name is None:
-                invocation.fail(SourceError(f"no node can be read: {made.why}", remedy="see why, node by node"), name)
+                invocation.fail(
+                    SourceError(f"no node can be read: {made.why}", remedy="see why, node by node"),
+                    name,
+                )
     if as_json:
         messages.document({"mirrors": found})
     return invocation.exit_code
@@ -54,7 +59,11 @@ def clear(invocation: Invocation, names: Sequence[str], nodes: Sequence[str]) ->
             quarantined = cluster_snapshot.read_checkpoints(name, mirror, clock).quarantined
             quarantine.put(name, mirror, {node: "" for node in nodes if node in quarantined}, clock)
             for node in (one.name for one in mirror.nodes if one.name in nodes):
-                done = f"cleared; it was in quarantine: {quarantined[node]}" if node in quarantined else "not in quarantine"
+                done = (
+                    f"cleared; it was in quarantine: {quarantined[node]}"
+                    if node in quarantined
+                    else "not in quarantine"
+                )
                 stdout().print(f"{name}: node {node}: {done}", soft_wrap=True)
     return invocation.exit_code
 
@@ -63,4 +72,6 @@ def _refuse_unknown(mirrors: Iterable[Mirror], nodes: Sequence[str]) -> None:
     known = [node.name for mirror in mirrors for node in mirror.nodes]
     for node in nodes:
         if node not in known:
-            raise ConfigError(f"no node is called {node!r}", remedy=nearest(node, set(known), "nodes"))
+            raise ConfigError(
+                f"no node is called {node!r}", remedy=nearest(node, set(known), "nodes")
+            )

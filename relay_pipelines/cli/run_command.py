@@ -47,27 +47,41 @@ def run(invocation: Invocation, names: Sequence[str], topic: str | None) -> int:
 
 
 def _mirror(
-    invocation: Invocation, name: str, mirror: Mirror, topic: str | None, session: Session, metrics: MetricsObserver | None
+    invocation: Invocation,
+    name: str,
+    mirror: Mirror,
+    topic: str | None,
+    session: Session,
+    metrics: MetricsObserver | None,
 ) -> None:
     """Copy one mirror; what fails is said and counted, and does not stop the next."""
     try:
         clock = SystemClock()
         snapshot = start_records.prepare_snapshot(
-            partial(cluster_snapshot.take_snapshot, name, mirror, clock, only_topic=topic), mirror, clock
+            partial(cluster_snapshot.take_snapshot, name, mirror, clock, only_topic=topic),
+            mirror,
+            clock,
         )
         planned = run_plan.plan(snapshot)
         for lost in planned.snapshot.accepted:
-            messages.warning(f"{name}: {lost.topic_partition}: {lost.what}; the copy goes on behind it: on_data_loss is continue")
+            messages.warning(
+                f"{name}: {lost.topic_partition}: {lost.what}; the copy goes on behind it: on_data_loss is continue"
+            )
         for conflict in topics.conflicts(planned.snapshot):
             messages.warning(f"{name}: {conflict}")
-        for missing in [*topics.deleted(snapshot), *topics.nothing_selected(snapshot, mirror.topics.allow)]:
+        for missing in [
+            *topics.deleted(snapshot),
+            *topics.nothing_selected(snapshot, mirror.topics.allow),
+        ]:
             messages.warning(f"{name}: {missing}")
         for one in topic_configs.differences(snapshot):
             if not (mirror.topics.sync_configs and one.is_ours):  # else it is about to be set
                 messages.warning(f"{name}: {one}; {one.remedy(sync=mirror.topics.sync_configs)}")
         with progress(name, stderr()) as watcher, session.asked_to_stop.deferred():
             observers = [watcher] if metrics is None else [watcher, metrics]
-            result = copy(planned, mirror, session, observers, SystemClock(), stop=session.asked_to_stop)
+            result = copy(
+                planned, mirror, session, observers, SystemClock(), stop=session.asked_to_stop
+            )
     except RelayError as error:
         invocation.fail(error, name)
         if metrics is not None:

@@ -24,7 +24,9 @@ class Session:
 
             # cut short, it would leave a JVM behind that never ends
             with self.asked_to_stop.shielded():
-                self._session = connect(self._spark.master, self._spark.remote, self._spark.conf, verbose=self._verbose)
+                self._session = connect(
+                    self._spark.master, self._spark.remote, self._spark.conf, verbose=self._verbose
+                )
         return self._session
 
     def stop(self) -> None:

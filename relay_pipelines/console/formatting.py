@@ -63,18 +63,27 @@ def plural(number: int, noun: str) -> str:
 
 def open_since(positions: Iterable[Position], now_ms: int) -> float | None:
     """For how many seconds the oldest open transaction has been open; None if none is, or if that is unknown."""
-    since_ms = min((one.open_since_ms for one in positions if one.open_since_ms is not None), default=None)
+    since_ms = min(
+        (one.open_since_ms for one in positions if one.open_since_ms is not None), default=None
+    )
     return None if since_ms is None else max(0.0, (now_ms - since_ms) / 1000)
 
 
 def open_transactions(positions: Iterable[Position], now_ms: int) -> str:
     """`open transaction: 1,001 records of orders-0[5, 1006), the first 3 min 20 s old`; empty if nothing waits for one."""
-    held_up = sorted((one for one in positions if one.open_transaction), key=lambda one: one.open_since_ms or now_ms)
+    held_up = sorted(
+        (one for one in positions if one.open_transaction),
+        key=lambda one: one.open_since_ms or now_ms,
+    )
     if not held_up:
         return ""
     records = plural(sum(len(one.open_transaction) for one in held_up), "record")
     shown = ", ".join(str(one.open_transaction) for one in held_up[:_SHOWN])
-    more = f" and {count(len(held_up) - _SHOWN)} topic-partitions more" if len(held_up) > _SHOWN else ""
+    more = (
+        f" and {count(len(held_up) - _SHOWN)} topic-partitions more"
+        if len(held_up) > _SHOWN
+        else ""
+    )
     age = open_since(held_up, now_ms)
     first = "" if age is None else f", the first {seconds(age)} old"
     return f"open transaction{'s' if len(held_up) > 1 else ''}: {records} of {shown}{more}{first}"

@@ -32,7 +32,9 @@ def nodes(mirror: str, states: Sequence[NodeState], choice: Choice) -> Document:
                 "bootstrap_servers": list(state.node.bootstrap_servers),
                 "reachable": state.end_offsets is not None,
                 "latency_ms": round(state.latency_ms, 1),
-                "end_offsets": None if state.end_offsets is None else sum(state.end_offsets.values()),
+                "end_offsets": None
+                if state.end_offsets is None
+                else sum(state.end_offsets.values()),
                 "behind_by": verdict.behind if verdict.eligible else None,
                 "eligible": verdict.eligible,
                 "healthy": verdict.healthy,
@@ -58,7 +60,8 @@ def plan(planned: RunPlan, now_ms: int) -> Document:
                 "bytes": planned.size_bytes(window),
                 "seconds": round(planned.seconds(window), 3),
                 "ranges": [
-                    {"partition": one.topic_partition.partition, "start": one.start, "end": one.end} for one in window.ranges
+                    {"partition": one.topic_partition.partition, "start": one.start, "end": one.end}
+                    for one in window.ranges
                 ],
             }
             for window in planned.windows
@@ -71,12 +74,17 @@ def plan(planned: RunPlan, now_ms: int) -> Document:
         ],
         "to_be_created": [one.name for one in topics.missing(snapshot)],
         "conflicts": topics.conflicts(snapshot),
-        "config_differences": [dataclasses.asdict(one) for one in topic_configs.differences(snapshot)],
+        "config_differences": [
+            dataclasses.asdict(one) for one in topic_configs.differences(snapshot)
+        ],
         "deleted": dict(snapshot.deleted),
         "to_grow": topics.to_grow(snapshot),
         "too_few_partitions": topics.too_few_partitions(snapshot),
         "data_losses": [str(loss) for loss in planned.data_losses],
-        "topics": [{"topic": one.topic, "included": one.included, "why": one.why} for one in snapshot.decisions],
+        "topics": [
+            {"topic": one.topic, "included": one.included, "why": one.why}
+            for one in snapshot.decisions
+        ],
     }
 
 
@@ -93,7 +101,12 @@ def status(snapshot: ClusterSnapshot, now_ms: int) -> Document:
                 "lag_records": sum(lags[one.topic_partition] for one in own),
                 "open_transaction_records": sum(len(one.open_transaction) for one in own),
                 "topic_partitions": [
-                    _position(one, snapshot.checkpoints.get(one.topic_partition), lags[one.topic_partition], now_ms)
+                    _position(
+                        one,
+                        snapshot.checkpoints.get(one.topic_partition),
+                        lags[one.topic_partition],
+                        now_ms,
+                    )
                     for one in own
                 ],
             }
@@ -133,7 +146,12 @@ def acls(mirror: str, report: AclReport, *, applied: bool) -> Document:
 
 def problems(document: Mapping[str, Any]) -> list[str]:
     """Whatever holds a topic-partition of a status back."""
-    return [one["problem"] for topic in document["topics"] for one in topic["topic_partitions"] if one["problem"]]
+    return [
+        one["problem"]
+        for topic in document["topics"]
+        for one in topic["topic_partitions"]
+        if one["problem"]
+    ]
 
 
 def entry(one: LedgerEntry) -> Document:

@@ -36,7 +36,9 @@ def progress(mirror: str, console: Console) -> Iterator[Observer]:
 class Lines:
     """One line every few seconds, for logs and pipes."""
 
-    def __init__(self, mirror: str, console: Console, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, mirror: str, console: Console, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
         self._mirror = mirror
         self._console = console
         self._monotonic = monotonic
@@ -49,7 +51,9 @@ class Lines:
         if plan.windows:
             self._total = sum(plan.offsets(window) for window in plan.windows)
             topics = plural(len(plan.windows), "topic")
-            self._say(f"copying {plural(self._total, 'record')} of {topics} from {plan.snapshot.node.name}")
+            self._say(
+                f"copying {plural(self._total, 'record')} of {topics} from {plan.snapshot.node.name}"
+            )
 
     def committed(self, entries: Sequence[LedgerEntry]) -> None:
         """Say how far it is, if the last time is long enough ago."""
@@ -85,7 +89,10 @@ class Bars:
         narrow = console.width < _NARROW
         self._fields = _Fields(narrow=narrow)
         columns: list[ProgressColumn] = [
-            TextColumn("{task.description}", table_column=Column(ratio=2, no_wrap=True, overflow="ellipsis")),
+            TextColumn(
+                "{task.description}",
+                table_column=Column(ratio=2, no_wrap=True, overflow="ellipsis"),
+            ),
             BarColumn(bar_width=None, table_column=Column(ratio=1, min_width=4)),
             self._fields,
         ]
@@ -98,10 +105,15 @@ class Bars:
         """Draw the empty bars."""
         self._crowded = len(plan.windows) > _MOST_BARS
         if self._crowded:
-            name, total = plural(len(plan.windows), "topic"), sum(plan.offsets(window) for window in plan.windows)
+            name, total = (
+                plural(len(plan.windows), "topic"),
+                sum(plan.offsets(window) for window in plan.windows),
+            )
             self._all = self.live.add_task(name, total=total)
         for window in plan.windows:
-            self._topics[window.topic] = self.live.add_task(window.topic, total=plan.offsets(window), visible=not self._crowded)
+            self._topics[window.topic] = self.live.add_task(
+                window.topic, total=plan.offsets(window), visible=not self._crowded
+            )
 
     def committed(self, entries: Sequence[LedgerEntry]) -> None:
         """Move the bars."""
@@ -133,7 +145,13 @@ class _Fields(ProgressColumn):
         done, total = task.completed, task.total or 0
         speed = task.finished_speed or task.speed
         rate = f"{count(speed)}/s" if speed else "" if done else "waiting"
-        left = "done" if task.finished else "" if task.time_remaining is None else f"{seconds(task.time_remaining)} left"
+        left = (
+            "done"
+            if task.finished
+            else ""
+            if task.time_remaining is None
+            else f"{seconds(task.time_remaining)} left"
+        )
         if self._narrow:
             return Text(f"{100 * done // max(1, total):.0f} % {rate}")
         return Text(f"{count(done)}/{count(total)}  {rate:>12}  {left:>14}")

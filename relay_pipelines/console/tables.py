@@ -39,7 +39,9 @@ def show(console: Console, table: Table) -> None:
 
 def plan(planned: RunPlan, new_topics: Sequence[str]) -> Table:
     """One line per topic with something to copy."""
-    table = _table(f"{planned.snapshot.mirror}: from {planned.snapshot.node} to {planned.snapshot.destination}")
+    table = _table(
+        f"{planned.snapshot.mirror}: from {planned.snapshot.node} to {planned.snapshot.destination}"
+    )
     _columns(table, ("topic",), ("partitions", "records", "bytes", "time"), ("destination",))
     for window in planned.windows:
         destination = planned.snapshot.targets[window.topic]
@@ -50,15 +52,22 @@ def plan(planned: RunPlan, new_topics: Sequence[str]) -> Table:
             count(planned.offsets(window)),
             _UNKNOWN if size_bytes is None else size(size_bytes),
             seconds(planned.seconds(window)),
-            f"{destination} (to be created)" if destination.topic in new_topics else str(destination),
+            f"{destination} (to be created)"
+            if destination.topic in new_topics
+            else str(destination),
         )
     return table
 
 
 def nodes(mirror: str, states: Sequence[NodeState], choice: Choice) -> Table:
     """One line per node of the source."""
-    table = _table(f"{mirror}: " + (f"{choice.name} is read: {choice.why}" if choice.name else "no node can be read"))
-    _columns(table, ("node", "reachable"), ("latency", "end offsets", "behind by"), ("chosen", "why"))
+    table = _table(
+        f"{mirror}: "
+        + (f"{choice.name} is read: {choice.why}" if choice.name else "no node can be read")
+    )
+    _columns(
+        table, ("node", "reachable"), ("latency", "end offsets", "behind by"), ("chosen", "why")
+    )
     for state, verdict in zip(states, choice.verdicts, strict=True):
         ends = state.end_offsets
         table.add_row(
@@ -78,13 +87,17 @@ def why(decisions: Sequence[TopicDecision], targets: Mapping[str, Target]) -> Ta
     table = _table("")
     _columns(table, ("topic", "copied", "why", "destination"), ())
     for one in decisions:
-        table.add_row(one.topic, "yes" if one.included else "no", one.why, str(targets.get(one.topic, "")))
+        table.add_row(
+            one.topic, "yes" if one.included else "no", one.why, str(targets.get(one.topic, ""))
+        )
     return table
 
 
 def summary(result: RunResult) -> Table:
     """One line per topic that was copied, and their sum."""
-    table = _table(f"{result.mirror}: run of {seconds(result.seconds)}, {seconds(result.copying_seconds)} of them copying")
+    table = _table(
+        f"{result.mirror}: run of {seconds(result.seconds)}, {seconds(result.copying_seconds)} of them copying"
+    )
     _columns(table, ("topic",), ("records", "bytes", "records/s", "rewritten"), ("skipped", "node"))
     together = TopicTotals()
     for topic, totals in sorted(result.topics.items()):
@@ -100,7 +113,10 @@ def ledger(mirror: str, entries: Sequence[LedgerEntry]) -> Table:
     """One line per committed chunk."""
     table = _table(mirror)
     _columns(
-        table, ("committed", "source", "destination"), ("records", "bytes", "rewritten", "skipped"), ("node", "digest", "run")
+        table,
+        ("committed", "source", "destination"),
+        ("records", "bytes", "rewritten", "skipped"),
+        ("node", "digest", "run"),
     )
     for one in entries:
         table.add_row(
@@ -124,14 +140,18 @@ def status(document: Mapping[str, Any]) -> Table:
     held_up = document["open_transaction_records"] > 0
     table = _table(f"{document['mirror']}: lag of {lag} records behind {node}")
     opened = ("high watermark", "open transaction") if held_up else ()
-    _columns(table, ("topic",), ("source end", *opened, "checkpoint", "lag"), ("node", "last commit"))
+    _columns(
+        table, ("topic",), ("source end", *opened, "checkpoint", "lag"), ("node", "last commit")
+    )
     for topic in document["topics"]:
         sums = ("", *("" for _ in opened), "", count(topic["lag_records"]), "", "")
         table.add_row(_renamed(topic["topic"], topic["destination"]), *sums, style="bold")
         for one in topic["topic_partitions"]:
             checkpoint = "-" if one["checkpoint"] is None else count(one["checkpoint"])
             committed = (one["node"] or "-", one["committed_at"] or "never")
-            beyond = (count(one["high_watermark"]), _opened(one["open_transaction"])) if held_up else ()
+            beyond = (
+                (count(one["high_watermark"]), _opened(one["open_transaction"])) if held_up else ()
+            )
             ends = (count(one["source_end"]), *beyond, checkpoint, count(one["lag_records"]))
             table.add_row(f"  {one['partition']}", *ends, *committed)
     return table
@@ -140,7 +160,9 @@ def status(document: Mapping[str, Any]) -> Table:
 def acls(mirror: str, decisions: Sequence[AclDecision]) -> Table:
     """One line per ACL of the source on a mirrored topic."""
     table = _table(f"{mirror}: ACLs of the source's readers")
-    _columns(table, ("topic", "ACL", "principal"), (), ("host", "at the destination", "at the source"))
+    _columns(
+        table, ("topic", "ACL", "principal"), (), ("host", "at the destination", "at the source")
+    )
     for one in decisions:
         acl = one.acl
         state = f"{one.state}: {one.why}" if one.why else str(one.state)
@@ -157,10 +179,18 @@ def finding(one: Finding) -> Text:
 
 
 def _table(title: str) -> Table:
-    return Table(title=title or None, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
+    return Table(
+        title=title or None,
+        title_justify="left",
+        title_style="bold",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+    )
 
 
-def _columns(table: Table, left: Sequence[str], right: Sequence[str], last: Sequence[str] = ()) -> None:
+def _columns(
+    table: Table, left: Sequence[str], right: Sequence[str], last: Sequence[str] = ()
+) -> None:
     for name in left:
         table.add_column(name, overflow="fold", min_width=_NAME_WIDTH)
     for name in right:
@@ -172,7 +202,14 @@ def _columns(table: Table, left: Sequence[str], right: Sequence[str], last: Sequ
 def _totals(totals: TopicTotals, elapsed: float) -> list[str]:
     rate = count(totals.records / elapsed) if elapsed > 0 else ""
     nodes = ", ".join(sorted(totals.nodes))
-    return [count(totals.records), size(totals.size_bytes), rate, count(totals.rewritten), _reasons(totals.skipped), nodes]
+    return [
+        count(totals.records),
+        size(totals.size_bytes),
+        rate,
+        count(totals.rewritten),
+        _reasons(totals.skipped),
+        nodes,
+    ]
 
 
 def _add(together: TopicTotals, totals: TopicTotals) -> None:
@@ -195,7 +232,12 @@ def _renamed(source: str, destination: str) -> str:
 
 
 def _reasons(skipped: Mapping[str, int]) -> str:
-    return ", ".join(f"{count(number)} {reason}" for reason, number in sorted(skipped.items()) if number) or "0"
+    return (
+        ", ".join(
+            f"{count(number)} {reason}" for reason, number in sorted(skipped.items()) if number
+        )
+        or "0"
+    )
 
 
 def _range(offsets: OffsetRange) -> str:

@@ -1,6 +1,7 @@
 """From spans of the source to batches for the destination: verbatim where possible, else decoded and merged. Runs in a task.
 
-Verbatim costs per batch; everything else costs per record. Nothing here does I/O: spans go in, batches come back.
+Verbatim costs per batch; everything else costs per record. Nothing here does I/O: spans go in,
+batches come back.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ class RecordMerger:
     """Merges records into batches of a good size, in order.
 
     Args:
-        copy_range: tells what the destination takes, and whether a record that is too large may go into quarantine.
+        copy_range: tells what the destination takes, and whether a record that is too large may go
+            into quarantine.
     """
 
     def __init__(self, copy_range: CopyRange, options: CopyOptions) -> None:
@@ -47,7 +49,8 @@ class RecordMerger:
             codec: as a batch's attributes number it.
 
         Raises:
-            RecordTooLargeError: a record does not fit the destination, and does not go into quarantine.
+            RecordTooLargeError: a record does not fit the destination, and does not go into
+                quarantine.
         """
         merged = Merged([], None, [])
         if self._pending is not None and self._pending.codec != codec:
@@ -105,7 +108,9 @@ class Batching:
         record_filter: decides which records are copied; all of them without it.
     """
 
-    def __init__(self, copy_range: CopyRange, options: CopyOptions, record_filter: RecordFilter | None) -> None:
+    def __init__(
+        self, copy_range: CopyRange, options: CopyOptions, record_filter: RecordFilter | None
+    ) -> None:
         self._range = copy_range
         self._least_bytes = options.coalesce_below_bytes
         self._keeps_append_time = copy_range.timestamp_type is TimestampType.LOG_APPEND_TIME
@@ -150,7 +155,8 @@ class Batching:
             and run.is_single
             # whole, and dense: the broker refuses a batch whose record count is not its offset span
             and span.end - span.start == header.records == header.last_offset_delta + 1
-            # a producer cannot set append time: the destination stamps, or each record carries it as its own
+            # a producer cannot set append time: the destination stamps, or each record carries it
+            # as its own
             and (self._keeps_append_time or not header.is_log_append_time)
             and (self._filter is None or self._filter.keeps_all(span.start, span.end))
         )

@@ -18,18 +18,25 @@ from relay_pipelines.protocol.records import body_of, decode, digest_of
 class Portion:
     """What becomes of the next source offsets, up to `end`.
 
-    An empty one says that the source is waiting for more, or is about to reuse the bytes of the batches before.
-    Some of their records may still be held back, to be merged with later ones: `BatchSource.flush` returns those.
+    An empty one says that the source is waiting for more, or is about to reuse the bytes of the
+    batches before.
+    Some of their records may still be held back, to be merged with later ones: `BatchSource.flush`
+        returns those.
 
     Args:
-        end: the source offset after the last one accounted for; -1 in an empty portion, and where only held-back records come.
-        batches: to be produced, in order. Their bytes may be a view that is valid until the next portion.
+        end: the source offset after the last one accounted for; -1 in an empty portion, and where
+        only held-back records come.
+        batches: to be produced, in order. Their bytes may be a view that is valid until the next
+        portion.
         rewritten: how many of the records in `batches` were decoded.
         skipped: offsets without a record at the destination, by reason.
         quarantined: records for the quarantine topic, and why.
-        last: the last source record in `batches`, or the batch that ends with it, or its fingerprint; None if there is none.
-        leader_epoch, leader_epoch_end: of the last source batch of any kind, and the offset after it; -1 if there was none.
-        ends_chunk: whether what follows comes from another log, so that it belongs to another chunk.
+        last: the last source record in `batches`, or the batch that ends with it, or its
+        fingerprint; None if there is none.
+        leader_epoch, leader_epoch_end: of the last source batch of any kind, and the offset after
+        it; -1 if there was none.
+        ends_chunk: whether what follows comes from another log, so that it belongs to another
+            chunk.
     """
 
     end: int = -1
@@ -97,7 +104,10 @@ class Chunk:
         if portion.last is not None:
             self._last = portion.last
         if portion.leader_epoch_end >= 0:
-            self.leader_epoch, self.leader_epoch_end = portion.leader_epoch, portion.leader_epoch_end
+            self.leader_epoch, self.leader_epoch_end = (
+                portion.leader_epoch,
+                portion.leader_epoch_end,
+            )
 
     def _keep_last(self) -> None:
         """Copy the bytes of the last batch, once: the buffer they lie in is about to be reused."""

@@ -61,10 +61,16 @@ class ColumnBuilder:
     """Collects the columns wanted of some records, until they are taken as one Arrow batch.
 
     Args:
-        on_error: what becomes of a record that Arrow cannot hold; with `QUARANTINE` it is added to `failed`, with the reason.
+        on_error: what becomes of a record that Arrow cannot hold; with `QUARANTINE` it is added to
+            `failed`, with the reason.
     """
 
-    def __init__(self, columns: Sequence[str], at: TopicPartition, on_error: OnRecordError = OnRecordError.FAIL) -> None:
+    def __init__(
+        self,
+        columns: Sequence[str],
+        at: TopicPartition,
+        on_error: OnRecordError = OnRecordError.FAIL,
+    ) -> None:
         self._values: dict[str, list[Any]] = {name: [] for name in columns}
         self._at = at
         self._quarantines = on_error is OnRecordError.QUARANTINE
@@ -80,7 +86,9 @@ class ColumnBuilder:
         if "headers" in self._values:
             records = [one for one in records if self._has_text(one)]
         if "timestamp" in self._values:
-            records = [one for one in records if one.timestamp <= _LAST_MS or self._refuse(one, _NO_DATE)]
+            records = [
+                one for one in records if one.timestamp <= _LAST_MS or self._refuse(one, _NO_DATE)
+            ]
         kind = str(TimestampType.LOG_APPEND_TIME if log_append_time else TimestampType.CREATE_TIME)
         for name, values in self._values.items():
             values.extend(_COLUMN_OF[name](records, self._at, kind))
@@ -139,7 +147,11 @@ def records_in(span: FetchedSpan) -> Iterator[list[Any]]:
     whole = span.start <= run.first.base_offset and run.last.last_offset < span.end
     with corrupt_at(run.first.base_offset):
         records = checked_records(run, span.end)
-        yield list(records) if whole else [each for each in records if span.start <= each.offset < span.end]
+        yield (
+            list(records)
+            if whole
+            else [each for each in records if span.start <= each.offset < span.end]
+        )
 
 
 def is_log_append_time(span: FetchedSpan) -> bool:
@@ -207,17 +219,23 @@ def _array(name: str, values: list[Any]) -> pa.Array:
         return pa.array(values, _MS).cast(TYPES[name])
     if name == "headers" and not any(values):
         # the dearest column, and empty for most
-        return pa.ListArray.from_arrays(pa.array([0] * (len(values) + 1), pa.int32()), pa.array([], TYPES[name].value_type))
+        return pa.ListArray.from_arrays(
+            pa.array([0] * (len(values) + 1), pa.int32()), pa.array([], TYPES[name].value_type)
+        )
     return pa.array(values, TYPES[name])
 
 
 _COLUMN_OF: Mapping[str, Callable[[Sequence[Any], TopicPartition, str], list[Any]]] = {
     "key": lambda records, _at, _kind: [one.key for one in records],
     "value": lambda records, _at, _kind: [one.value for one in records],
-    "headers": lambda records, _at, _kind: [[{"name": name, "value": value} for name, value in one.headers] for one in records],
+    "headers": lambda records, _at, _kind: [
+        [{"name": name, "value": value} for name, value in one.headers] for one in records
+    ],
     "topic": lambda records, at, _kind: [at.topic] * len(records),
     "partition": lambda records, at, _kind: [at.partition] * len(records),
     "offset": lambda records, _at, _kind: [one.offset for one in records],
-    "timestamp": lambda records, _at, _kind: [one.timestamp if one.timestamp >= 0 else None for one in records],
+    "timestamp": lambda records, _at, _kind: [
+        one.timestamp if one.timestamp >= 0 else None for one in records
+    ],
     "timestamp_type": lambda records, _at, kind: [kind] * len(records),
 }

@@ -1,7 +1,7 @@
 """The copy loop, the only one: attempts, checkpoint, position, chunks, deadline, commit. Runs in a task.
 
-Batches are pulled from a `BatchSource` (verbatim, merged, filtered, or made of rows). docs/transactions.md argues why nothing is
-lost or doubled.
+Batches are pulled from a `BatchSource` (verbatim, merged, filtered, or made of rows).
+docs/transactions.md argues why nothing is lost or doubled.
 """
 
 from __future__ import annotations
@@ -27,7 +27,12 @@ class RangeCopier:
     """Copies one range, from its checkpoint through the range's end."""
 
     def __init__(
-        self, copy_range: CopyRange, options: CopyOptions, source: BatchSource, transactions: RangeTransactions, clock: Clock
+        self,
+        copy_range: CopyRange,
+        options: CopyOptions,
+        source: BatchSource,
+        transactions: RangeTransactions,
+        clock: Clock,
     ) -> None:
         self._range = copy_range
         self._options = options
@@ -44,10 +49,15 @@ class RangeCopier:
 
         Raises:
             FencedError: another task took over; the range is in its hands.
-            RelayError: anything else that stopped it. No transaction is left open, as far as the destination answers.
+            RelayError: anything else that stopped it. No transaction is left open, as far as the
+                destination answers.
         """
-        attempts = retry_until_no_progress(self._options, self._clock, _PASSING, lambda: self._failing_since)
-        may_pass = retry_if_exception(lambda error: isinstance(error, _PASSING) and self._source.can_reopen)
+        attempts = retry_until_no_progress(
+            self._options, self._clock, _PASSING, lambda: self._failing_since
+        )
+        may_pass = retry_if_exception(
+            lambda error: isinstance(error, _PASSING) and self._source.can_reopen
+        )
         try:
             for attempt in attempts.copy(retry=may_pass):
                 with attempt:
@@ -55,7 +65,9 @@ class RangeCopier:
         except FencedError:
             self._transactions.release()
             raise
-        except Exception:  # whatever it is, readers of the destination need not wait for the transaction's timeout
+        except (
+            Exception
+        ):  # whatever it is, readers of the destination need not wait for the transaction's timeout
             self._transactions.abort_quietly()
             raise
         self._transactions.release()
@@ -103,7 +115,10 @@ class RangeCopier:
             must_commit
             or self._chunk.size_bytes >= self._options.chunk_bytes
             or now + owed >= self._deadline
-            or (self._transactions.is_open and max(owed, now - self._waiting_since) >= _LONGEST_WAIT_SECONDS)
+            or (
+                self._transactions.is_open
+                and max(owed, now - self._waiting_since) >= _LONGEST_WAIT_SECONDS
+            )
         ):
             self._commit()
             self._begin(self._chunk.end)

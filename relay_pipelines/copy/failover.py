@@ -27,14 +27,17 @@ _UNFIT_FOR_RANGE = (CorruptBatchError, DataLossError, PermissionDeniedError, Top
 class FailoverSource:
     """The nodes of a job, shared by the ranges of one task: the next range begins with the node that served the last one.
 
-    Call order: `begin` per range; then per attempt `verify`, `read`, `confirm`; after an error at the source `fail_over`.
+    Call order: `begin` per range; then per attempt `verify`, `read`, `confirm`; after an error at
+        the source `fail_over`.
     """
 
     def __init__(self, job: CopyJob, client_id: str) -> None:
         self._nodes = [job.node, *job.other_nodes]
         self._client_id = client_id
         # with another node to go to, nobody waits for a dead one as long as for the only one
-        self._timeout_ms = job.node_timeout_ms if job.other_nodes else job.options.request_timeout_ms
+        self._timeout_ms = (
+            job.node_timeout_ms if job.other_nodes else job.options.request_timeout_ms
+        )
         self._unfit: dict[str, RelayError] = {}
         self._unfit_for_range: dict[str, RelayError] = {}
         self._current = 0
@@ -43,7 +46,12 @@ class FailoverSource:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.client.close()
 
     @property
@@ -54,7 +62,11 @@ class FailoverSource:
     @property
     def diverged(self) -> dict[str, str]:
         """The nodes that were found not to hold what was copied, and why."""
-        return {name: str(error) for name, error in self._unfit.items() if isinstance(error, DivergedNodeError)}
+        return {
+            name: str(error)
+            for name, error in self._unfit.items()
+            if isinstance(error, DivergedNodeError)
+        }
 
     @property
     def serves_some(self) -> bool:
@@ -65,9 +77,13 @@ class FailoverSource:
         """Start with another range: a node that could not serve the last one may serve this one."""
         self._unfit_for_range.clear()
 
-    def verify(self, copy_range: CopyRange, checkpoint: Checkpoint | None, clock: Clock) -> NodeIdentity:
+    def verify(
+        self, copy_range: CopyRange, checkpoint: Checkpoint | None, clock: Clock
+    ) -> NodeIdentity:
         """Make sure that the node holds what was copied, as `verify_position` does."""
-        return verify_position(self.client, copy_range, checkpoint, clock, among_several=len(self._nodes) > 1)
+        return verify_position(
+            self.client, copy_range, checkpoint, clock, among_several=len(self._nodes) > 1
+        )
 
     def read(
         self, wanted: OffsetRange, max_bytes: int, clock: Clock, run_below_bytes: int
@@ -79,17 +95,22 @@ class FailoverSource:
         """Make sure that all that was read since `verify` came from the same log: a topic's id is never used again.
 
         Raises:
-            SourceError: the topic was created again meanwhile; the next attempt verifies the position and says what that means.
+            SourceError: the topic was created again meanwhile; the next attempt verifies the
+                position and says what that means.
         """
         at = copy_range.source.topic_partition
         if identity.topic_id and self.client.topic_at_leader(at).topic_id != identity.topic_id:
-            raise SourceError(f"the topic was created again on node {self.node} while it was being read", topic_partition=at)
+            raise SourceError(
+                f"the topic was created again on node {self.node} while it was being read",
+                topic_partition=at,
+            )
 
     def fail_over(self, error: RelayError) -> RelayError:
         """Go to the next node after an error at the source; the only one is asked again.
 
         Returns:
-            what the attempt ends with: a `SourceError` if another attempt may succeed, else the reason why none can.
+            what the attempt ends with: a `SourceError` if another attempt may succeed, else the
+                reason why none can.
         """
         refused = isinstance(error, PermissionDeniedError) and error.topic_partition is None
         if refused or isinstance(error, DivergedNodeError):
@@ -110,9 +131,16 @@ class FailoverSource:
             return next(iter(unfit.values()))
         if isinstance(error, SourceError):
             return error
-        again = SourceError(error.what, remedy=error.remedy, topic_partition=error.topic_partition, offset=error.offset)
+        again = SourceError(
+            error.what,
+            remedy=error.remedy,
+            topic_partition=error.topic_partition,
+            offset=error.offset,
+        )
         again.__cause__ = error
         return again
 
     def _connect(self) -> ClusterClient:
-        return ClusterClient(self._nodes[self._current], SourceError, self._client_id, self._timeout_ms)
+        return ClusterClient(
+            self._nodes[self._current], SourceError, self._client_id, self._timeout_ms
+        )

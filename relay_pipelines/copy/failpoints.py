@@ -1,7 +1,8 @@
 """Named points of the copy at which a test may kill or stop the process; nothing happens unless RELAY_FAULT is set.
 
-RELAY_FAULT is `<point>=<signal>@<n>:<token file>`: at the n-th pass of the point this process sends itself the signal,
-once per token file (which it creates), so that a retried task gets through. Example: `before_end_txn=SIGKILL@2:/tmp/once`.
+RELAY_FAULT is `<point>=<signal>@<n>:<token file>`: at the n-th pass of the point this process sends
+itself the signal, once per token file (which it creates), so that a retried task gets through.
+Example: `before_end_txn=SIGKILL@2:/tmp/once`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ class Failpoint(StrEnum):
     BEFORE_RECOUNT = "before_recount"  # on the driver
 
 
-_WANTED = re.fullmatch(r"(?P<point>\w+)=(?P<signal>\w+)@(?P<pass>\d+):(?P<token>.+)", os.environ.get("RELAY_FAULT", ""))
+_WANTED = re.fullmatch(
+    r"(?P<point>\w+)=(?P<signal>\w+)@(?P<pass>\d+):(?P<token>.+)", os.environ.get("RELAY_FAULT", "")
+)
 _passes: Counter[str] = Counter()
 
 

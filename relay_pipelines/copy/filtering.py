@@ -31,8 +31,8 @@ class Filter(Protocol):
 class RecordFilter(Protocol):
     """What decides which records of a range are copied.
 
-    `apply` counts as it goes: after its records were consumed, `dropped` has grown by those left out, and `failed` by those on
-    which the decision failed and that go into quarantine.
+    `apply` counts as it goes: after its records were consumed, `dropped` has grown by those left
+    out, and `failed` by those on which the decision failed and that go into quarantine.
     """
 
     dropped: int
@@ -75,7 +75,9 @@ class FilterChain:
         on_error: what becomes of a record on which a filter raises something.
     """
 
-    def __init__(self, specs: Sequence[ClassSpec], topic_partition: TopicPartition, on_error: OnRecordError) -> None:
+    def __init__(
+        self, specs: Sequence[ClassSpec], topic_partition: TopicPartition, on_error: OnRecordError
+    ) -> None:
         self._filters = [(spec.name, load(spec).keep) for spec in specs]
         self._topic_partition = topic_partition
         self._quarantines = on_error is OnRecordError.QUARANTINE
@@ -107,12 +109,16 @@ class FilterChain:
     def committed(self, next_offset: int) -> None:
         """Nothing is remembered."""
 
-    def _kept(self, records: Iterable[Any], name: str, keep: Callable[[Record], bool]) -> Iterator[Any]:
+    def _kept(
+        self, records: Iterable[Any], name: str, keep: Callable[[Record], bool]
+    ) -> Iterator[Any]:
         for record in records:
             try:
                 wanted = keep(record)
             except Exception as error:
-                found: FilterError = record_error(f"filter {name!r}", error, self._topic_partition, record.offset)
+                found: FilterError = record_error(
+                    f"filter {name!r}", error, self._topic_partition, record.offset
+                )
                 if not self._quarantines:
                     raise found from error
                 self.failed.append((record, found))

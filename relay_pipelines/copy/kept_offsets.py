@@ -1,6 +1,7 @@
 """Which offsets a SQL predicate keeps, as Spark says: rows without records. Runs in a task.
 
-The records themselves do not go through Spark. They are read again, and where all of a batch is kept, it is copied as it is.
+The records themselves do not go through Spark. They are read again, and where all of a batch is
+kept, it is copied as it is.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ class KeptOffsets:
     """The offsets of one range that are kept, as far as Spark has decided: a `RecordFilter`.
 
     Args:
-        stream, index: where the decisions come from, and of which range; of what is kept the column offset.
+        stream, index: where the decisions come from, and of which range; of what is kept the column
+            offset.
     """
 
     def __init__(self, topic_partition: TopicPartition, stream: RowStream, index: int) -> None:
@@ -43,7 +45,10 @@ class KeptOffsets:
         """
         while self._end < end:
             if self._stream.has_ended(self._index):
-                raise RelayError("Spark decided on fewer offsets than planned", topic_partition=self._topic_partition)
+                raise RelayError(
+                    "Spark decided on fewer offsets than planned",
+                    topic_partition=self._topic_partition,
+                )
             taken = self._stream.take(self._index)
             if taken is None:
                 return False
@@ -80,7 +85,9 @@ class KeptOffsets:
 
     def committed(self, next_offset: int) -> None:
         """Forget what is decided of the offsets below."""
-        self._refused = {offset: error for offset, error in self._refused.items() if offset >= next_offset}
+        self._refused = {
+            offset: error for offset, error in self._refused.items() if offset >= next_offset
+        }
         self._waiting = [self._kept[int(np.searchsorted(self._kept, next_offset)) :]]
 
     @property
@@ -99,9 +106,13 @@ class KeptOffsets:
         self._end = marker.end
         error = marker.error
         if isinstance(error, RetriableError):
-            # the copy reads and retries by itself; what Spark had to say of these records is not said again
+            # the copy reads and retries by itself; what Spark had to say of these records is not
+            # said again
             raise RelayError(
-                error.what, remedy="run again to go on", topic_partition=error.topic_partition, offset=error.offset
+                error.what,
+                remedy="run again to go on",
+                topic_partition=error.topic_partition,
+                offset=error.offset,
             ) from error
         if error is not None:
             raise error

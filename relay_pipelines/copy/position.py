@@ -1,7 +1,8 @@
 """Whether a node still holds the log that was copied, up to the place where the copy stands: one check for everybody.
 
-The driver surveys many topic-partitions at once with `read_positions`; a task verifies its own in every attempt with
-`verify_position`. What an answer means is judged by `plan.windows.data_loss`, for both.
+The driver surveys many topic-partitions at once with `read_positions`; a task verifies its own in
+every attempt with `verify_position`. What an answer means is judged by `plan.windows.data_loss`,
+for both.
 """
 
 from __future__ import annotations
@@ -9,8 +10,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from relay_pipelines.copy.chunk import fingerprint_of
-from relay_pipelines.errors import DivergedNodeError, SourceError, TopicDeletedError, TopicRecreatedError
-from relay_pipelines.model import Checkpoint, CopyRange, NodeIdentity, OffsetRange, Skipped, TopicPartition
+from relay_pipelines.errors import (
+    DivergedNodeError,
+    SourceError,
+    TopicDeletedError,
+    TopicRecreatedError,
+)
+from relay_pipelines.model import (
+    Checkpoint,
+    CopyRange,
+    NodeIdentity,
+    OffsetRange,
+    Skipped,
+    TopicPartition,
+)
 from relay_pipelines.plan.positions import Position, data_loss
 from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.protocol.clock import Clock
@@ -33,8 +46,8 @@ def read_positions(
     """Ask a node about topic-partitions, and hold the answers against their checkpoints; a few requests per leader in all.
 
     Args:
-        among_several: whether the source has other nodes. One of several may be rebuilt with the same records under a new
-            topic id; only a look at a record tells (`verify_position`).
+        among_several: whether the source has other nodes. One of several may be rebuilt with the
+            same records under a new topic id; only a look at a record tells (`verify_position`).
 
     Raises:
         RetriableError: a leader is away or moving.
@@ -45,7 +58,9 @@ def read_positions(
     epochs = {
         at: checkpoint.leader_epoch
         for at in wanted
-        if (checkpoint := checkpoints.get(at)) and _epoch_end(checkpoint) >= 0 and _is_same_log(client, checkpoint)
+        if (checkpoint := checkpoints.get(at))
+        and _epoch_end(checkpoint) >= 0
+        and _is_same_log(client, checkpoint)
     }
     epoch_ends = client.epoch_ends(epochs)
     found = {}
@@ -66,7 +81,12 @@ def read_positions(
 
 
 def verify_position(
-    client: ClusterClient, copy_range: CopyRange, checkpoint: Checkpoint | None, clock: Clock, *, among_several: bool
+    client: ClusterClient,
+    copy_range: CopyRange,
+    checkpoint: Checkpoint | None,
+    clock: Clock,
+    *,
+    among_several: bool,
 ) -> NodeIdentity:
     """Make sure that a node holds the log that was planned and copied; return which log that is. In a task, every attempt.
 
@@ -84,7 +104,11 @@ def verify_position(
     if checkpoint is None:
         return identity
     position = read_positions(client, [at], {at: checkpoint}, among_several=among_several)[at]
-    if among_several and not _is_same_log(client, checkpoint) and position.end_offset < checkpoint.next_offset:
+    if (
+        among_several
+        and not _is_same_log(client, checkpoint)
+        and position.end_offset < checkpoint.next_offset
+    ):
         raise SourceError(
             f"node {identity.node} ends at {position.end_offset}, before what was copied from {checkpoint.node}",
             remedy="wait until it has caught up, or see whether it lost its data",
@@ -103,7 +127,8 @@ def verify_position(
 def is_recreated(client: ClusterClient, checkpoint: Checkpoint) -> bool:
     """Whether the node's topic is another one of the same name than the one copied from this node.
 
-    Brokers before Kafka 2.8 report no topic ids. Identical nodes have different ids, so each is compared with its own.
+    Brokers before Kafka 2.8 report no topic ids. Identical nodes have different ids, so each is
+    compared with its own.
     """
     name = client.cluster.name
     known, found = checkpoint.topic_ids.get(name), client.topic(checkpoint.source.topic).topic_id
@@ -116,7 +141,8 @@ def is_recreated(client: ClusterClient, checkpoint: Checkpoint) -> bool:
 def matches_fingerprint(client: ClusterClient, checkpoint: Checkpoint, clock: Clock) -> bool:
     """Whether a node holds the last record copied, as far as that can be compared.
 
-    Retention or the cleaner may have taken it. Where every broker sets the timestamp itself, key, value and headers are compared.
+    Retention or the cleaner may have taken it. Where every broker sets the timestamp itself, key,
+    value and headers are compared.
     """
     expected = checkpoint.fingerprint
     if expected is None:
@@ -124,7 +150,9 @@ def matches_fingerprint(client: ClusterClient, checkpoint: Checkpoint, clock: Cl
     at = checkpoint.source
     if client.list_offsets([at], EARLIEST, READ_COMMITTED)[at] > expected.offset:
         return True
-    for spans in read(client, OffsetRange(at, expected.offset, expected.offset + 1), _FETCH_BYTES, clock):
+    for spans in read(
+        client, OffsetRange(at, expected.offset, expected.offset + 1), _FETCH_BYTES, clock
+    ):
         for span in spans:
             if span.skipped in _NO_RECORD:
                 return False  # where a committed record was
@@ -136,7 +164,9 @@ def matches_fingerprint(client: ClusterClient, checkpoint: Checkpoint, clock: Cl
                 found = fingerprint_of(record)
                 if not span.run.first.is_log_append_time:
                     return found.digest == expected.digest
-                return not expected.content_digest or found.content_digest == expected.content_digest
+                return (
+                    not expected.content_digest or found.content_digest == expected.content_digest
+                )
     return True
 
 
@@ -204,15 +234,16 @@ def _epoch_end(checkpoint: Checkpoint) -> int:
         return -1
     if checkpoint.leader_epoch_end >= 0:
         return checkpoint.leader_epoch_end
-    # older checkpoints name the epoch of the last batch with records: it reaches over the last of them at least
+    # older checkpoints name the epoch of the last batch with records: it reaches over the last of
+    # them at least
     return -1 if checkpoint.fingerprint is None else checkpoint.fingerprint.offset + 1
 
 
 def _truncated_at(checkpoint: Checkpoint, epoch_end: int | None, end: int) -> int | None:
     """Where the log stopped being the one that was copied, by its leader epochs (KIP-101); None if it still is.
 
-    The epoch is that of the last batch of any kind, and it is compared with the end of that batch. A commit marker written, or a
-    gap left by the cleaner, under a later epoch is no truncation.
+    The epoch is that of the last batch of any kind, and it is compared with the end of that batch.
+    A commit marker written, or a gap left by the cleaner, under a later epoch is no truncation.
     """
     if epoch_end is None or epoch_end >= _epoch_end(checkpoint):
         return None

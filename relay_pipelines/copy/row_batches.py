@@ -13,7 +13,14 @@ from relay_pipelines.copy.row_reader import FailedRecord, ProgressMarker
 from relay_pipelines.copy.row_stream import MarkedRows, RowStream
 from relay_pipelines.copy.transforming import Transformer
 from relay_pipelines.errors import DestinationError, RelayError
-from relay_pipelines.model import Checkpoint, CopyOptions, CopyRange, Fingerprint, NodeIdentity, Skipped
+from relay_pipelines.model import (
+    Checkpoint,
+    CopyOptions,
+    CopyRange,
+    Fingerprint,
+    NodeIdentity,
+    Skipped,
+)
 
 
 class RowBatches:
@@ -23,7 +30,9 @@ class RowBatches:
         stream, index: where the rows come from, and of which range.
     """
 
-    def __init__(self, copy_range: CopyRange, options: CopyOptions, stream: RowStream, index: int) -> None:
+    def __init__(
+        self, copy_range: CopyRange, options: CopyOptions, stream: RowStream, index: int
+    ) -> None:
         self._range = copy_range
         self._stream = stream
         self._index = index
@@ -31,7 +40,9 @@ class RowBatches:
         record_policy = copy_range.record_policy
         at = copy_range.source.topic_partition
         self._transformer = (
-            Transformer(record_policy.transform, at, record_policy.on_record_error) if record_policy.transform else None
+            Transformer(record_policy.transform, at, record_policy.on_record_error)
+            if record_policy.transform
+            else None
         )
         self._rows: list[Row] = []
         self._failed: list[tuple[Any, RelayError]] = []
@@ -80,7 +91,11 @@ class RowBatches:
             if taken is None:
                 yield Portion()
             elif isinstance(taken.marker, ProgressMarker):
-                if self._identity and taken.marker.identity and taken.marker.identity != self._identity:
+                if (
+                    self._identity
+                    and taken.marker.identity
+                    and taken.marker.identity != self._identity
+                ):
                     yield Portion(end=position, ends_chunk=True)
                 portion = self._portion(taken.marker, position)
                 position = taken.marker.end
@@ -90,7 +105,10 @@ class RowBatches:
             else:
                 self._add(taken)
         if position < self._range.source.end:
-            raise RelayError("Spark handed on fewer offsets than planned", topic_partition=self._range.source.topic_partition)
+            raise RelayError(
+                "Spark handed on fewer offsets than planned",
+                topic_partition=self._range.source.topic_partition,
+            )
 
     def flush(self) -> Portion:
         """Return what was held back to be merged; its last record is known from the markers."""
@@ -133,7 +151,10 @@ class RowBatches:
         # what came neither as a row nor as skipped was left out by SQL
         dropped = marker.end - position - len(rows) - len(failed) - sum(skipped.values())
         if dropped < 0:
-            raise RelayError("Spark handed on more rows than were read", topic_partition=self._range.source.topic_partition)
+            raise RelayError(
+                "Spark handed on more rows than were read",
+                topic_partition=self._range.source.topic_partition,
+            )
         if dropped:
             skipped[Skipped.FILTERED] += dropped
         if failed:

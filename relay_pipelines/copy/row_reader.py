@@ -1,8 +1,9 @@
 """Records as rows, for SQL and transforms: read in one Python process, written in another, with Spark in between. In a task.
 
-Rows come in order, range by range. Before those of a range, and after those of each fetch, comes a progress marker, a row without
-a record: to which range they belong, how far they reach, and where they were read. Markers pass whatever is done to rows, so that
-the writer knows what became of every source offset.
+Rows come in order, range by range. Before those of a range, and after those of each fetch, comes a
+progress marker, a row without
+a record: to which range they belong, how far they reach, and where they were read. Markers pass
+whatever is done to rows, so that the writer knows what became of every source offset.
 """
 
 from __future__ import annotations
@@ -17,11 +18,26 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from relay_pipelines.copy.chunk import fingerprint_of
-from relay_pipelines.copy.columns import COLUMNS, TYPES, ColumnBuilder, Row, is_log_append_time, records_in
+from relay_pipelines.copy.columns import (
+    COLUMNS,
+    TYPES,
+    ColumnBuilder,
+    Row,
+    is_log_append_time,
+    records_in,
+)
 from relay_pipelines.copy.failover import FailoverSource
 from relay_pipelines.copy.filtering import FilterChain
 from relay_pipelines.errors import RelayError, SourceError
-from relay_pipelines.model import Checkpoint, CopyJob, CopyRange, Fingerprint, NodeIdentity, OffsetRange, Skipped
+from relay_pipelines.model import (
+    Checkpoint,
+    CopyJob,
+    CopyRange,
+    Fingerprint,
+    NodeIdentity,
+    OffsetRange,
+    Skipped,
+)
 from relay_pipelines.protocol.backoff import retry_until_no_progress
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.reader import FetchedSpan
@@ -34,7 +50,10 @@ _BATCH_RECORDS = 20_000
 
 def schema(columns: Sequence[str]) -> str:
     """Return the schema of rows with these columns, in Spark's words."""
-    return ", ".join(f"{name} {kind}" for name, kind in {MARKER: "binary", **{name: COLUMNS[name] for name in columns}}.items())
+    return ", ".join(
+        f"{name} {kind}"
+        for name, kind in {MARKER: "binary", **{name: COLUMNS[name] for name in columns}}.items()
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +64,8 @@ class ProgressMarker:
         index: of the range.
         end: the source offset that they reach.
         skipped: offsets without a row, by reason.
-        leader_epoch, leader_epoch_end: of the last batch of any kind, and the offset after it; -1 if there was none.
+        leader_epoch, leader_epoch_end: of the last batch of any kind, and the offset after it; -1
+        if there was none.
         codec: of the last batch with records, as its attributes number it.
         identity: of the log from which they were read; None if none was read.
         fingerprint: of the last record.
@@ -75,7 +95,11 @@ class FailedRecord(NamedTuple):
 
 
 def read_rows(
-    job: CopyJob, ranges: Sequence[CopyRange], indices: Iterable[int], columns: Sequence[str], clock: Clock
+    job: CopyJob,
+    ranges: Sequence[CopyRange],
+    indices: Iterable[int],
+    columns: Sequence[str],
+    clock: Clock,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of each range, from its known checkpoint through its end, and the markers between them.
 
@@ -95,7 +119,12 @@ def read_rows(
             except RelayError as caught:
                 error = caught
             last = ProgressMarker(
-                index, rows.position, identity=rows.identity, is_last=True, error=error, diverged=source.diverged
+                index,
+                rows.position,
+                identity=rows.identity,
+                is_last=True,
+                error=error,
+                diverged=source.diverged,
             )
             yield _marker(last, columns)
 
@@ -104,7 +133,13 @@ class _RangeRows:
     """The rows of one range; where a node fails, the next one is read from the end of the last complete fetch."""
 
     def __init__(
-        self, job: CopyJob, copy_range: CopyRange, index: int, columns: Sequence[str], source: FailoverSource, clock: Clock
+        self,
+        job: CopyJob,
+        copy_range: CopyRange,
+        index: int,
+        columns: Sequence[str],
+        source: FailoverSource,
+        clock: Clock,
     ) -> None:
         self._range = copy_range
         self._options = copy_range.record_policy.options or job.options
@@ -115,7 +150,9 @@ class _RangeRows:
         self._clock = clock
         self._topic_partition = copy_range.source.topic_partition
         self._checkpoint = copy_range.checkpoint
-        self.position = copy_range.source.start if self._checkpoint is None else self._checkpoint.next_offset
+        self.position = (
+            copy_range.source.start if self._checkpoint is None else self._checkpoint.next_offset
+        )
         self.identity: NodeIdentity | None = None
         self._failing_since = -1.0  # since no fetch was complete between
         record_policy = copy_range.record_policy
@@ -127,7 +164,9 @@ class _RangeRows:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         self._source.begin()
-        for attempt in retry_until_no_progress(self._options, self._clock, (SourceError,), lambda: self._failing_since):
+        for attempt in retry_until_no_progress(
+            self._options, self._clock, (SourceError,), lambda: self._failing_since
+        ):
             with attempt:
                 try:
                     self.identity = self._source.verify(self._range, self._checkpoint, self._clock)
@@ -140,7 +179,11 @@ class _RangeRows:
     def _fetched(self, identity: NodeIdentity) -> Iterator[pa.RecordBatch]:
         wanted = OffsetRange(self._topic_partition, self.position, self._range.source.end)
         options = self._options
-        with closing(self._source.read(wanted, options.fetch_max_bytes, self._clock, options.coalesce_below_bytes)) as fetches:
+        with closing(
+            self._source.read(
+                wanted, options.fetch_max_bytes, self._clock, options.coalesce_below_bytes
+            )
+        ) as fetches:
             for spans in fetches:
                 if spans:
                     self._source.confirm(self._range, identity)
@@ -169,7 +212,8 @@ class _RangeRows:
                 present += len(records)
                 last = records[-1] if records else last
                 builder.add(
-                    records if filters is None else list(filters.apply(records)), log_append_time=is_log_append_time(span)
+                    records if filters is None else list(filters.apply(records)),
+                    log_append_time=is_log_append_time(span),
                 )
                 if builder.records >= _BATCH_RECORDS:
                     found.append(_marked(builder.take()))
@@ -217,15 +261,27 @@ class _RangeRows:
 
 
 def _failed_record(record: Any, error: RelayError) -> FailedRecord:
-    return FailedRecord(Row(record.offset, record.timestamp, record.key, record.value, record.headers), error)
+    return FailedRecord(
+        Row(record.offset, record.timestamp, record.key, record.value, record.headers), error
+    )
 
 
-def _marked(batch: pa.RecordBatch, marker: ProgressMarker | FailedRecord | None = None) -> pa.RecordBatch:
+def _marked(
+    batch: pa.RecordBatch, marker: ProgressMarker | FailedRecord | None = None
+) -> pa.RecordBatch:
     """A batch with the marker column in front."""
-    markers = pa.nulls(len(batch), pa.binary()) if marker is None else pa.array([pickle.dumps(marker)] * len(batch), pa.binary())
-    return pa.RecordBatch.from_arrays([markers, *batch.columns], names=[MARKER, *batch.schema.names])
+    markers = (
+        pa.nulls(len(batch), pa.binary())
+        if marker is None
+        else pa.array([pickle.dumps(marker)] * len(batch), pa.binary())
+    )
+    return pa.RecordBatch.from_arrays(
+        [markers, *batch.columns], names=[MARKER, *batch.schema.names]
+    )
 
 
 def _marker(marker: ProgressMarker | FailedRecord, columns: Sequence[str]) -> pa.RecordBatch:
-    nothing = pa.RecordBatch.from_arrays([pa.nulls(1, TYPES[name]) for name in columns], names=list(columns))
+    nothing = pa.RecordBatch.from_arrays(
+        [pa.nulls(1, TYPES[name]) for name in columns], names=list(columns)
+    )
     return _marked(nothing, marker)

@@ -29,7 +29,8 @@ class MarkedRows:
 class RowStream:
     """The rows of all ranges of a task, in order.
 
-    A thread reads them ahead. Who pulls is never blocked for longer than a moment, and so can commit in time.
+    A thread reads them ahead. Who pulls is never blocked for longer than a moment, and so can
+    commit in time.
 
     Args:
         batches: what `read_rows` yields, with rows left out or changed, and every marker.

@@ -19,7 +19,8 @@ from relay_pipelines.protocol.reader import FetchedSpan
 class BatchSource(Protocol):
     """What the copy loop needs of a source of batches.
 
-    Call order per attempt: `open`, `portions`; `flush`, `confirm` and `committed` at each commit; `fail` after an error.
+    Call order per attempt: `open`, `portions`; `flush`, `confirm` and `committed` at each commit;
+        `fail` after an error.
     """
 
     @property
@@ -111,7 +112,11 @@ class FetchedBatches:
         self._batching = Batching(self._range, self._options, self._filter)
         wanted = OffsetRange(self._range.source.topic_partition, start, self._range.source.end)
         options = self._options
-        with closing(self._source.read(wanted, options.fetch_max_bytes, self._clock, options.coalesce_below_bytes)) as fetches:
+        with closing(
+            self._source.read(
+                wanted, options.fetch_max_bytes, self._clock, options.coalesce_below_bytes
+            )
+        ) as fetches:
             for spans in self._pulled(fetches):
                 for span in spans:
                     while self._filter is not None and not self._filter.covers(span.end):

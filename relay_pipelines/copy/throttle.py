@@ -25,7 +25,10 @@ class Throttle:
         """Count bytes that are being sent."""
         if self.is_limited:
             # what was not used until now is lost, but for a second's worth
-            self._free_at = max(self._free_at, self._clock.monotonic() - _BURST_SECONDS) + size_bytes / self._rate
+            self._free_at = (
+                max(self._free_at, self._clock.monotonic() - _BURST_SECONDS)
+                + size_bytes / self._rate
+            )
 
     def owed_seconds(self) -> float:
         """For how long nothing more may be sent; 0 for not at all."""

@@ -13,7 +13,16 @@ from relay_pipelines.copy.chunk import Chunk
 from relay_pipelines.copy.failpoints import Failpoint, failpoint
 from relay_pipelines.copy.throttle import Throttle
 from relay_pipelines.errors import CheckpointLostError, DestinationTopicLostError, RelayError
-from relay_pipelines.model import Checkpoint, CopyJob, CopyRange, LedgerEntry, NodeIdentity, OffsetRange, Segment, TopicPartition
+from relay_pipelines.model import (
+    Checkpoint,
+    CopyJob,
+    CopyRange,
+    LedgerEntry,
+    NodeIdentity,
+    OffsetRange,
+    Segment,
+    TopicPartition,
+)
 from relay_pipelines.protocol.batch import Batch
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock
@@ -33,15 +42,20 @@ def transactional_id(mirror: str, source: TopicPartition) -> str:
 class RangeTransactions:
     """The transactions of one range, one after the other.
 
-    Call order: `start`, then any number of `send` .. `commit`, then `release`. After an error only `release`, `start` or
-    `abort_quietly`.
+    Call order: `start`, then any number of `send` .. `commit`, then `release`. After an error only
+    `release`, `start` or `abort_quietly`.
 
     Args:
         destination: shared by the ranges of one task, as are the throttles.
     """
 
     def __init__(
-        self, job: CopyJob, copy_range: CopyRange, destination: ClusterClient, throttles: Sequence[Throttle], clock: Clock
+        self,
+        job: CopyJob,
+        copy_range: CopyRange,
+        destination: ClusterClient,
+        throttles: Sequence[Throttle],
+        clock: Clock,
     ) -> None:
         self._job = job
         self._range = copy_range
@@ -50,12 +64,17 @@ class RangeTransactions:
         self._limits = [throttle for throttle in throttles if throttle.is_limited]
         self._clock = clock
         self._source_partition = copy_range.source.topic_partition
-        self._quarantine = TopicPartition(copy_range.destination.topic + QUARANTINE, copy_range.destination.partition)
+        self._quarantine = TopicPartition(
+            copy_range.destination.topic + QUARANTINE, copy_range.destination.partition
+        )
         self._producer = TransactionalProducer(
             destination, transactional_id(job.mirror, self._source_partition), self._options, clock
         )
         key = checkpoints.key_of(job.mirror, self._source_partition)
-        self._homes = (checkpoints.home(checkpoints.TOPIC, key), checkpoints.home(ledger.TOPIC, key))
+        self._homes = (
+            checkpoints.home(checkpoints.TOPIC, key),
+            checkpoints.home(ledger.TOPIC, key),
+        )
         self.checkpoint = copy_range.checkpoint
         self.committed: list[Chunk] = []
         self.segments: list[Segment] = []
@@ -77,7 +96,12 @@ class RangeTransactions:
         known = self._range.checkpoint, self._range.checkpoint_position
         # only now: before, a task that we have just fenced could still have committed
         found = checkpoints.read_own(
-            self._destination, self._job.mirror, self._source_partition, known, self._options, self._clock
+            self._destination,
+            self._job.mirror,
+            self._source_partition,
+            known,
+            self._options,
+            self._clock,
         )
         self._require_own_commits(found)
         self._require_copies(found)
@@ -92,15 +116,31 @@ class RangeTransactions:
     def quarantine(self, record: Any, error: RelayError) -> None:
         """Put a source record, as it is, into the quarantine topic, with headers that tell its origin and the reason."""
         at = self._source_partition
-        told = {"mirror": self._job.mirror, "topic": at.topic, "partition": at.partition, "offset": record.offset}
-        headers = [(f"relay.{name}", str(value).encode()) for name, value in {**told, "error": error.what}.items()]
-        self._send(self._quarantine, encode(record.key, record.value, record.timestamp, [*record.headers, *headers]))
+        told = {
+            "mirror": self._job.mirror,
+            "topic": at.topic,
+            "partition": at.partition,
+            "offset": record.offset,
+        }
+        headers = [
+            (f"relay.{name}", str(value).encode())
+            for name, value in {**told, "error": error.what}.items()
+        ]
+        self._send(
+            self._quarantine,
+            encode(record.key, record.value, record.timestamp, [*record.headers, *headers]),
+        )
 
     def owed_seconds(self) -> float:
         """For how long nothing more may be sent, by our own limits and the destination's quota."""
         if not self._producer.is_throttled and not self._limits:
             return 0.0  # asked after every batch
-        return max([self._producer.throttled_seconds, *(throttle.owed_seconds() for throttle in self._limits)])
+        return max(
+            [
+                self._producer.throttled_seconds,
+                *(throttle.owed_seconds() for throttle in self._limits),
+            ]
+        )
 
     def commit(self, chunk: Chunk, identity: NodeIdentity) -> None:
         """Commit data, checkpoint and ledger entry together: one transaction, so all of them or none.
@@ -113,7 +153,12 @@ class RangeTransactions:
         began = self._clock.monotonic()
         landed = self._producer.landed(self._range.destination)
         before = self.checkpoint
-        if landed and before and before.destination == self._range.destination and landed[0] < before.destination_next_offset:
+        if (
+            landed
+            and before
+            and before.destination == self._range.destination
+            and landed[0] < before.destination_next_offset
+        ):
             raise self._copies_gone(before)  # since this attempt began
         following = self._next_checkpoint(chunk, identity, landed)
         self._producer.add(self._homes)
@@ -156,7 +201,9 @@ class RangeTransactions:
         if not self.committed or self.checkpoint is None:
             return
         own = self.checkpoint.next_offset
-        if found is None or (found.next_offset < own and found.reset_at_ms == self.checkpoint.reset_at_ms):
+        if found is None or (
+            found.next_offset < own and found.reset_at_ms == self.checkpoint.reset_at_ms
+        ):
             raise CheckpointLostError(
                 f"its checkpoint is gone: this run committed it up to offset {own}",
                 remedy=f"restore the topic {checkpoints.TOPIC}; until then, a run would copy the records again",
@@ -170,7 +217,11 @@ class RangeTransactions:
         topic = self._destination.metadata([to.topic]).topics[to.topic]
         if found is None or found.destination_next_offset <= 0 or found.destination != to:
             return
-        if found.destination_topic_id and topic.topic_id and topic.topic_id != found.destination_topic_id:
+        if (
+            found.destination_topic_id
+            and topic.topic_id
+            and topic.topic_id != found.destination_topic_id
+        ):
             raise self._copies_gone(found)
 
     def _copies_gone(self, found: Checkpoint) -> DestinationTopicLostError:
@@ -188,10 +239,17 @@ class RangeTransactions:
         else:
             self.segments.append(Segment(node, chunk.start, chunk.end))
 
-    def _next_checkpoint(self, chunk: Chunk, identity: NodeIdentity, landed: tuple[int, int] | None) -> Checkpoint:
+    def _next_checkpoint(
+        self, chunk: Chunk, identity: NodeIdentity, landed: tuple[int, int] | None
+    ) -> Checkpoint:
         before, node = self.checkpoint, identity.node
         epoch, epoch_end = chunk.leader_epoch, chunk.leader_epoch_end
-        if epoch < 0 and before is not None and before.node == node and before.topic_ids.get(node) == identity.topic_id:
+        if (
+            epoch < 0
+            and before is not None
+            and before.node == node
+            and before.topic_ids.get(node) == identity.topic_id
+        ):
             # the chunk holds no batch; an epoch of another log would mean nothing
             epoch, epoch_end = before.leader_epoch, before.leader_epoch_end
         return Checkpoint(
@@ -204,7 +262,11 @@ class RangeTransactions:
             topic_ids={**(before.topic_ids if before else {}), node: identity.topic_id},
             cluster_ids={**(before.cluster_ids if before else {}), node: identity.cluster_id},
             destination=self._range.destination,
-            destination_next_offset=landed[1] if landed else before.destination_next_offset if before else -1,
+            destination_next_offset=landed[1]
+            if landed
+            else before.destination_next_offset
+            if before
+            else -1,
             fingerprint=chunk.fingerprint() or (before.fingerprint if before else None),
             run_id=self._job.run_id,
             committed_at_ms=self._clock.now_ms(),
@@ -212,8 +274,13 @@ class RangeTransactions:
             reset_at_ms=before.reset_at_ms if before else 0,
         )
 
-    def _entry(self, chunk: Chunk, following: Checkpoint, landed: tuple[int, int] | None) -> LedgerEntry:
-        first, end = landed or (following.destination_next_offset, following.destination_next_offset)
+    def _entry(
+        self, chunk: Chunk, following: Checkpoint, landed: tuple[int, int] | None
+    ) -> LedgerEntry:
+        first, end = landed or (
+            following.destination_next_offset,
+            following.destination_next_offset,
+        )
         return LedgerEntry(
             mirror=self._job.mirror,
             source=OffsetRange(self._source_partition, chunk.start, chunk.end),

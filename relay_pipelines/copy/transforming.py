@@ -19,8 +19,8 @@ class Transform(Protocol):
         """Return the batch with as many rows, each made of the one in its place.
 
         Args:
-            batch: columns offset, timestamp, key, value, headers. Of what is returned, all but the offset counts; columns that
-                are left out stay as they are.
+            batch: columns offset, timestamp, key, value, headers. Of what is returned, all but the
+                offset counts; columns that are left out stay as they are.
         """
 
 
@@ -41,7 +41,9 @@ class Transformer:
         on_error: what becomes of a record on which the transform raises something.
     """
 
-    def __init__(self, spec: ClassSpec, topic_partition: TopicPartition, on_error: OnRecordError) -> None:
+    def __init__(
+        self, spec: ClassSpec, topic_partition: TopicPartition, on_error: OnRecordError
+    ) -> None:
         self._name = spec.name
         self._transform = load(spec).transform
         self._topic_partition = topic_partition
@@ -51,8 +53,8 @@ class Transformer:
         """Return the rows of the transformed batch, and the rows on which the transform failed, as they were, with the reason.
 
         Raises:
-            FilterError: the transform raised something, and records do not go into quarantine. It is asked again for smaller
-                parts, to tell on which record.
+            FilterError: the transform raised something, and records do not go into quarantine. It
+                is asked again for smaller parts, to tell on which record.
         """
         if not len(batch):
             return [], []
@@ -65,7 +67,9 @@ class Transformer:
                 more_rows, more_failed = self(batch.slice(middle))
                 return rows + more_rows, failed + more_failed
             (row,) = rows_of(batch, self._topic_partition)
-            found = record_error(f"transform {self._name!r}", error, self._topic_partition, row.offset)
+            found = record_error(
+                f"transform {self._name!r}", error, self._topic_partition, row.offset
+            )
             if not self._quarantines:
                 raise found from error
             return [], [(row, found)]

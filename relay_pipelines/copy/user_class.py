@@ -38,7 +38,8 @@ def construct(spec: ClassSpec, kind: Kind) -> Any:
     """Construct a class of this kind.
 
     Raises:
-        ConfigError: there is no such class, it cannot be imported, refuses its configuration, or is none of this kind.
+        ConfigError: there is no such class, it cannot be imported, refuses its configuration, or is
+            none of this kind.
     """
     where = f"{kind.name} {spec.name!r}"
     try:
@@ -46,7 +47,9 @@ def construct(spec: ClassSpec, kind: Kind) -> Any:
     except ConfigError:
         raise
     except Exception as error:
-        raise ConfigError(f"{where} cannot be constructed: {describe(error)}", remedy="see its config") from error
+        raise ConfigError(
+            f"{where} cannot be constructed: {describe(error)}", remedy="see its config"
+        ) from error
     if not callable(getattr(found, kind.method.partition("(")[0], None)):
         raise ConfigError(f"{where} has no method {kind.method}", remedy="see docs/records.md")
     return found
@@ -67,11 +70,15 @@ def _class(spec: ClassSpec, kind: str) -> Any:
     if not colon:
         return _entry_point(spec.name, kind)
     if spec.folder and spec.folder not in sys.path:
-        sys.path.append(spec.folder)  # behind the installed ones: nothing there may take the place of a library
+        sys.path.append(
+            spec.folder
+        )  # behind the installed ones: nothing there may take the place of a library
     try:
         return getattr(importlib.import_module(module), name)
     except AttributeError:
-        raise ConfigError(f"module {module!r} has no {kind} {name!r}", remedy="write module:Class") from None
+        raise ConfigError(
+            f"module {module!r} has no {kind} {name!r}", remedy="write module:Class"
+        ) from None
     except Exception as error:
         raise ConfigError(
             f"{kind} {spec.name!r} cannot be imported: {describe(error)}",
@@ -83,7 +90,10 @@ def _entry_point(name: str, kind: str) -> Any:
     found = importlib.metadata.entry_points(group=f"relay_pipelines.{kind}s")
     if name not in found.names:
         known = ", ".join(sorted(found.names)) or "none is installed"
-        raise ConfigError(f"no {kind} is called {name!r}", remedy=f"write module:Class, or an entry point: {known}")
+        raise ConfigError(
+            f"no {kind} is called {name!r}",
+            remedy=f"write module:Class, or an entry point: {known}",
+        )
     return found[name].load()
 
 

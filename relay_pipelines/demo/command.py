@@ -48,7 +48,8 @@ class Command:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                # all its descendants are found by it, and Ctrl-C in the terminal reaches the demo alone
+                # all its descendants are found by it, and Ctrl-C in the terminal reaches the demo
+                # alone
                 start_new_session=True,
             )
 
@@ -65,7 +66,11 @@ class Command:
     @property
     def output(self) -> list[str]:
         """The lines it wrote so far."""
-        return [line.rstrip() for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
+        return [
+            line.rstrip()
+            for line in self.log.read_text(errors="replace").splitlines()
+            if line.strip()
+        ]
 
     def wait(self) -> int:
         """Wait for its end and return its exit code."""
@@ -79,9 +84,13 @@ class Command:
         """
         code = self.wait()
         if code:
-            said = next((line for line in reversed(self.output) if line.startswith("error")), "it said nothing")
+            said = next(
+                (line for line in reversed(self.output) if line.startswith("error")),
+                "it said nothing",
+            )
             raise RelayError(
-                f"`{self.shown}` ended with exit code {code}: {said}", remedy=f"with --keep its output stays in {self.log.name}"
+                f"`{self.shown}` ended with exit code {code}: {said}",
+                remedy=f"with --keep its output stays in {self.log.name}",
             )
 
     def kill(self) -> None:
@@ -126,7 +135,12 @@ def _pids() -> Iterator[int]:
     if Path("/proc/self").exists():
         names = [entry.name for entry in Path("/proc").iterdir()]
     else:
-        names = subprocess.run(["ps", "-A", "-o", "pid="], capture_output=True, text=True, check=True).stdout.split()  # noqa: S607
+        names = subprocess.run(
+            ["ps", "-A", "-o", "pid="],  # noqa: S607 - wherever the system has it
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.split()
     return (int(name) for name in names if name.isdigit())
 
 

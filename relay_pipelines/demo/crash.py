@@ -11,7 +11,9 @@ from relay_pipelines.demo.telling import Reporter
 from relay_pipelines.demo.upstream import end_offsets
 
 
-def run_and_kill(arguments: list[str], log: str, scene: Scene, ledger: Ledger, teller: Reporter) -> bool:
+def run_and_kill(
+    arguments: list[str], log: str, scene: Scene, ledger: Ledger, teller: Reporter
+) -> bool:
     """Start the command and kill it once a few chunks are committed; whether that was in the middle of its work."""
     end = sum(end_offsets(scene.nodes[0]).values())
     known = ledger.poll()

@@ -27,9 +27,9 @@ _STOP_SECONDS = 20.0
 REPOSITORY = {"repositoryName": "__repository__", "repositoryLocationName": "relay_pipelines"}
 _START_SENSOR = """mutation($selector: SensorSelector!) { startSensor(sensorSelector: $selector) {
   __typename ... on PythonError { message } ... on SensorNotFoundError { message } } }"""
-_SENSORS = """{ workspaceOrError { ... on Workspace { locationEntries { locationOrLoadError { __typename
-  ... on PythonError { message errorChain { error { message } } }
-  ... on RepositoryLocation { repositories { sensors { name } } } } } } } }"""
+_SENSORS = """{ workspaceOrError { ... on Workspace { locationEntries { locationOrLoadError {
+  __typename ... on PythonError { message errorChain { error { message } } } ... on
+  RepositoryLocation { repositories { sensors { name } } } } } } } }"""
 
 
 class Dagster:
@@ -52,7 +52,9 @@ class Dagster:
             OSError: nobody answers.
         """
         body = json.dumps({"query": query, "variables": dict(variables or {})}).encode()
-        request = urllib.request.Request(f"{self.url}/graphql", body, {"Content-Type": "application/json"})  # noqa: S310 - our own
+        request = urllib.request.Request(  # noqa: S310 - our own
+            f"{self.url}/graphql", body, {"Content-Type": "application/json"}
+        )
         with urllib.request.urlopen(request, timeout=30) as response:  # noqa: S310
             answer = json.load(response)
         if answer.get("errors"):
@@ -68,9 +70,14 @@ class Dagster:
         (entry,) = self.ask(_SENSORS)["workspaceOrError"]["locationEntries"]
         location = entry["locationOrLoadError"]
         if "repositories" not in location:
-            causes = [str(location["message"]), *(one["error"]["message"] for one in location["errorChain"])]
+            causes = [
+                str(location["message"]),
+                *(one["error"]["message"] for one in location["errorChain"]),
+            ]
             raise RelayError(causes[-1].strip())
-        return [one["name"] for repository in location["repositories"] for one in repository["sensors"]]
+        return [
+            one["name"] for repository in location["repositories"] for one in repository["sensors"]
+        ]
 
     def start_sensor(self, name: str) -> None:
         """Switch a sensor on.
@@ -78,7 +85,9 @@ class Dagster:
         Raises:
             RelayError: there is none.
         """
-        answer = self.ask(_START_SENSOR, {"selector": REPOSITORY | {"sensorName": name}})["startSensor"]
+        answer = self.ask(_START_SENSOR, {"selector": REPOSITORY | {"sensorName": name}})[
+            "startSensor"
+        ]
         if "message" in answer:
             raise RelayError(answer["message"])
 
@@ -95,7 +104,9 @@ class Dagster:
 
 
 @contextmanager
-def running(folder: Path, port: int = 0, environment: Mapping[str, str] | None = None) -> Iterator[Dagster]:
+def running(
+    folder: Path, port: int = 0, environment: Mapping[str, str] | None = None
+) -> Iterator[Dagster]:
     """Run `dagster dev` in a folder with a relay.yaml; its database, logs and output (dagster.log) stay there.
 
     Args:
@@ -111,11 +122,21 @@ def running(folder: Path, port: int = 0, environment: Mapping[str, str] | None =
             shutil.copy(ROOT / name, folder)
     port = port or _free_port()
     command = [sys.executable, "-m", "dagster", "dev", "--host", "127.0.0.1", "--port", str(port)]
-    variables = {name: value for name, value in os.environ.items() if name not in {"DAGSTER_HOME", "RELAY_CATALOG"}}
+    variables = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in {"DAGSTER_HOME", "RELAY_CATALOG"}
+    }
     variables |= {"RELAY_CONFIG": str(folder / "relay.yaml"), **(environment or {})}
     with (folder / "dagster.log").open("ab") as log:
         process = subprocess.Popen(  # noqa: S603 - our own command
-            command, cwd=folder, env=variables, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            command,
+            cwd=folder,
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
         )
     dagster = Dagster(f"http://127.0.0.1:{port}", process)
     try:
@@ -133,7 +154,9 @@ def _wait(dagster: Dagster, log: Path) -> None:
         except OSError as error:
             if dagster.process.poll() is not None or time.monotonic() > deadline:
                 last = log.read_text(errors="replace").strip().splitlines()[-1:]
-                raise RelayError(f"Dagster does not start: {' '.join(last)}", remedy=f"see {log}") from error
+                raise RelayError(
+                    f"Dagster does not start: {' '.join(last)}", remedy=f"see {log}"
+                ) from error
             time.sleep(0.2)
         else:
             return

@@ -1,6 +1,7 @@
 """The events of a made-up web shop: orders, payments and the state of every order. Deterministic from a seed.
 
-Every record carries a `trace-id` header that no other record has: by it the proof counts what was lost or doubled.
+Every record carries a `trace-id` header that no other record has: by it the proof counts what was
+lost or doubled.
 """
 
 from __future__ import annotations
@@ -47,7 +48,11 @@ class Shop:
         self._count = 0
         self._baskets = [self._basket() for _ in range(400)]
         self._customers = [self._customer(number) for number in range(400)]
-        self._makers: tuple[Callable[[int], Event], ...] = (*7 * (self._order,), *2 * (self._payment,), *3 * (self._status,))
+        self._makers: tuple[Callable[[int], Event], ...] = (
+            *7 * (self._order,),
+            *2 * (self._payment,),
+            *3 * (self._status,),
+        )
 
     def history(self, count: int, until_ms: int) -> Iterator[Event]:
         """Give `count` events, spread evenly over the 20 hours before `until_ms`."""
@@ -76,19 +81,27 @@ class Shop:
 
     def _payment(self, timestamp_ms: int) -> Event:
         order, pick = self._key(), self._random.random()
-        value = b'{"payment":"P-%08d","order_id":"%s","amount":%.2f,"currency":"EUR","method":"%s","status":"booked"}' % (
-            *(self._count, order, 5 + 900 * pick),
-            _METHODS[int(pick * len(_METHODS))],
+        value = (
+            b'{"payment":"P-%08d","order_id":"%s","amount":%.2f,"currency":"EUR","method":"%s","status":"booked"}'
+            % (
+                *(self._count, order, 5 + 900 * pick),
+                _METHODS[int(pick * len(_METHODS))],
+            )
         )
         # here and there a payment that names no order, or takes one back
         key = None if self._count % 40 == 0 else order
-        return self._event(PAYMENTS, key, order, None if self._count % 50 == 1 else value, timestamp_ms)
+        return self._event(
+            PAYMENTS, key, order, None if self._count % 50 == 1 else value, timestamp_ms
+        )
 
     def _status(self, timestamp_ms: int) -> Event:
         key, pick = self._key(), self._random.random()
-        value = b'{"order_id":"%s","state":"%s","since_ms":%d,"warehouse":%d,"carrier":"parcel-%d","version":%d}' % (
-            *(key, _KINDS[int(pick * len(_KINDS))], timestamp_ms),
-            *(1 + int(pick * 7), 1 + int(pick * 3), self._count),
+        value = (
+            b'{"order_id":"%s","state":"%s","since_ms":%d,"warehouse":%d,"carrier":"parcel-%d","version":%d}'
+            % (
+                *(key, _KINDS[int(pick * len(_KINDS))], timestamp_ms),
+                *(1 + int(pick * 7), 1 + int(pick * 3), self._count),
+            )
         )
         # a tombstone: the order is forgotten
         return self._event(STATUS, key, key, None if self._count % 60 == 0 else value, timestamp_ms)
@@ -97,11 +110,15 @@ class Shop:
         # squared: some orders see many events, most a few
         return b"order-%07d" % int(self._random.random() ** 2 * self._orders)
 
-    def _event(self, topic: str, key: bytes | None, order: bytes, value: bytes | None, timestamp_ms: int) -> Event:
+    def _event(
+        self, topic: str, key: bytes | None, order: bytes, value: bytes | None, timestamp_ms: int
+    ) -> Event:
         self._count += 1
         trace_id = b"%016x" % (self._count * _GOLDEN & 0xFFFFFFFFFFFFFFFF)
         headers = [(TRACE_ID, trace_id), ("source", b"web-shop"), ("schema-version", b"3")]
-        return Event(topic, zlib.crc32(order) % PARTITIONS[topic], key, value, headers, timestamp_ms)
+        return Event(
+            topic, zlib.crc32(order) % PARTITIONS[topic], key, value, headers, timestamp_ms
+        )
 
     def _basket(self) -> bytes:
         choice = self._random.randrange

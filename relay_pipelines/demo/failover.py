@@ -68,11 +68,15 @@ def run_and_kill_node(
 
 def _taken_over(death: Death, ledger: Ledger, teller: Reporter) -> bool:
     """Say when the node died and when another one took over, by the times in the ledger; False if none did."""
-    commits = sorted((one.committed_at_ms, one.node) for one in ledger.entries if one.run_id == death.run_id)
+    commits = sorted(
+        (one.committed_at_ms, one.node) for one in ledger.entries if one.run_id == death.run_id
+    )
     others = [(at_ms, node) for at_ms, node in commits if node != death.node]
     if not others:
         return False
     (taken_ms, node), (began_ms, _) = others[0], commits[0]
     lived, gap = seconds((death.at_ms - began_ms) / 1000), seconds((taken_ms - death.at_ms) / 1000)
-    teller.say(f"{death.node} was killed {lived} after the first commit of this run; {gap} later came the first one from {node}")
+    teller.say(
+        f"{death.node} was killed {lived} after the first commit of this run; {gap} later came the first one from {node}"
+    )
     return True

@@ -31,7 +31,9 @@ def write(shop: Shop, upstream: Upstream, events: int, teller: Reporter, clock: 
             upstream.flush()
         for topic, what in _TOPICS.items():
             records = sum(number for at, number in upstream.written.items() if at.topic == topic)
-            teller.say(f"{topic:<15} {PARTITIONS[topic]} partitions {count(records):>8} records  {what}")
+            teller.say(
+                f"{topic:<15} {PARTITIONS[topic]} partitions {count(records):>8} records  {what}"
+            )
 
 
 def compact(stage: Scene, shop: Shop, upstream: Upstream, teller: Reporter, clock: Clock) -> None:
@@ -43,14 +45,23 @@ def compact(stage: Scene, shop: Shop, upstream: Upstream, teller: Reporter, cloc
     with teller.step(f"Let Kafka compact {STATUS} on both"):
         compacted = [one for one in TOPIC_PARTITIONS if one.topic == STATUS]
         before = sum(upstream.written[one] for one in compacted)
-        # of every order's states the last, and the first event of a new day: the newest segment is never compacted
+        # of every order's states the last, and the first event of a new day: the newest segment is
+        # never compacted
         wanted = upstream.distinct_keys + len(compacted)
         upstream.write(shop.status(one.partition, clock.now_ms()) for one in compacted)
         upstream.flush()
         deadline = clock.monotonic() + _COMPACTION_SECONDS
-        while any(sum(map(len, side.values())) != wanted for side in reading.read_all(stage.nodes, compacted)):
+        while any(
+            sum(map(len, side.values())) != wanted
+            for side in reading.read_all(stage.nodes, compacted)
+        ):
             if clock.monotonic() > deadline:
-                raise RelayError("Kafka's log cleaner has not finished in a minute", remedy="see broker.log with --keep")
+                raise RelayError(
+                    "Kafka's log cleaner has not finished in a minute",
+                    remedy="see broker.log with --keep",
+                )
             time.sleep(_POLL_SECONDS)
         removed = before + len(compacted) - wanted
-        teller.say(f"{count(removed)} of {count(before)} records removed: only the last state of an order is kept")
+        teller.say(
+            f"{count(removed)} of {count(before)} records removed: only the last state of an order is kept"
+        )

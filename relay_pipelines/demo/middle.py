@@ -49,8 +49,12 @@ def insist(attempt: Callable[[int], _Hit], arrivals: Arrivals, more: int, teller
             return hit
         if number < _ATTEMPTS:
             teller.say(
-                f"too fast: everything was copied before the kill. Once more, with {count(more)} events more:", style="yellow"
+                f"too fast: everything was copied before the kill. Once more, with {count(more)} events more:",
+                style="yellow",
             )
             arrivals.add(more)
-    teller.say("too fast for a kill in the middle on this machine; what follows shows no recovery", style="yellow")
+    teller.say(
+        "too fast for a kill in the middle on this machine; what follows shows no recovery",
+        style="yellow",
+    )
     return hit

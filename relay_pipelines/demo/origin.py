@@ -36,13 +36,19 @@ def shares(entries: Iterable[LedgerEntry]) -> list[Share]:
     return made
 
 
-def unexplained(given: Sequence[Share], found: Mapping[TopicPartition, int]) -> list[TopicPartition]:
+def unexplained(
+    given: Sequence[Share], found: Mapping[TopicPartition, int]
+) -> list[TopicPartition]:
     """Name the topic-partitions whose records at the destination are not those of the ledger, each offset covered once.
 
     Args:
         found: how many records each has at the destination.
     """
-    return [at for at in sorted({*found, *(one.source.topic_partition for one in given)}) if not _explained(at, given, found)]
+    return [
+        at
+        for at in sorted({*found, *(one.source.topic_partition for one in given)})
+        if not _explained(at, given, found)
+    ]
 
 
 def _follows(entry: LedgerEntry, last: Share) -> bool:
@@ -50,7 +56,11 @@ def _follows(entry: LedgerEntry, last: Share) -> bool:
     return where == (last.source.topic_partition, last.source.end, last.node)
 
 
-def _explained(at: TopicPartition, given: Sequence[Share], found: Mapping[TopicPartition, int]) -> bool:
+def _explained(
+    at: TopicPartition, given: Sequence[Share], found: Mapping[TopicPartition, int]
+) -> bool:
     ranges = [one.source for one in given if one.source.topic_partition == at]
     seamless = [one.start for one in ranges] == [0, *(one.end for one in ranges)][: len(ranges)]
-    return seamless and sum(one.records for one in given if one.source.topic_partition == at) == found.get(at, 0)
+    return seamless and sum(
+        one.records for one in given if one.source.topic_partition == at
+    ) == found.get(at, 0)

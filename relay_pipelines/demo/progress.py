@@ -25,7 +25,12 @@ class Ledger:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._follower.close()
 
     def poll(self) -> int:
@@ -58,7 +63,9 @@ def rate(entries: Sequence[LedgerEntry]) -> tuple[float, float]:
     """Records and bytes per second while records were copied: from the first commit of each run to its last."""
     records = size_bytes = milliseconds = 0
     for run in {entry.run_id: None for entry in entries}:
-        first, *others = sorted((one for one in entries if one.run_id == run), key=lambda one: one.committed_at_ms)
+        first, *others = sorted(
+            (one for one in entries if one.run_id == run), key=lambda one: one.committed_at_ms
+        )
         if others:
             milliseconds += others[-1].committed_at_ms - first.committed_at_ms
             records += sum(one.records for one in others)

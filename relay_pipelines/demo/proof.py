@@ -71,7 +71,9 @@ class Verdict:
     @property
     def equal(self) -> bool:
         """Whether nothing differs."""
-        return self.digests_equal and not (self.lost or self.duplicates or self.foreign or self.changed)
+        return self.digests_equal and not (
+            self.lost or self.duplicates or self.foreign or self.changed
+        )
 
 
 def compare(topic_partition: TopicPartition, source: Content, destination: Content) -> Verdict:
@@ -96,11 +98,15 @@ def compare(topic_partition: TopicPartition, source: Content, destination: Conte
 
 def compare_all(source: Side, destination: Side) -> list[Verdict]:
     """Compare every topic-partition that either side has."""
-    return [compare(one, source.get(one, Content()), destination.get(one, Content())) for one in sorted({*source, *destination})]
+    return [
+        compare(one, source.get(one, Content()), destination.get(one, Content()))
+        for one in sorted({*source, *destination})
+    ]
 
 
 def identical(one: Side, other: Side) -> bool:
     """Whether two nodes hold the same records at the same offsets."""
     return one.keys() == other.keys() and all(
-        one[each].offsets == other[each].offsets and one[each].digests == other[each].digests for each in one
+        one[each].offsets == other[each].offsets and one[each].digests == other[each].digests
+        for each in one
     )

@@ -45,7 +45,9 @@ def _read(cluster: Cluster, wanted: Sequence[TopicPartition], over: threading.Ev
         }
     )
     content = {(one.topic, one.partition): Content() for one in wanted}
-    consumer.assign([KafkaTopicPartition(topic, partition, OFFSET_BEGINNING) for topic, partition in content])
+    consumer.assign(
+        [KafkaTopicPartition(topic, partition, OFFSET_BEGINNING) for topic, partition in content]
+    )
     unread = set(content)
     try:
         while unread and not over.is_set():
@@ -73,4 +75,6 @@ def _identity_and_digest(message: Message) -> tuple[bytes, bytes]:
     # with every length written before, no two records have the same bytes
     lengths = [_NULL if part is None else len(part) for part in parts]
     head = struct.pack(f">iq{len(parts)}i", *message.timestamp(), *lengths)
-    return identity, hashlib.blake2b(b"".join([head, *(part or b"" for part in parts)]), digest_size=16).digest()
+    return identity, hashlib.blake2b(
+        b"".join([head, *(part or b"" for part in parts)]), digest_size=16
+    ).digest()

@@ -18,13 +18,21 @@ from relay_pipelines.embedded.cluster import JVM_OPTIONS
 from relay_pipelines.model import Cluster, TopicPartition
 
 MIRROR = "shop"
-TOPIC_PARTITIONS = [TopicPartition(topic, partition) for topic, count in PARTITIONS.items() for partition in range(count)]
+TOPIC_PARTITIONS = [
+    TopicPartition(topic, partition)
+    for topic, count in PARTITIONS.items()
+    for partition in range(count)
+]
 _NAMES = ("upstream-a", "upstream-b", "destination")
 _TIMEOUT_SECONDS = 30
 # the cleaner looks all the time instead of every 15 s
 _BROKER = {"log.cleaner.backoff.ms": "100"}
 # a new segment with every hour of the shop's life, so that the cleaner may have all but the last
-_COMPACTED = {"cleanup.policy": "compact", "segment.ms": str(3600 * 1000), "min.cleanable.dirty.ratio": "0.0"}
+_COMPACTED = {
+    "cleanup.policy": "compact",
+    "segment.ms": str(3600 * 1000),
+    "min.cleanable.dirty.ratio": "0.0",
+}
 _RELAY_YAML = """\
 mirrors:
   {mirror}:
@@ -68,15 +76,25 @@ class Scene:
         Args:
             more: lines to stand behind the last ones, which say how to copy.
         """
-        text = _RELAY_YAML.format(mirror=MIRROR, nodes=self.nodes, destination=self.destination, chunk=chunk) + more
+        text = (
+            _RELAY_YAML.format(
+                mirror=MIRROR, nodes=self.nodes, destination=self.destination, chunk=chunk
+            )
+            + more
+        )
         (self.folder / "relay.yaml").write_text(text)
         return text
 
     def create_topics(self) -> None:
         """Create the shop's topics on both nodes; the mirror creates those of the destination."""
-        topics = [NewTopic(topic, count, config=_COMPACTED if topic == STATUS else {}) for topic, count in PARTITIONS.items()]
+        topics = [
+            NewTopic(topic, count, config=_COMPACTED if topic == STATUS else {})
+            for topic, count in PARTITIONS.items()
+        ]
         for node in self.nodes:
-            admin = AdminClient({"bootstrap.servers": ",".join(node.bootstrap_servers), "log_level": 0})
+            admin = AdminClient(
+                {"bootstrap.servers": ",".join(node.bootstrap_servers), "log_level": 0}
+            )
             for created in admin.create_topics(topics).values():
                 created.result(_TIMEOUT_SECONDS)
 
@@ -111,7 +129,9 @@ def clusters(at: Path) -> Iterator[Scene]:
     jars.broker_classpath()
     (at / "tmp").mkdir()
     jvm = (*JVM_OPTIONS, f"-Djava.io.tmpdir={at / 'tmp'}")
-    made = [EmbeddedCluster(name, folder=at / name, config=_BROKER, jvm_options=jvm) for name in _NAMES]
+    made = [
+        EmbeddedCluster(name, folder=at / name, config=_BROKER, jvm_options=jvm) for name in _NAMES
+    ]
     with ExitStack() as running:
         # killed in the end, not shut down: nobody reads their data again
         for cluster in made:

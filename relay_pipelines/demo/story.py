@@ -42,7 +42,8 @@ def main(keep: bool = False, events: int = EVENTS) -> int:  # noqa: FBT001, FBT0
     """Mirror two identical nodes to a destination, kill the mirror and a node, and prove that nothing is lost or doubled.
 
     Args:
-        keep: leave the folder with relay.yaml, logs and data; the clusters are stopped all the same.
+        keep: leave the folder with relay.yaml, logs and data; the clusters are stopped all the
+        same.
         events: how many there are before the mirror starts.
 
     Returns:
@@ -59,7 +60,9 @@ def main(keep: bool = False, events: int = EVENTS) -> int:  # noqa: FBT001, FBT0
                 return _tell(folder, events, teller, clock)
             finally:
                 if keep:
-                    teller.say(f"kept in {folder}: relay.yaml, what each command said (*.log), and every broker's data and log")
+                    teller.say(
+                        f"kept in {folder}: relay.yaml, what each command said (*.log), and every broker's data and log"
+                    )
     except KeyboardInterrupt:
         teller.say("interrupted; nothing is left running", style="yellow")
         return INTERRUPTED
@@ -68,8 +71,13 @@ def main(keep: bool = False, events: int = EVENTS) -> int:  # noqa: FBT001, FBT0
 def _tell(folder: Path, events: int, teller: Reporter, clock: Clock) -> int:
     teller.console.print(_OPENING, style="bold")
     with ExitStack() as open_until_the_end:
-        title = f"Start three clusters of Kafka {KAFKA_VERSION}: upstream-a, upstream-b, destination"
-        with teller.step(title), teller.busy("brokers start (the very first time Kafka is downloaded, about 100 MB)"):
+        title = (
+            f"Start three clusters of Kafka {KAFKA_VERSION}: upstream-a, upstream-b, destination"
+        )
+        with (
+            teller.step(title),
+            teller.busy("brokers start (the very first time Kafka is downloaded, about 100 MB)"),
+        ):
             stage = open_until_the_end.enter_context(scene.clusters(folder))
             stage.create_topics()
         ledger = open_until_the_end.enter_context(Ledger(stage.destination, clock))
@@ -79,7 +87,9 @@ def _tell(folder: Path, events: int, teller: Reporter, clock: Clock) -> int:
 class _Play:
     """What happens once the clusters serve."""
 
-    def __init__(self, stage: Scene, events: int, ledger: Ledger, teller: Reporter, clock: Clock) -> None:
+    def __init__(
+        self, stage: Scene, events: int, ledger: Ledger, teller: Reporter, clock: Clock
+    ) -> None:
         self._stage = stage
         self._events = events
         self._ledger = ledger
@@ -103,19 +113,27 @@ class _Play:
         return 0 if equal else _DIFFERENCE
 
     def _kill_mirror(self, arrivals: Arrivals) -> bool:
-        with self._teller.step(f"Mirror, while {count(self._per_second)} more events a second arrive, and kill the mirror"):
+        with self._teller.step(
+            f"Mirror, while {count(self._per_second)} more events a second arrive, and kill the mirror"
+        ):
             # about 100 commits, however much is copied
             chunk = f"{max(16, min(1024, self._events // 1000))}KiB"
             self._teller.say("relay.yaml:")
-            self._teller.quote(self._stage.write_relay_yaml(chunk, _FETCHES.format(size=chunk)).splitlines())
+            self._teller.quote(
+                self._stage.write_relay_yaml(chunk, _FETCHES.format(size=chunk)).splitlines()
+            )
             return insist(
-                lambda number: run_and_kill(_RUN, f"run-killed-{number}.log", self._stage, self._ledger, self._teller),
+                lambda number: run_and_kill(
+                    _RUN, f"run-killed-{number}.log", self._stage, self._ledger, self._teller
+                ),
                 *(arrivals, self._events, self._teller),
             )
 
     def _kill_node(self, arrivals: Arrivals, *, killed: bool) -> Death | None:
         again = "Start it again" if killed else "Run it again"
-        with self._teller.step(f"{again}; events still arrive; now kill the upstream node that it reads"):
+        with self._teller.step(
+            f"{again}; events still arrive; now kill the upstream node that it reads"
+        ):
             play = self._stage, self._ledger, self._teller, self._clock
             return insist(
                 lambda number: run_and_kill_node(_RUN, f"run-failover-{number}.log", *play),
@@ -123,12 +141,17 @@ class _Play:
             )
 
     def _revive(self, node: str) -> None:
-        with self._teller.step(f"Start {node} again: it gets the events that it missed"), self._teller.busy("the broker starts"):
+        with (
+            self._teller.step(f"Start {node} again: it gets the events that it missed"),
+            self._teller.busy("the broker starts"),
+        ):
             self._stage.start_again(node)
             self._upstream.flush()
 
     def _finish(self, arrived: int) -> None:
-        with self._teller.step(f"No more events: {count(arrived)} arrived meanwhile; copy the rest"):
+        with self._teller.step(
+            f"No more events: {count(arrived)} arrived meanwhile; copy the rest"
+        ):
             self._upstream.flush()
             command = Command(self._stage.folder, _RUN, "run-rest.log", self._teller.quoted_width)
             try:
@@ -141,14 +164,18 @@ class _Play:
 
     def _prove(self) -> bool:
         """Compare everything with everything; whether it is as it must be."""
-        with self._teller.step("Read all three clusters with another client and compare every record"):
+        with self._teller.step(
+            "Read all three clusters with another client and compare every record"
+        ):
             with self._teller.busy("reading and comparing"):
                 *nodes, destination = reading.read_all(self._stage.clusters, TOPIC_PARTITIONS)
                 verdicts, same_nodes = compare_all(nodes[0], destination), identical(*nodes)
                 self._ledger.poll()
             self._teller.show(table(verdicts))
             records_per_second, bytes_per_second = rate(self._ledger.entries)
-            self._teller.say(f"upstream nodes identical, offsets included: {'yes' if same_nodes else 'NO'}")
+            self._teller.say(
+                f"upstream nodes identical, offsets included: {'yes' if same_nodes else 'NO'}"
+            )
             self._teller.say(
                 f"{count(records_per_second)} records/s, {size(bytes_per_second)}/s, while copying;"
                 f" {count(len(self._ledger.entries))} commits"
@@ -156,9 +183,13 @@ class _Play:
         with self._teller.step("Ask the ledger which records came from which node"):
             given = shares(self._ledger.entries)
             self._teller.show(shares_table(given))
-            open_questions = unexplained(given, {at: len(content) for at, content in destination.items()})
+            open_questions = unexplained(
+                given, {at: len(content) for at, content in destination.items()}
+            )
             says = f"NO: {', '.join(map(str, open_questions))}" if open_questions else "yes"
-            self._teller.say(f"every offset once, and as many records as were read at the destination: {says}")
+            self._teller.say(
+                f"every offset once, and as many records as were read at the destination: {says}"
+            )
         return same_nodes and not open_questions and all(one.equal for one in verdicts)
 
 

@@ -63,9 +63,14 @@ class Reporter:
         """Say how it ended, and where to go from here."""
         took = seconds(self._clock.monotonic() - self._started)
         if equal:
-            self.console.print(f"\nNothing lost, nothing doubled, nothing changed. {took} in all.", style="bold green")
+            self.console.print(
+                f"\nNothing lost, nothing doubled, nothing changed. {took} in all.",
+                style="bold green",
+            )
         else:
-            self.console.print(f"\nThe two sides DIFFER, see the table. {took} in all.", style="bold red")
+            self.console.print(
+                f"\nThe two sides DIFFER, see the table. {took} in all.", style="bold red"
+            )
         self.console.print(
             "Next: describe your clusters in relay.yaml (relay.example.yaml has every key);\n"
             "then `relay check`, `relay plan`, `relay run`, `relay status`.\n"
@@ -93,7 +98,12 @@ def table(verdicts: Sequence[Verdict]) -> Table:
         made.add_column(name, justify="right")
     made.add_column("digests")
     for one in verdicts:
-        made.add_row(str(one.topic_partition), *_sums([one], fields), _digests([one]), style=None if one.equal else "red")
+        made.add_row(
+            str(one.topic_partition),
+            *_sums([one], fields),
+            _digests([one]),
+            style=None if one.equal else "red",
+        )
     made.add_section()
     made.add_row("total", *_sums(verdicts, fields), _digests(verdicts), style="bold")
     return made
@@ -110,11 +120,16 @@ def shares_table(shares: Sequence[Share]) -> Table:
     for one in shares:
         at = one.source.topic_partition
         offsets = count(one.source.start), count(one.source.end)
-        made.add_row("" if at == said else str(at), one.node, *offsets, count(one.records), count(one.chunks))
+        made.add_row(
+            "" if at == said else str(at), one.node, *offsets, count(one.records), count(one.chunks)
+        )
         said = at
     made.add_section()
     for node in sorted({one.node for one in shares}):
-        records, chunks = (sum(getattr(one, name) for one in shares if one.node == node) for name in ("records", "chunks"))
+        records, chunks = (
+            sum(getattr(one, name) for one in shares if one.node == node)
+            for name in ("records", "chunks")
+        )
         made.add_row("total", node, "", "", count(records), count(chunks), style="bold")
     return made
 

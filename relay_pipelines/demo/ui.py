@@ -49,34 +49,51 @@ def main(port: int, *, keep: bool = False) -> int:
                 dagster, _ = start_stack(folder, port, teller, clock, open_until_the_end)
                 _serve(dagster)
         except KeyboardInterrupt:
-            teller.console.print("\nstopped; nothing is left running" + (f"; kept in {folder}" if keep else ""))
+            teller.console.print(
+                "\nstopped; nothing is left running" + (f"; kept in {folder}" if keep else "")
+            )
     return 0
 
 
-def start_stack(folder: Path, port: int, teller: Reporter, clock: Clock, until_the_end: ExitStack) -> tuple[Dagster, Scene]:
+def start_stack(
+    folder: Path, port: int, teller: Reporter, clock: Clock, until_the_end: ExitStack
+) -> tuple[Dagster, Scene]:
     """Start clusters, events and Dagster with its sensors; all of it ends with the stack."""
-    with teller.step("Start three clusters: upstream-a, upstream-b, destination"), teller.busy("brokers start"):
+    with (
+        teller.step("Start three clusters: upstream-a, upstream-b, destination"),
+        teller.busy("brokers start"),
+    ):
         stage = until_the_end.enter_context(scene.clusters(folder))
         stage.create_topics()
     shop, upstream = Shop(orders_for(_EVENTS)), Upstream(stage.nodes)
-    with teller.step(f"Write {count(_EVENTS)} events of a web shop to both upstream clusters"), teller.busy("writing"):
+    with (
+        teller.step(f"Write {count(_EVENTS)} events of a web shop to both upstream clusters"),
+        teller.busy("writing"),
+    ):
         upstream.write(shop.history(_EVENTS, clock.now_ms() - _NIGHT_MS))
         upstream.flush()
     stage.write_relay_yaml("8MiB", _WINDOWS)
     Catalog.beside(stage.folder / "relay.yaml").learn(MIRROR, PARTITIONS)
     until_the_end.enter_context(Arrivals(shop, upstream, _PER_SECOND, clock))
-    with teller.step("Start Dagster, and in it the planner and the health sensor"), teller.busy("Dagster starts"):
+    with (
+        teller.step("Start Dagster, and in it the planner and the health sensor"),
+        teller.busy("Dagster starts"),
+    ):
         dagster = until_the_end.enter_context(running(stage.folder, port))
         for sensor in dagster.sensors():
             dagster.start_sensor(sensor)
-    teller.console.print(_READY.format(url=dagster.url, mirror=MIRROR, every=_PER_SECOND), style="bold green")
+    teller.console.print(
+        _READY.format(url=dagster.url, mirror=MIRROR, every=_PER_SECOND), style="bold green"
+    )
     return dagster, stage
 
 
 def _serve(dagster: Dagster) -> None:
     """Stay until Ctrl-C, or until Dagster ends by itself."""
     code = dagster.process.wait()
-    raise RelayError(f"Dagster has ended with code {code}", remedy="run it again with --keep and see dagster.log")
+    raise RelayError(
+        f"Dagster has ended with code {code}", remedy="run it again with --keep and see dagster.log"
+    )
 
 
 _READY = """

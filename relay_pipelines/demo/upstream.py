@@ -32,7 +32,8 @@ class Upstream:
     def __init__(self, nodes: Sequence[Cluster]) -> None:
         self._nodes = nodes
         self._producers = {
-            topic: [Producer(_config(node, compression)) for node in nodes] for topic, compression in _COMPRESSION.items()
+            topic: [Producer(_config(node, compression)) for node in nodes]
+            for topic, compression in _COMPRESSION.items()
         }
         self.written: Counter[TopicPartition] = Counter()
         self._compacted_keys: set[bytes | None] = set()
@@ -64,7 +65,10 @@ class Upstream:
             ends = end_offsets(node)
             missing = sum(self.written.values()) - sum(ends.values())
             if missing:
-                raise RelayError(f"{node} lacks {missing:,} of the demo's events", remedy="see its broker.log with --keep")
+                raise RelayError(
+                    f"{node} lacks {missing:,} of the demo's events",
+                    remedy="see its broker.log with --keep",
+                )
 
 
 class Arrivals:
@@ -84,7 +88,12 @@ class Arrivals:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._over.set()
         self._thread.join()
 
@@ -100,17 +109,27 @@ class Arrivals:
         while not self._over.wait(_TICK_SECONDS):
             due += self._more
             wanted = due + int((self._clock.monotonic() - started) * self._per_second)
-            self._upstream.write(self._shop.event(self._clock.now_ms()) for _ in range(wanted - self.count))
+            self._upstream.write(
+                self._shop.event(self._clock.now_ms()) for _ in range(wanted - self.count)
+            )
             self.count = wanted
             self._more = 0
 
 
 def end_offsets(node: Cluster) -> dict[TopicPartition, int]:
     """The high watermark of every topic-partition of the shop."""
-    consumer = Consumer({"bootstrap.servers": ",".join(node.bootstrap_servers), "group.id": "relay-demo", "log_level": 0})
+    consumer = Consumer(
+        {
+            "bootstrap.servers": ",".join(node.bootstrap_servers),
+            "group.id": "relay-demo",
+            "log_level": 0,
+        }
+    )
     try:
         return {
-            TopicPartition(topic, partition): consumer.get_watermark_offsets(KafkaTopicPartition(topic, partition), timeout=30)[1]
+            TopicPartition(topic, partition): consumer.get_watermark_offsets(
+                KafkaTopicPartition(topic, partition), timeout=30
+            )[1]
             for topic, partitions in PARTITIONS.items()
             for partition in range(partitions)
         }
@@ -137,7 +156,12 @@ def _produce(producer: Producer, event: Event) -> None:
     while True:
         try:
             producer.produce(
-                event.topic, event.value, event.key, event.partition, timestamp=event.timestamp_ms, headers=event.headers
+                event.topic,
+                event.value,
+                event.key,
+                event.partition,
+                timestamp=event.timestamp_ms,
+                headers=event.headers,
             )
         except BufferError:
             # as much as is allowed waits for the broker

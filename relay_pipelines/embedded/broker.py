@@ -32,7 +32,14 @@ class Broker:
         start_timeout_seconds: how long it may take to serve.
     """
 
-    def __init__(self, node_id: int, port: int, command: Sequence[str], log: Path, start_timeout_seconds: float) -> None:
+    def __init__(
+        self,
+        node_id: int,
+        port: int,
+        command: Sequence[str],
+        log: Path,
+        start_timeout_seconds: float,
+    ) -> None:
         self.node_id = node_id
         self.log = log
         self._port = port
@@ -61,7 +68,8 @@ class Broker:
         """Start the process and wait until it serves.
 
         Raises:
-            EmbeddedError: it ended, or did not serve in time; the message holds the last error of its log.
+            EmbeddedError: it ended, or did not serve in time; the message holds the last error of
+                its log.
         """
         self.launch()
         self.wait_until_serving()
@@ -70,7 +78,8 @@ class Broker:
         """Start the process and return at once: brokers of one cluster wait for each other."""
         if self.running:
             raise EmbeddedError(f"{self} runs already")
-        # isolated and without site-packages: the guardian needs the standard library alone and starts in a few milliseconds
+        # isolated and without site-packages: the guardian needs the standard library alone and
+        # starts in a few milliseconds
         watched = [sys.executable, "-I", "-S", guardian.__file__, str(os.getpid()), *self._command]
         self._release()
         with self.log.open("ab") as log:
@@ -126,7 +135,10 @@ class Broker:
         self._order(b"C")
 
     def _answers(self) -> bool:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._port), timeout=1.0) as connection:
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection(("127.0.0.1", self._port), timeout=1.0) as connection,
+        ):
             connection.sendall(_API_VERSIONS)
             return bool(connection.recv(4))
         return False
@@ -148,7 +160,8 @@ class Broker:
         if self._guardian is None:
             return
         if self._guardian.wait() < 0:
-            # the guardian itself was killed: its process group holds it and the broker, and nothing else
+            # the guardian itself was killed: its process group holds it and the broker, and nothing
+            # else
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._guardian.pid, signal.SIGKILL)
         for pipe in (self._guardian.stdin, self._guardian.stdout):

@@ -71,21 +71,41 @@ class Certificates:
                 "-storepass",
                 password,
             ]
-            command += ["-alias", alias, "-dname", f"CN={alias}", "-keyalg", "EC", "-groupname", "secp256r1", "-validity", "365"]
+            command += [
+                "-alias",
+                alias,
+                "-dname",
+                f"CN={alias}",
+                "-keyalg",
+                "EC",
+                "-groupname",
+                "secp256r1",
+                "-validity",
+                "365",
+            ]
             command += [argument for extension in extensions for argument in ("-ext", extension)]
             _run(command if alias == _AUTHORITY else [*command, "-signer", _AUTHORITY])
         # keytool gives no private key away; Kafka and librdkafka want PEM
         _run([java.tool("java"), str(_EXPORT), str(store), password])
         # written last: its presence says that all are there
-        broker.write_text((self.folder / f"{_BROKER}.key").read_text() + (self.folder / f"{_BROKER}.crt").read_text())
+        broker.write_text(
+            (self.folder / f"{_BROKER}.key").read_text()
+            + (self.folder / f"{_BROKER}.crt").read_text()
+        )
 
 
 def _run(command: Sequence[str]) -> None:
     done = subprocess.run(  # noqa: S603 - our own JDK
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=_TIMEOUT_SECONDS, check=False
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=_TIMEOUT_SECONDS,
+        check=False,
     )
     if done.returncode:
         said = (done.stdout.strip().splitlines() or ["nothing"])[0]
         raise EmbeddedError(
-            f"cannot make certificates, {Path(command[0]).name} said: {said}", remedy="a whole JDK is needed, not a JRE"
+            f"cannot make certificates, {Path(command[0]).name} said: {said}",
+            remedy="a whole JDK is needed, not a JRE",
         )

@@ -26,7 +26,8 @@ from relay_pipelines.embedded.ports import free_ports
 from relay_pipelines.embedded.storage import cluster_id, format_folders
 from relay_pipelines.model import Cluster
 
-# the first compiler alone: these brokers live for minutes, and start with little more than half the CPU time
+# the first compiler alone: these brokers live for minutes, and start with little more than half the
+# CPU time
 JVM_OPTIONS = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _START_ATTEMPTS = 3
 _CLOSE_SECONDS = 10.0
@@ -35,14 +36,15 @@ _CLOSE_SECONDS = 10.0
 class EmbeddedCluster:
     """Brokers in KRaft mode, each broker and controller in one, on 127.0.0.1 alone; they end with this process, however it ends.
 
-    Every broker has a PLAINTEXT listener, which the brokers themselves use; `listeners` says what the users of the cluster want.
+    Every broker has a PLAINTEXT listener, which the brokers themselves use; `listeners` says what
+    the users of the cluster want.
 
     Args:
         name: what people read.
         brokers: how many; with three or more, topics have three replicas by default.
         listeners: the first one is that of `bootstrap_servers` and `cluster()`.
-        folder: data, configuration and logs; a folder used before brings its data back. Without one, a temporary folder is
-            used and removed at the end, unless the end is an exception.
+        folder: data, configuration and logs; a folder used before brings its data back. Without
+            one, a temporary folder is used and removed at the end, unless the end is an exception.
         config: more properties for server.properties, which win.
         users: name -> password, for the SASL listeners.
         authorizer: whether named users need ACLs; PLAINTEXT clients may do everything.
@@ -83,7 +85,12 @@ class EmbeddedCluster:
         self.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if self._temporary and error is None:
             self.discard()
         else:
@@ -116,7 +123,12 @@ class EmbeddedCluster:
         """
         chosen = listener or self.listeners[0]
         security = client_security(
-            chosen, self.users, self.certificates, mechanism, username, client_certificate=client_certificate
+            chosen,
+            self.users,
+            self.certificates,
+            mechanism,
+            username,
+            client_certificate=client_certificate,
         )
         return Cluster(self.name, self.address(chosen), security)
 
@@ -159,15 +171,23 @@ class EmbeddedCluster:
                 return
 
     def _configure(self) -> None:
-        names = [*dict.fromkeys([Listener.PLAINTEXT, *self.listeners]), server_properties.CONTROLLER]
+        names = [
+            *dict.fromkeys([Listener.PLAINTEXT, *self.listeners]),
+            server_properties.CONTROLLER,
+        ]
         free = iter(free_ports(self._count * len(names)))
         self._ports = [{name: next(free) for name in names} for _ in range(self._count)]
-        voters = [(node_id, ports[server_properties.CONTROLLER]) for node_id, ports in enumerate(self._ports, 1)]
+        voters = [
+            (node_id, ports[server_properties.CONTROLLER])
+            for node_id, ports in enumerate(self._ports, 1)
+        ]
         for (node_id, _), ports, home in zip(voters, self._ports, self._homes(), strict=True):
             # server.properties holds the users' passwords
             home.mkdir(mode=0o700, exist_ok=True)
             own = server_properties.broker_properties(node_id, ports, voters, home / "data")
-            (home / "server.properties").write_text(server_properties.render(self._shared() | own | self._config))
+            (home / "server.properties").write_text(
+                server_properties.render(self._shared() | own | self._config)
+            )
 
     def _shared(self) -> dict[str, str]:
         properties = server_properties.cluster_properties(self._count)
@@ -178,7 +198,11 @@ class EmbeddedCluster:
         return properties
 
     def _launch(self) -> None:
-        run = [java.tool("java"), *self._jvm_options, f"-Dlog4j2.configurationFile={self.folder / 'log4j2.properties'}"]
+        run = [
+            java.tool("java"),
+            *self._jvm_options,
+            f"-Dlog4j2.configurationFile={self.folder / 'log4j2.properties'}",
+        ]
         run += ["-cp", jars.broker_classpath()]
         format_folders(run, self._homes(), self.cluster_id, scram_arguments(self.users))
         self.brokers = tuple(

@@ -1,12 +1,14 @@
 """Runs one broker, and ends it when the process that wanted it is gone, in whatever way it went.
 
-Started as a script of its own, `guardian.py <pid of the parent> <command ...>`, so it imports nothing of the package:
+Started as a script of its own, `guardian.py <pid of the parent> <command ...>`, so it imports
+nothing of the package:
 
     stdin    one byte per signal to send, see SIGNALS; its end means that the parent is gone
     stdout   the broker's pid and a line feed, then one byte for every signal sent
     stderr   the broker's log
 
-It is the broker's parent: the pid it signals cannot be another process's. It ends when the broker does, with its exit code.
+It is the broker's parent: the pid it signals cannot be another process's. It ends when the broker
+does, with its exit code.
 """
 
 from __future__ import annotations
@@ -32,7 +34,12 @@ def main(parent: int, command: list[str]) -> int:
     """Run the command until it ends or the parent does; its exit code, 128 + signal number if a signal ended it."""
     ended = _child_signal()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sys.stderr, preexec_fn=_die_with_guardian)  # noqa: S603, PLW1509 - one thread here
+    child = subprocess.Popen(  # noqa: S603 - the caller's own command
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=sys.stderr,
+        preexec_fn=_die_with_guardian,  # noqa: PLW1509 - one thread here
+    )
     try:
         os.write(_STDOUT, b"%d\n" % child.pid)
         while child.poll() is None and _serve(child, parent, ended):

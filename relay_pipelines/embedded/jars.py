@@ -1,8 +1,8 @@
 """Jars from Maven Central, resolved once by the Ivy inside pyspark and kept in the user's cache folder.
 
 relay_pipelines/ivy/                  Ivy's cache: the jars
-relay_pipelines/<name>.classpath      written last and renamed into place: its presence means complete
-relay_pipelines/<name>.log            what Ivy said
+relay_pipelines/<name>.classpath      written last and renamed into place: its presence means
+complete relay_pipelines/<name>.log            what Ivy said
 """
 
 from __future__ import annotations
@@ -57,7 +57,10 @@ def resolve(coordinates: Sequence[str], name: str) -> str:
 
 def cache_folder() -> Path:
     """Where the jars are kept: below XDG_CACHE_HOME, or ~/.cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute() / "relay_pipelines"
+    return (
+        Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute()
+        / "relay_pipelines"
+    )
 
 
 def _complete(classpath: Path) -> str:
@@ -80,14 +83,35 @@ def _download(coordinates: Sequence[str], classpath: Path) -> None:
     wanted.write_text(_module(coordinates))
     partial = classpath.with_suffix(".partial")
     log = classpath.with_suffix(".log")
-    # Ivy's built-in settings name the public repository; its own user folder keeps a local repository of the user's out of it
-    ivy = [java.tool("java"), f"-Divy.default.ivy.user.dir={classpath.parent / 'ivy'}", "-cp", _ivy_jar(), "org.apache.ivy.Main"]
-    ivy += ["-cache", str(classpath.parent / "ivy"), "-ivy", str(wanted), "-confs", "default", "-cachepath", str(partial)]
+    # Ivy's built-in settings name the public repository; its own user folder keeps a local
+    # repository of the user's out of it
+    ivy = [
+        java.tool("java"),
+        f"-Divy.default.ivy.user.dir={classpath.parent / 'ivy'}",
+        "-cp",
+        _ivy_jar(),
+        "org.apache.ivy.Main",
+    ]
+    ivy += [
+        "-cache",
+        str(classpath.parent / "ivy"),
+        "-ivy",
+        str(wanted),
+        "-confs",
+        "default",
+        "-cachepath",
+        str(partial),
+    ]
     # OSGi bundles (snappy-java) are plain jars under another type
     ivy += ["-types", "jar", "bundle"]
     with log.open("w") as output:
         done = subprocess.run(  # noqa: S603 - our own JDK and pyspark's jar
-            ivy, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, timeout=_TIMEOUT_SECONDS, check=False
+            ivy,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            timeout=_TIMEOUT_SECONDS,
+            check=False,
         )
     # Ivy writes a path even when some downloads failed: the exit code decides
     if done.returncode or not partial.exists():
@@ -104,7 +128,9 @@ def _module(coordinates: Sequence[str]) -> str:
     dependencies = ""
     for coordinate in coordinates:
         group, artefact, version = map(quoteattr, coordinate.split(":"))
-        dependencies += f'<dependency org={group} name={artefact} rev={version} conf="default->default"/>'
+        dependencies += (
+            f'<dependency org={group} name={artefact} rev={version} conf="default->default"/>'
+        )
     return (
         '<ivy-module version="2.0"><info organisation="relay_pipelines" module="embedded"/>'
         f'<configurations><conf name="default"/></configurations><dependencies>{dependencies}</dependencies></ivy-module>'
@@ -114,7 +140,11 @@ def _module(coordinates: Sequence[str]) -> str:
 def _ivy_jar() -> str:
     # found without importing pyspark, which takes a second
     spark = importlib.util.find_spec("pyspark")
-    folders = [Path(folder) / "jars" for folder in (spark.submodule_search_locations or [])] if spark else []
+    folders = (
+        [Path(folder) / "jars" for folder in (spark.submodule_search_locations or [])]
+        if spark
+        else []
+    )
     found = [str(jar) for folder in folders for jar in folder.glob("ivy-*.jar")]
     if not found:
         raise EmbeddedError("pyspark's jars/ivy-*.jar is missing", remedy="reinstall pyspark")

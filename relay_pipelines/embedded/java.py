@@ -29,12 +29,16 @@ def tool(name: str) -> str:
 @functools.cache
 def _checked(name: str, java_home: str, path: str) -> str:
     java = _find("java", java_home, path)
-    said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)  # noqa: S603 - our own JDK
+    said = subprocess.run(  # noqa: S603 - our own JDK
+        [java, "-version"], capture_output=True, text=True, timeout=60, check=False
+    )
     version = re.search(r'version "(?:1\.)?(\d+)', said.stderr)
     if not version:
         raise EmbeddedError(f"{java} does not run as a JDK", remedy=_REMEDY)
     if int(version[1]) < OLDEST:
-        raise EmbeddedError(f"{java} is Java {version[1]}, too old for a Kafka broker", remedy=_REMEDY)
+        raise EmbeddedError(
+            f"{java} is Java {version[1]}, too old for a Kafka broker", remedy=_REMEDY
+        )
     return java if name == "java" else _find(name, java_home, path)
 
 
@@ -42,5 +46,7 @@ def _find(name: str, java_home: str, path: str) -> str:
     where = str(Path(java_home) / "bin") if java_home else path
     found = shutil.which(name, path=where)
     if not found:
-        raise EmbeddedError(f"no '{name}' in {'JAVA_HOME, ' + java_home if java_home else 'PATH'}", remedy=_REMEDY)
+        raise EmbeddedError(
+            f"no '{name}' in {'JAVA_HOME, ' + java_home if java_home else 'PATH'}", remedy=_REMEDY
+        )
     return found

@@ -43,20 +43,32 @@ def check_users(listeners: Sequence[Listener], users: Mapping[str, str]) -> None
         EmbeddedError: a SASL listener without users, or a name or password that needs quoting.
     """
     if not users and any(listener.sasl for listener in listeners):
-        raise EmbeddedError("a SASL listener needs users", remedy="name them: users={'name': 'password'}")
+        raise EmbeddedError(
+            "a SASL listener needs users", remedy="name them: users={'name': 'password'}"
+        )
     for user, word in users.items():
         if not (_PLAIN_WORD.fullmatch(user) and _PLAIN_WORD.fullmatch(word)):
-            raise EmbeddedError(f"the name or password of user {user!r} needs quoting", remedy="use letters, digits and ._~+-")
+            raise EmbeddedError(
+                f"the name or password of user {user!r} needs quoting",
+                remedy="use letters, digits and ._~+-",
+            )
 
 
-def listener_properties(listener: Listener, users: Mapping[str, str], certificates: Certificates) -> dict[str, str]:
+def listener_properties(
+    listener: Listener, users: Mapping[str, str], certificates: Certificates
+) -> dict[str, str]:
     """The properties of one listener."""
     prefix = f"listener.name.{listener.lower()}."
     properties: dict[str, str] = {}
     if listener.sasl:
-        properties |= {f"{prefix}sasl.enabled.mechanisms": ",".join(MECHANISMS), f"{prefix}plain.sasl.jaas.config": _plain(users)}
+        properties |= {
+            f"{prefix}sasl.enabled.mechanisms": ",".join(MECHANISMS),
+            f"{prefix}plain.sasl.jaas.config": _plain(users),
+        }
         for mechanism in SCRAM:
-            properties[f"{prefix}{mechanism.lower()}.sasl.jaas.config"] = f"{_SECURITY}.scram.ScramLoginModule required;"
+            properties[f"{prefix}{mechanism.lower()}.sasl.jaas.config"] = (
+                f"{_SECURITY}.scram.ScramLoginModule required;"
+            )
     if listener.tls:
         properties |= {prefix + key: value for key, value in certificates.properties().items()}
     return properties
@@ -64,7 +76,11 @@ def listener_properties(listener: Listener, users: Mapping[str, str], certificat
 
 def scram_arguments(users: Mapping[str, str]) -> list[str]:
     """What StorageTool's format must be told for the users to exist from the first start."""
-    credentials = [f"{mechanism}=[name={user},password={word}]" for user, word in users.items() for mechanism in SCRAM]
+    credentials = [
+        f"{mechanism}=[name={user},password={word}]"
+        for user, word in users.items()
+        for mechanism in SCRAM
+    ]
     return [argument for credential in credentials for argument in ("--add-scram", credential)]
 
 

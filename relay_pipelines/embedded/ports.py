@@ -9,8 +9,9 @@ import socket
 
 from relay_pipelines.embedded.errors import EmbeddedError
 
-# Below every system's ephemeral range: an outgoing connection can never be given the port of a broker that is down for a
-# moment, and a client that keeps dialling it cannot end up connected to itself.
+# Below every system's ephemeral range: an outgoing connection can never be given the port of a
+# broker that is down for a moment, and a client that keeps dialling it cannot end up connected to
+# itself.
 _RANGE = range(20_000, 32_000)
 _TRIES = 1000
 
@@ -21,7 +22,10 @@ def free_ports(count: int) -> list[int]:
     with contextlib.ExitStack() as held:
         found = list(itertools.islice((port for port in candidates if _bind(port, held)), count))
     if len(found) < count:
-        raise EmbeddedError(f"found {len(found)} free ports on 127.0.0.1 where {count} are needed", remedy="stop other servers")
+        raise EmbeddedError(
+            f"found {len(found)} free ports on 127.0.0.1 where {count} are needed",
+            remedy="stop other servers",
+        )
     return found
 
 

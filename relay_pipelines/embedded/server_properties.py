@@ -43,7 +43,8 @@ def cluster_properties(brokers: int) -> dict[str, str]:
         "share.coordinator.state.topic.replication.factor": replicas,
         "share.coordinator.state.topic.min.isr": in_sync,
         "group.initial.rebalance.delay.ms": "0",
-        # 9 s by default, which a broker that was killed and started again has to wait for its own former registration to run out
+        # 9 s by default, which a broker that was killed and started again has to wait for its own
+        # former registration to run out
         "broker.session.timeout.ms": "3000",
         "broker.heartbeat.interval.ms": "500",
         # 128 MiB by default, taken from the heap at the start
@@ -59,7 +60,9 @@ def authorizer_properties() -> dict[str, str]:
     }
 
 
-def broker_properties(node_id: int, ports: Mapping[str, int], voters: Sequence[tuple[int, int]], data: Path) -> dict[str, str]:
+def broker_properties(
+    node_id: int, ports: Mapping[str, int], voters: Sequence[tuple[int, int]], data: Path
+) -> dict[str, str]:
     """What differs from broker to broker.
 
     Args:
@@ -74,8 +77,12 @@ def broker_properties(node_id: int, ports: Mapping[str, int], voters: Sequence[t
         "node.id": str(node_id),
         "controller.quorum.voters": ",".join(f"{voter}@127.0.0.1:{port}" for voter, port in voters),
         "listeners": ",".join(addresses.values()),
-        "advertised.listeners": ",".join(address for name, address in addresses.items() if name != CONTROLLER),
-        "listener.security.protocol.map": ",".join(f"{name}:{protocol}" for name, protocol in protocols.items()),
+        "advertised.listeners": ",".join(
+            address for name, address in addresses.items() if name != CONTROLLER
+        ),
+        "listener.security.protocol.map": ",".join(
+            f"{name}:{protocol}" for name, protocol in protocols.items()
+        ),
         "log.dirs": str(data),
     }
 

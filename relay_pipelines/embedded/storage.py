@@ -23,11 +23,18 @@ def cluster_id(file: Path) -> str:
 
 
 def _random_id() -> str:
-    # Kafka's Uuid: 16 bytes in URL-safe base64; one with a leading dash reads as an option on a command line
-    return next(text for _ in iter(int, 1) if (text := base64.urlsafe_b64encode(uuid.uuid4().bytes)[:22].decode())[0] != "-")
+    # Kafka's Uuid: 16 bytes in URL-safe base64; one with a leading dash reads as an option on a
+    # command line
+    return next(
+        text
+        for _ in iter(int, 1)
+        if (text := base64.urlsafe_b64encode(uuid.uuid4().bytes)[:22].decode())[0] != "-"
+    )
 
 
-def format_folders(java: Sequence[str], homes: Sequence[Path], cluster_id: str, scram: Sequence[str]) -> None:
+def format_folders(
+    java: Sequence[str], homes: Sequence[Path], cluster_id: str, scram: Sequence[str]
+) -> None:
     """Format the data of every broker that is not formatted yet, all at once.
 
     Args:
@@ -51,9 +58,18 @@ def format_folders(java: Sequence[str], homes: Sequence[Path], cluster_id: str, 
         for home in homes:
             log = held.enter_context((home / "format.log").open("wb"))
             command = [*java, *told, "--config", str(home / "server.properties")]
-            running.append(held.enter_context(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)))  # noqa: S603
+            running.append(
+                held.enter_context(
+                    subprocess.Popen(  # noqa: S603 - our own JDK
+                        command, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                    )
+                )
+            )
         codes = [process.wait(_TIMEOUT_SECONDS) for process in running]
     for home, code in zip(homes, codes, strict=True):
         if code:
             log_file = home / "format.log"
-            raise EmbeddedError(f"cannot format a broker's data: {tail(log_file, 0)}", remedy=f"its log is {log_file}")
+            raise EmbeddedError(
+                f"cannot format a broker's data: {tail(log_file, 0)}",
+                remedy=f"its log is {log_file}",
+            )

@@ -1,6 +1,7 @@
 """`backfill_by_date`: the windows of a time span are frozen once, then backfilled, run by run in order.
 
-Not by time-window partitions, whose offsets would be looked up when they run: late records would be lost.
+Not by time-window partitions, whose offsets would be looked up when they run: late records would be
+lost.
 """
 
 import time
@@ -12,7 +13,9 @@ import dagster as dg
 from dagster._core.definitions.assets.graph.asset_graph_subset import AssetGraphSubset
 from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph
 from dagster._core.definitions.events import AssetKeyPartitionKey
-from dagster._core.execution.backfill import PartitionBackfill  # the one way to start a backfill from code
+from dagster._core.execution.backfill import (
+    PartitionBackfill,
+)  # the one way to start a backfill from code
 
 from relay_pipelines.console.formatting import plural
 from relay_pipelines.lanes import naming, window_log
@@ -27,12 +30,21 @@ from relay_pipelines.snapshot.offsets_by_time import ranges_between
 
 _CONFIG = {
     "mirror": dg.Field(str, description="Which mirror."),
-    "from": dg.Field(str, description="The first moment, ISO 8601: 2026-01-31 or 2026-01-31T12:00:00Z. UTC if it does not say."),
-    "to": dg.Field(str, is_required=False, description="The first moment behind the span; everything since, if left out."),
+    "from": dg.Field(
+        str,
+        description="The first moment, ISO 8601: 2026-01-31 or 2026-01-31T12:00:00Z. UTC if it does not say.",
+    ),
+    "to": dg.Field(
+        str,
+        is_required=False,
+        description="The first moment behind the span; everything since, if left out.",
+    ),
 }
 
 
-def build(settings: Settings, catalog: Catalog, graph: Callable[[], BaseAssetGraph[Any]]) -> dg.JobDefinition:
+def build(
+    settings: Settings, catalog: Catalog, graph: Callable[[], BaseAssetGraph[Any]]
+) -> dg.JobDefinition:
     """The job over any mirror of these settings.
 
     Args:
@@ -44,13 +56,22 @@ def build(settings: Settings, catalog: Catalog, graph: Callable[[], BaseAssetGra
         name, since = context.op_config["mirror"], _moment_ms(context.op_config["from"])
         until = _moment_ms(context.op_config["to"]) if "to" in context.op_config else None
         if name not in settings.mirrors:
-            raise dg.Failure(f"no mirror is called {name!r}; there are: {', '.join(settings.mirrors)}")
+            raise dg.Failure(
+                f"no mirror is called {name!r}; there are: {', '.join(settings.mirrors)}"
+            )
         if until is not None and until <= since:
-            raise dg.Failure("the span ends before it begins; give a `to` that is later than `from`")
-        for lane in lanes_of(name, settings.mirror(name), catalog.known(name, settings.mirror(name))):
+            raise dg.Failure(
+                "the span ends before it begins; give a `to` that is later than `from`"
+            )
+        for lane in lanes_of(
+            name, settings.mirror(name), catalog.known(name, settings.mirror(name))
+        ):
             _backfill(context, lane, kafka, (since, until), graph)
 
-    @dg.job(name="backfill_by_date", description="Freezes the windows of a time span, then starts a backfill of them.")
+    @dg.job(
+        name="backfill_by_date",
+        description="Freezes the windows of a time span, then starts a backfill of them.",
+    )
     def backfill_by_date() -> None:
         freeze_and_backfill()
 
@@ -71,13 +92,19 @@ def _backfill(
     snapshot = kafka.snapshot(lane.mirror, lane.belongs, start=start)
     ranges = ranges_between(snapshot, *span_ms, kafka.mirror(lane.mirror).copy_options, kafka.clock)
     history = window_log.history(context.instance, lane)
-    cut = list(WindowPlanner(lane, snapshot, history, lane.limits, kafka.clock.now_ms()).between(ranges))
+    cut = list(
+        WindowPlanner(lane, snapshot, history, lane.limits, kafka.clock.now_ms()).between(ranges)
+    )
     if not cut:
         context.log.info("%s/%s holds no record of that time", lane.mirror, lane.name)
         return
     window_log.freeze(context.instance, lane, cut)
     everything = graph()
-    wanted = {AssetKeyPartitionKey(naming.mirrored(lane.mirror, topic), one.key) for one in cut for topic in lane.topics}
+    wanted = {
+        AssetKeyPartitionKey(naming.mirrored(lane.mirror, topic), one.key)
+        for one in cut
+        for topic in lane.topics
+    }
     backfill = PartitionBackfill.from_asset_graph_subset(
         backfill_id=uuid.uuid4().hex[:8],
         backfill_timestamp=time.time(),
@@ -90,11 +117,18 @@ def _backfill(
     )
     context.instance.add_backfill(backfill)
     records = sum(one.records for one in cut)
-    context.log.info("backfill %s: %s in %s", backfill.backfill_id, plural(records, "record"), plural(len(cut), "window"))
+    context.log.info(
+        "backfill %s: %s in %s",
+        backfill.backfill_id,
+        plural(records, "record"),
+        plural(len(cut), "window"),
+    )
 
 
 def _moment_ms(text: str) -> int:
     try:
         return moment_ms(text)
     except ValueError:
-        raise dg.Failure(f"{text!r} is no moment; write 2026-01-31 or 2026-01-31T12:00:00Z") from None
+        raise dg.Failure(
+            f"{text!r} is no moment; write 2026-01-31 or 2026-01-31T12:00:00Z"
+        ) from None

@@ -21,7 +21,9 @@ def build(settings: Settings, catalog: Catalog) -> dg.JobDefinition:
     """The job over all mirrors of these settings."""
 
     @dg.op
-    def copy_everything(context: dg.OpExecutionContext, kafka: KafkaResource, pyspark: SparkResource) -> None:
+    def copy_everything(
+        context: dg.OpExecutionContext, kafka: KafkaResource, pyspark: SparkResource
+    ) -> None:
         failures = []
         for name, mirror in settings.mirrors.items():
             for lane in lanes_of(name, mirror, catalog.known(name, mirror)):
@@ -32,7 +34,10 @@ def build(settings: Settings, catalog: Catalog) -> dg.JobDefinition:
         if failures:
             raise dg.Failure("; ".join(failures))
 
-    @dg.job(name="mirror_once", description="Copies everything that is new, up to where each source ends now, and ends.")
+    @dg.job(
+        name="mirror_once",
+        description="Copies everything that is new, up to where each source ends now, and ends.",
+    )
     def mirror_once() -> None:
         copy_everything()
 
@@ -40,7 +45,11 @@ def build(settings: Settings, catalog: Catalog) -> dg.JobDefinition:
 
 
 def _lane(
-    context: dg.OpExecutionContext, lane: Lane, kafka: KafkaResource, pyspark: SparkResource, catalog: Catalog
+    context: dg.OpExecutionContext,
+    lane: Lane,
+    kafka: KafkaResource,
+    pyspark: SparkResource,
+    catalog: Catalog,
 ) -> list[str]:
     snapshot = kafka.snapshot(lane.mirror, lane.belongs)
     missing = [f"{lane.mirror}: {error}" for error in topics.unseen(snapshot)]
@@ -58,7 +67,11 @@ def _lane(
 
 
 def _copy(
-    context: dg.OpExecutionContext, lane: Lane, frozen: FrozenWindow, kafka: KafkaResource, pyspark: SparkResource
+    context: dg.OpExecutionContext,
+    lane: Lane,
+    frozen: FrozenWindow,
+    kafka: KafkaResource,
+    pyspark: SparkResource,
 ) -> list[str]:
     report = copy_window(
         kafka,
@@ -77,7 +90,9 @@ def _copy(
             told = metadata.of_topic(lane, report, topic, context.run_id)
             context.log_event(dg.AssetMaterialization(key, partition=frozen.key, metadata=told))
             # an op may log materialisations only
-            context.instance.report_runless_asset_event(message_counts.evaluation(lane.mirror, topic, frozen.key))
+            context.instance.report_runless_asset_event(
+                message_counts.evaluation(lane.mirror, topic, frozen.key)
+            )
     context.instance.report_runless_asset_event(topic_configs.evaluation(lane, report.differences))
     found = [f"{topic.topic}: {problem}" for topic in report.topics for problem in topic.problems]
     return [f"window {frozen.key}: {line}" for line in [*report.failures, *found]]

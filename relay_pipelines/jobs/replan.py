@@ -35,10 +35,14 @@ def _clear(context: dg.OpExecutionContext, lane: Lane) -> None:
     for key in context.instance.get_dynamic_partitions(lane.partitions_name):
         if key not in planned:
             context.instance.delete_dynamic_partition(lane.partitions_name, key)
-            context.log.info("removed window %s, which had no plan: the checkpoints know what it copied", key)
+            context.log.info(
+                "removed window %s, which had no plan: the checkpoints know what it copied", key
+            )
 
 
-def _cut(context: dg.OpExecutionContext, lane: Lane, kafka: KafkaResource, catalog: Catalog) -> None:
+def _cut(
+    context: dg.OpExecutionContext, lane: Lane, kafka: KafkaResource, catalog: Catalog
+) -> None:
     snapshot = kafka.snapshot(lane.mirror, lane.belongs)
     catalog.learn(lane.mirror, snapshot.destinations)
     history = window_log.history(context.instance, lane)

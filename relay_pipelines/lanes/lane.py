@@ -64,13 +64,16 @@ class Lane:
 def lanes_of(name: str, mirror: Mirror, known: Sequence[str]) -> list[Lane]:
     """The lanes of a mirror, that of the main topics first.
 
-    A lane of more than `MOST_TOPICS` is split, and so is one with topics that Dagster cannot tell apart, `a.b` and `a-b`:
-    it replaces what is neither letter nor digit, and names the check of `a` as it would the topic `a_message_counts`.
+    A lane of more than `MOST_TOPICS` is split, and so is one with topics that Dagster cannot tell
+    apart, `a.b` and `a-b`: it replaces what is neither letter nor digit, and names the check of `a`
+    as it would the topic `a_message_counts`.
 
     Args:
         known: topics in the order in which they were first seen.
     """
-    chosen = {one.topic for one in select(known, mirror.topics.allow, mirror.topics.deny) if one.included}
+    chosen = {
+        one.topic for one in select(known, mirror.topics.allow, mirror.topics.deny) if one.included
+    }
     waiting = [topic for topic in known if topic in chosen]
     groups: list[tuple[str, WindowSettings, tuple[str, ...], tuple[str, ...], list[str]]] = []
     foreign: tuple[str, ...] = ()
@@ -83,12 +86,16 @@ def lanes_of(name: str, mirror: Mirror, known: Sequence[str]) -> list[Lane]:
     lanes = []
     for lane, window, patterns, before, topics in groups:
         parts = _split(topics)
-        roomy = next((index for index, part in enumerate(parts) if len(part) < MOST_TOPICS), len(parts) - 1)
+        roomy = next(
+            (index for index, part in enumerate(parts) if len(part) < MOST_TOPICS), len(parts) - 1
+        )
         for index, part in enumerate(parts):
             lanes.append(
                 Lane(
                     mirror=name,
-                    name=lane if index == 0 else f"{lane}_{index + 1}",  # settings keep these names free
+                    name=lane
+                    if index == 0
+                    else f"{lane}_{index + 1}",  # settings keep these names free
                     window=window,
                     topics=tuple(sorted(part)),
                     others=frozenset(chosen.difference(part)),
@@ -106,7 +113,11 @@ def _split(topics: Iterable[str]) -> list[list[str]]:
     for topic in topics:
         output = re.sub(r"[^A-Za-z0-9]", "_", topic)
         names = {output, f"{output}_{naming.MESSAGE_COUNTS}"}
-        fitting = (at for at, part in enumerate(parts) if len(part) < MOST_TOPICS and snapshot[at].isdisjoint(names))
+        fitting = (
+            at
+            for at, part in enumerate(parts)
+            if len(part) < MOST_TOPICS and snapshot[at].isdisjoint(names)
+        )
         home = next(fitting, len(parts))
         if home == len(parts):
             parts.append([])

@@ -18,19 +18,26 @@ SCHEMA = dg.TableSchema(
     columns=[
         dg.TableColumn("partition", "int"),
         dg.TableColumn("source offsets", description="half-open: [start, end)"),
-        dg.TableColumn("records", "int", description="as committed, of the chunks that cover the offsets"),
+        dg.TableColumn(
+            "records", "int", description="as committed, of the chunks that cover the offsets"
+        ),
         dg.TableColumn("counted", "int", description="found at the destination"),
         dg.TableColumn("found"),
         dg.TableColumn("node", description="of the source"),
         dg.TableColumn("rewritten", "int"),
         dg.TableColumn("filtered", "int"),
         dg.TableColumn("skipped", description="source offsets without a record, by reason"),
-        dg.TableColumn("destination offsets", description="read anew for the count, transaction markers included"),
+        dg.TableColumn(
+            "destination offsets",
+            description="read anew for the count, transaction markers included",
+        ),
     ]
 )
 
 
-def of_topic(lane: Lane, window: WindowReport, topic: TopicReport, run_id: str) -> Mapping[str, Any]:
+def of_topic(
+    lane: Lane, window: WindowReport, topic: TopicReport, run_id: str
+) -> Mapping[str, Any]:
     """The metadata of one topic's materialisation."""
     seconds = window.result.copying_seconds
     return {
@@ -57,17 +64,25 @@ def table(topic: TopicReport) -> dg.TableMetadataValue:
 
 def _row(planned: OffsetRange, found: Recount | None) -> dict[str, str | int]:
     row: dict[str, str | int] = dict.fromkeys(_TEXTS, "") | dict.fromkeys(_NUMBERS, 0)
-    row |= {"partition": planned.topic_partition.partition, "source offsets": f"[{planned.start}, {planned.end})"}
+    row |= {
+        "partition": planned.topic_partition.partition,
+        "source offsets": f"[{planned.start}, {planned.end})",
+    }
     if found is None:
         return row | {"found": "nothing new" if not len(planned) else ""}
-    others = {reason: offsets for reason, offsets in found.skipped.items() if reason != Skipped.FILTERED}
+    others = {
+        reason: offsets for reason, offsets in found.skipped.items() if reason != Skipped.FILTERED
+    }
     return row | {
-        "destination offsets": f"[{found.scanned.start}, {found.scanned.end})" if found.scanned else "",
+        "destination offsets": f"[{found.scanned.start}, {found.scanned.end})"
+        if found.scanned
+        else "",
         "records": found.recorded,
         "counted": found.counted,
         "rewritten": found.rewritten,
         "filtered": found.skipped[Skipped.FILTERED],
         "skipped": ", ".join(f"{offsets:,} {reason}" for reason, offsets in sorted(others.items())),
         "node": ", ".join(sorted(found.nodes)),
-        "found": "; ".join(found.problems) or (f"complete; {found.thinned}" if found.thinned else "complete"),
+        "found": "; ".join(found.problems)
+        or (f"complete; {found.thinned}" if found.thinned else "complete"),
     }

@@ -73,4 +73,10 @@ def tags(mirror: str, lane: str, node: tuple[str, str], attempt: int) -> dict[st
     Args:
         node: its name, and why it is read.
     """
-    return {TAG_MIRROR: mirror, TAG_LANE: lane, TAG_NODE: node[0], TAG_WHY: node[1], TAG_ATTEMPT: str(attempt)}
+    return {
+        TAG_MIRROR: mirror,
+        TAG_LANE: lane,
+        TAG_NODE: node[0],
+        TAG_WHY: node[1],
+        TAG_ATTEMPT: str(attempt),
+    }

@@ -11,6 +11,7 @@ from relay_pipelines.run.run_plan import RunPlan
 
 _EVERY_SECONDS = 5.0
 _POLL_SECONDS = 0.5
+_TOPICS_SHOWN = 3
 
 
 class RunLog:
@@ -26,11 +27,19 @@ class RunLog:
     def begin(self, plan: RunPlan) -> None:
         """Say what will be copied."""
         self._total = sum(plan.offsets(window) for window in plan.windows)
-        topics = ", ".join(window.topic for window in plan.windows[:3]) + (" and more" if len(plan.windows) > 3 else "")  # noqa: PLR2004
+        shown = ", ".join(window.topic for window in plan.windows[:_TOPICS_SHOWN])
+        topics = shown + (" and more" if len(plan.windows) > _TOPICS_SHOWN else "")
         if plan.windows:
-            self._log.info("copying %s records of %s from %s", count(self._total), topics, plan.snapshot.node.name)
+            self._log.info(
+                "copying %s records of %s from %s",
+                count(self._total),
+                topics,
+                plan.snapshot.node.name,
+            )
         else:
-            self._log.info("nothing left to copy: the checkpoints are at the end of the window or behind it")
+            self._log.info(
+                "nothing left to copy: the checkpoints are at the end of the window or behind it"
+            )
         for loss in plan.data_losses:
             self._log.error("%s", loss)
 

@@ -17,8 +17,8 @@ _DEFAULT = Path("var", "relay", "topics.json")
 class Catalog:
     """Topics by mirror, in the order in which they were first seen: a topic stays in its lane when others come.
 
-    Losing the file loses nothing but that order; the next tick of a planner writes it again. Planners learn at the same time,
-    in threads and in processes.
+    Losing the file loses nothing but that order; the next tick of a planner writes it again.
+    Planners learn at the same time, in threads and in processes.
 
     Args:
         path: of the file, which need not exist.
@@ -40,7 +40,8 @@ class Catalog:
     def known(self, name: str, mirror: Mirror) -> list[str]:
         """The topics of a mirror that can be known without asking: those that relay.yaml spells out, and those seen before.
 
-        In this order: planners learn the first ones in any order, which must not move them to another lane.
+        In this order: planners learn the first ones in any order, which must not move them to
+            another lane.
         """
         return list(dict.fromkeys([*literal_names(mirror.topics.allow), *self.topics(name)]))
 

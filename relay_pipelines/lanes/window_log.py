@@ -1,6 +1,7 @@
 """Frozen windows in Dagster's event log.
 
-The metadata of a lane's plan asset is the one carrier that reaches sensor runs, runs from the UI and backfills alike.
+The metadata of a lane's plan asset is the one carrier that reaches sensor runs, runs from the UI
+and backfills alike.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +29,9 @@ def event(lane: Lane, frozen: FrozenWindow) -> dg.AssetMaterialization:
     """The event that freezes a window."""
     busy = [one for one in frozen.ranges if len(one)]
     shown = busy[:_SHOWN_ROWS]
-    more = f", {count(len(busy) - len(shown))} topic-partitions more" if len(busy) > len(shown) else ""
+    more = (
+        f", {count(len(busy) - len(shown))} topic-partitions more" if len(busy) > len(shown) else ""
+    )
     return dg.AssetMaterialization(
         asset_key=naming.windows(lane.mirror, lane.name),
         partition=frozen.key,
@@ -63,7 +66,9 @@ def event(lane: Lane, frozen: FrozenWindow) -> dg.AssetMaterialization:
 
 def find(instance: dg.DagsterInstance, lane: Lane, key: str) -> FrozenWindow | None:
     """The plan of a window; None if it was never planned or its plan was wiped."""
-    records = dg.AssetRecordsFilter(asset_key=naming.windows(lane.mirror, lane.name), asset_partitions=[key])
+    records = dg.AssetRecordsFilter(
+        asset_key=naming.windows(lane.mirror, lane.name), asset_partitions=[key]
+    )
     return next(iter(_windows(instance.fetch_materializations(records, limit=1))), None)
 
 
@@ -83,7 +88,8 @@ class History:
         """Where these windows end.
 
         Args:
-            resets_ms: when a topic-partition was last taken up elsewhere, after a loss: windows cut before do not count.
+            resets_ms: when a topic-partition was last taken up elsewhere, after a loss: windows cut
+                before do not count.
         """
         ends: dict[TopicPartition, int] = {}
         for window in self.windows:
@@ -99,7 +105,8 @@ def history(instance: dg.DagsterInstance, lane: Lane) -> History:
     records = dg.AssetRecordsFilter(asset_key=naming.windows(lane.mirror, lane.name))
     found: dict[str, FrozenWindow] = {}
     present = instance.get_dynamic_partitions(lane.partitions_name)
-    # a key without a plan is not used again: runs that failed for it would count as attempts of the new one
+    # a key without a plan is not used again: runs that failed for it would count as attempts of the
+    # new one
     last_number, cursor = max((naming.number(key) for key in present), default=0), None
     for _ in range(_PAGES):
         result = instance.fetch_materializations(records, limit=limit, cursor=cursor)

@@ -23,7 +23,14 @@ class WindowPlanner:
         now_ms: when; nothing that is cut was committed before.
     """
 
-    def __init__(self, lane: Lane, snapshot: ClusterSnapshot, history: History, limits: WindowLimits, now_ms: int) -> None:
+    def __init__(
+        self,
+        lane: Lane,
+        snapshot: ClusterSnapshot,
+        history: History,
+        limits: WindowLimits,
+        now_ms: int,
+    ) -> None:
         self._lane = lane
         self._survey = snapshot
         self._history = history
@@ -34,7 +41,9 @@ class WindowPlanner:
 
     def new(self) -> Iterator[FrozenWindow]:
         """Cut what no window covers yet, until nothing is left."""
-        planned = self._history.ends({at: one.reset_at_ms for at, one in self._survey.checkpoints.items()})
+        planned = self._history.ends(
+            {at: one.reset_at_ms for at, one in self._survey.checkpoints.items()}
+        )
         yield from self._cut(backlog(self._survey.positions, planned))
 
     def between(self, ranges: Sequence[OffsetRange]) -> Iterator[FrozenWindow]:
@@ -47,7 +56,9 @@ class WindowPlanner:
         while any(map(len, waiting)):
             snapshot = cut(waiting, self._sizes, self._limits)
             yield self._window(snapshot)
-            waiting = [replace(one, start=done.end) for one, done in zip(waiting, snapshot, strict=True)]
+            waiting = [
+                replace(one, start=done.end) for one, done in zip(waiting, snapshot, strict=True)
+            ]
 
     def _window(self, ranges: Sequence[OffsetRange]) -> FrozenWindow:
         self._number += 1
@@ -56,5 +67,7 @@ class WindowPlanner:
             ranges=tuple(ranges),
             node=self._survey.node.name,
             planned_at_ms=self._now_ms,
-            size_bytes=int(sum(self._sizes.get(one.topic_partition, 0.0) * len(one) for one in ranges)),
+            size_bytes=int(
+                sum(self._sizes.get(one.topic_partition, 0.0) * len(one) for one in ranges)
+            ),
         )

@@ -28,7 +28,8 @@ class TopicReport:
         failure: why it is not complete, in one line; empty if every offset of the window is copied.
         totals: what this run copied of it.
         recounts: what was found for each of its non-empty ranges; none if it is not complete.
-        lag_before, lag_after: source offsets not copied, when the run began and when it had ended, by the same end offsets.
+        lag_before, lag_after: source offsets not copied, when the run began and when it had ended,
+            by the same end offsets.
     """
 
     topic: str
@@ -58,9 +59,20 @@ class TopicReport:
     @property
     def warnings(self) -> list[str]:
         """What is lawful and still not what people expect of a copy."""
-        gaps = [f"{at}: {gap}; the copy went on behind it" for at, one in self.recounts.items() for gap in one.gaps]
-        expired = [(at, one) for at, one in self.recounts.items() if one.expired and one.recorded > one.counted]
-        return gaps + [f"{at}: {one.thinned}: {one.recorded - one.counted:,} records are gone" for at, one in expired]
+        gaps = [
+            f"{at}: {gap}; the copy went on behind it"
+            for at, one in self.recounts.items()
+            for gap in one.gaps
+        ]
+        expired = [
+            (at, one)
+            for at, one in self.recounts.items()
+            if one.expired and one.recorded > one.counted
+        ]
+        return gaps + [
+            f"{at}: {one.thinned}: {one.recorded - one.counted:,} records are gone"
+            for at, one in expired
+        ]
 
 
 @dataclass(slots=True)
@@ -85,7 +97,9 @@ class WindowReport:
     @property
     def failures(self) -> list[str]:
         """One line per topic that is not complete, each text once."""
-        return list(dict.fromkeys(f"{one.topic}: {one.failure}" for one in self.topics if one.failure))
+        return list(
+            dict.fromkeys(f"{one.topic}: {one.failure}" for one in self.topics if one.failure)
+        )
 
 
 def copy_window(
@@ -115,8 +129,12 @@ def copy_window(
     snapshot = kafka.snapshot(mirror_name, topics.__contains__, attempt)
     surveyed(snapshot)
     plan = run_plan.plan_frozen(snapshot, frozen)
-    result = run(plan, mirror, session, observers, kafka.clock, stop=stop, window=frozen.key, run_id=run_id)
-    after = cluster_snapshot.read_checkpoints(mirror_name, mirror, kafka.clock, settled=True).checkpoints
+    result = run(
+        plan, mirror, session, observers, kafka.clock, stop=stop, window=frozen.key, run_id=run_id
+    )
+    after = cluster_snapshot.read_checkpoints(
+        mirror_name, mirror, kafka.clock, settled=True
+    ).checkpoints
     # what lies before the start of the mirror is not waited for
     reached = {one.topic_partition: one.begin for one in snapshot.positions if one.recorded is None}
     reached |= {at: checkpoint.next_offset for at, checkpoint in after.items()}
@@ -131,11 +149,17 @@ def copy_window(
                 topic=topic,
                 ranges=ranges,
                 failure=_failure(
-                    topic, [one for one in ranges if not run_plan.is_superseded(snapshot, frozen, one)], reached, snapshot, result
+                    topic,
+                    [one for one in ranges if not run_plan.is_superseded(snapshot, frozen, one)],
+                    reached,
+                    snapshot,
+                    result,
                 ),
                 totals=result.topics.get(topic, TopicTotals()),
                 lag_before=sum(before[at] for at in mine),
-                lag_after=sum(max(0, ends[at] - reached[at]) if at in reached else before[at] for at in mine),
+                lag_after=sum(
+                    max(0, ends[at] - reached[at]) if at in reached else before[at] for at in mine
+                ),
             )
         )
     complete = [one for one in reports if not one.failure]
@@ -151,18 +175,29 @@ def copy_window(
         )
         for one in complete:
             one.recounts = {at: found[at] for at in found if at.topic == one.topic}
-    differing = [one for one in topic_configs.differences(snapshot) if one not in result.reconfigured]
+    differing = [
+        one for one in topic_configs.differences(snapshot) if one not in result.reconfigured
+    ]
     return WindowReport(frozen, snapshot.node.name, reports, result, differing)
 
 
 def _failure(
-    topic: str, ranges: Sequence[OffsetRange], reached: Mapping[TopicPartition, int], snapshot: ClusterSnapshot, result: RunResult
+    topic: str,
+    ranges: Sequence[OffsetRange],
+    reached: Mapping[TopicPartition, int],
+    snapshot: ClusterSnapshot,
+    result: RunResult,
 ) -> str:
     """Why the topic is not complete, judged by the checkpoints: they are the truth, whoever copied.
 
-    Another run that took it over is told in any case: two schedulers on one mirror do no harm, and are nobody's intention.
+    Another run that took it over is told in any case: two schedulers on one mirror do no harm, and
+        are nobody's intention.
     """
-    mine = [one for one in result.outcomes if one.range.topic_partition.topic == topic and one.status is not Status.DONE]
+    mine = [
+        one
+        for one in result.outcomes
+        if one.range.topic_partition.topic == topic and one.status is not Status.DONE
+    ]
     fenced = next((one.error for one in mine if one.status is Status.FENCED), "")
     if fenced:
         return fenced
@@ -170,12 +205,20 @@ def _failure(
     if not missing:
         return ""
     if topic not in snapshot.destinations:
-        why = next((one.why for one in snapshot.decisions if one.topic == topic), "the source has no such topic")
+        why = next(
+            (one.why for one in snapshot.decisions if one.topic == topic),
+            "the source has no such topic",
+        )
         return f"it is not mirrored any more: {why}; what the window holds of it was not copied"
     if result.interrupted:
         return "stopped at a committed checkpoint; run the window again to go on"
-    guarded = [str(one) for one in result.errors if one.topic_partition and one.topic_partition.topic == topic]
+    guarded = [
+        str(one)
+        for one in result.errors
+        if one.topic_partition and one.topic_partition.topic == topic
+    ]
     general = [str(one) for one in result.errors if one.topic_partition is None]
     return next(
-        iter([*guarded, *(one.error for one in mine), *general]), f"{missing[0]} was not copied to its end; run the window again"
+        iter([*guarded, *(one.error for one in mine), *general]),
+        f"{missing[0]} was not copied to its end; run the window again",
     )

@@ -2,15 +2,19 @@
 
 The rules, and why nobody gets to read at the destination what they may not read at the source:
 
-1. Only the topics that this mirror has copied to get ACLs, each by its own name. An ACL of the source on a prefix, or on
-   every topic, is narrowed to those: at the destination other topics may begin so.
-2. Only what readers need is granted: Read, Describe and DescribeConfigs; All becomes Read. A foreign producer would break the
-   copy. What a grant at the source implies beyond (whoever may write may describe) is not carried over.
-3. Every denial of these three at the source, on whatever pattern, becomes a denial on the copy, All becomes all three; it must
-   be there before any grant is. So a grant takes effect for exactly those for whom it does at the source.
-4. A copy that holds the records of several topics is granted only to those who are granted all of them, and denied to those
-   who are denied one.
-5. Nothing is removed or altered. Principals are taken as they are: `User:alice` must be the same person in both clusters.
+1. Only the topics that this mirror has copied to get ACLs, each by its own name. An ACL of the
+   source on a prefix, or on every topic, is narrowed to those: at the destination other topics may
+   begin so.
+2. Only what readers need is granted: Read, Describe and DescribeConfigs; All becomes Read. A
+   foreign producer would break the copy. What a grant at the source implies beyond (whoever may
+   write may describe) is not carried over.
+3. Every denial of these three at the source, on whatever pattern, becomes a denial on the copy, All
+   becomes all three; it must be there before any grant is. So a grant takes effect for exactly
+   those for whom it does at the source.
+4. A copy that holds the records of several topics is granted only to those who are granted all of
+   them, and denied to those who are denied one.
+5. Nothing is removed or altered. Principals are taken as they are: `User:alice` must be the same
+   person in both clusters.
 """
 
 from __future__ import annotations
@@ -37,7 +41,8 @@ class AclDecision:
     """What becomes of an ACL of the source on one destination topic.
 
     Args:
-        acl: as the destination should have it; where it is not copied, the source's one with the destination topic's name.
+        acl: as the destination should have it; where it is not copied, the source's one with the
+        destination topic's name.
         origin: at the source.
         why: it is not copied, in words; empty otherwise.
     """
@@ -49,7 +54,10 @@ class AclDecision:
 
 
 def plan_acls(
-    source: Sequence[Acl], destination: Sequence[Acl], topics: Mapping[str, str], copied_to: Collection[str]
+    source: Sequence[Acl],
+    destination: Sequence[Acl],
+    topics: Mapping[str, str],
+    copied_to: Collection[str],
 ) -> list[AclDecision]:
     """Decide on every ACL of the source that covers a mirrored topic: by destination topic, denials first.
 
@@ -84,7 +92,10 @@ def _mapped(source: Sequence[Acl], topic: str, destination: str) -> dict[Acl, Ac
     for origin in sorted(source):
         if origin.covers(topic):
             for operation in _narrowed(origin):
-                mapped.setdefault(replace(origin, resource=destination, prefixed=False, operation=operation), origin)
+                mapped.setdefault(
+                    replace(origin, resource=destination, prefixed=False, operation=operation),
+                    origin,
+                )
     return mapped
 
 
@@ -95,7 +106,12 @@ def _narrowed(origin: Acl) -> Sequence[Operation]:
 
 
 def _decide(
-    acl: Acl, origin: Acl, wanted: Mapping[str, Mapping[Acl, Acl]], there: Sequence[Acl], *, is_ours: bool
+    acl: Acl,
+    origin: Acl,
+    wanted: Mapping[str, Mapping[Acl, Acl]],
+    there: Sequence[Acl],
+    *,
+    is_ours: bool,
 ) -> AclDecision:
     why = _why_not(acl, wanted)
     if why:
@@ -120,5 +136,7 @@ def _why_not(acl: Acl, wanted: Mapping[str, Mapping[Acl, Acl]]) -> str:
     denial = replace(acl, permission=Permission.DENY)
     if any(one.decides(denial) for some in wanted.values() for one in some):
         return "denied as well"
-    lacking = next((topic for topic, some in wanted.items() if not any(one.decides(acl) for one in some)), "")
+    lacking = next(
+        (topic for topic, some in wanted.items() if not any(one.decides(acl) for one in some)), ""
+    )
     return f"not allowed on {lacking}, which is copied to the same topic" if lacking else ""

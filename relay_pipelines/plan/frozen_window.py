@@ -19,7 +19,8 @@ class FrozenWindow:
     """What one asset partition of a lane stands for.
 
     Args:
-        ranges: one per topic-partition of the lane, sorted; empty where nothing was new, so that its end is known.
+        ranges: one per topic-partition of the lane, sorted; empty where nothing was new, so that
+        its end is known.
         node: the source node that the offsets are of.
         planned_at_ms: nothing in these ranges was committed before.
         size_bytes: an estimate; 0 if the source does not tell.
@@ -87,4 +88,11 @@ class FrozenWindow:
             for topic, found in fields["topics"].items()
             for partition, start, end, *_ in found
         )
-        return FrozenWindow(key, ranges, fields["node"], fields["planned_at_ms"], fields["size_bytes"], fields["by_date"])
+        return FrozenWindow(
+            key,
+            ranges,
+            fields["node"],
+            fields["planned_at_ms"],
+            fields["size_bytes"],
+            fields["by_date"],
+        )

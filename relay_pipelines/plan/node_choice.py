@@ -51,10 +51,12 @@ class Verdict:
     Args:
         eligible: whether it can be read without losing anything.
         healthy: eligible, and not too far behind.
-        behind: records that the most advanced eligible nodes have and it has not; 0 if it is not eligible.
+        behind: records that the most advanced eligible nodes have and it has not; 0 if it is not
+        eligible.
         why: in words, what is wrong; empty if it is healthy.
         quarantined: whether it is known to hold other records than were copied.
-        lacking: of how many topic-partitions it lacks records that another node has; 0 if it did not answer.
+        lacking: of how many topic-partitions it lacks records that another node has; 0 if it did
+            not answer.
     """
 
     name: str
@@ -75,19 +77,26 @@ class Choice:
     verdicts: Sequence[Verdict] = field(default=(), repr=False)
 
 
-def judge(views: Sequence[NodeView], copied: Mapping[TopicPartition, int], lag_threshold: int | None) -> list[Verdict]:
+def judge(
+    views: Sequence[NodeView], copied: Mapping[TopicPartition, int], lag_threshold: int | None
+) -> list[Verdict]:
     """Judge every node, in the order given.
 
-    Only eligible nodes say how far the source has got: one that is down, quarantined or came back with other data must not
-    make the others look late.
+    Only eligible nodes say how far the source has got: one that is down, quarantined or came back
+    with other data must not make the others look late.
 
     Args:
-        copied: the next offsets to copy: a node that ends before one of them, or begins after it, has lost data or never had it.
+        copied: the next offsets to copy: a node that ends before one of them, or begins after it,
+        has lost data or never had it.
         lag_threshold: how many records a healthy node may be behind; None for any number.
     """
     readable = [one for one in views if not one.quarantined]
     answered = [one for one in readable if one.end_offsets is not None]
-    expected = {at: reached for at, offset in copied.items() if (reached := _reachable(at, offset, readable)) is not None}
+    expected = {
+        at: reached
+        for at, offset in copied.items()
+        if (reached := _reachable(at, offset, readable)) is not None
+    }
     lacking = {one.name: _lacking(one, expected) for one in answered}
     reasons = {one.name: _ineligible(one, lacking.get(one.name, [])) for one in views}
     ends = {one.name: one.end_offsets or {} for one in views if not reasons[one.name]}
@@ -95,14 +104,19 @@ def judge(views: Sequence[NodeView], copied: Mapping[TopicPartition, int], lag_t
     for offsets in ends.values():
         for at, end in offsets.items():
             most[at] = max(end, most.get(at, 0))
-    found = [_verdict(one.name, reasons[one.name], ends.get(one.name, {}), most, lag_threshold) for one in views]
+    found = [
+        _verdict(one.name, reasons[one.name], ends.get(one.name, {}), most, lag_threshold)
+        for one in views
+    ]
     return [
         replace(verdict, quarantined=bool(one.quarantined), lacking=len(lacking.get(one.name, [])))
         for verdict, one in zip(found, views, strict=True)
     ]
 
 
-def choose(verdicts: Sequence[Verdict], current: str | None, failback: Failback, first: int = 0) -> Choice:
+def choose(
+    verdicts: Sequence[Verdict], current: str | None, failback: Failback, first: int = 0
+) -> Choice:
     """Choose a node: the current one while it is healthy, else the next healthy one around the configured order.
 
     Args:
@@ -115,7 +129,9 @@ def choose(verdicts: Sequence[Verdict], current: str | None, failback: Failback,
     if current in healthy:
         preferred = healthy[0]
         if failback is Failback.WHEN_HEALTHY and names.index(preferred) < names.index(current):
-            return Choice(preferred, f"healthy again, and before {current} in the configuration", verdicts)
+            return Choice(
+                preferred, f"healthy again, and before {current} in the configuration", verdicts
+            )
         return Choice(current, "read before, and healthy", verdicts)
     begin = names.index(current) + 1 if current in names else first
     turn = [verdicts[(begin + step) % len(verdicts)] for step in range(len(verdicts))]
@@ -125,11 +141,19 @@ def choose(verdicts: Sequence[Verdict], current: str | None, failback: Failback,
         return Choice(chosen, f"the next healthy one; {left}" if left else "healthy", verdicts)
     eligible = sorted((one for one in turn if one.eligible), key=lambda one: one.behind)
     if eligible:
-        return Choice(eligible[0].name, "all are too far behind some other; this one least", verdicts)
+        return Choice(
+            eligible[0].name, "all are too far behind some other; this one least", verdicts
+        )
     if all(one.quarantined or one.lacking for one in turn):
-        incomplete = sorted((one for one in turn if one.lacking), key=lambda one: (one.lacking, one.name != current))
+        incomplete = sorted(
+            (one for one in turn if one.lacking), key=lambda one: (one.lacking, one.name != current)
+        )
         if incomplete:
-            return Choice(incomplete[0].name, f"no node has all records, this one has most; {incomplete[0].why}", verdicts)
+            return Choice(
+                incomplete[0].name,
+                f"no node has all records, this one has most; {incomplete[0].why}",
+                verdicts,
+            )
     return Choice(None, "; ".join(f"{one.name}: {one.why}" for one in verdicts), verdicts)
 
 
@@ -137,7 +161,10 @@ def _reachable(at: TopicPartition, next_offset: int, readable: Sequence[NodeView
     """Where a copy can go on at the best node; None if at none, which the guards of the plan see to."""
     present = [one for one in readable if at in (one.end_offsets or {})]
     # as long as one does not answer, nobody knows what it has
-    if present and (any(one.end_offsets is None for one in readable) or any(one.holds(at, next_offset) for one in present)):
+    if present and (
+        any(one.end_offsets is None for one in readable)
+        or any(one.holds(at, next_offset) for one in present)
+    ):
         return next_offset
     lows = [low for one in present if (low := one.low_watermarks.get(at, 0)) > next_offset]
     return min(lows, default=None)
@@ -161,9 +188,13 @@ def _lacking(view: NodeView, copied: Mapping[TopicPartition, int]) -> list[str]:
         if end is None:
             found.append(f"it has no {at}, which was copied up to {next_offset}")
         elif end < next_offset:
-            found.append(f"{at} ends at {end} there, and was copied up to {next_offset}: it has lost records, or never had them")
+            found.append(
+                f"{at} ends at {end} there, and was copied up to {next_offset}: it has lost records, or never had them"
+            )
         elif low > next_offset:
-            found.append(f"{at} begins at {low} there, and the copy goes on at {next_offset}: retention took what is between")
+            found.append(
+                f"{at} begins at {low} there, and the copy goes on at {next_offset}: retention took what is between"
+            )
     return found
 
 

@@ -33,14 +33,22 @@ class Position:
     Args:
         low_watermark: the first offset that the source still has.
         end_offset: the last stable offset: reading committed records stops before it.
-        next_offset: the checkpoint's; without a checkpoint that of the start record; None if there is neither.
-        recreated: whether the topic is another one of the same name than the one that was copied: its id on the node has changed.
-        truncated_at: where the log stopped being the one that was copied, by its leader epochs; None if it still is.
-        destination_lost: what became of the destination topic that holds the copies; empty if it is still there.
-        recorded: up to where it was copied by the ledger, of a topic-partition without a checkpoint; None if it never was.
-        high_watermark: the end of what every replica has; what lies between it and `end_offset` waits for a transaction to end.
-        open_since_ms: when the first record of that transaction was written; None if no transaction is open, or if unknown.
-        elsewhere: which other node has the records that this one lacks, or may have them; empty if none does.
+        next_offset: the checkpoint's; without a checkpoint that of the start record; None if there
+        is neither.
+        recreated: whether the topic is another one of the same name than the one that was copied:
+        its id on the node has changed.
+        truncated_at: where the log stopped being the one that was copied, by its leader epochs;
+        None if it still is.
+        destination_lost: what became of the destination topic that holds the copies; empty if it is
+        still there.
+        recorded: up to where it was copied by the ledger, of a topic-partition without a
+        checkpoint; None if it never was.
+        high_watermark: the end of what every replica has; what lies between it and `end_offset`
+        waits for a transaction to end.
+        open_since_ms: when the first record of that transaction was written; None if no transaction
+        is open, or if unknown.
+        elsewhere: which other node has the records that this one lacks, or may have them; empty if
+            none does.
     """
 
     topic_partition: TopicPartition
@@ -58,7 +66,9 @@ class Position:
     @property
     def open_transaction(self) -> OffsetRange:
         """What is not copied before a transaction ends; empty (and falsy) if none is open."""
-        return OffsetRange(self.topic_partition, self.end_offset, max(self.end_offset, self.high_watermark))
+        return OffsetRange(
+            self.topic_partition, self.end_offset, max(self.end_offset, self.high_watermark)
+        )
 
     @property
     def begin(self) -> int:
@@ -91,7 +101,8 @@ class WindowPlan:
     """What to copy, and what cannot be copied without losing or doubling records.
 
     Args:
-        windows: sorted by topic, their ranges by partition; topic-partitions with nothing new are left out.
+        windows: sorted by topic, their ranges by partition; topic-partitions with nothing new are
+        left out.
         data_losses: one per topic-partition that stands in no window because a guard holds it back.
     """
 
@@ -126,14 +137,21 @@ def plan_windows(positions: Iterable[Position]) -> WindowPlan:
     ordered = sorted(positions, key=lambda position: position.topic_partition)
     losses = tuple(loss for position in ordered if (loss := data_loss(position)) is not None)
     held_back = {loss.topic_partition for loss in losses}
-    new = [one for one in uncopied(ordered).values() if len(one) and one.topic_partition not in held_back]
+    new = [
+        one
+        for one in uncopied(ordered).values()
+        if len(one) and one.topic_partition not in held_back
+    ]
     grouped = groupby(new, key=lambda one: one.topic_partition.topic)
     return WindowPlan(tuple(Window(topic, tuple(ranges)) for topic, ranges in grouped), losses)
 
 
 def uncopied(positions: Iterable[Position]) -> dict[TopicPartition, OffsetRange]:
     """What is still to be copied of every topic-partition, guards or not; empty (and falsy) where nothing is."""
-    return {one.topic_partition: OffsetRange(one.topic_partition, one.begin, one.end_offset) for one in positions}
+    return {
+        one.topic_partition: OffsetRange(one.topic_partition, one.begin, one.end_offset)
+        for one in positions
+    }
 
 
 def lag_records(positions: Iterable[Position]) -> dict[TopicPartition, int]:
@@ -144,8 +162,8 @@ def lag_records(positions: Iterable[Position]) -> dict[TopicPartition, int]:
 def data_loss(position: Position) -> DataLossError | SourceError | None:
     """The guard that holds the topic-partition back, if one does.
 
-    Nothing is lost while another node of the source has the records, or may have them: then it is a `SourceError`, and no
-    configuration accepts it.
+    Nothing is lost while another node of the source has the records, or may have them: then it is a
+    `SourceError`, and no configuration accepts it.
     """
     found = loss(position)
     if found is None:
@@ -180,22 +198,40 @@ def _losses(position: Position) -> Iterator[Loss]:
     if copied is None:
         if position.recorded is not None:
             what = f"its checkpoint is gone, and the ledger says that it was copied up to offset {position.recorded}"
-            yield Loss(CheckpointLostError, what, "restore the topic __relay_checkpoints", position.recorded)
+            yield Loss(
+                CheckpointLostError,
+                what,
+                "restore the topic __relay_checkpoints",
+                position.recorded,
+            )
         return
     if position.recreated:
         what = "the topic was deleted and created again since it was copied: its id is another"
-        yield Loss(TopicRecreatedError, what, "mirror it under a new name into a new destination topic", low)
+        yield Loss(
+            TopicRecreatedError,
+            what,
+            "mirror it under a new name into a new destination topic",
+            low,
+        )
     if copied < low:
         what = f"retention took the offsets [{copied}, {low}) before they were copied"
         yield Loss(RetentionPassedError, what, "run more often or keep records longer", low)
     if copied > end:
         what = f"the next offset to copy is above the source's end offset {end}: the topic was truncated or recreated"
-        yield Loss(LogTruncatedError, what, "restore the topic, or mirror it under a new name into a new destination topic", end)
+        yield Loss(
+            LogTruncatedError,
+            what,
+            "restore the topic, or mirror it under a new name into a new destination topic",
+            end,
+        )
     if position.truncated_at is not None:
         what = f"the log was cut off at offset {position.truncated_at}, below the checkpoint, and written anew"
         remedy = "find out whether a leader was elected uncleanly or a disk restored, and which records are right"
         yield Loss(LogTruncatedError, what, remedy, position.truncated_at)
     if position.destination_lost:
         yield Loss(
-            DestinationTopicLostError, position.destination_lost, "restore it, or mirror the topic under a new name", copied
+            DestinationTopicLostError,
+            position.destination_lost,
+            "restore it, or mirror the topic under a new name",
+            copied,
         )

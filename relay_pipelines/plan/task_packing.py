@@ -1,7 +1,8 @@
 """Ranges into tasks.
 
-A task costs a Spark task and connections, a range costs an InitProducerId, a look at its checkpoint and a commit, and
-records cost what their bytes cost. The figures are those of a small machine; only their proportions matter here.
+A task costs a Spark task and connections, a range costs an InitProducerId, a look at its checkpoint
+and a commit, and records cost what their bytes cost. The figures are those of a small machine; only
+their proportions matter here.
 """
 
 from __future__ import annotations
@@ -30,18 +31,24 @@ def copy_seconds(source: OffsetRange, size_bytes: int | None = None) -> float:
     return RANGE_SECONDS + work
 
 
-def pack(ranges: Sequence[CopyRange], slots: int, size_bytes: _Sizes | None = None, most: int = 0) -> list[list[CopyRange]]:
+def pack(
+    ranges: Sequence[CopyRange], slots: int, size_bytes: _Sizes | None = None, most: int = 0
+) -> list[list[CopyRange]]:
     """Group ranges into tasks, the longest task first.
 
     The rule:
 
-    1. Ranges of one source topic-partition stay together, in order: two tasks on it would fence each other. So do those that
-       are pinned to one destination topic-partition: each chunk of it is then of one source.
-    2. What takes `BIG_SECONDS` or more has a task of its own. There may be more of these than slots: Spark queues them.
-    3. A topic whose options say how many tasks may copy it at once, its `parallelism`, is in that many.
-    4. The rest shares as few tasks as are worth it: one per `TASK_SECONDS` of work, at most `slots`, so a micro-batch of many
-       small topics never costs more tasks than run at once. Each goes, longest first, to the task with the least work so far
-       (longest processing time first: no task gets more than an even share plus one such range).
+    1. Ranges of one source topic-partition stay together, in order: two tasks on it would fence
+       each other. So do those that are pinned to one destination topic-partition: each chunk of it
+       is then of one source.
+    2. What takes `BIG_SECONDS` or more has a task of its own. There may be more of these than
+    slots: Spark queues them.
+    3. A topic whose options say how many tasks may copy it at once, its `parallelism`, is in that
+    many.
+    4. The rest shares as few tasks as are worth it: one per `TASK_SECONDS` of work, at most
+       `slots`, so a micro-batch of many small topics never costs more tasks than run at once. Each
+       goes, longest first, to the task with the least work so far (longest processing time first:
+       no task gets more than an even share plus one such range).
     5. With a bound on all tasks, `most`, nothing has a task of its own.
 
     Args:

@@ -31,10 +31,16 @@ def is_topic_name(name: str) -> bool:
 def literal_names(patterns: Iterable[str]) -> list[str]:
     """The topic names among patterns that match one name only: `orders`, and `orders.events` with its dot escaped."""
     names = ((pattern, pattern.replace("\\.", ".")) for pattern in patterns)
-    return [name for pattern, name in names if pattern == name.replace(".", "\\.") and is_topic_name(name)]
+    return [
+        name
+        for pattern, name in names
+        if pattern == name.replace(".", "\\.") and is_topic_name(name)
+    ]
 
 
-def select(all_topics: Iterable[str], allow: Sequence[str], deny: Sequence[str]) -> list[TopicDecision]:
+def select(
+    all_topics: Iterable[str], allow: Sequence[str], deny: Sequence[str]
+) -> list[TopicDecision]:
     """Decide on every topic, sorted by name.
 
     Internal topics (`__*`) are never copied; then a pattern of `deny` wins over one of `allow`.
@@ -47,11 +53,16 @@ def select(all_topics: Iterable[str], allow: Sequence[str], deny: Sequence[str])
     Raises:
         re.error: a pattern is no regular expression; the settings refuse those before.
     """
-    allowing, denying = [re.compile(pattern) for pattern in allow], [re.compile(pattern) for pattern in deny]
+    allowing, denying = (
+        [re.compile(pattern) for pattern in allow],
+        [re.compile(pattern) for pattern in deny],
+    )
     return [_decide(topic, allowing, denying) for topic in sorted(set(all_topics))]
 
 
-def _decide(topic: str, allow: Sequence[re.Pattern[str]], deny: Sequence[re.Pattern[str]]) -> TopicDecision:
+def _decide(
+    topic: str, allow: Sequence[re.Pattern[str]], deny: Sequence[re.Pattern[str]]
+) -> TopicDecision:
     if topic.startswith(_INTERNAL_PREFIX):
         return TopicDecision(topic, included=False, why="internal topics are never copied")
     for pattern in deny:
@@ -103,13 +114,14 @@ def targets(topics: Iterable[str], rename: Rename) -> dict[str, Target]:
 
     Args:
         topics: the included ones.
-        rename: a template in which `{topic}` stands for the source's name, a map, or rules of which the first that matches
-            counts; topics that are not in the map, or match no rule, keep their names. With `:3` behind the name, every
-            topic-partition goes to that partition; pinned topics may share one.
+        rename: a template in which `{topic}` stands for the source's name, a map, or rules of which
+            the first that matches counts; topics that are not in the map, or match no rule, keep
+            their names. With `:3` behind the name, every topic-partition goes to that partition;
+            pinned topics may share one.
 
     Raises:
-        ConfigError: two topics would land on one that are not both pinned, where their records would mix unasked; or a name
-            is illegal or internal.
+        ConfigError: two topics would land on one that are not both pinned, where their records
+            would mix unasked; or a name is illegal or internal.
     """
     found = {topic: target(_rename(topic, rename)) for topic in sorted(set(topics))}
     sources: dict[str, str] = {}
@@ -136,7 +148,10 @@ def _rename(topic: str, rename: Rename) -> str:
 
 def _refuse_bad_name(source: str, destination: str) -> None:
     if destination.startswith(_INTERNAL_PREFIX):
-        raise ConfigError(f"topic {source!r} would land on the internal topic {destination!r}", remedy="change rename")
+        raise ConfigError(
+            f"topic {source!r} would land on the internal topic {destination!r}",
+            remedy="change rename",
+        )
     if not is_topic_name(destination):
         raise ConfigError(
             f"topic {source!r} would be called {destination!r}, which is no topic name",
@@ -147,4 +162,6 @@ def _refuse_bad_name(source: str, destination: str) -> None:
 def matches_nothing(topics: Iterable[str], patterns: Iterable[str]) -> list[str]:
     """Return the patterns that match none of the topics: most likely misspelt."""
     names = list(topics)
-    return [pattern for pattern in patterns if not any(re.fullmatch(pattern, name) for name in names)]
+    return [
+        pattern for pattern in patterns if not any(re.fullmatch(pattern, name) for name in names)
+    ]

@@ -17,32 +17,44 @@ class WindowLimits:
     max_bytes: int
 
 
-def backlog(positions: Sequence[Position], planned: Mapping[TopicPartition, int]) -> list[OffsetRange]:
+def backlog(
+    positions: Sequence[Position], planned: Mapping[TopicPartition, int]
+) -> list[OffsetRange]:
     """What no window covers yet, one range per topic-partition in order; empty where nothing is new or a guard holds it back.
 
     Args:
-        planned: where the windows cut so far end. A checkpoint beyond counts as well: others copy, too.
+        planned: where the windows cut so far end. A checkpoint beyond counts as well: others copy,
+            too.
     """
     guarded = {one.topic_partition: data_loss(one) is not None for one in positions}
     ahead = [_ahead(one, planned.get(one.topic_partition)) for one in positions]
     ranges = uncopied(ahead)
     return [
-        OffsetRange(at, one.start, one.start if guarded[at] else max(one.start, one.end)) for at, one in sorted(ranges.items())
+        OffsetRange(at, one.start, one.start if guarded[at] else max(one.start, one.end))
+        for at, one in sorted(ranges.items())
     ]
 
 
 def cut(
-    waiting: Sequence[OffsetRange], bytes_per_offset: Mapping[TopicPartition, float], limits: WindowLimits
+    waiting: Sequence[OffsetRange],
+    bytes_per_offset: Mapping[TopicPartition, float],
+    limits: WindowLimits,
 ) -> list[OffsetRange]:
     """Return the beginning of every range: the next window.
 
-    All topic-partitions with more than an equal share get that share; so none starves, and what is small is taken whole. At
-    least one offset is taken of each, even if that breaks a limit.
+    All topic-partitions with more than an equal share get that share; so none starves, and what is
+    small is taken whole. At least one offset is taken of each, even if that breaks a limit.
     """
 
     def fits(share: int) -> bool:
-        taken = [(min(len(one), share), bytes_per_offset.get(one.topic_partition, 0.0)) for one in waiting]
-        return sum(count for count, _ in taken) <= limits.max_records and sum(n * size for n, size in taken) <= limits.max_bytes
+        taken = [
+            (min(len(one), share), bytes_per_offset.get(one.topic_partition, 0.0))
+            for one in waiting
+        ]
+        return (
+            sum(count for count, _ in taken) <= limits.max_records
+            and sum(n * size for n, size in taken) <= limits.max_bytes
+        )
 
     low, high = 1, max((len(one) for one in waiting), default=1)
     while low < high:

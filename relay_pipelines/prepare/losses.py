@@ -25,7 +25,8 @@ _LOG = logging.getLogger(__name__)
 def accept_losses(snapshot: ClusterSnapshot, mirror: Mirror, clock: Clock) -> list[DataLossError]:
     """Move the checkpoint of every topic-partition with a loss to where it can go on; return what was lost.
 
-    A topic-partition whose checkpoint has moved since the survey is left alone: somebody else has dealt with it.
+    A topic-partition whose checkpoint has moved since the survey is left alone: somebody else has
+    dealt with it.
 
     Raises:
         RelayError: the destination does not answer, or refuses.
@@ -34,7 +35,12 @@ def accept_losses(snapshot: ClusterSnapshot, mirror: Mirror, clock: Clock) -> li
     options = mirror.copy_options
     accepted: list[DataLossError] = []
     topics.create_own(snapshot, mirror.destination.replication_factor, options, clock)
-    with ClusterClient(snapshot.destination, DestinationError, f"relay-{snapshot.mirror}", options.request_timeout_ms) as client:
+    with ClusterClient(
+        snapshot.destination,
+        DestinationError,
+        f"relay-{snapshot.mirror}",
+        options.request_timeout_ms,
+    ) as client:
         for position in lost:
             try:
                 error = _accept_loss(client, snapshot, position, options, clock)
@@ -43,7 +49,9 @@ def accept_losses(snapshot: ClusterSnapshot, mirror: Mirror, clock: Clock) -> li
             except RetriableError as failed:
                 if not accepted:
                     raise
-                _LOG.warning("%s: %s; what is not accepted yet stays held back", snapshot.mirror, failed)
+                _LOG.warning(
+                    "%s: %s; what is not accepted yet stays held back", snapshot.mirror, failed
+                )
                 break
             if error is not None:
                 accepted.append(error)
@@ -51,7 +59,11 @@ def accept_losses(snapshot: ClusterSnapshot, mirror: Mirror, clock: Clock) -> li
 
 
 def _accept_loss(
-    client: ClusterClient, snapshot: ClusterSnapshot, position: Position, options: CopyOptions, clock: Clock
+    client: ClusterClient,
+    snapshot: ClusterSnapshot,
+    position: Position,
+    options: CopyOptions,
+    clock: Clock,
 ) -> DataLossError | None:
     """Move one checkpoint; None if it has moved by itself, or there is nothing to accept."""
     at = position.topic_partition
@@ -59,13 +71,18 @@ def _accept_loss(
     known = snapshot.checkpoints.get(at)
     key = checkpoints.key_of(snapshot.mirror, at)
     home = checkpoints.home(checkpoints.TOPIC, key)
-    current = checkpoints.read_own(client, snapshot.mirror, at, (known, snapshot.checkpoint_ends.get(home, 0)), options, clock)
+    current = checkpoints.read_own(
+        client, snapshot.mirror, at, (known, snapshot.checkpoint_ends.get(home, 0)), options, clock
+    )
     found, error = loss(position), data_loss(position)
     if current != known or found is None or not isinstance(error, DataLossError):
         return None
     following = _moved(snapshot, position, found, clock.now_ms())
     entry = _gap(position, found, following)
-    batches = [(home, checkpoints.to_batch(following)), (checkpoints.home(ledger.TOPIC, key), ledger.to_batch(entry))]
+    batches = [
+        (home, checkpoints.to_batch(following)),
+        (checkpoints.home(ledger.TOPIC, key), ledger.to_batch(entry)),
+    ]
     commit(client, producer, batches, options, clock)
     return error
 
@@ -73,7 +90,9 @@ def _accept_loss(
 def _moved(snapshot: ClusterSnapshot, position: Position, found: Loss, now_ms: int) -> Checkpoint:
     at = position.topic_partition
     recorded = snapshot.recorded.get(at)
-    before = snapshot.checkpoints.get(at) or (_as_recorded(recorded) if recorded else _at_start(snapshot, position))
+    before = snapshot.checkpoints.get(at) or (
+        _as_recorded(recorded) if recorded else _at_start(snapshot, position)
+    )
     there = snapshot.destination_topics.get(snapshot.destinations[at.topic])
     rewound = position.recreated or found.resume < before.next_offset
     return replace(
@@ -86,7 +105,9 @@ def _moved(snapshot: ClusterSnapshot, position: Position, found: Loss, now_ms: i
         cluster_ids={} if position.recreated else before.cluster_ids,
         fingerprint=None if rewound else before.fingerprint,
         destination_next_offset=-1 if position.destination_lost else before.destination_next_offset,
-        destination_topic_id=there.topic_id if there and position.destination_lost else before.destination_topic_id,
+        destination_topic_id=there.topic_id
+        if there and position.destination_lost
+        else before.destination_topic_id,
         run_id=_BY_DRIVER,
         committed_at_ms=now_ms,
         reset_at_ms=now_ms,
@@ -131,9 +152,19 @@ def _at_start(snapshot: ClusterSnapshot, position: Position) -> Checkpoint:
 
 def _gap(position: Position, found: Loss, following: Checkpoint) -> LedgerEntry:
     copied = position.next_offset
-    # where the copies are gone as well, the entry parts the ledger: what stands before it counts for nothing any more
-    ahead = copied is not None and not position.recreated and not position.destination_lost and copied < found.resume
-    source = OffsetRange(position.topic_partition, copied if copied is not None and ahead else found.resume, found.resume)
+    # where the copies are gone as well, the entry parts the ledger: what stands before it counts
+    # for nothing any more
+    ahead = (
+        copied is not None
+        and not position.recreated
+        and not position.destination_lost
+        and copied < found.resume
+    )
+    source = OffsetRange(
+        position.topic_partition,
+        copied if copied is not None and ahead else found.resume,
+        found.resume,
+    )
     place = max(0, following.destination_next_offset)
     return LedgerEntry(
         mirror=following.mirror,

@@ -26,12 +26,18 @@ def put(name: str, mirror: Mirror, reasons: Mapping[str, str], clock: Clock) -> 
         RelayError: the destination does not answer, or refuses.
     """
     options = mirror.copy_options
-    with ClusterClient(mirror.destination_cluster, DestinationError, f"relay-{name}", options.request_timeout_ms) as client:
+    with ClusterClient(
+        mirror.destination_cluster, DestinationError, f"relay-{name}", options.request_timeout_ms
+    ) as client:
         for node, why in reasons.items():
-            retry(partial(_put, client, name, node, why, options, clock), name, options, clock, client)
+            retry(
+                partial(_put, client, name, node, why, options, clock), name, options, clock, client
+            )
 
 
-def _put(client: ClusterClient, name: str, node: str, why: str, options: CopyOptions, clock: Clock) -> None:
+def _put(
+    client: ClusterClient, name: str, node: str, why: str, options: CopyOptions, clock: Clock
+) -> None:
     # no topic has an empty name: nobody copies under this id
     producer = take_over(client, f"relay.{name}..{node}", options, clock)
     home = checkpoint.home(checkpoint.TOPIC, checkpoint.quarantine_key(name, node))
@@ -39,10 +45,13 @@ def _put(client: ClusterClient, name: str, node: str, why: str, options: CopyOpt
     commit(client, producer, [(home, line)], options, clock)
 
 
-def compare(name: str, node: Cluster, checkpoints: Iterable[Checkpoint], timeout_ms: int, clock: Clock) -> str:
+def compare(
+    name: str, node: Cluster, checkpoints: Iterable[Checkpoint], timeout_ms: int, clock: Clock
+) -> str:
     """Compare the last record copied of every topic-partition with what a node holds; what differs, empty if nothing does.
 
-    Topic-partitions that the node does not have that far are left out: that is no divergence, and makes it ineligible anyway.
+    Topic-partitions that the node does not have that far are left out: that is no divergence, and
+    makes it ineligible anyway.
 
     Raises:
         RelayError: the node does not answer, or refuses.

@@ -34,7 +34,10 @@ class AclReport:
     @property
     def missing(self) -> list[Acl]:
         """What the destination lacks, denials first."""
-        return sorted((one.acl for one in self.decisions if one.state is State.MISSING), key=lambda one: one.permission)
+        return sorted(
+            (one.acl for one in self.decisions if one.state is State.MISSING),
+            key=lambda one: one.permission,
+        )
 
 
 def report(name: str, mirror: Mirror, clock: Clock) -> AclReport:
@@ -48,12 +51,21 @@ def report(name: str, mirror: Mirror, clock: Clock) -> AclReport:
     timeout_ms = mirror.copy_options.request_timeout_ms
     with (
         ClusterClient(snapshot.node, SourceError, f"relay-{name}-acls", timeout_ms) as source,
-        ClusterClient(snapshot.destination, DestinationError, f"relay-{name}-acls", timeout_ms) as destination,
+        ClusterClient(
+            snapshot.destination, DestinationError, f"relay-{name}-acls", timeout_ms
+        ) as destination,
     ):
-        here, there = (retry(partial(topic_acls, one), name, mirror.copy_options, clock, one) for one in (source, destination))
+        here, there = (
+            retry(partial(topic_acls, one), name, mirror.copy_options, clock, one)
+            for one in (source, destination)
+        )
     if here is None or there is None:
         return AclReport(
-            unsecured=[str(one) for one, acls in ((snapshot.node, here), (snapshot.destination, there)) if acls is None]
+            unsecured=[
+                str(one)
+                for one, acls in ((snapshot.node, here), (snapshot.destination, there))
+                if acls is None
+            ]
         )
     decisions = plan_acls(here, there, snapshot.destinations, snapshot.copied_to)
     return AclReport(decisions, first=first_acls(decisions, there))
@@ -67,7 +79,12 @@ def apply(name: str, mirror: Mirror, found: AclReport, clock: Clock) -> None:
         RelayError: the destination refuses one, or does not answer.
     """
     options = mirror.copy_options
-    with ClusterClient(mirror.destination_cluster, DestinationError, f"relay-{name}-acls", options.request_timeout_ms) as client:
+    with ClusterClient(
+        mirror.destination_cluster,
+        DestinationError,
+        f"relay-{name}-acls",
+        options.request_timeout_ms,
+    ) as client:
         for permission in (Permission.DENY, Permission.ALLOW):
             wanted = [one for one in found.missing if one.permission is permission]
             if wanted:

@@ -17,8 +17,10 @@ from relay_pipelines.state import checkpoint as checkpoints
 from relay_pipelines.state.fencing import commit, take_over
 
 
-def prepare_snapshot(take: Callable[[], ClusterSnapshot], mirror: Mirror, clock: Clock) -> ClusterSnapshot:
-    """ClusterSnapshot for those who copy: what is open is decided, and the survey is taken again.
+def prepare_snapshot(
+    take: Callable[[], ClusterSnapshot], mirror: Mirror, clock: Clock
+) -> ClusterSnapshot:
+    """Take a snapshot for those who copy: what is open is decided, and the survey is taken again.
 
     New topics get their start records; with `on_data_loss: continue` losses are accepted.
 
@@ -30,7 +32,9 @@ def prepare_snapshot(take: Callable[[], ClusterSnapshot], mirror: Mirror, clock:
     """
     snapshot = take()
     while snapshot.new_starts:
-        with suppress(FencedError):  # another driver decides at the same time: the next survey sees what it has decided
+        with suppress(
+            FencedError
+        ):  # another driver decides at the same time: the next survey sees what it has decided
             record_starts(snapshot, mirror, clock)
         snapshot = take()
     lost = any(isinstance(data_loss(one), DataLossError) for one in snapshot.positions)
@@ -49,15 +53,26 @@ def record_starts(snapshot: ClusterSnapshot, mirror: Mirror, clock: Clock) -> No
     """
     options = mirror.copy_options
     topics.create_own(snapshot, mirror.destination.replication_factor, options, clock)
-    with ClusterClient(snapshot.destination, DestinationError, f"relay-{snapshot.mirror}", options.request_timeout_ms) as client:
-        # one id for all topics: only the last driver that takes it over can commit, and that one has read what others committed
+    with ClusterClient(
+        snapshot.destination,
+        DestinationError,
+        f"relay-{snapshot.mirror}",
+        options.request_timeout_ms,
+    ) as client:
+        # one id for all topics: only the last driver that takes it over can commit, and that one
+        # has read what others committed
         producer = take_over(client, f"relay.{snapshot.mirror}.start", options, clock)
-        checkpoints.wait_for_open_transactions(client, checkpoints.homes(checkpoints.TOPIC), options, clock)
+        checkpoints.wait_for_open_transactions(
+            client, checkpoints.homes(checkpoints.TOPIC), options, clock
+        )
         known = checkpoints.read_all(client, snapshot.mirror, clock)
         begun = {at.topic for at in known.checkpoints}.union(known.starts)
         new = [one for one in snapshot.new_starts if one.topic not in begun]
         batches = [
-            (checkpoints.home(checkpoints.TOPIC, checkpoints.start_key(one.mirror, one.topic)), checkpoints.start_batch(one))
+            (
+                checkpoints.home(checkpoints.TOPIC, checkpoints.start_key(one.mirror, one.topic)),
+                checkpoints.start_batch(one),
+            )
             for one in new
         ]
         if batches:

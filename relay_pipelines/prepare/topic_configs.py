@@ -23,7 +23,8 @@ class Difference:
 
     Args:
         topic: at the destination.
-        wanted: what the source sets, on the topic or its brokers; None if it sets nothing, and the destination's topic does.
+        wanted: what the source sets, on the topic or its brokers; None if it sets nothing, and the
+        destination's topic does.
         there: what holds at the destination.
         is_ours: whether this mirror has copied to the topic; others are somebody's own.
     """
@@ -35,7 +36,9 @@ class Difference:
     is_ours: bool
 
     def __str__(self) -> str:
-        source = "the source does not set it" if self.wanted is None else f"the source has {self.wanted}"
+        source = (
+            "the source does not set it" if self.wanted is None else f"the source has {self.wanted}"
+        )
         return f"{self.topic}: {self.key}={self.there}, and {source}"
 
     @property
@@ -53,19 +56,25 @@ class Difference:
         """
         if not sync:
             return "let runs set it with topics.sync_configs: true, or take the key off topics.config_keys"
-        return "the next run sets it" if self.is_ours else "it is left alone until the mirror has copied to the topic"
+        return (
+            "the next run sets it"
+            if self.is_ours
+            else "it is left alone until the mirror has copied to the topic"
+        )
 
 
 def differences(snapshot: ClusterSnapshot) -> list[Difference]:
     """Return what differs, of topics that exist; nothing if nobody asked for configurations.
 
-    A larger `max.message.bytes` is no difference: the source may still hold records from before its own was lowered, and a
-    copy that shrank the destination's would then refuse them. A topic that sources are pinned to follows none of them: it may
-    hold the records of several.
+    A larger `max.message.bytes` is no difference: the source may still hold records from before its
+    own was lowered, and a copy that shrank the destination's would then refuse them. A topic that
+    sources are pinned to follows none of them: it may hold the records of several.
     """
     ours = snapshot.copied_to
     return [
-        Difference(topic, key, None if here.is_default else here.value, there[key].value, topic in ours)
+        Difference(
+            topic, key, None if here.is_default else here.value, there[key].value, topic in ours
+        )
         for source, (topic, pinned) in snapshot.targets.items()
         if pinned is None
         for there in [snapshot.destination_configs.get(topic, {})]
@@ -83,11 +92,14 @@ def changes(snapshot: ClusterSnapshot) -> dict[str, dict[str, str | None]]:
     return found
 
 
-def follow(snapshot: ClusterSnapshot, options: CopyOptions, clock: Clock) -> tuple[ClusterSnapshot, list[Difference]]:
+def follow(
+    snapshot: ClusterSnapshot, options: CopyOptions, clock: Clock
+) -> tuple[ClusterSnapshot, list[Difference]]:
     """Set at the destination what the source sets, and take off what it does not; only topics this mirror has copied to.
 
-    The source owns the keys that are compared, as it owns the records: what was set by hand at the destination goes. Whoever
-    wants a setting of their own there takes its key off `topics.config_keys`.
+    The source owns the keys that are compared, as it owns the records: what was set by hand at the
+    destination goes. Whoever wants a setting of their own there takes its key off
+    `topics.config_keys`.
 
     Returns:
         the survey as it is then, which the copy's limits are taken from, and what differed.
@@ -99,9 +111,22 @@ def follow(snapshot: ClusterSnapshot, options: CopyOptions, clock: Clock) -> tup
     found = [one for one in differences(snapshot) if one.is_ours]
     if not found:
         return snapshot, []
-    with ClusterClient(snapshot.destination, DestinationError, f"relay-{snapshot.mirror}", options.request_timeout_ms) as client:
-        retry(lambda: alter_topic_configs(client, changes(snapshot)), snapshot.mirror, options, clock, client)
-        now = retry(lambda: _altered(client, snapshot, found), snapshot.mirror, options, clock, client)
+    with ClusterClient(
+        snapshot.destination,
+        DestinationError,
+        f"relay-{snapshot.mirror}",
+        options.request_timeout_ms,
+    ) as client:
+        retry(
+            lambda: alter_topic_configs(client, changes(snapshot)),
+            snapshot.mirror,
+            options,
+            clock,
+            client,
+        )
+        now = retry(
+            lambda: _altered(client, snapshot, found), snapshot.mirror, options, clock, client
+        )
     return replace(snapshot, destination_configs={**snapshot.destination_configs, **now}), found
 
 
@@ -111,12 +136,16 @@ def _differ(key: str, here: ConfigValue, there: ConfigValue) -> bool:
     return key != _MAX_MESSAGE_BYTES or int(there.value) < int(here.value)
 
 
-def _altered(client: ClusterClient, snapshot: ClusterSnapshot, found: Sequence[Difference]) -> Configs:
+def _altered(
+    client: ClusterClient, snapshot: ClusterSnapshot, found: Sequence[Difference]
+) -> Configs:
     """The configurations as they are now: a broker learns of them a moment after the controller has answered."""
     keys = {one.topic: list(snapshot.destination_configs[one.topic]) for one in found}
     now = topic_configs(client, list(keys), sorted({key for some in keys.values() for key in some}))
     if not all(_is_done(one, now[one.topic].get(one.key)) for one in found):
-        raise DestinationError(f"{snapshot.destination} took new topic configurations and does not show them")
+        raise DestinationError(
+            f"{snapshot.destination} took new topic configurations and does not show them"
+        )
     return now
 
 

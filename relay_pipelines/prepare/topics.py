@@ -18,7 +18,9 @@ from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.state import checkpoint, ledger
 
 _DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
-_QUARANTINE_MESSAGE_BYTES = 95 << 20  # records that are too large for their topic go there; brokers take requests of 100 MiB
+_QUARANTINE_MESSAGE_BYTES = (
+    95 << 20
+)  # records that are too large for their topic go there; brokers take requests of 100 MiB
 _TIMESTAMP_TYPE = "message.timestamp.type"
 _KEEPS_TIMESTAMPS = {_TIMESTAMP_TYPE: str(TimestampType.CREATE_TIME)}
 _NEAREST = 3
@@ -39,8 +41,8 @@ class TopicLimits:
 def missing(snapshot: ClusterSnapshot) -> list[NewTopic]:
     """Return the mirrored topics to be created, with the partitions they need and the configuration that the source sets.
 
-    Where several source topics share one, the configuration is that of the first. A quarantine keeps what it has until somebody
-    has looked at it, however old the records are.
+    Where several source topics share one, the configuration is that of the first. A quarantine
+    keeps what it has until somebody has looked at it, however old the records are.
     """
     return [
         NewTopic(destination, count, _configs(snapshot, destination))
@@ -52,9 +54,14 @@ def missing(snapshot: ClusterSnapshot) -> list[NewTopic]:
 def _configs(snapshot: ClusterSnapshot, destination: str) -> dict[str, str]:
     source = snapshot.first_sources[destination]
     if destination != snapshot.destinations[source]:
-        return {**_KEEPS_TIMESTAMPS, "retention.ms": "-1", "max.message.bytes": str(_QUARANTINE_MESSAGE_BYTES)}
+        return {
+            **_KEEPS_TIMESTAMPS,
+            "retention.ms": "-1",
+            "max.message.bytes": str(_QUARANTINE_MESSAGE_BYTES),
+        }
     followed = snapshot.source_configs[source]
-    # said explicitly, as the destination's brokers may stamp by default; who lists the key wants the source's
+    # said explicitly, as the destination's brokers may stamp by default; who lists the key wants
+    # the source's
     own = {} if _TIMESTAMP_TYPE in followed else _KEEPS_TIMESTAMPS
     return {**own, **{key: one.value for key, one in followed.items() if not one.is_default}}
 
@@ -71,7 +78,11 @@ def to_grow(snapshot: ClusterSnapshot) -> dict[str, int]:
     Only topics that this mirror has copied to before: others are somebody's own.
     """
     ours = snapshot.copied_to
-    return {topic: count for topic, count in _short(snapshot).items() if topic.removesuffix(QUARANTINE) in ours}
+    return {
+        topic: count
+        for topic, count in _short(snapshot).items()
+        if topic.removesuffix(QUARANTINE) in ours
+    }
 
 
 def too_few_partitions(snapshot: ClusterSnapshot) -> list[str]:
@@ -89,7 +100,9 @@ def _short(snapshot: ClusterSnapshot) -> dict[str, int]:
     }
 
 
-def create(snapshot: ClusterSnapshot, replication_factor: int | None, options: CopyOptions, clock: Clock) -> None:
+def create(
+    snapshot: ClusterSnapshot, replication_factor: int | None, options: CopyOptions, clock: Clock
+) -> None:
     """Create what is missing, grow what has to follow, and wait until every new topic-partition has a leader that serves.
 
     Raises:
@@ -105,13 +118,18 @@ def create(snapshot: ClusterSnapshot, replication_factor: int | None, options: C
         _create(snapshot, wanted, replication_factor, options, clock)
     if growing:
         with ClusterClient(
-            snapshot.destination, DestinationError, f"relay-{snapshot.mirror}", options.request_timeout_ms
+            snapshot.destination,
+            DestinationError,
+            f"relay-{snapshot.mirror}",
+            options.request_timeout_ms,
         ) as client:
             retry(lambda: grow_topics(client, growing), snapshot.mirror, options, clock, client)
             _wait_for_leaders(client, growing, snapshot.mirror, options, clock)
 
 
-def create_own(snapshot: ClusterSnapshot, replication_factor: int | None, options: CopyOptions, clock: Clock) -> None:
+def create_own(
+    snapshot: ClusterSnapshot, replication_factor: int | None, options: CopyOptions, clock: Clock
+) -> None:
     """Create the topics of checkpoints and ledger, where they are missing."""
     if not snapshot.checkpoint_ends:
         _create(snapshot, _OWN, replication_factor, options, clock)
@@ -120,7 +138,10 @@ def create_own(snapshot: ClusterSnapshot, replication_factor: int | None, option
 def limits(snapshot: ClusterSnapshot, source_topic: str) -> TopicLimits:
     """Return what the destination topic takes: as it is, or as it will be created."""
     destination = snapshot.destinations[source_topic]
-    configs = snapshot.destination_configs.get(destination) or snapshot.source_configs[snapshot.first_sources[destination]]
+    configs = (
+        snapshot.destination_configs.get(destination)
+        or snapshot.source_configs[snapshot.first_sources[destination]]
+    )
     size, kind = configs.get("max.message.bytes"), configs.get(_TIMESTAMP_TYPE)
     return TopicLimits(
         int(size.value) if size else _DEFAULT_MAX_MESSAGE_BYTES,
@@ -132,7 +153,10 @@ def conflicts(snapshot: ClusterSnapshot) -> list[str]:
     """Say in words which destination topics would alter the records they are given, and what to do about it."""
     found = []
     for destination in dict.fromkeys(snapshot.destinations.values()):
-        there = snapshot.destination_configs.get(destination) or snapshot.source_configs[snapshot.first_sources[destination]]
+        there = (
+            snapshot.destination_configs.get(destination)
+            or snapshot.source_configs[snapshot.first_sources[destination]]
+        )
         kind, codec = there.get(_TIMESTAMP_TYPE), there.get("compression.type")
         if kind and kind.value == TimestampType.LOG_APPEND_TIME:
             found.append(
@@ -178,7 +202,9 @@ def nothing_selected(snapshot: ClusterSnapshot, allow: Sequence[str]) -> list[st
     shown = [one.topic for one in snapshot.decisions if not one.topic.startswith("__")]
     names = [pattern.replace("\\.", ".").replace(".*", "") for pattern in allow]
     what = f"of the {len(shown)} topics that node {snapshot.node} shows, topics.allow and topics.deny leave none"
-    return [f"no topic is selected: {what}; {_meant(names, snapshot)}If there are more, grant the user Describe on them"]
+    return [
+        f"no topic is selected: {what}; {_meant(names, snapshot)}If there are more, grant the user Describe on them"
+    ]
 
 
 def _meant(names: Sequence[str], snapshot: ClusterSnapshot) -> str:
@@ -188,22 +214,43 @@ def _meant(names: Sequence[str], snapshot: ClusterSnapshot) -> str:
 
 
 def _create(
-    snapshot: ClusterSnapshot, wanted: Sequence[NewTopic], replication_factor: int | None, options: CopyOptions, clock: Clock
+    snapshot: ClusterSnapshot,
+    wanted: Sequence[NewTopic],
+    replication_factor: int | None,
+    options: CopyOptions,
+    clock: Clock,
 ) -> None:
-    with ClusterClient(snapshot.destination, DestinationError, f"relay-{snapshot.mirror}", options.request_timeout_ms) as client:
+    with ClusterClient(
+        snapshot.destination,
+        DestinationError,
+        f"relay-{snapshot.mirror}",
+        options.request_timeout_ms,
+    ) as client:
 
         def ask() -> None:
             # not those that are there, which the user may not be allowed to create
             create_topics(client, absent(client, wanted), replication_factor)
 
         retry(ask, snapshot.mirror, options, clock, client)
-        _wait_for_leaders(client, {one.name: one.partitions for one in wanted}, snapshot.mirror, options, clock)
+        _wait_for_leaders(
+            client, {one.name: one.partitions for one in wanted}, snapshot.mirror, options, clock
+        )
 
 
 def _wait_for_leaders(
-    client: ClusterClient, partitions: Mapping[str, int], mirror: str, options: CopyOptions, clock: Clock
+    client: ClusterClient,
+    partitions: Mapping[str, int],
+    mirror: str,
+    options: CopyOptions,
+    clock: Clock,
 ) -> None:
     for topic, count in partitions.items():
-        # a broker may be named leader before it knows that it is: an answer to ListOffsets proves that it serves
-        ask = partial(client.list_offsets, [TopicPartition(topic, one) for one in range(count)], LATEST, READ_COMMITTED)
+        # a broker may be named leader before it knows that it is: an answer to ListOffsets proves
+        # that it serves
+        ask = partial(
+            client.list_offsets,
+            [TopicPartition(topic, one) for one in range(count)],
+            LATEST,
+            READ_COMMITTED,
+        )
         retry(ask, mirror, options, clock, client)

@@ -70,7 +70,9 @@ def create_acls(client: ClusterClient, acls: Sequence[Acl]) -> None:
             creation(
                 resource_type=ACLResourceType.TOPIC,
                 resource_name=one.resource,
-                resource_pattern_type=ACLResourcePatternType.PREFIXED if one.prefixed else ACLResourcePatternType.LITERAL,
+                resource_pattern_type=ACLResourcePatternType.PREFIXED
+                if one.prefixed
+                else ACLResourcePatternType.LITERAL,
                 principal=one.principal,
                 host=one.host,
                 operation=one.operation,
@@ -84,8 +86,16 @@ def create_acls(client: ClusterClient, acls: Sequence[Acl]) -> None:
 
 
 def _raise_for(client: ClusterClient, answer: object, doing: str, permission: str) -> None:
-    code, message = getattr(answer, "error_code", error_codes.NONE), getattr(answer, "error_message", None)
+    code, message = (
+        getattr(answer, "error_code", error_codes.NONE),
+        getattr(answer, "error_message", None),
+    )
     if code != error_codes.NONE:
         raise error_codes.failure(
-            code, doing, at=str(client.cluster), retriable=client.retriable, detail=message or "", permission=permission
+            code,
+            doing,
+            at=str(client.cluster),
+            retriable=client.retriable,
+            detail=message or "",
+            permission=permission,
         )

@@ -54,7 +54,9 @@ class NewTopic:
     configs: Mapping[str, str] = field(default_factory=dict)
 
 
-def topic_configs(client: ClusterClient, topics: Sequence[str], keys: Sequence[str]) -> dict[str, dict[str, ConfigValue]]:
+def topic_configs(
+    client: ClusterClient, topics: Sequence[str], keys: Sequence[str]
+) -> dict[str, dict[str, ConfigValue]]:
     """Return the effective configuration of each topic; keys that the broker does not know are left out.
 
     Raises:
@@ -69,12 +71,20 @@ def topic_configs(client: ClusterClient, topics: Sequence[str], keys: Sequence[s
             resource(resource_type=_TOPIC, resource_name=topic, configuration_keys=list(keys))
             for topic in topics[first : first + _PER_REQUEST]
         ]
-        request = DescribeConfigsRequest(resources=resources, include_synonyms=False, include_documentation=False)
+        request = DescribeConfigsRequest(
+            resources=resources, include_synonyms=False, include_documentation=False
+        )
         for result in client.call_any(request, 2).results:
             if result.error_code != error_codes.NONE:
-                raise client.failure(result.error_code, f"DescribeConfigs of topic {result.resource_name}")
+                raise client.failure(
+                    result.error_code, f"DescribeConfigs of topic {result.resource_name}"
+                )
             configs[result.resource_name] = {
-                one.name: ConfigValue(one.value, one.config_source == _DEFAULT_CONFIG, one.config_source == _TOPIC_CONFIG)
+                one.name: ConfigValue(
+                    one.value,
+                    one.config_source == _DEFAULT_CONFIG,
+                    one.config_source == _TOPIC_CONFIG,
+                )
                 for one in result.configs
                 if one.value is not None
             }
@@ -98,12 +108,18 @@ def unreadable(client: ClusterClient, topics: Collection[str]) -> list[str]:
     return [
         topic.name
         for topic in client.call_any(request, 8).topics
-        if not topic.error_code and topic.authorized_operations and ACLOperation.READ not in topic.authorized_operations
+        if not topic.error_code
+        and topic.authorized_operations
+        and ACLOperation.READ not in topic.authorized_operations
     ]
 
 
 def create_topics(
-    client: ClusterClient, topics: Sequence[NewTopic], replication_factor: int | None, *, validate_only: bool = False
+    client: ClusterClient,
+    topics: Sequence[NewTopic],
+    replication_factor: int | None,
+    *,
+    validate_only: bool = False,
 ) -> None:
     """Create topics; one that exists already is left as it is.
 
@@ -125,7 +141,10 @@ def create_topics(
                 num_partitions=topic.partitions,
                 replication_factor=replication_factor or _BROKER_DEFAULT,
                 assignments=[],
-                configs=[creatable.CreatableTopicConfig(name=key, value=value) for key, value in topic.configs.items()],
+                configs=[
+                    creatable.CreatableTopicConfig(name=key, value=value)
+                    for key, value in topic.configs.items()
+                ],
             )
             for topic in topics
         ],
@@ -134,10 +153,14 @@ def create_topics(
     )
     answers = client.call_any(request, 4).topics
     permission = "Create on the topic or the cluster"
-    _raise_for(client, answers, "CreateTopics", permission, tolerated=error_codes.TOPIC_ALREADY_EXISTS)
+    _raise_for(
+        client, answers, "CreateTopics", permission, tolerated=error_codes.TOPIC_ALREADY_EXISTS
+    )
 
 
-def grow_topics(client: ClusterClient, partitions: Mapping[str, int], *, validate_only: bool = False) -> None:
+def grow_topics(
+    client: ClusterClient, partitions: Mapping[str, int], *, validate_only: bool = False
+) -> None:
     """Add partitions to topics until they have so many; one that has as many, or more, is left as it is.
 
     Args:
@@ -153,18 +176,30 @@ def grow_topics(client: ClusterClient, partitions: Mapping[str, int], *, validat
         CreatePartitionsRequest.CreatePartitionsTopic(name=name, count=count, assignments=None)
         for name, count in partitions.items()
     ]
-    request = CreatePartitionsRequest(topics=wanted, timeout_ms=client.timeout_ms, validate_only=validate_only)
+    request = CreatePartitionsRequest(
+        topics=wanted, timeout_ms=client.timeout_ms, validate_only=validate_only
+    )
     results = client.call_any(request, 1).results
-    _raise_for(client, results, "CreatePartitions", "Alter on the topic", tolerated=error_codes.INVALID_PARTITIONS)
+    _raise_for(
+        client,
+        results,
+        "CreatePartitions",
+        "Alter on the topic",
+        tolerated=error_codes.INVALID_PARTITIONS,
+    )
 
 
 def alter_topic_configs(
-    client: ClusterClient, changes: Mapping[str, Mapping[str, str | None]], *, validate_only: bool = False
+    client: ClusterClient,
+    changes: Mapping[str, Mapping[str, str | None]],
+    *,
+    validate_only: bool = False,
 ) -> None:
     """Set keys of topics, and leave their other keys alone (KIP-339).
 
     Args:
-        changes: topic -> key -> value; None takes the key off the topic, so that the broker's own value holds.
+        changes: topic -> key -> value; None takes the key off the topic, so that the broker's own
+        value holds.
         validate_only: only find out whether they could be set.
 
     Raises:
@@ -180,7 +215,9 @@ def alter_topic_configs(
                 resource_type=_TOPIC,
                 resource_name=topic,
                 configs=[
-                    resource.AlterableConfig(name=key, config_operation=_DELETE if value is None else _SET, value=value)
+                    resource.AlterableConfig(
+                        name=key, config_operation=_DELETE if value is None else _SET, value=value
+                    )
                     for key, value in keys.items()
                 ],
             )
@@ -201,7 +238,11 @@ def alter_topic_configs(
 
 
 def _raise_for(
-    client: ClusterClient, results: Iterable[Any], doing: str, permission: str, tolerated: int = error_codes.NONE
+    client: ClusterClient,
+    results: Iterable[Any],
+    doing: str,
+    permission: str,
+    tolerated: int = error_codes.NONE,
 ) -> None:
     """Raise the first error among the results per topic, with what the broker says of it."""
     for result in results:
@@ -225,12 +266,17 @@ def sizes_on_disk(client: ClusterClient, topics: Sequence[str]) -> dict[TopicPar
     sizes: dict[TopicPartition, int] = {}
     describable = DescribeLogDirsRequest.DescribableLogDirTopic
     for broker_id, names in by_leader.items():
-        request = DescribeLogDirsRequest(topics=[describable(topic=name, partitions=these) for name, these in names.items()])
+        request = DescribeLogDirsRequest(
+            topics=[describable(topic=name, partitions=these) for name, these in names.items()]
+        )
         try:
             answer = client.call(broker_id, request, 1)
         except PermissionDeniedError:
             return {}
         for folder in answer.results:
             for topic in folder.topics:
-                sizes |= {TopicPartition(topic.name, one.partition_index): one.partition_size for one in topic.partitions}
+                sizes |= {
+                    TopicPartition(topic.name, one.partition_index): one.partition_size
+                    for one in topic.partitions
+                }
     return sizes

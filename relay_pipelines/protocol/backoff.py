@@ -20,11 +20,13 @@ def retry_until_no_progress(
 ) -> Retrying:
     """Return attempts that end once nothing has moved for `give_up_after_ms`; the last one begins when that time is over.
 
-    The wait is doubled from `backoff_min_ms` to `backoff_max_ms`, and starts at the least again after progress.
+    The wait is doubled from `backoff_min_ms` to `backoff_max_ms`, and starts at the least again
+    after progress.
 
     Args:
         passing: errors that may pass; any other one ends the attempts at once.
-        progress_at: when something last moved, in seconds of `clock.monotonic()`; by default the moment of this call.
+        progress_at: when something last moved, in seconds of `clock.monotonic()`; by default the
+        moment of this call.
         before_sleep: called before every wait.
     """
     began = clock.monotonic()

@@ -1,6 +1,7 @@
 """The record batch (magic 2): 61 header bytes, then the records, which a copy leaves untouched.
 
-Source: Kafka's protocol guide, "Record Batch"; KIP-98 for the producer fields; KIP-534 for the delete horizon bit.
+Source: Kafka's protocol guide, "Record Batch"; KIP-98 for the producer fields; KIP-534 for the
+    delete horizon bit.
 """
 
 from __future__ import annotations
@@ -78,8 +79,8 @@ class Batch(NamedTuple):
 class BatchRun(NamedTuple):
     """One batch of a fetch response, or several small ones with the same attributes, one behind the other.
 
-    Small batches come in runs because looking at each in Python would cost more than decoding its record.
-    `data` is a view into the connection's buffer: valid until the next receive.
+    Small batches come in runs because looking at each in Python would cost more than decoding its
+    record. `data` is a view into the connection's buffer: valid until the next receive.
     """
 
     first: BatchHeader
@@ -120,7 +121,9 @@ def split(records: memoryview, run_below_bytes: int = 0) -> Iterator[BatchRun]:
             last = first if last_at == start else _header(records, last_at)
         yield BatchRun(first, last, records[start:at])
     if at + _MAGIC_AT < end:
-        _require_magic(records, at)  # a whole message of an old format may be shorter than our header
+        _require_magic(
+            records, at
+        )  # a whole message of an old format may be shorter than our header
 
 
 def _header(records: memoryview, at: int) -> BatchHeader:
@@ -152,7 +155,12 @@ def _run_end(records: memoryview, start: int, at: int, below_bytes: int) -> tupl
     while at + HEADER_BYTES <= end:
         size, magic, its_attributes = look(records, at)
         following = at + _SIZE_END + size
-        if not HEADER_BYTES <= following - at < below_bytes or following > end or its_attributes != attributes or magic != _MAGIC:
+        if (
+            not HEADER_BYTES <= following - at < below_bytes
+            or following > end
+            or its_attributes != attributes
+            or magic != _MAGIC
+        ):
             break
         last, at = at, following
     return last, at
@@ -177,11 +185,13 @@ def crc_mismatch(offset: int) -> CorruptBatchError:
     )
 
 
-def rehome(header: BatchHeader, body: memoryview, producer: ProducerState, base_sequence: int) -> bytes:
+def rehome(
+    header: BatchHeader, body: memoryview, producer: ProducerState, base_sequence: int
+) -> bytes:
     """Return the 61 bytes that put `body`, everything behind a batch's header, into our transaction.
 
-    Only the codec is kept of the attributes: a producer must set neither the timestamp type nor the control bit, and the
-    delete horizon (KIP-534) belongs to the log that was cleaned.
+    Only the codec is kept of the attributes: a producer must set neither the timestamp type nor the
+    control bit, and the delete horizon (KIP-534) belongs to the log that was cleaned.
     """
     covered = _COVERED.pack(
         header.attributes & CODEC_MASK | TRANSACTIONAL_BIT,

@@ -20,12 +20,14 @@ _PARTITION_BYTES = 16 << 10
 _REQUEST_BYTES = 4 << 20
 
 
-def timestamps_ms(client: ClusterClient, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+def timestamps_ms(
+    client: ClusterClient, offsets: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
     """Return the timestamp of the first record at or after an offset per topic-partition, one request per leader.
 
-    A broker returns a batch that is larger than it was asked for only as the first of its answer: what is missing is asked
-    for again, within reason. Topic-partitions whose timestamp is still not known are left out, as are those on which the broker
-    answers with an error.
+    A broker returns a batch that is larger than it was asked for only as the first of its answer:
+    what is missing is asked for again, within reason. Topic-partitions whose timestamp is still not
+    known are left out, as are those on which the broker answers with an error.
 
     Args:
         offsets: where to look; those that count most come first.
@@ -41,7 +43,9 @@ def timestamps_ms(client: ClusterClient, offsets: Mapping[TopicPartition, int]) 
         for at in waiting:
             leaders[client.leader(at)].append(at)
         for broker_id, led in leaders.items():
-            for topic in client.call(broker_id, _request({at: waiting[at] for at in led}), 11).responses:
+            for topic in client.call(
+                broker_id, _request({at: waiting[at] for at in led}), 11
+            ).responses:
                 for one in topic.partitions:
                     at = TopicPartition(topic.topic, one.partition_index)
                     timestamp = _first_timestamp_ms(one)
@@ -57,7 +61,11 @@ def timestamps_ms(client: ClusterClient, offsets: Mapping[TopicPartition, int]) 
 def _first_timestamp_ms(answer: Any) -> int | None:
     with suppress(UnsupportedError, CorruptBatchError):  # whoever copies it will say so
         for run in split(memoryview(answer.records or b"")):
-            return run.first.max_timestamp_ms if run.first.is_log_append_time else run.first.base_timestamp_ms
+            return (
+                run.first.max_timestamp_ms
+                if run.first.is_log_append_time
+                else run.first.base_timestamp_ms
+            )
     return None
 
 
@@ -70,11 +78,18 @@ def _request(offsets: Mapping[TopicPartition, int]) -> FetchRequest:
         min_bytes=1,
         max_bytes=_REQUEST_BYTES,
         isolation_level=READ_UNCOMMITTED,
-        # a topic may come more than once: the brokers answer in the order of the request, up to its size
+        # a topic may come more than once: the brokers answer in the order of the request, up to its
+        # size
         topics=[
             topic_type(
                 topic=at.topic,
-                partitions=[partition_type(partition=at.partition, fetch_offset=offset, partition_max_bytes=_PARTITION_BYTES)],
+                partitions=[
+                    partition_type(
+                        partition=at.partition,
+                        fetch_offset=offset,
+                        partition_max_bytes=_PARTITION_BYTES,
+                    )
+                ],
             )
             for at, offset in offsets.items()
         ],

@@ -63,7 +63,11 @@ class ClusterClient:
     """
 
     def __init__(
-        self, cluster: Cluster, retriable: type[RetriableError], client_id: str = "relay", timeout_ms: int = 30_000
+        self,
+        cluster: Cluster,
+        retriable: type[RetriableError],
+        client_id: str = "relay",
+        timeout_ms: int = 30_000,
     ) -> None:
         self.cluster = cluster
         self.retriable = retriable
@@ -98,19 +102,27 @@ class ClusterClient:
         found = self._take_metadata(answer).topics[name]
         if found.error_code:
             self.forget()
-            raise self.failure(found.error_code, f"Metadata of topic {name}", topic_partition=topic_partition)
+            raise self.failure(
+                found.error_code, f"Metadata of topic {name}", topic_partition=topic_partition
+            )
         return found
 
     def _take_metadata(self, answer: Any) -> Metadata:
         self._metadata.cluster_id = answer.cluster_id or ""
-        self._metadata.brokers = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
+        self._metadata.brokers = {
+            broker.node_id: (broker.host, broker.port) for broker in answer.brokers
+        }
         found = {
             topic.name: TopicMetadata(
                 name=topic.name,
                 topic_id=str(topic.topic_id or ""),
                 leaders={one.partition_index: one.leader_id for one in topic.partitions},
                 # before version 7 brokers do not say
-                leader_epochs={one.partition_index: one.leader_epoch for one in topic.partitions if one.leader_epoch is not None},
+                leader_epochs={
+                    one.partition_index: one.leader_epoch
+                    for one in topic.partitions
+                    if one.leader_epoch is not None
+                },
                 is_internal=topic.is_internal,
                 error_code=topic.error_code,
             )
@@ -137,7 +149,9 @@ class ClusterClient:
         if known is None or known.error_code:
             known = self.metadata([name]).topics[name]
         if known.error_code:
-            raise self.failure(known.error_code, f"Metadata of topic {name}", topic_partition=wanted)
+            raise self.failure(
+                known.error_code, f"Metadata of topic {name}", topic_partition=wanted
+            )
         return known
 
     def has_topic(self, name: str) -> bool:
@@ -146,14 +160,18 @@ class ClusterClient:
 
     def leader(self, topic_partition: TopicPartition) -> int:
         """Return the id of the broker that leads `topic_partition`."""
-        leader = self.topic(topic_partition.topic, topic_partition).leaders.get(topic_partition.partition)
+        leader = self.topic(topic_partition.topic, topic_partition).leaders.get(
+            topic_partition.partition
+        )
         if leader is None:
             self.forget()
             raise self.failure(_UNKNOWN_TOPIC, "Metadata", topic_partition=topic_partition)
         if leader < 0:
             self.forget()
             raise self.retriable(
-                f"it has no leader on {self.cluster}", remedy="wait for its broker to return", topic_partition=topic_partition
+                f"it has no leader on {self.cluster}",
+                remedy="wait for its broker to return",
+                topic_partition=topic_partition,
             )
         return leader
 
@@ -219,11 +237,13 @@ class ClusterClient:
 
         Args:
             timestamp: `LATEST`, `EARLIEST`, or milliseconds: then the first record not older.
-            isolation: `READ_COMMITTED` makes `LATEST` the last stable offset, else it is the high watermark.
+            isolation: `READ_COMMITTED` makes `LATEST` the last stable offset, else it is the high
+                watermark.
 
         Raises:
-            RetriableError: OFFSET_NOT_AVAILABLE among others: a new leader does not know its high watermark yet (KIP-207),
-                which is why v5, the first with that error, is the least that may be used.
+            RetriableError: OFFSET_NOT_AVAILABLE among others: a new leader does not know its high
+                watermark yet (KIP-207), which is why v5, the first with that error, is the least
+                that may be used.
         """
         offsets: dict[TopicPartition, int] = {}
         for broker_id, topics in self._by_leader(topic_partitions).items():
@@ -233,11 +253,15 @@ class ClusterClient:
                     topic_partition = TopicPartition(topic.name, one.partition_index)
                     if one.error_code != error_codes.NONE:
                         self.forget()
-                        raise self.failure(one.error_code, "ListOffsets", topic_partition=topic_partition)
+                        raise self.failure(
+                            one.error_code, "ListOffsets", topic_partition=topic_partition
+                        )
                     offsets[topic_partition] = one.offset
         return offsets
 
-    def first_offsets(self, from_ms: int, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    def first_offsets(
+        self, from_ms: int, ends: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
         """Return the offset of the first committed record that is not older, by the time index; the end where none is as young.
 
         Args:
@@ -254,7 +278,8 @@ class ClusterClient:
             epochs: the leader epoch to look up per topic-partition.
 
         Returns:
-            The first offset of the next epoch, or the log's end if there is none; -1 if the log has no such epoch any more.
+            The first offset of the next epoch, or the log's end if there is none; -1 if the log has
+            no such epoch any more.
         """
         ends: dict[TopicPartition, int] = {}
         for broker_id, topics in self._by_leader(epochs).items():
@@ -263,16 +288,28 @@ class ClusterClient:
                     topic_partition = TopicPartition(topic.topic, one.partition)
                     if one.error_code != error_codes.NONE:
                         self.forget()
-                        raise self.failure(one.error_code, "OffsetForLeaderEpoch", topic_partition=topic_partition)
+                        raise self.failure(
+                            one.error_code, "OffsetForLeaderEpoch", topic_partition=topic_partition
+                        )
                     ends[topic_partition] = one.end_offset
         return ends
 
     def failure(
-        self, code: int, doing: str, *, topic_partition: TopicPartition | None = None, offset: int | None = None
+        self,
+        code: int,
+        doing: str,
+        *,
+        topic_partition: TopicPartition | None = None,
+        offset: int | None = None,
     ) -> RelayError:
         """Return the error for a broker's code, naming this cluster."""
         return error_codes.failure(
-            code, doing, at=str(self.cluster), retriable=self.retriable, topic_partition=topic_partition, offset=offset
+            code,
+            doing,
+            at=str(self.cluster),
+            retriable=self.retriable,
+            topic_partition=topic_partition,
+            offset=offset,
         )
 
     def forget(self) -> None:
@@ -292,7 +329,9 @@ class ClusterClient:
             self._bootstrap = None
         self.forget()
 
-    def _by_leader(self, topic_partitions: Iterable[TopicPartition]) -> Mapping[int, Mapping[str, Sequence[int]]]:
+    def _by_leader(
+        self, topic_partitions: Iterable[TopicPartition]
+    ) -> Mapping[int, Mapping[str, Sequence[int]]]:
         """Broker id -> topic -> partitions."""
         grouped: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
         for one in topic_partitions:
@@ -309,13 +348,17 @@ class ClusterClient:
             self.metadata([])
         address = self._metadata.brokers.get(broker_id)
         if address is None:
-            raise self.retriable(f"{self.cluster} has no broker {broker_id} now", remedy="wait for it to return")
+            raise self.retriable(
+                f"{self.cluster} has no broker {broker_id} now", remedy="wait for it to return"
+            )
         return address
 
     def _connect_to_any(self) -> Connection:
         addresses = [_parsed(server) for server in self.cluster.bootstrap_servers]
         # brokers met before, in case the configured ones are down
-        addresses += [address for address in self._metadata.brokers.values() if address not in addresses]
+        addresses += [
+            address for address in self._metadata.brokers.values() if address not in addresses
+        ]
         errors: list[RetriableError] = []
         for address in addresses:
             try:
@@ -325,7 +368,9 @@ class ClusterClient:
         raise errors[0]
 
     def _connect(self, address: tuple[str, int]) -> Connection:
-        return Connection(self.cluster, address, self._client_id, self.retriable, self.timeout_ms / 1000)
+        return Connection(
+            self.cluster, address, self._client_id, self.retriable, self.timeout_ms / 1000
+        )
 
 
 def _parsed(server: str) -> tuple[str, int]:
@@ -335,7 +380,9 @@ def _parsed(server: str) -> tuple[str, int]:
 
 def _metadata_request(topics: Sequence[str] | None) -> MetadataRequest:
     return MetadataRequest(
-        topics=None if topics is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in topics],
+        topics=None
+        if topics is None
+        else [MetadataRequest.MetadataRequestTopic(name=name) for name in topics],
         allow_auto_topic_creation=False,
         include_cluster_authorized_operations=False,
         include_topic_authorized_operations=False,
@@ -348,7 +395,9 @@ def _newest(connection: Connection, request: Any, version: int) -> int:
     return version
 
 
-def _list_offsets_request(topics: Mapping[str, Sequence[int]], timestamp: int, isolation: int) -> ListOffsetsRequest:
+def _list_offsets_request(
+    topics: Mapping[str, Sequence[int]], timestamp: int, isolation: int
+) -> ListOffsetsRequest:
     topic_type = ListOffsetsRequest.ListOffsetsTopic
     return ListOffsetsRequest(
         replica_id=-1,
@@ -357,7 +406,9 @@ def _list_offsets_request(topics: Mapping[str, Sequence[int]], timestamp: int, i
             topic_type(
                 name=name,
                 partitions=[
-                    topic_type.ListOffsetsPartition(partition_index=one, current_leader_epoch=-1, timestamp=timestamp)
+                    topic_type.ListOffsetsPartition(
+                        partition_index=one, current_leader_epoch=-1, timestamp=timestamp
+                    )
                     for one in partitions
                 ],
             )
@@ -366,7 +417,9 @@ def _list_offsets_request(topics: Mapping[str, Sequence[int]], timestamp: int, i
     )
 
 
-def _epochs_request(topics: Mapping[str, Sequence[int]], epochs: Mapping[TopicPartition, int]) -> OffsetForLeaderEpochRequest:
+def _epochs_request(
+    topics: Mapping[str, Sequence[int]], epochs: Mapping[TopicPartition, int]
+) -> OffsetForLeaderEpochRequest:
     topic_type = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
     partition_type = topic_type.OffsetForLeaderPartition
     return OffsetForLeaderEpochRequest(
@@ -375,7 +428,11 @@ def _epochs_request(topics: Mapping[str, Sequence[int]], epochs: Mapping[TopicPa
             topic_type(
                 topic=name,
                 partitions=[
-                    partition_type(partition=one, current_leader_epoch=-1, leader_epoch=epochs[TopicPartition(name, one)])
+                    partition_type(
+                        partition=one,
+                        current_leader_epoch=-1,
+                        leader_epoch=epochs[TopicPartition(name, one)],
+                    )
                     for one in partitions
                 ],
             )

@@ -1,7 +1,7 @@
 """One connection to one broker: large reads into one buffer, batches written without being copied.
 
-Requests may be pipelined; Kafka answers them in order (protocol guide, "Network"). `send` returns the request's correlation id,
-and only that request's answer is ever returned for it.
+Requests may be pipelined; Kafka answers them in order (protocol guide, "Network"). `send` returns
+the request's correlation id, and only that request's answer is ever returned for it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ _LARGEST_RESPONSE_BYTES = 256 << 20
 _SESSION_SHARE = 0.8
 # brokers refuse a second time within a second
 _SESSION_LEAST_SECONDS = 1.0
-# the kernel hands back what has come at least this often, so that the caller can look at the clock while a slow answer arrives
+# the kernel hands back what has come at least this often, so that the caller can look at the clock
+# while a slow answer arrives
 _TICK_SECONDS = 0.25
 
 
@@ -64,7 +65,9 @@ class Connection:
         self._timeout_seconds = timeout_seconds
         self._correlation_id = 0
         self._awaited: deque[int] = deque()
-        self._early: deque[tuple[int, memoryview]] = deque()  # answers read before the caller asked for them
+        self._early: deque[tuple[int, memoryview]] = (
+            deque()
+        )  # answers read before the caller asked for them
         self._size = -1  # of the answer that is arriving; -1 until its first four bytes are here
         self._filled = 0
         self._idle_seconds = 0.0
@@ -107,7 +110,8 @@ class Connection:
         """Wait for the answer to a request and return it without its header. The view is valid until the next one is read.
 
         Raises:
-            RetriableError: it does not arrive in time, the connection is lost, or another request must be answered first.
+            RetriableError: it does not arrive in time, the connection is lost, or another request
+                must be answered first.
         """
         while (answer := self.poll(correlation_id)) is None:
             pass
@@ -117,8 +121,8 @@ class Connection:
         """Return the answer to a request as `receive` does, or None if it is not complete within a quarter of a second.
 
         Raises:
-            RetriableError: nothing has arrived for the connection's timeout, the connection is lost, or another request must be
-                answered first.
+            RetriableError: nothing has arrived for the connection's timeout, the connection is
+                lost, or another request must be answered first.
         """
         if self._early:
             expected, answer = self._early.popleft()
@@ -150,14 +154,17 @@ class Connection:
         expected = self._awaited.popleft()
         if correlation_id != expected:
             self.close()
-            raise self._retriable(f"{self} answered request {correlation_id} where {expected} was due")
+            raise self._retriable(
+                f"{self} answered request {correlation_id} where {expected} was due"
+            )
         return answer[4:]
 
     def _start_answer(self, size: int) -> None:
         if size > _LARGEST_RESPONSE_BYTES:
             self.close()
             raise UnsupportedError(
-                f"{self} does not speak Kafka's protocol", remedy="check bootstrap_servers and security.protocol"
+                f"{self} does not speak Kafka's protocol",
+                remedy="check bootstrap_servers and security.protocol",
             )
         if size > len(self._buffer):
             self._buffer = memoryview(bytearray(size))
@@ -181,8 +188,12 @@ class Connection:
         self._require_order(self._correlation_id, self._awaited[0])
         body = self._read_whole_answer()
         response_class = request.header.get_response_class()
-        # a flexible answer has tagged fields behind the correlation id, none so far; ApiVersions never has them (KIP-511)
-        flexible = response_class.flexible_version_q(version) and request.API_KEY != ApiVersionsRequest.API_KEY
+        # a flexible answer has tagged fields behind the correlation id, none so far; ApiVersions
+        # never has them (KIP-511)
+        flexible = (
+            response_class.flexible_version_q(version)
+            and request.API_KEY != ApiVersionsRequest.API_KEY
+        )
         return response_class.decode(bytes(body[1:] if flexible else body), version=version)
 
     def close(self) -> None:
@@ -200,20 +211,27 @@ class Connection:
 
     def _authenticate(self) -> None:
         """Say who we are; the broker may tell for how long it will know (KIP-368)."""
-        tokens = TokenProvider(self.cluster.security, str(self), self._retriable, self._timeout_seconds)
+        tokens = TokenProvider(
+            self.cluster.security, str(self), self._retriable, self._timeout_seconds
+        )
         seconds = sasl.authenticate(self, self.cluster.security, tokens)
-        self._authenticate_at = time.monotonic() + max(_SESSION_LEAST_SECONDS, seconds * _SESSION_SHARE)
+        self._authenticate_at = time.monotonic() + max(
+            _SESSION_LEAST_SECONDS, seconds * _SESSION_SHARE
+        )
 
     def _keep_session(self) -> None:
         """Authenticate again if it is time to, once nothing is under way: what is still awaited is read first, and kept.
 
-        Late is not too late: a broker takes a handshake even after the session's end, though nothing else.
+        Late is not too late: a broker takes a handshake even after the session's end, though
+            nothing else.
         """
         if time.monotonic() < self._authenticate_at:
             return
         self._authenticate_at = math.inf  # the handshake's own requests come by here, too
         if self._size < 0 and not self._filled:
-            self._buffer = memoryview(bytearray(_BUFFER_BYTES))  # the caller may still be reading the last answer
+            self._buffer = memoryview(
+                bytearray(_BUFFER_BYTES)
+            )  # the caller may still be reading the last answer
         while self._awaited:
             self._early.append((self._awaited[0], memoryview(bytes(self._read_whole_answer()))))
         try:
@@ -225,7 +243,8 @@ class Connection:
     def _require(self, api_key: int, version: int) -> None:
         if self._versions and not self.supports(api_key, version):
             raise UnsupportedError(
-                f"{self} does not serve request {api_key} in version {version}", remedy="Kafka 2.4 or newer is needed"
+                f"{self} does not serve request {api_key} in version {version}",
+                remedy="Kafka 2.4 or newer is needed",
             )
 
     def _connect(self) -> socket.socket | tls.TlsSocket:
@@ -235,7 +254,8 @@ class Connection:
         except (OSError, RelayError):
             plain.close()
             raise
-        # the kernel keeps the time from here on: Python's own timeout would cost a poll() before every read and write
+        # the kernel keeps the time from here on: Python's own timeout would cost a poll() before
+        # every read and write
         plain.settimeout(None)
         plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(self._tick_seconds))
         plain.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(self._timeout_seconds))
@@ -244,14 +264,20 @@ class Connection:
     def _connect_plain(self) -> socket.socket:
         """As `socket.create_connection`; but a buffer that is to hold a long line's data must be as large before it connects."""
         failed: OSError | None = None
-        for family, kind, protocol, _, address in socket.getaddrinfo(*self.address, type=socket.SOCK_STREAM):
+        for family, kind, protocol, _, address in socket.getaddrinfo(
+            *self.address, type=socket.SOCK_STREAM
+        ):
             plain = socket.socket(family, kind, protocol)
             try:
                 plain.settimeout(self._timeout_seconds)
                 plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-                plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self.cluster.receive_buffer_bytes)
-                plain.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.cluster.send_buffer_bytes)
+                plain.setsockopt(
+                    socket.SOL_SOCKET, socket.SO_RCVBUF, self.cluster.receive_buffer_bytes
+                )
+                plain.setsockopt(
+                    socket.SOL_SOCKET, socket.SO_SNDBUF, self.cluster.send_buffer_bytes
+                )
                 plain.connect(address)
             except OSError as error:
                 plain.close()
@@ -263,7 +289,9 @@ class Connection:
     def _api_versions(self) -> dict[int, tuple[int, int]]:
         answer = self.call(ApiVersionsRequest(), 0)
         if answer.error_code != error_codes.NONE:
-            raise error_codes.failure(answer.error_code, "ApiVersions", at=str(self), retriable=self._retriable)
+            raise error_codes.failure(
+                answer.error_code, "ApiVersions", at=str(self), retriable=self._retriable
+            )
         return {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
 
     def _write(self, parts: list[Buffer], size: int) -> None:
@@ -301,7 +329,9 @@ class Connection:
         # EAGAIN is how the kernel reports that SO_RCVTIMEO or SO_SNDTIMEO has passed
         timed_out = isinstance(error, BlockingIOError | TimeoutError)
         why = (
-            f"no answer within {self._timeout_seconds:g} s" if timed_out else error.strerror or str(error) or type(error).__name__
+            f"no answer within {self._timeout_seconds:g} s"
+            if timed_out
+            else error.strerror or str(error) or type(error).__name__
         )
         return self._retriable(
             f"{self} cannot be reached: {why}",

@@ -23,7 +23,8 @@ INVALID_PARTITIONS = 37
 SECURITY_DISABLED = 54
 OPERATION_NOT_ATTEMPTED = 55
 COORDINATOR_MOVING = frozenset({15, 16})
-# the coordinator is loading, moving, or still completing the previous transaction: the same request works in a moment
+# the coordinator is loading, moving, or still completing the previous transaction: the same request
+# works in a moment
 TRANSACTION_SETTLING = COORDINATOR_MOVING | {14, 51}
 
 _MEANINGS: dict[type[RelayError], tuple[str, frozenset[int]]] = {
@@ -33,17 +34,22 @@ _MEANINGS: dict[type[RelayError], tuple[str, frozenset[int]]] = {
         frozenset({2}),
     ),
     RecordTooLargeError: ("raise max.message.bytes of the destination topic", frozenset({10, 18})),
-    PermissionDeniedError: ("grant the user the missing ACL", frozenset({29, 30, 31, 53, 54, 58, 65})),
+    PermissionDeniedError: (
+        "grant the user the missing ACL",
+        frozenset({29, 30, 31, 53, 54, 58, 65}),
+    ),
     UnsupportedError: ("Kafka 2.4 or newer is needed", frozenset({33, 35, 43, 76})),
     FencedError: (
         "another run has taken this topic-partition over; let it finish, and let one code location alone copy this mirror",
-        # 49, INVALID_PRODUCER_ID_MAPPING: the id expired while it was idle, and another producer may have it by now
+        # 49, INVALID_PRODUCER_ID_MAPPING: the id expired while it was idle, and another producer
+        # may have it by now
         frozenset({47, 49, 90}),
     ),
     # sequence and transaction state that a new producer session puts right: KIP-360, KIP-890
     AbortableError: ("", frozenset({45, 46, 48, 59, 120})),
 }
-# unknown server error and broker not available: the protocol guide does not call them retriable, yet they pass
+# unknown server error and broker not available: the protocol guide does not call them retriable,
+# yet they pass
 _PASSING = frozenset({-1, 8})
 _BY_CODE = {code: (kind, remedy) for kind, (remedy, codes) in _MEANINGS.items() for code in codes}
 _REMEDIES = {
@@ -77,12 +83,16 @@ def failure(
     Args:
         doing: what was being asked for, as in "Produce".
         at: the cluster, for people.
-        retriable: what a code that may pass by itself becomes: a source's or the destination's error.
+        retriable: what a code that may pass by itself becomes: a source's or the destination's
+        error.
         detail: what the broker said beside the code.
-        permission: what the user needs for it, as in "Alter on the cluster"; for the remedy when that is refused.
+        permission: what the user needs for it, as in "Alter on the cluster"; for the remedy when
+            that is refused.
     """
     passing = code in _PASSING or for_code(code).retriable
-    kind, remedy = _BY_CODE.get(code, (retriable if passing else RelayError, _REMEDIES.get(code, "")))
+    kind, remedy = _BY_CODE.get(
+        code, (retriable if passing else RelayError, _REMEDIES.get(code, ""))
+    )
     if kind is PermissionDeniedError and permission:
         remedy = f"grant the user {permission}"
     said = f" ({detail})" if detail else ""

@@ -1,6 +1,7 @@
 """The Fetch request for one topic-partition, as fixed structs: decoding it field by field would cost more than the copy.
 
-Fetch v11 (Kafka 2.3) is the last version with topic names instead of ids that every broker up to 4.x serves.
+Fetch v11 (Kafka 2.3) is the last version with topic names instead of ids that every broker up to
+4.x serves.
 """
 
 from __future__ import annotations
@@ -13,11 +14,17 @@ from relay_pipelines.model import TopicPartition
 API_KEY = 1
 VERSION = 11
 _READ_COMMITTED = 1
-_HEAD = struct.Struct(">iiiibiii")  # replica, wait, min bytes, max bytes, isolation, session id, session epoch, topics
-_PARTITION = struct.Struct(">iiiqqi")  # partitions, partition, leader epoch, offset, log start, max bytes
+_HEAD = struct.Struct(
+    ">iiiibiii"
+)  # replica, wait, min bytes, max bytes, isolation, session id, session epoch, topics
+_PARTITION = struct.Struct(
+    ">iiiqqi"
+)  # partitions, partition, leader epoch, offset, log start, max bytes
 _TAIL = struct.pack(">ih", 0, 0)  # no forgotten topics, no rack
 _RESPONSE = struct.Struct(">ihii")  # throttle, error, session, topics
-_RESPONSE_PARTITION = struct.Struct(">iihqqqi")  # partitions, partition, error, high watermark, LSO, log start, aborted
+_RESPONSE_PARTITION = struct.Struct(
+    ">iihqqqi"
+)  # partitions, partition, error, high watermark, LSO, log start, aborted
 _ABORTED = struct.Struct(">qq")
 
 
@@ -27,7 +34,14 @@ def encode_string(text: str) -> bytes:
     return struct.pack(">h", len(encoded)) + encoded
 
 
-def encode(topic_partition: TopicPartition, offset: int, *, leader_epoch: int, max_bytes: int, max_wait_ms: int) -> bytes:
+def encode(
+    topic_partition: TopicPartition,
+    offset: int,
+    *,
+    leader_epoch: int,
+    max_bytes: int,
+    max_wait_ms: int,
+) -> bytes:
     """Ask for committed records from `offset` on; the broker exceeds `max_bytes` only for a single larger batch.
 
     Args:
@@ -76,8 +90,18 @@ def decode(body: memoryview, asked: TopicPartition) -> FetchResponse:
     at += _RESPONSE_PARTITION.size
     aborted_bytes = max(aborted_count, 0) * _ABORTED.size
     aborted = tuple(_ABORTED.iter_unpack(body[at : at + aborted_bytes]))
-    at += aborted_bytes + 4  # behind them the preferred read replica, which only a request with a rack sets
+    at += (
+        aborted_bytes + 4
+    )  # behind them the preferred read replica, which only a request with a rack sets
     size = int.from_bytes(body[at : at + 4], "big", signed=True)
     at += 4
     records = body[at : at + size] if size > 0 else empty
-    return FetchResponse(throttle_ms, error_code, high_watermark, last_stable_offset, log_start_offset, aborted, records)
+    return FetchResponse(
+        throttle_ms,
+        error_code,
+        high_watermark,
+        last_stable_offset,
+        log_start_offset,
+        aborted,
+        records,
+    )

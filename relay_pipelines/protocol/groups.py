@@ -12,7 +12,9 @@ from relay_pipelines.protocol import error_codes
 from relay_pipelines.protocol.client import GROUP, ClusterClient
 
 
-def committed_offsets(client: ClusterClient, group: str, wanted: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+def committed_offsets(
+    client: ClusterClient, group: str, wanted: Iterable[TopicPartition]
+) -> dict[TopicPartition, int]:
     """Return the offsets that a group has committed; topic-partitions without a commit are left out.
 
     Raises:
@@ -21,7 +23,10 @@ def committed_offsets(client: ClusterClient, group: str, wanted: Iterable[TopicP
     topics: dict[str, list[int]] = defaultdict(list)
     for one in wanted:
         topics[one.topic].append(one.partition)
-    asked = [OffsetFetchRequest.OffsetFetchRequestTopic(name=name, partition_indexes=some) for name, some in topics.items()]
+    asked = [
+        OffsetFetchRequest.OffsetFetchRequestTopic(name=name, partition_indexes=some)
+        for name, some in topics.items()
+    ]
     request = OffsetFetchRequest(group_id=group, topics=asked, require_stable=True)
     answer = client.call(client.coordinator(group, GROUP), request, 7)
     _refuse(client, group, answer.error_code)

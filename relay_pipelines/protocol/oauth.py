@@ -8,13 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
-from relay_pipelines.errors import PermissionDeniedError, RelayError, RetriableError, UnsupportedError
+from relay_pipelines.errors import (
+    PermissionDeniedError,
+    RelayError,
+    RetriableError,
+    UnsupportedError,
+)
 from relay_pipelines.model import Security
 
 if TYPE_CHECKING:
     import requests
 
-# the part of its life that a token is used for, as Kafka's own client does it (sasl.login.refresh.window.factor)
+# the part of its life that a token is used for, as sasl.login.refresh.window.factor of Kafka's own
+# client has it
 _KEPT_SHARE = 0.8
 _OK = 200
 _TOO_MANY_REQUESTS = 429
@@ -22,7 +28,9 @@ _SERVER_ERRORS = 500
 _SHOWN_CHARACTERS = 200
 # a token may hold nothing that ends it in the SASL message (RFC 6750 section 2.1)
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
-_tokens: dict[Security, tuple[str, float]] = {}  # with the moment to ask for another one, in monotonic seconds
+_tokens: dict[
+    Security, tuple[str, float]
+] = {}  # with the moment to ask for another one, in monotonic seconds
 
 
 class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-python has no types
@@ -33,7 +41,9 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-pytho
         retriable: what an endpoint that does not answer becomes.
     """
 
-    def __init__(self, security: Security, at: str, retriable: type[RetriableError], timeout_seconds: float) -> None:
+    def __init__(
+        self, security: Security, at: str, retriable: type[RetriableError], timeout_seconds: float
+    ) -> None:
         super().__init__()
         self._security = security
         self._at = at
@@ -63,7 +73,9 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-pytho
         import requests  # slow to import, and few need it
 
         security = self._security
-        form = {"grant_type": "client_credentials"} | ({"scope": security.scope} if security.scope else {})
+        form = {"grant_type": "client_credentials"} | (
+            {"scope": security.scope} if security.scope else {}
+        )
         try:
             answer = requests.post(
                 str(security.token_endpoint),
@@ -80,7 +92,8 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-pytho
             ) from None
         except requests.RequestException as error:
             raise self._retriable(
-                f"{self._endpoint} cannot be reached: {_reason(error)}", remedy="check security.token_endpoint, and that it runs"
+                f"{self._endpoint} cannot be reached: {_reason(error)}",
+                remedy="check security.token_endpoint, and that it runs",
             ) from None
         return self._read(answer)
 
@@ -98,9 +111,14 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-pytho
             raise self._refusal(answer.status_code, fields)
         token = fields.get("access_token")
         if not isinstance(token, str) or not _TOKEN.fullmatch(token):
-            raise UnsupportedError(f"{self._endpoint} gave no token", remedy="check security.token_endpoint and security.scope")
+            raise UnsupportedError(
+                f"{self._endpoint} gave no token",
+                remedy="check security.token_endpoint and security.scope",
+            )
         try:
-            return token, float(fields.get("expires_in") or 0)  # optional; without it, the token is not kept
+            return token, float(
+                fields.get("expires_in") or 0
+            )  # optional; without it, the token is not kept
         except (TypeError, ValueError):
             return token, 0.0
 
@@ -110,7 +128,9 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-pytho
         said = said.replace(self._security.client_secret or "", "***")[:_SHOWN_CHARACTERS]
         why = f"HTTP {status}{': ' if said else ''}{said}"
         if status >= _SERVER_ERRORS or status == _TOO_MANY_REQUESTS:
-            return self._retriable(f"{self._endpoint} gives no token now ({why})", remedy="see its log")
+            return self._retriable(
+                f"{self._endpoint} gives no token now ({why})", remedy="see its log"
+            )
         return PermissionDeniedError(
             f"{self._endpoint} refused client {self._security.client_id!r} ({why})",
             remedy="check security.token_endpoint, client_id, client_secret and scope",
@@ -121,4 +141,9 @@ def _reason(error: BaseException) -> str:
     """What the operating system or TLS said, below the layers of the HTTP library."""
     while error.__context__ is not None:
         error = error.__context__
-    return getattr(error, "verify_message", "") or getattr(error, "strerror", "") or str(error) or type(error).__name__
+    return (
+        getattr(error, "verify_message", "")
+        or getattr(error, "strerror", "")
+        or str(error)
+        or type(error).__name__
+    )

@@ -1,6 +1,7 @@
 """The Produce request for one batch of one topic-partition, as fixed structs.
 
-Produce v8 (Kafka 2.4). The broker allows one batch per topic-partition and request (KIP-98), and five requests in flight.
+Produce v8 (Kafka 2.4). The broker allows one batch per topic-partition and request (KIP-98), and
+five requests in flight.
 """
 
 from __future__ import annotations
@@ -18,12 +19,18 @@ _ACKS_ALL = -1
 _HEAD = struct.Struct(">hii")  # acks, timeout, topics
 _PARTITION = struct.Struct(">iii")  # partitions, partition, size of the batch
 _NO_STRING = b"\xff\xff"
-_ANSWER = struct.Struct(">iihqqqi")  # partitions, partition, error, base offset, append time, log start, record errors
+_ANSWER = struct.Struct(
+    ">iihqqqi"
+)  # partitions, partition, error, base offset, append time, log start, record errors
 
 
 def prefix(transactional_id: str, topic: str, timeout_ms: int) -> bytes:
     """The part of the request that is the same for every batch to `topic`."""
-    return encode_string(transactional_id) + _HEAD.pack(_ACKS_ALL, timeout_ms, 1) + encode_string(topic)
+    return (
+        encode_string(transactional_id)
+        + _HEAD.pack(_ACKS_ALL, timeout_ms, 1)
+        + encode_string(topic)
+    )
 
 
 def head(of_topic: bytes, topic_partition: TopicPartition, size_bytes: int) -> bytes:
@@ -50,13 +57,17 @@ def decode(body: memoryview, topic: bytes, wanted_partition: int) -> ProduceResp
         ValueError: it is about another topic-partition.
     """
     end = 6 + int.from_bytes(body[4:6], "big")
-    _count, partition, error_code, base_offset, _append_time, _log_start, record_errors = _ANSWER.unpack_from(body, end)
+    _count, partition, error_code, base_offset, _append_time, _log_start, record_errors = (
+        _ANSWER.unpack_from(body, end)
+    )
     if body[4:end] != topic or partition != wanted_partition:
         raise ValueError(f"{bytes(body[6:end]).decode(errors='replace')}-{partition}")
     at = end
     at += _ANSWER.size
     if not record_errors and body[at : at + 2] == _NO_STRING:  # what every good answer looks like
-        return ProduceResponse(error_code, base_offset, "", int.from_bytes(body[at + 2 : at + 6], "big"))
+        return ProduceResponse(
+            error_code, base_offset, "", int.from_bytes(body[at + 2 : at + 6], "big")
+        )
     message = ""
     for _ in range(max(record_errors, 0)):
         record_message, at = _nullable_string(body, at + 4)

@@ -1,6 +1,7 @@
 """A transactional producer at the destination that sends ready-made batches (KIP-98).
 
-Runs in a task. The transaction protocol is that of Kafka 2.4 to 4.x with one producer id and epoch over all transactions.
+Runs in a task. The transaction protocol is that of Kafka 2.4 to 4.x with one producer id and epoch
+over all transactions.
 """
 
 from __future__ import annotations
@@ -52,11 +53,13 @@ class _InFlight(NamedTuple):
 class TransactionalProducer:
     """Produces to the destination under one transactional id.
 
-    Call order: `start`, then any number of `add` .. `send` .. `drain` .. `commit`, then `release`. After an error only `release`,
-    `start` or `abort`.
+    Call order: `start`, then any number of `add` .. `send` .. `drain` .. `commit`, then `release`.
+    After an error only `release`, `start` or `abort`.
     """
 
-    def __init__(self, client: ClusterClient, transactional_id: str, options: CopyOptions, clock: Clock) -> None:
+    def __init__(
+        self, client: ClusterClient, transactional_id: str, options: CopyOptions, clock: Clock
+    ) -> None:
         self._client = client
         self._id = transactional_id
         self._options = options
@@ -68,7 +71,9 @@ class TransactionalProducer:
         self._connections: dict[int, Connection] = {}
         self._added: set[TopicPartition] = set()
         self._opened_at = 0.0
-        self._may_have_ended = False  # whether an EndTxn was sent of which we do not know what became
+        self._may_have_ended = (
+            False  # whether an EndTxn was sent of which we do not know what became
+        )
         self._in_flight: deque[_InFlight] = deque()
         self._most_in_flight = 1
         self._throttled_until = 0.0
@@ -91,7 +96,8 @@ class TransactionalProducer:
     def start(self) -> None:
         """Take the transactional id over: fences every other holder and completes or aborts what it left open.
 
-        Called again, it makes sure that the id is still ours, then goes on under a new epoch, aborting what is open.
+        Called again, it makes sure that the id is still ours, then goes on under a new epoch,
+        aborting what is open.
 
         Raises:
             FencedError: another holder took the id over since the first call.
@@ -108,7 +114,8 @@ class TransactionalProducer:
             request = InitProducerIdRequest(
                 transactional_id=self._id,
                 transaction_timeout_ms=self._options.transaction_timeout_ms,
-                # not as the holder of the old epoch (KIP-360): with a transaction open, older brokers then fence us ourselves
+                # not as the holder of the old epoch (KIP-360): with a transaction open, older
+                # brokers then fence us ourselves
                 producer_id=-1,
                 producer_epoch=-1,
             )
@@ -178,8 +185,8 @@ class TransactionalProducer:
     def abort(self) -> None:
         """Abort what is open, so that readers need not wait for its timeout.
 
-        Under a new epoch, not by EndTxn: a batch that is still on its way would otherwise arrive behind the abort marker and
-        stay open for ever (KIP-890).
+        Under a new epoch, not by EndTxn: a batch that is still on its way would otherwise arrive
+        behind the abort marker and stay open for ever (KIP-890).
         """
         if self._added:
             self.start()
@@ -188,11 +195,15 @@ class TransactionalProducer:
     def _verify_ownership(self) -> None:
         """Be fenced here if another holder took over: InitProducerId would abort that one's transaction before it refuses us."""
         if self._added:
-            self._add(self._added, expected=_NOTHING_OPEN)  # they are in it already: this changes nothing
+            self._add(
+                self._added, expected=_NOTHING_OPEN
+            )  # they are in it already: this changes nothing
         else:
             self._end(committed=False, expected=_NOTHING_OPEN)
 
-    def _add(self, topic_partitions: Iterable[TopicPartition], expected: frozenset[int] = frozenset()) -> None:
+    def _add(
+        self, topic_partitions: Iterable[TopicPartition], expected: frozenset[int] = frozenset()
+    ) -> None:
         topics: dict[str, list[int]] = {}
         for one in topic_partitions:
             topics.setdefault(one.topic, []).append(one.partition)
@@ -204,7 +215,9 @@ class TransactionalProducer:
                 v3_and_below_producer_id=self._state.producer_id,
                 v3_and_below_producer_epoch=self._state.producer_epoch,
                 v3_and_below_topics=[
-                    AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=name, partitions=partitions)
+                    AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(
+                        name=name, partitions=partitions
+                    )
                     for name, partitions in topics.items()
                 ],
             )
@@ -215,7 +228,8 @@ class TransactionalProducer:
                 (TopicPartition(topic.name, one.partition_index), one.partition_error_code)
                 for topic in answer.results_by_topic_v3_and_below
                 for one in topic.results_by_partition
-                if one.partition_error_code not in {error_codes.NONE, error_codes.OPERATION_NOT_ATTEMPTED}
+                if one.partition_error_code
+                not in {error_codes.NONE, error_codes.OPERATION_NOT_ATTEMPTED}
             )
             return next(iter(refused.values()), error_codes.NONE)
 
@@ -241,7 +255,9 @@ class TransactionalProducer:
 
         self._until_settled("EndTxn", ask, expected)
 
-    def _until_settled(self, doing: str, ask: Callable[[], int], expected: frozenset[int] = frozenset()) -> None:
+    def _until_settled(
+        self, doing: str, ask: Callable[[], int], expected: frozenset[int] = frozenset()
+    ) -> None:
         """Ask again while the previous transaction is still being completed, bounded by the transaction timeout."""
         deadline = self._clock.monotonic() + self._options.transaction_timeout_ms / 1000
         wait = _POLL_SECONDS
@@ -263,10 +279,16 @@ class TransactionalProducer:
         sent = self._in_flight.popleft()
         target = sent.target
         try:
-            answer = produce.decode(target.connection.receive(sent.request), target.topic_bytes, target.topic_partition.partition)
+            answer = produce.decode(
+                target.connection.receive(sent.request),
+                target.topic_bytes,
+                target.topic_partition.partition,
+            )
         except ValueError as error:
             target.connection.close()
-            raise DestinationError(f"{target.connection} answered for {error}", topic_partition=target.topic_partition) from None
+            raise DestinationError(
+                f"{target.connection} answered for {error}", topic_partition=target.topic_partition
+            ) from None
         if answer.error_code != error_codes.NONE:
             self._client.forget()
             refused = error_codes.failure(
@@ -280,7 +302,8 @@ class TransactionalProducer:
             raise self._explained(refused)
         self._note_landed(target, answer.base_offset, sent.records)
         if answer.throttle_ms:
-            # what is in flight waits at the broker with the transaction open, so one at a time from here on
+            # what is in flight waits at the broker with the transaction open, so one at a time from
+            # here on
             self._most_in_flight = 1
             self._throttled_until = self._clock.monotonic() + answer.throttle_ms / 1000
         else:
@@ -310,14 +333,21 @@ class TransactionalProducer:
     def _has_timed_out(self) -> bool:
         """Whether the id is as the coordinator leaves it after a time-out: ours, one epoch on, and not initialised since.
 
-        A takeover raises the epoch twice if a transaction was open; whether ours still was is not known after an EndTxn that
-        may have succeeded. Brokers before Kafka 3.0 cannot be asked (KIP-664).
+        A takeover raises the epoch twice if a transaction was open; whether ours still was is not
+        known after an EndTxn that may have succeeded. Brokers before Kafka 3.0 cannot be asked
+        (KIP-664).
         """
         open_seconds = self._clock.monotonic() - self._opened_at
-        if not self._added or self._may_have_ended or open_seconds < self._options.transaction_timeout_ms / 1000:
+        if (
+            not self._added
+            or self._may_have_ended
+            or open_seconds < self._options.transaction_timeout_ms / 1000
+        ):
             return False
         with suppress(RelayError):
-            answer = self._client.call(self._coordinator, DescribeTransactionsRequest(transactional_ids=[self._id]), 0)
+            answer = self._client.call(
+                self._coordinator, DescribeTransactionsRequest(transactional_ids=[self._id]), 0
+            )
             (found,) = answer.transaction_states
             return (found.error_code, found.producer_id, found.producer_epoch) == (
                 error_codes.NONE,

@@ -1,7 +1,8 @@
 """The records of a batch in plain Python, many times slower than the compiled codec: for header names that are not UTF-8.
 
-The protocol calls a header name a string, but a broker stores whatever bytes the producer sent. Names are `str` with
-`surrogateescape` (PEP 383): each byte that is not UTF-8 becomes one lone surrogate, which is turned into that byte again.
+The protocol calls a header name a string, but a broker stores whatever bytes the producer sent.
+Names are `str` with `surrogateescape` (PEP 383): each byte that is not UTF-8 becomes one lone
+surrogate, which is turned into that byte again.
 
 Source: Kafka's protocol guide, "Record" and "Record Batch".
 """
@@ -85,7 +86,13 @@ class _Reader:
         key, value = self._bytes(), self._bytes()
         headers = [(self._name(), self._bytes()) for _ in range(self._size())]
         self.require_end(end)
-        return Record(offset, header.max_timestamp_ms if header.is_log_append_time else timestamp, key, value, headers)
+        return Record(
+            offset,
+            header.max_timestamp_ms if header.is_log_append_time else timestamp,
+            key,
+            value,
+            headers,
+        )
 
     def require_end(self, end: int) -> None:
         if self._at != end:
@@ -135,11 +142,23 @@ class Builder:
         self._body = bytearray()
 
     def append(
-        self, offset: int, timestamp: int, key: bytes | None, value: bytes | None, headers: list[tuple[str, bytes | None]]
+        self,
+        offset: int,
+        timestamp: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: list[tuple[str, bytes | None]],
     ) -> int | None:
         """Add a record; return the bytes it takes, None if it does not fit."""
         since = timestamp - self._timestamps[0] if self._timestamps else 0
-        fields = [b"\0", _varint(since), _varint(offset), _sized(key), _sized(value), _varint(len(headers))]
+        fields = [
+            b"\0",
+            _varint(since),
+            _varint(offset),
+            _sized(key),
+            _sized(value),
+            _varint(len(headers)),
+        ]
         for name, header_value in headers:
             fields += (_sized(name_to_bytes(name)), _sized(header_value))
         record = _sized(b"".join(fields))

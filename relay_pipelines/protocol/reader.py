@@ -1,6 +1,7 @@
 """The committed records of an offset range, as contiguous spans, fetched ahead.
 
-Used in a task for the source's records, and on both sides for checkpoints and ledger entries at the destination.
+Used in a task for the source's records, and on both sides for checkpoints and ledger entries at the
+destination.
 """
 
 from __future__ import annotations
@@ -8,7 +9,13 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from typing import NamedTuple
 
-from relay_pipelines.errors import DataLossError, LogTruncatedError, PermissionDeniedError, RelayError, RetentionPassedError
+from relay_pipelines.errors import (
+    DataLossError,
+    LogTruncatedError,
+    PermissionDeniedError,
+    RelayError,
+    RetentionPassedError,
+)
 from relay_pipelines.model import OffsetRange, Skipped, TopicPartition
 from relay_pipelines.protocol import error_codes, fetch
 from relay_pipelines.protocol.admin import topic_configs
@@ -26,8 +33,9 @@ _TICK_MS = 250
 class FetchedSpan(NamedTuple):
     """The offsets `[start, end)`, all of one kind: in `run`, or `skipped` for a reason.
 
-    The run may hold more than the span where the range cuts it. Its bytes are valid until the next list of spans.
-    `leader_epoch` is that of the batch that holds the span's last offset; -1 where the log holds no batch.
+    The run may hold more than the span where the range cuts it. Its bytes are valid until the next
+    list of spans. `leader_epoch` is that of the batch that holds the span's last offset; -1 where
+    the log holds no batch.
     """
 
     start: int
@@ -38,18 +46,24 @@ class FetchedSpan(NamedTuple):
 
 
 def read(
-    client: ClusterClient, wanted: OffsetRange, max_bytes: int, clock: Clock, run_below_bytes: int = 0
+    client: ClusterClient,
+    wanted: OffsetRange,
+    max_bytes: int,
+    clock: Clock,
+    run_below_bytes: int = 0,
 ) -> Generator[list[FetchedSpan], None, None]:
     """Yield what one fetch after the other brings; the spans together cover `wanted` without a gap.
 
-    While one list is being used, the next fetch is under way. While an answer is still arriving, an empty list comes every
-    quarter of a second, so that the caller can look at the clock. `wanted.end` must not be past the last stable offset.
+    While one list is being used, the next fetch is under way. While an answer is still arriving, an
+    empty list comes every quarter of a second, so that the caller can look at the clock.
+    `wanted.end` must not be past the last stable offset.
 
     Args:
         run_below_bytes: smaller batches may come as runs.
 
     Raises:
-        DataLossError: the broker does not have the offset: retention took it, or the log was truncated or recreated.
+        DataLossError: the broker does not have the offset: retention took it, or the log was
+        truncated or recreated.
         RetriableError: the broker is away, no longer leads, or does not have all of the range.
         UnsupportedError: a batch in the message format from before Kafka 0.11.
     """
@@ -57,11 +71,19 @@ def read(
     if position >= wanted.end:
         return
     leader = client.leader(topic_partition)
-    leader_epoch = client.topic(topic_partition.topic).leader_epochs.get(topic_partition.partition, -1)
+    leader_epoch = client.topic(topic_partition.topic).leader_epochs.get(
+        topic_partition.partition, -1
+    )
     end_of_log = _EndOfLog(client, wanted)
 
     def ask(offset: int) -> int:
-        body = fetch.encode(topic_partition, offset, leader_epoch=leader_epoch, max_bytes=max_bytes, max_wait_ms=_MAX_WAIT_MS)
+        body = fetch.encode(
+            topic_partition,
+            offset,
+            leader_epoch=leader_epoch,
+            max_bytes=max_bytes,
+            max_wait_ms=_MAX_WAIT_MS,
+        )
         return connection.send(fetch.API_KEY, fetch.VERSION, body)
 
     with client.lease(leader) as connection:
@@ -75,7 +97,9 @@ def read(
                 clock.sleep(milliseconds / 1000)
                 yield []
             runs = _runs(response, topic_partition, run_below_bytes)
-            following = runs[-1].last.last_offset + 1 if runs else end_of_log.following(response, position)
+            following = (
+                runs[-1].last.last_offset + 1 if runs else end_of_log.following(response, position)
+            )
             if runs and following <= position:
                 connection.close()
                 raise client.retriable(
@@ -103,7 +127,8 @@ def _ticks(milliseconds: int) -> Iterator[int]:
 class _EndOfLog:
     """Judges answers without a batch: the cleaner may have taken the end of the range, or the records are late.
 
-    A broker that reads from remote storage answers with nothing while it fetches the segment (KIP-405), so an empty answer alone
+    A broker that reads from remote storage answers with nothing while it fetches the segment
+    (KIP-405), so an empty answer alone
     proves nothing: only where a cleaner is or was at work is the end of a range taken for a gap.
     """
 
@@ -142,7 +167,9 @@ class _EndOfLog:
         if self._compacted is None:
             topic = self._wanted.topic_partition.topic
             try:
-                policy = topic_configs(self._client, [topic], ["cleanup.policy"])[topic].get("cleanup.policy")
+                policy = topic_configs(self._client, [topic], ["cleanup.policy"])[topic].get(
+                    "cleanup.policy"
+                )
             except PermissionDeniedError:
                 policy = None  # then nothing proves that the records are gone
             self._compacted = policy is not None and "compact" in policy.value
@@ -163,7 +190,9 @@ class _EndOfLog:
         )
 
 
-def _runs(response: fetch.FetchResponse, topic_partition: TopicPartition, run_below_bytes: int) -> list[BatchRun]:
+def _runs(
+    response: fetch.FetchResponse, topic_partition: TopicPartition, run_below_bytes: int
+) -> list[BatchRun]:
     try:
         # which batches belong to an aborted transaction can only be told batch by batch
         return list(split(response.records, 0 if response.aborted else run_below_bytes))
@@ -182,12 +211,16 @@ def _poll(
         response = fetch.decode(body, wanted.topic_partition)
     except ValueError as error:
         connection.close()
-        raise client.retriable(f"{connection} answered for {error}", topic_partition=wanted.topic_partition) from None
+        raise client.retriable(
+            f"{connection} answered for {error}", topic_partition=wanted.topic_partition
+        ) from None
     if response.error_code == _OFFSET_OUT_OF_RANGE:
         raise _out_of_range(client, wanted, position)
     if response.error_code != error_codes.NONE:
         client.forget()
-        raise client.failure(response.error_code, "Fetch", topic_partition=wanted.topic_partition, offset=position)
+        raise client.failure(
+            response.error_code, "Fetch", topic_partition=wanted.topic_partition, offset=position
+        )
     return response
 
 
@@ -197,9 +230,15 @@ def _out_of_range(client: ClusterClient, wanted: OffsetRange, position: int) -> 
     end = client.list_offsets([topic_partition], LATEST, READ_COMMITTED)[topic_partition]
     error: type[DataLossError] = RetentionPassedError if position < low else LogTruncatedError
     if position < low:
-        why, remedy = f"retention has taken the records before offset {low}", "lengthen the retention of the source topic"
+        why, remedy = (
+            f"retention has taken the records before offset {low}",
+            "lengthen the retention of the source topic",
+        )
     else:
-        why, remedy = f"the log ends at {end}", "the topic was truncated or recreated: find out which before copying on"
+        why, remedy = (
+            f"the log ends at {end}",
+            "the topic was truncated or recreated: find out which before copying on",
+        )
     return error(
         f"{client.cluster.name} no longer has the record to copy next: {why}",
         remedy=remedy,
@@ -208,7 +247,9 @@ def _out_of_range(client: ClusterClient, wanted: OffsetRange, position: int) -> 
     )
 
 
-def _spans(runs: list[BatchRun], aborted: tuple[tuple[int, int], ...], position: int, end: int) -> Iterator[FetchedSpan]:
+def _spans(
+    runs: list[BatchRun], aborted: tuple[tuple[int, int], ...], position: int, end: int
+) -> Iterator[FetchedSpan]:
     """Cut the runs into spans; `aborted` holds producer id and first offset of every aborted transaction among them."""
     upcoming = sorted(aborted, key=lambda one: one[1], reverse=True)
     open_aborted: set[int] = set()

@@ -1,6 +1,7 @@
 """Records inside a batch, through aiokafka's compiled codec: decoded only when someone must look inside.
 
-That codec takes UTF-8 alone for a header's name. `python_codec` takes its place for a batch that holds another one.
+That codec takes UTF-8 alone for a header's name. `python_codec` takes its place for a batch that
+holds another one.
 """
 
 from __future__ import annotations
@@ -91,7 +92,9 @@ def _batches_of(data: memoryview) -> Iterator[Any]:
 
 def _checked(run: BatchRun, end: int) -> Iterator[Any]:
     if run.is_single:
-        verify(Batch(run.first, run.data))  # by the processor's instruction: several times as fast as the codec
+        verify(
+            Batch(run.first, run.data)
+        )  # by the processor's instruction: several times as fast as the codec
         yield from _batches_of(run.data)
         return
     for batch in _batches_of(run.data):
@@ -119,7 +122,8 @@ class BatchBuilder:
 
     Args:
         codec: the attributes' low bits: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.
-        limit_bytes: of the batch, compression that makes it larger included; the first record always fits.
+        limit_bytes: of the batch, compression that makes it larger included; the first record
+            always fits.
     """
 
     __slots__ = ("_append", "_builder", "_limit_bytes", "codec", "last", "records")
@@ -140,8 +144,9 @@ class BatchBuilder:
     def extend(self, records: Iterable[Any]) -> Any:
         """Add records until the batch is full; return the one that did not fit, None if all did.
 
-        A record whose header names are not UTF-8 fits only a batch that begins with such a one, and is built in Python.
-        The loop over records is the whole cost of rewriting, so nothing else happens in it.
+        A record whose header names are not UTF-8 fits only a batch that begins with such a one, and
+        is built in Python. The loop over records is the whole cost of rewriting, so nothing else
+        happens in it.
         """
         remaining = iter(records)
         if not self.records and not self._append_first(remaining):
@@ -150,10 +155,15 @@ class BatchBuilder:
         unfitting = None
         for record in remaining:
             try:
-                if append(count, record.timestamp, record.key, record.value, record.headers) is None:
+                if (
+                    append(count, record.timestamp, record.key, record.value, record.headers)
+                    is None
+                ):
                     unfitting = record
                     break
-            except UnicodeEncodeError:  # of the compiled builder, which has measured the record and written nothing yet
+            except (
+                UnicodeEncodeError
+            ):  # of the compiled builder, which has measured the record and written nothing yet
                 unfitting = record
                 break
             count += 1
@@ -168,17 +178,22 @@ class BatchBuilder:
                 self._builder = python_codec.Builder(self.codec, self._limit_bytes)
             self._builder.append(0, first.timestamp, first.key, first.value, first.headers)
             self.records, self.last = 1, first
-            self._append = self._append_untimed if first.timestamp == _NO_TIMESTAMP else self._builder.append
+            self._append = (
+                self._append_untimed if first.timestamp == _NO_TIMESTAMP else self._builder.append
+            )
             return True
         return False
 
     def _append_untimed(self, offset: int, timestamp: int, *rest: Any) -> Any:
         """Add a record only if it has no timestamp.
 
-        The codec takes a first timestamp of -1, which means none, for a batch that is still empty, and gives the record the
-        timestamp of the next one. So only records without a timestamp share a batch that one of them begins.
+        The codec takes a first timestamp of -1, which means none, for a batch that is still empty,
+        and gives the record the timestamp of the next one. So only records without a timestamp
+        share a batch that one of them begins.
         """
-        return self._builder.append(offset, timestamp, *rest) if timestamp == _NO_TIMESTAMP else None
+        return (
+            self._builder.append(offset, timestamp, *rest) if timestamp == _NO_TIMESTAMP else None
+        )
 
     def build(self) -> Batch:
         """Return the batch. The builder is spent."""
@@ -186,7 +201,12 @@ class BatchBuilder:
         return Batch(BatchHeader._make(HEADER.unpack_from(data)), data)
 
 
-def encode(key: bytes | None, value: bytes | None, timestamp_ms: int, headers: Sequence[tuple[str, bytes | None]] = ()) -> Batch:
+def encode(
+    key: bytes | None,
+    value: bytes | None,
+    timestamp_ms: int,
+    headers: Sequence[tuple[str, bytes | None]] = (),
+) -> Batch:
     """Return a batch of one uncompressed record."""
     builder = BatchBuilder(0, _UNBOUNDED)
     builder.append(python_codec.Record(0, timestamp_ms, key, value, list(headers)))
@@ -203,7 +223,12 @@ def body_of(batch: Batch) -> memoryview:
     return batch.data[HEADER_BYTES:]
 
 
-def digest_of(timestamp_ms: int, key: bytes | None, value: bytes | None, headers: list[tuple[str, bytes | None]]) -> str:
+def digest_of(
+    timestamp_ms: int,
+    key: bytes | None,
+    value: bytes | None,
+    headers: list[tuple[str, bytes | None]],
+) -> str:
     """Return 16 hex digits that two records share only if timestamp, key, value and headers are equal."""
     digest = hashlib.blake2b(struct.pack(">qi", timestamp_ms, len(headers)), digest_size=8)
     parts = [key, value]

@@ -28,16 +28,25 @@ class Closable(Protocol):
         """Close the connections."""
 
 
-def retry(ask: Callable[[], T], name: str, options: CopyOptions, clock: Clock, *clients: Closable, patient: bool = True) -> T:
+def retry(
+    ask: Callable[[], T],
+    name: str,
+    options: CopyOptions,
+    clock: Clock,
+    *clients: Closable,
+    patient: bool = True,
+) -> T:
     """Return what `ask` returns, once it does; warn every few seconds while it does not.
 
     Args:
         name: of the mirror; warnings begin with it.
-        clients: used by `ask`, and closed between two attempts: a broken connection or an old leader would fail again.
+        clients: used by `ask`, and closed between two attempts: a broken connection or an old
+        leader would fail again.
         patient: whether to go on for as long as `give_up_after` says; otherwise for 5 s at most.
 
     Raises:
-        RelayError: the last error of `ask` when the time is over, or at once one that does not pass by itself.
+        RelayError: the last error of `ask` when the time is over, or at once one that does not pass
+            by itself.
     """
     if not patient and not 0 <= options.give_up_after_ms <= _IMPATIENT_MS:
         options = replace(options, give_up_after_ms=_IMPATIENT_MS)

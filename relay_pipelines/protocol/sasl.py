@@ -32,7 +32,8 @@ def authenticate(connection: Caller, security: Security, tokens: TokenProvider) 
         For how many seconds the broker now knows us; infinity if it does not ask again.
 
     Raises:
-        PermissionDeniedError: the broker does not know the mechanism, the user, the password or the token.
+        PermissionDeniedError: the broker does not know the mechanism, the user, the password or the
+        token.
         RelayError: no token could be had.
     """
     if not security.protocol.startswith("SASL"):
@@ -41,10 +42,16 @@ def authenticate(connection: Caller, security: Security, tokens: TokenProvider) 
     if answer.error_code != _NONE:
         offered = ", ".join(answer.mechanisms)
         remedy = (
-            f"set security.mechanism to one of {offered}" if offered else "its listener is without SASL: set security.protocol"
+            f"set security.mechanism to one of {offered}"
+            if offered
+            else "its listener is without SASL: set security.protocol"
         )
-        raise PermissionDeniedError(f"{connection} does not offer {security.mechanism}", remedy=remedy)
-    mechanism = get_sasl_mechanism(security.mechanism)(
+        raise PermissionDeniedError(
+            f"{connection} does not offer {security.mechanism}", remedy=remedy
+        )
+    mechanism = get_sasl_mechanism(
+        security.mechanism
+    )(
         security_protocol="SASL_SSL",  # only keeps the mechanism from logging a warning; the user chose the protocol
         sasl_mechanism=security.mechanism,
         sasl_plain_username=_as_sent(security),
@@ -72,7 +79,13 @@ def _as_sent(security: Security) -> str | None:
 
 def _refused(connection: Caller, security: Security, said: str) -> RelayError:
     if security.token_endpoint:
-        who, remedy = f"the token of client {security.client_id!r}", "see what it expects of a token; check security.scope"
+        who, remedy = (
+            f"the token of client {security.client_id!r}",
+            "see what it expects of a token; check security.scope",
+        )
     else:
-        who, remedy = f"user {security.username!r}", "check security.username, password and mechanism"
+        who, remedy = (
+            f"user {security.username!r}",
+            "check security.username, password and mechanism",
+        )
     return PermissionDeniedError(f"{connection} refused {who} ({said})", remedy=remedy)

@@ -90,7 +90,9 @@ class TlsSocket:
         """Receive something, and as much at once as it takes in any case for so many bytes behind the encryption."""
         # OpenSSL may hold part of one record already
         certain = min(wanted - _RECORD_BYTES, _RECEIVED_BYTES)
-        count = self._plain.recv_into(self._received, max(0, certain), socket.MSG_WAITALL if certain > 0 else 0)
+        count = self._plain.recv_into(
+            self._received, max(0, certain), socket.MSG_WAITALL if certain > 0 else 0
+        )
         if count:
             self._incoming.write(self._received[:count])
         else:
@@ -101,7 +103,9 @@ class TlsSocket:
             self._plain.sendall(self._outgoing.read())
 
 
-def wrap(plain: socket.socket, security: Security, host: str, where: str) -> socket.socket | TlsSocket:
+def wrap(
+    plain: socket.socket, security: Security, host: str, where: str
+) -> socket.socket | TlsSocket:
     """Return `plain`, or the same connection inside TLS if the protocol asks for it; after an error, `plain` is to be closed.
 
     Args:
@@ -109,7 +113,8 @@ def wrap(plain: socket.socket, security: Security, host: str, where: str) -> soc
 
     Raises:
         PermissionDeniedError: the certificates do not match.
-        OSError: the connection was lost, as a listener that does not speak TLS ends it, or a broker that is stopping.
+        OSError: the connection was lost, as a listener that does not speak TLS ends it, or a broker
+        that is stopping.
         ConfigError: a certificate file cannot be used.
     """
     if not security.protocol.endswith("SSL"):
@@ -119,9 +124,13 @@ def wrap(plain: socket.socket, security: Security, host: str, where: str) -> soc
     except ssl.SSLEOFError:
         raise  # says nothing of certificates, and may pass
     except ssl.SSLCertVerificationError as error:
-        remedy = _REMEDIES.get(error.verify_code, "check security.ca_location: it must hold the authority that signed it")
+        remedy = _REMEDIES.get(
+            error.verify_code,
+            "check security.ca_location: it must hold the authority that signed it",
+        )
         raise PermissionDeniedError(
-            f"{where}: its certificate is not trusted: {error.verify_message.rstrip('.')}", remedy=remedy
+            f"{where}: its certificate is not trusted: {error.verify_message.rstrip('.')}",
+            remedy=remedy,
         ) from error
     except ssl.SSLError as error:
         raise refusal(error, security, where) or PermissionDeniedError(
@@ -133,7 +142,8 @@ def wrap(plain: socket.socket, security: Security, host: str, where: str) -> soc
 def refusal(error: OSError, security: Security, where: str) -> PermissionDeniedError | None:
     """What it means if the broker does not want our certificate, or wants one; None if the error is another one.
 
-    In TLS 1.3 a client only learns of it with the first answer, when for its part the handshake is over.
+    In TLS 1.3 a client only learns of it with the first answer, when for its part the handshake is
+    over.
     """
     reason = (error.reason or "") if isinstance(error, ssl.SSLError) else ""
     if "ALERT" not in reason or ("CERTIFICATE" not in reason and "UNKNOWN_CA" not in reason):
@@ -141,7 +151,8 @@ def refusal(error: OSError, security: Security, where: str) -> PermissionDeniedE
     alert = reason.partition("ALERT_")[2].lower().replace("_", " ")
     if security.certificate_location is None:
         return PermissionDeniedError(
-            f"{where} asks for a client certificate ({alert})", remedy="set security.certificate_location and key_location"
+            f"{where} asks for a client certificate ({alert})",
+            remedy="set security.certificate_location and key_location",
         )
     return PermissionDeniedError(
         f"{where} refused the client certificate in {security.certificate_location} ({alert})",
@@ -152,7 +163,11 @@ def refusal(error: OSError, security: Security, where: str) -> PermissionDeniedE
 def _stamps(security: Security) -> tuple[tuple[int, int, int] | None, ...]:
     """Return inode, size and modification time of every file that a context is made from; a rotated file differs in one."""
     authorities = security.ca_location or ssl.get_default_verify_paths().cafile
-    return tuple(_stamp(one) for one in (authorities, security.certificate_location, security.key_location) if one)
+    return tuple(
+        _stamp(one)
+        for one in (authorities, security.certificate_location, security.key_location)
+        if one
+    )
 
 
 def _stamp(location: str) -> tuple[int, int, int] | None:
@@ -164,13 +179,22 @@ def _stamp(location: str) -> tuple[int, int, int] | None:
 
 
 @functools.lru_cache(maxsize=32)  # the system's authorities take 30 ms to load
-def _context(security: Security, _stamps: tuple[tuple[int, int, int] | None, ...]) -> ssl.SSLContext:
+def _context(
+    security: Security, _stamps: tuple[tuple[int, int, int] | None, ...]
+) -> ssl.SSLContext:
     if security.ca_location:
-        _require(security.ca_location, b"CERTIFICATE-----", "security.ca_location", "the authorities to trust")
+        _require(
+            security.ca_location,
+            b"CERTIFICATE-----",
+            "security.ca_location",
+            "the authorities to trust",
+        )
     try:
         context = ssl.create_default_context(cafile=security.ca_location)
     except ssl.SSLError as error:
-        raise ConfigError(f"security.ca_location: the certificates in {security.ca_location} are damaged: {error}") from error
+        raise ConfigError(
+            f"security.ca_location: the certificates in {security.ca_location} are damaged: {error}"
+        ) from error
     context.check_hostname = security.verify_hostname
     if security.certificate_location:
         _load_certificate(context, security, security.certificate_location)
@@ -179,16 +203,32 @@ def _context(security: Security, _stamps: tuple[tuple[int, int, int] | None, ...
 
 def _load_certificate(context: ssl.SSLContext, security: Security, certificate: str) -> None:
     key = security.key_location or certificate
-    _require(certificate, b"CERTIFICATE-----", "security.certificate_location", "the client's certificate")
-    _require(key, b"PRIVATE KEY-----", "security.key_location", "the private key of the client's certificate")
+    _require(
+        certificate,
+        b"CERTIFICATE-----",
+        "security.certificate_location",
+        "the client's certificate",
+    )
+    _require(
+        key,
+        b"PRIVATE KEY-----",
+        "security.key_location",
+        "the private key of the client's certificate",
+    )
     try:
         # a password in any case: without one, OpenSSL would ask for it at the terminal
         context.load_cert_chain(certificate, key, security.key_password or "")
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
-            what, remedy = f"{key} is not the key of the certificate in {certificate}", "give the key that belongs to it"
+            what, remedy = (
+                f"{key} is not the key of the certificate in {certificate}",
+                "give the key that belongs to it",
+            )
         else:
-            what, remedy = f"the key in {key} cannot be read", "check security.key_password, and that the files are not damaged"
+            what, remedy = (
+                f"the key in {key} cannot be read",
+                "check security.key_password, and that the files are not damaged",
+            )
         raise ConfigError(f"security.key_location: {what}", remedy=remedy) from error
 
 
@@ -198,7 +238,11 @@ def _require(location: str, mark: bytes, key: str, what: str) -> None:
         content = Path(location).read_bytes()
     except OSError as error:
         raise ConfigError(
-            f"{key}: {location} cannot be read: {error.strerror}", remedy="it must be there wherever Spark runs tasks, too"
+            f"{key}: {location} cannot be read: {error.strerror}",
+            remedy="it must be there wherever Spark runs tasks, too",
         ) from error
     if mark not in content:
-        raise ConfigError(f"{key}: {location} is not a PEM file with {what}", remedy="convert it to PEM with openssl")
+        raise ConfigError(
+            f"{key}: {location} is not a PEM file with {what}",
+            remedy="convert it to PEM with openssl",
+        )

@@ -54,7 +54,8 @@ class KafkaResource(dg.ConfigurableResource):  # type: ignore[type-arg]  # Dagst
             belongs: which topics.
             attempt: each begins with another node of the source.
             configs: whether to ask for the topics' configurations: whoever copies needs them.
-            patient: whether to ask for as long as `give_up_after` says; a sensor, which has its next tick, asks for 5 s at most.
+            patient: whether to ask for as long as `give_up_after` says; a sensor, which has its
+            next tick, asks for 5 s at most.
             start: where topics start that were never copied; as configured if None.
 
         Raises:

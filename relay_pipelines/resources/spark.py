@@ -25,7 +25,9 @@ class SparkResource(LazyPySparkResource):
         """
         if self._spark_session is None:
             spark = self.kafka.settings.spark
-            self._spark_session = connect(spark.master, spark.remote, {**spark.conf, **self.spark_config})
+            self._spark_session = connect(
+                spark.master, spark.remote, {**spark.conf, **self.spark_config}
+            )
         return self._spark_session
 
     def teardown_after_execution(self, context: Any) -> None:  # noqa: ARG002 - Dagster's signature

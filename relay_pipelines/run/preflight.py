@@ -8,7 +8,13 @@ from enum import StrEnum
 from typing import Any
 
 from relay_pipelines.copy import user_class
-from relay_pipelines.errors import ConfigError, DestinationError, RelayError, RetriableError, SourceError
+from relay_pipelines.errors import (
+    ConfigError,
+    DestinationError,
+    RelayError,
+    RetriableError,
+    SourceError,
+)
 from relay_pipelines.model import Cluster
 from relay_pipelines.plan.topic_selection import literal_names, matches_nothing, select
 from relay_pipelines.prepare import permissions, topic_configs, topics
@@ -66,7 +72,9 @@ def check(name: str, mirror: Mirror, clock: Clock) -> Iterator[Finding]:
                 yield _error(name, error)
     timeout_ms = mirror.copy_options.request_timeout_ms
     answered = True
-    clusters: list[tuple[Cluster, type[RetriableError]]] = [(node, SourceError) for node in mirror.nodes]
+    clusters: list[tuple[Cluster, type[RetriableError]]] = [
+        (node, SourceError) for node in mirror.nodes
+    ]
     clusters.append((mirror.destination_cluster, DestinationError))
     for cluster, kind in clusters:
         with ClusterClient(cluster, kind, f"relay-{name}", timeout_ms) as client:
@@ -75,7 +83,12 @@ def check(name: str, mirror: Mirror, clock: Clock) -> Iterator[Finding]:
                 yield finding
     if answered:
         try:
-            yield from _topics(name, mirror, cluster_snapshot.take_snapshot(name, mirror, clock, patient=False), clock)
+            yield from _topics(
+                name,
+                mirror,
+                cluster_snapshot.take_snapshot(name, mirror, clock, patient=False),
+                clock,
+            )
         except RelayError as error:
             yield _error(name, error)
 
@@ -96,7 +109,9 @@ def check_sql(name: str, mirror: Mirror, session: Callable[[], Any]) -> Iterator
                 yield _error(name, error)
 
 
-def _probe(name: str, mirror: Mirror, client: ClusterClient, *, at_source: bool) -> Iterator[Finding]:
+def _probe(
+    name: str, mirror: Mirror, client: ClusterClient, *, at_source: bool
+) -> Iterator[Finding]:
     where = f"{name}: {'node' if at_source else 'to'} {client.cluster}"
     try:
         metadata = client.metadata()
@@ -106,10 +121,24 @@ def _probe(name: str, mirror: Mirror, client: ClusterClient, *, at_source: bool)
         yield _error(where, error)
         return
     count = len(metadata.brokers)
-    yield Finding(Level.OK, where, f"answers with {count} broker{'s' if count != 1 else ''}, Kafka 2.4 or newer")
-    visible = sorted(topic for topic, one in metadata.topics.items() if not one.is_internal and not one.error_code)
+    yield Finding(
+        Level.OK,
+        where,
+        f"answers with {count} broker{'s' if count != 1 else ''}, Kafka 2.4 or newer",
+    )
+    visible = sorted(
+        topic
+        for topic, one in metadata.topics.items()
+        if not one.is_internal and not one.error_code
+    )
     chosen = (
-        [one.topic for one in select(visible, mirror.topics.allow, mirror.topics.deny) if one.included] if at_source else visible
+        [
+            one.topic
+            for one in select(visible, mirror.topics.allow, mirror.topics.deny)
+            if one.included
+        ]
+        if at_source
+        else visible
     )
     try:
         admin.topic_configs(client, chosen[:1], NEEDED_CONFIGS)
@@ -117,21 +146,40 @@ def _probe(name: str, mirror: Mirror, client: ClusterClient, *, at_source: bool)
         yield _error(where, error)
 
 
-def _topics(name: str, mirror: Mirror, snapshot: ClusterSnapshot, clock: Clock) -> Iterator[Finding]:
+def _topics(
+    name: str, mirror: Mirror, snapshot: ClusterSnapshot, clock: Clock
+) -> Iterator[Finding]:
     yield from _patterns(name, mirror, snapshot)
     included = list(snapshot.destinations)
     if included:
-        shown = ", ".join(included[:_MANY]) + (f" and {len(included) - _MANY} more" if len(included) > _MANY else "")
-        yield Finding(Level.OK, name, f"{len(included)} topic{'s' if len(included) != 1 else ''} selected: {shown}")
+        shown = ", ".join(included[:_MANY]) + (
+            f" and {len(included) - _MANY} more" if len(included) > _MANY else ""
+        )
+        yield Finding(
+            Level.OK,
+            name,
+            f"{len(included)} topic{'s' if len(included) != 1 else ''} selected: {shown}",
+        )
     for conflict in topics.conflicts(snapshot):
         yield Finding(Level.WARNING, name, conflict)
     for one in topic_configs.differences(snapshot):
         yield Finding(Level.WARNING, name, str(one), one.remedy(sync=mirror.topics.sync_configs))
     for gone in topics.deleted(snapshot):
-        yield Finding(Level.WARNING, name, gone, "delete the copy when nobody needs it, and add the topic to topics.deny")
+        yield Finding(
+            Level.WARNING,
+            name,
+            gone,
+            "delete the copy when nobody needs it, and add the topic to topics.deny",
+        )
     for topic in topics.too_few_partitions(snapshot):
         remedy = f"add partitions to it: kafka-topics.sh --alter --topic {topic} --partitions N"
-        yield Finding(Level.ERROR, f"{name}: {topic}", "has fewer partitions at the destination than its records need", remedy, 1)
+        yield Finding(
+            Level.ERROR,
+            f"{name}: {topic}",
+            "has fewer partitions at the destination than its records need",
+            remedy,
+            1,
+        )
     new = topics.missing(snapshot)
     if new:
         what = f"{len(new)} topic{'s' if len(new) != 1 else ''} will be created at the destination"
@@ -144,17 +192,35 @@ def _topics(name: str, mirror: Mirror, snapshot: ClusterSnapshot, clock: Clock) 
 
 def _patterns(name: str, mirror: Mirror, snapshot: ClusterSnapshot) -> Iterator[Finding]:
     names = [one.topic for one in snapshot.decisions if not one.topic.startswith("__")]
-    for key, patterns in (("allow", mirror.topics.allow), ("deny", mirror.topics.deny), ("overrides", mirror.topics.overrides)):
-        told = set(literal_names(patterns)).intersection(snapshot.unseen) if key == "allow" else set()
+    for key, patterns in (
+        ("allow", mirror.topics.allow),
+        ("deny", mirror.topics.deny),
+        ("overrides", mirror.topics.overrides),
+    ):
+        told = (
+            set(literal_names(patterns)).intersection(snapshot.unseen) if key == "allow" else set()
+        )
         for pattern in matches_nothing(names, patterns):
             if told.intersection(literal_names([pattern])):
                 continue
-            remedy = nearest(pattern, names, "topics") if names else "the source has no topics, or the user may see none"
-            yield Finding(Level.WARNING, f"{name}: topics.{key}", f"{pattern!r} matches no topic of the source", remedy)
+            remedy = (
+                nearest(pattern, names, "topics")
+                if names
+                else "the source has no topics, or the user may see none"
+            )
+            yield Finding(
+                Level.WARNING,
+                f"{name}: topics.{key}",
+                f"{pattern!r} matches no topic of the source",
+                remedy,
+            )
     if isinstance(mirror.topics.rename, dict):
         for topic in sorted(set(mirror.topics.rename) - set(names)):
             yield Finding(
-                Level.WARNING, f"{name}: topics.rename", f"the source has no topic {topic!r}", nearest(topic, names, "topics")
+                Level.WARNING,
+                f"{name}: topics.rename",
+                f"the source has no topic {topic!r}",
+                nearest(topic, names, "topics"),
             )
     for error in topics.unseen(snapshot):
         yield _error(name, error)
@@ -164,4 +230,10 @@ def _patterns(name: str, mirror: Mirror, snapshot: ClusterSnapshot) -> Iterator[
 
 def _error(where: str, error: RelayError) -> Finding:
     what = str(error).removesuffix(f"; {error.remedy}") if error.remedy else str(error)
-    return Finding(Level.ERROR, where, what, error.remedy, error.exit_code if not isinstance(error, ConfigError) else 2)
+    return Finding(
+        Level.ERROR,
+        where,
+        what,
+        error.remedy,
+        error.exit_code if not isinstance(error, ConfigError) else 2,
+    )

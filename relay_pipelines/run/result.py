@@ -45,9 +45,11 @@ class RunResult:
         outcomes: per range, of the tasks that came to an end.
         errors: what stopped the run or held topic-partitions back, beside failed outcomes.
         reconfigured: what was set at the destination as the source has it.
-        diverged: nodes that were found not to hold what was copied, and why; they are in quarantine now.
+        diverged: nodes that were found not to hold what was copied, and why; they are in quarantine
+        now.
         seconds: the whole run.
-        copying_seconds: of these, from the submission of the copy to its end; without Spark's start.
+        copying_seconds: of these, from the submission of the copy to its end; without Spark's
+            start.
     """
 
     mirror: str
@@ -81,14 +83,18 @@ class RunResult:
     @property
     def error_kinds(self) -> set[str]:
         """The names of the errors, of tasks too."""
-        return {type(error).__name__ for error in self.errors} | {one.error_kind for one in self.outcomes if one.error_kind}
+        return {type(error).__name__ for error in self.errors} | {
+            one.error_kind for one in self.outcomes if one.error_kind
+        }
 
     @property
     def exit_code(self) -> int:
         """0 when everything planned was copied; else the gravest of what went wrong."""
         if self.interrupted:
             return INTERRUPTED
-        codes = [error.exit_code for error in self.errors] + [outcome.exit_code for outcome in self.outcomes]
+        codes = [error.exit_code for error in self.errors] + [
+            outcome.exit_code for outcome in self.outcomes
+        ]
         return max(codes, default=0)
 
 

@@ -61,31 +61,46 @@ def run(
     """Copy what is planned. Ctrl-C stops at the last committed checkpoints; the next run goes on from there.
 
     Args:
-        session: gives the Spark session; called only if there is something to copy. A run that is stopped ends it.
-        stop: asked about twice a second whether to stop as Ctrl-C does. For those who hear signals themselves: a
-            KeyboardInterrupt in the middle of counting leaves the counts of the result too low.
+        session: gives the Spark session; called only if there is something to copy. A run that is
+        stopped ends it.
+        stop: asked about twice a second whether to stop as Ctrl-C does. For those who hear signals
+            themselves: a KeyboardInterrupt in the middle of counting leaves the counts of the
+            result too low.
         window: the frozen window that is copied; stands in the ledger.
-        run_id: the orchestrator's, so that ledger and checkpoints lead to its logs; one of our own when None.
+        run_id: the orchestrator's, so that ledger and checkpoints lead to its logs; one of our own
+            when None.
 
     Raises:
-        RelayError: the destination cannot be prepared, or Spark does not start. Nothing was copied then.
+        RelayError: the destination cannot be prepared, or Spark does not start. Nothing was copied
+            then.
     """
     result = RunResult(plan.snapshot.mirror, run_id=run_id or uuid.uuid4().hex[:12], topics={})
     result.errors += [*plan.data_losses, *topics.unseen(plan.snapshot)]
     started = clock.monotonic()
     options = mirror.copy_options
-    follower = LedgerFollower(plan.snapshot.destination, plan.snapshot.mirror, result.run_id, options, clock)
+    follower = LedgerFollower(
+        plan.snapshot.destination, plan.snapshot.mirror, result.run_id, options, clock
+    )
     for observer in observers:
         observer.begin(plan)
     try:
         if mirror.topics.sync_configs:
-            snapshot, result.reconfigured = topic_configs.follow(plan.snapshot, options, StoppableClock(clock, stop))
+            snapshot, result.reconfigured = topic_configs.follow(
+                plan.snapshot, options, StoppableClock(clock, stop)
+            )
             plan = replace(plan, snapshot=snapshot)
         ranges = plan.ranges
         if ranges:
             for record_policy in {one.record_policy for one in ranges}:
-                user_class.construct_all(record_policy)  # what is wrong with one is wrong for every task
-            topics.create(plan.snapshot, mirror.destination.replication_factor, options, StoppableClock(clock, stop))
+                user_class.construct_all(
+                    record_policy
+                )  # what is wrong with one is wrong for every task
+            topics.create(
+                plan.snapshot,
+                mirror.destination.replication_factor,
+                options,
+                StoppableClock(clock, stop),
+            )
             follower.start()
             job = CopyJob(
                 mirror=plan.snapshot.mirror,
@@ -106,7 +121,9 @@ def run(
                 _fence(job, ranges, clock)
             _count(follower.finish(patient=not result.interrupted), result, observers)
             _wait_until_visible(job, ranges, clock, patient=not result.interrupted)
-            result.diverged = {node: why for outcome in result.outcomes for node, why in outcome.diverged.items()}
+            result.diverged = {
+                node: why for outcome in result.outcomes for node, why in outcome.diverged.items()
+            }
             quarantine.put(plan.snapshot.mirror, mirror, result.diverged, clock)
     except RelayError as error:
         result.errors.append(error)
@@ -121,7 +138,11 @@ def run(
 
 
 def _watch(
-    submission: SparkJobs, follower: LedgerFollower, result: RunResult, observers: Sequence[Observer], stop: Callable[[], bool]
+    submission: SparkJobs,
+    follower: LedgerFollower,
+    result: RunResult,
+    observers: Sequence[Observer],
+    stop: Callable[[], bool],
 ) -> None:
     try:
         while not submission.ended(_POLL_SECONDS) and not result.interrupted:
@@ -137,7 +158,9 @@ def _watch(
         result.errors += submission.errors
 
 
-def _count(entries: Sequence[LedgerEntry], result: RunResult, observers: Sequence[Observer]) -> None:
+def _count(
+    entries: Sequence[LedgerEntry], result: RunResult, observers: Sequence[Observer]
+) -> None:
     tally(result.topics, entries)
     for observer in observers:
         observer.committed(entries)
@@ -145,19 +168,32 @@ def _count(entries: Sequence[LedgerEntry], result: RunResult, observers: Sequenc
 
 def _fence(job: CopyJob, ranges: Sequence[CopyRange], clock: Clock) -> None:
     """Take every transactional id over: aborts at once what cancelled tasks left open, which readers would wait for."""
-    with ClusterClient(job.destination, DestinationError, f"relay-{job.mirror}", job.options.request_timeout_ms) as client:
+    with ClusterClient(
+        job.destination, DestinationError, f"relay-{job.mirror}", job.options.request_timeout_ms
+    ) as client:
         for one in ranges:
             # a run that was asked to stop does not wait for a destination that is away
-            take_over(client, transactional_id(job.mirror, one.source.topic_partition), job.options, clock, patient=False)
+            take_over(
+                client,
+                transactional_id(job.mirror, one.source.topic_partition),
+                job.options,
+                clock,
+                patient=False,
+            )
 
 
-def _wait_until_visible(job: CopyJob, ranges: Sequence[CopyRange], clock: Clock, *, patient: bool) -> None:
+def _wait_until_visible(
+    job: CopyJob, ranges: Sequence[CopyRange], clock: Clock, *, patient: bool
+) -> None:
     """Wait until readers of committed records see what is there: EndTxn is answered before all its markers are written.
 
-    Gives up after a while without a word: another producer may have a transaction of its own open in the topic.
+    Gives up after a while without a word: another producer may have a transaction of its own open
+        in the topic.
     """
     deadline = clock.monotonic() + _VISIBLE_SECONDS
-    with ClusterClient(job.destination, DestinationError, f"relay-{job.mirror}", job.options.request_timeout_ms) as client:
+    with ClusterClient(
+        job.destination, DestinationError, f"relay-{job.mirror}", job.options.request_timeout_ms
+    ) as client:
 
         def offsets(of: Iterable[TopicPartition], isolation: int) -> dict[TopicPartition, int]:
             ask = partial(client.list_offsets, of, LATEST, isolation)

@@ -6,7 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from relay_pipelines.errors import DataLossError, SourceError
-from relay_pipelines.model import CopyRange, NodeIdentity, OffsetRange, RecordPolicy, TopicPartition, Window
+from relay_pipelines.model import (
+    CopyRange,
+    NodeIdentity,
+    OffsetRange,
+    RecordPolicy,
+    TopicPartition,
+    Window,
+)
 from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.plan.positions import data_loss, plan_windows
 from relay_pipelines.plan.task_packing import copy_seconds
@@ -22,7 +29,8 @@ class RunPlan:
     Args:
         windows: one per topic with something new.
         data_losses: topic-partitions that a guard holds back, and why.
-        sizes_bytes: estimated bytes of a range by its source topic-partition, where the source tells its sizes.
+        sizes_bytes: estimated bytes of a range by its source topic-partition, where the source
+            tells its sizes.
     """
 
     snapshot: ClusterSnapshot
@@ -41,17 +49,25 @@ class RunPlan:
 
     def size_bytes(self, window: Window) -> int | None:
         """The window's estimated size; None if the source does not tell."""
-        known = [self.sizes_bytes[one.topic_partition] for one in window.ranges if one.topic_partition in self.sizes_bytes]
+        known = [
+            self.sizes_bytes[one.topic_partition]
+            for one in window.ranges
+            if one.topic_partition in self.sizes_bytes
+        ]
         return sum(known) if len(known) == len(window.ranges) else None
 
     def seconds(self, window: Window) -> float:
         """A rough estimate of the window's copy time in one task."""
-        return sum(copy_seconds(one, self.sizes_bytes.get(one.topic_partition)) for one in window.ranges)
+        return sum(
+            copy_seconds(one, self.sizes_bytes.get(one.topic_partition)) for one in window.ranges
+        )
 
     def _copy_range(self, source: OffsetRange) -> CopyRange:
         snapshot, topic_partition = self.snapshot, source.topic_partition
         takes = limits(snapshot, topic_partition.topic)
-        home = checkpoint.home(checkpoint.TOPIC, checkpoint.key_of(snapshot.mirror, topic_partition))
+        home = checkpoint.home(
+            checkpoint.TOPIC, checkpoint.key_of(snapshot.mirror, topic_partition)
+        )
         return CopyRange(
             source=source,
             destination=snapshot.destination_of(topic_partition),
@@ -60,14 +76,18 @@ class RunPlan:
             checkpoint=snapshot.checkpoints.get(topic_partition),
             checkpoint_position=snapshot.checkpoint_ends.get(home, 0),
             record_policy=snapshot.record_policy.get(topic_partition.topic, RecordPolicy()),
-            surveyed=NodeIdentity(snapshot.node.name, snapshot.source_topics[topic_partition.topic].topic_id, ""),
+            surveyed=NodeIdentity(
+                snapshot.node.name, snapshot.source_topics[topic_partition.topic].topic_id, ""
+            ),
         )
 
 
 def plan(snapshot: ClusterSnapshot) -> RunPlan:
     """Plan everything up to where the source ended when it was surveyed."""
     planned = plan_windows(snapshot.positions)
-    return RunPlan(snapshot, planned.windows, planned.data_losses, _sizes(snapshot, planned.windows))
+    return RunPlan(
+        snapshot, planned.windows, planned.data_losses, _sizes(snapshot, planned.windows)
+    )
 
 
 def plan_frozen(snapshot: ClusterSnapshot, frozen: FrozenWindow) -> RunPlan:
@@ -76,15 +96,25 @@ def plan_frozen(snapshot: ClusterSnapshot, frozen: FrozenWindow) -> RunPlan:
     Topics that the survey does not have are left out.
     """
     positions = {one.topic_partition: one for one in snapshot.positions}
-    losses = [loss for one in frozen.ranges if (held := positions.get(one.topic_partition)) and (loss := data_loss(held))]
+    losses = [
+        loss
+        for one in frozen.ranges
+        if (held := positions.get(one.topic_partition)) and (loss := data_loss(held))
+    ]
     guarded = {loss.topic_partition for loss in losses}
     windows = []
     for window in frozen.windows(snapshot.destinations):
-        known = [(one, positions[one.topic_partition]) for one in window.ranges if one.topic_partition in positions]
+        known = [
+            (one, positions[one.topic_partition])
+            for one in window.ranges
+            if one.topic_partition in positions
+        ]
         ranges = [
             replace(one, start=position.begin)
             for one, position in known
-            if one.end > position.begin and one.topic_partition not in guarded and not is_superseded(snapshot, frozen, one)
+            if one.end > position.begin
+            and one.topic_partition not in guarded
+            and not is_superseded(snapshot, frozen, one)
         ]
         if ranges:
             windows.append(Window(window.topic, tuple(ranges)))
@@ -100,7 +130,8 @@ def is_superseded(snapshot: ClusterSnapshot, frozen: FrozenWindow, planned: Offs
 def bytes_per_offset(snapshot: ClusterSnapshot) -> dict[TopicPartition, float]:
     """The average size of a source offset on disk, where the source tells."""
     return {
-        one.topic_partition: snapshot.sizes_bytes[one.topic_partition] / max(1, one.end_offset - one.low_watermark)
+        one.topic_partition: snapshot.sizes_bytes[one.topic_partition]
+        / max(1, one.end_offset - one.low_watermark)
         for one in snapshot.positions
         if one.topic_partition in snapshot.sizes_bytes
     }

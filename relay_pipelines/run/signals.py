@@ -16,7 +16,8 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class StopSignal:
     """Whether the run was asked to stop, and when a signal may interrupt it.
 
-    The first signal within `deferred`, and every signal within `shielded`, is only noted; any other raises KeyboardInterrupt.
+    The first signal within `deferred`, and every signal within `shielded`, is only noted; any other
+    raises KeyboardInterrupt.
     """
 
     def __init__(self) -> None:

@@ -13,7 +13,15 @@ from typing import Any
 from tenacity import retry_if_result
 
 from relay_pipelines.errors import DestinationError, RelayError
-from relay_pipelines.model import CopyJob, CopyOptions, CopyRange, Outcome, Sql, Status, TopicPartition
+from relay_pipelines.model import (
+    CopyJob,
+    CopyOptions,
+    CopyRange,
+    Outcome,
+    Sql,
+    Status,
+    TopicPartition,
+)
 from relay_pipelines.plan.task_packing import pack
 from relay_pipelines.protocol.backoff import retry_until_no_progress
 from relay_pipelines.protocol.client import ClusterClient
@@ -52,7 +60,10 @@ class SparkJobs:
         alike: dict[Sql | None, list[CopyRange]] = defaultdict(list)
         for one in ranges:
             alike[one.record_policy.sql if one.record_policy.in_rows else None].append(one)
-        packed = {sql: pack(some, slots, sizes_bytes, job.options.parallelism) for sql, some in alike.items()}
+        packed = {
+            sql: pack(some, slots, sizes_bytes, job.options.parallelism)
+            for sql, some in alike.items()
+        }
         groups = [group for some in packed.values() for group in some]
         self._job = replace(job, options=_share(job.options, min(slots, len(groups))))
         self._planned = [one.source for one in ranges]
@@ -60,8 +71,13 @@ class SparkJobs:
         self.outcomes: list[Outcome] = []
         shared = {sql: _with_shares(some, groups) for sql, some in packed.items()}
         # a bound on the tasks of a run is one on all its jobs: then they come one after another
-        lines = [shared] if job.options.parallelism else [{sql: some} for sql, some in shared.items()]
-        self._threads = [threading.Thread(target=self._submit, name=self._tag, daemon=True, args=(line,)) for line in lines]
+        lines = (
+            [shared] if job.options.parallelism else [{sql: some} for sql, some in shared.items()]
+        )
+        self._threads = [
+            threading.Thread(target=self._submit, name=self._tag, daemon=True, args=(line,))
+            for line in lines
+        ]
         for thread in self._threads:
             thread.start()
 
@@ -81,8 +97,13 @@ class SparkJobs:
             return self._failures
         shown = ", ".join(map(str, missing[:_SHOWN]))
         more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
-        what = f"{len(missing)} of {len(self._planned)} planned ranges have no outcome: {shown}{more}"
-        return [*self._failures, RelayError(what, remedy="what is committed stays; run again to go on")]
+        what = (
+            f"{len(missing)} of {len(self._planned)} planned ranges have no outcome: {shown}{more}"
+        )
+        return [
+            *self._failures,
+            RelayError(what, remedy="what is committed stays; run again to go on"),
+        ]
 
     def cancel(self) -> None:
         """End the jobs and their tasks; when this returns, none of them begins another range."""
@@ -119,12 +140,17 @@ class SparkJobs:
             except RelayError as error:
                 if sql_rows.is_of_sql(error):
                     ranges = [one for group in self._as_they_stand(waiting) for one in group]
-                    raise sql_rows.failing(self._session, self._job, ranges, sql, self._tag) or error from error
+                    raise (
+                        sql_rows.failing(self._session, self._job, ranges, sql, self._tag) or error
+                    ) from error
                 raise
             if any(one.chunks or one.status is Status.DONE for one in found):
                 progress_at = self._clock.monotonic()
             outcomes.update({outcome.range.topic_partition: outcome for outcome in found})
-            again = [[one for one in group if _may_pass(outcomes[one.source.topic_partition])] for group in waiting]
+            again = [
+                [one for one in group if _may_pass(outcomes[one.source.topic_partition])]
+                for group in waiting
+            ]
             waiting = [group for group in again if group]
             return waiting
 
@@ -137,11 +163,17 @@ class SparkJobs:
     def _as_they_stand(self, groups: Groups) -> Groups:
         """The ranges with the checkpoints that are committed by now."""
         job = self._job
-        with ClusterClient(job.destination, DestinationError, f"relay-{job.mirror}", job.options.request_timeout_ms) as client:
+        with ClusterClient(
+            job.destination, DestinationError, f"relay-{job.mirror}", job.options.request_timeout_ms
+        ) as client:
             ask = partial(checkpoints.read_all, client, job.mirror, self._clock)
             known = retry(ask, job.mirror, job.options, self._clock, client).checkpoints
-        # from the start of the checkpoint's home on: where the task reads it anew does not matter here
-        return [[replace(one, checkpoint=known.get(one.source.topic_partition)) for one in group] for group in groups]
+        # from the start of the checkpoint's home on: where the task reads it anew does not matter
+        # here
+        return [
+            [replace(one, checkpoint=known.get(one.source.topic_partition)) for one in group]
+            for group in groups
+        ]
 
 
 def _may_pass(outcome: Outcome) -> bool:
@@ -159,9 +191,16 @@ def _with_shares(some: Groups, groups: Groups) -> Groups:
     for group in groups:
         for topic in {one.source.topic_partition.topic for one in group}:
             tasks[topic] += 1
-    return [[_with_share(one, tasks[one.source.topic_partition.topic]) for one in group] for group in some]
+    return [
+        [_with_share(one, tasks[one.source.topic_partition.topic]) for one in group]
+        for group in some
+    ]
 
 
 def _with_share(one: CopyRange, tasks: int) -> CopyRange:
     options = one.record_policy.options
-    return one if options is None else replace(one, record_policy=replace(one.record_policy, options=_share(options, tasks)))
+    return (
+        one
+        if options is None
+        else replace(one, record_policy=replace(one.record_policy, options=_share(options, tasks)))
+    )

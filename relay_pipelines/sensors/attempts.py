@@ -42,16 +42,28 @@ class Attempts:
         return not self.active and (not self.missing or self.requested >= MOST_ATTEMPTS)
 
 
-def of_window(instance: dg.DagsterInstance, lane: Lane, window: FrozenWindow, now: float) -> Attempts:
+def of_window(
+    instance: dg.DagsterInstance, lane: Lane, window: FrozenWindow, now: float
+) -> Attempts:
     """Look up the window's runs."""
     records = instance.get_run_records(RunsFilter(tags={PARTITION: window.key}))
     missing = set(window.topics)
     for record in records:
         missing -= _done(instance, lane, window, record)
     if not records:
-        missing = {topic for topic in missing if not _is_materialized(instance, lane, topic, window.key)}
-    ended = [record.end_time or record.update_timestamp.timestamp() for record in records if record.dagster_run.is_finished]
-    roots = [record for record in records if naming.TAG_ATTEMPT in record.dagster_run.tags and not _is_retry(record)]
+        missing = {
+            topic for topic in missing if not _is_materialized(instance, lane, topic, window.key)
+        }
+    ended = [
+        record.end_time or record.update_timestamp.timestamp()
+        for record in records
+        if record.dagster_run.is_finished
+    ]
+    roots = [
+        record
+        for record in records
+        if naming.TAG_ATTEMPT in record.dagster_run.tags and not _is_retry(record)
+    ]
     return Attempts(
         window=window,
         missing=missing,
@@ -63,7 +75,9 @@ def of_window(instance: dg.DagsterInstance, lane: Lane, window: FrozenWindow, no
 
 def _is_materialized(instance: dg.DagsterInstance, lane: Lane, topic: str, key: str) -> bool:
     """Whether a run of no single window, `mirror_once`, has copied the topic."""
-    records = dg.AssetRecordsFilter(asset_key=naming.mirrored(lane.mirror, topic), asset_partitions=[key])
+    records = dg.AssetRecordsFilter(
+        asset_key=naming.mirrored(lane.mirror, topic), asset_partitions=[key]
+    )
     return bool(instance.fetch_materializations(records, limit=1).records)
 
 
@@ -80,13 +94,19 @@ def is_active(record: RunRecord, now: float) -> bool:
     return waits and now - (record.end_time or now) < _RETRY_SECONDS
 
 
-def _done(instance: dg.DagsterInstance, lane: Lane, window: FrozenWindow, record: RunRecord) -> set[str]:
+def _done(
+    instance: dg.DagsterInstance, lane: Lane, window: FrozenWindow, record: RunRecord
+) -> set[str]:
     run = record.dagster_run
     if run.status is DagsterRunStatus.SUCCESS and run.asset_selection:
         unlisted = run.tags.get(naming.TAG_UNLISTED, "").split(",")
         return {
-            topic for topic in window.topics if topic in unlisted or naming.mirrored(lane.mirror, topic) in run.asset_selection
+            topic
+            for topic in window.topics
+            if topic in unlisted or naming.mirrored(lane.mirror, topic) in run.asset_selection
         }
-    events = instance.get_records_for_run(run.run_id, of_type=DagsterEventType.ASSET_MATERIALIZATION).records
+    events = instance.get_records_for_run(
+        run.run_id, of_type=DagsterEventType.ASSET_MATERIALIZATION
+    ).records
     found = {event.asset_key for event in events}
     return {topic for topic in window.topics if naming.mirrored(lane.mirror, topic) in found}

@@ -29,8 +29,13 @@ def build(name: str, mirror: Mirror) -> dg.SensorDefinition:
     def health(context: dg.SensorEvaluationContext, kafka: KafkaResource) -> dg.SensorResult:
         now, settings = kafka.clock.now_ms() / 1000, kafka.mirror(name)
         try:
-            stored, unknown = cluster_snapshot.read_checkpoints(name, settings, kafka.clock, patient=False), ""
-        except RelayError as error:  # the nodes can be judged all the same, by what they say of each other
+            stored, unknown = (
+                cluster_snapshot.read_checkpoints(name, settings, kafka.clock, patient=False),
+                "",
+            )
+        except (
+            RelayError
+        ) as error:  # the nodes can be judged all the same, by what they say of each other
             stored, unknown = CheckpointSnapshot(), f"; what was copied is not known: {error}"
         states = node_selection.probe(name, settings, kafka.clock, stored.quarantined)
         verdicts = node_selection.choice(settings, states, stored).verdicts
@@ -52,11 +57,14 @@ def build(name: str, mirror: Mirror) -> dg.SensorDefinition:
         ill = [f"{one.name}: {one.why}" for one in verdicts if not one.healthy]
         cursor = {
             "healthy": {one.name: one.healthy for one in verdicts},
-            "quarantined": said.get("quarantined", {}) if unknown else {one.name: one.quarantined for one in verdicts},
+            "quarantined": said.get("quarantined", {})
+            if unknown
+            else {one.name: one.quarantined for one in verdicts},
             "at": now if again else said["at"],
         }
         return dg.SensorResult(
-            skip_reason=("; ".join(ill) or f"{len(states)} of {len(states)} nodes are healthy") + unknown,
+            skip_reason=("; ".join(ill) or f"{len(states)} of {len(states)} nodes are healthy")
+            + unknown,
             cursor=json.dumps(cursor),
             asset_events=events,
         )

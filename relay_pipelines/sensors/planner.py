@@ -1,6 +1,7 @@
 """The planner of a lane: cuts what is new into windows, and asks for one run after the other.
 
-One window at a time and in order, because that is what people expect; correctness rests on the checkpoints alone.
+One window at a time and in order, because that is what people expect; correctness rests on the
+checkpoints alone.
 """
 
 import json
@@ -40,7 +41,9 @@ def build(lane: Lane, assets: dg.AssetsDefinition | None, catalog: Catalog) -> d
         target=None if assets is None else dg.AssetSelection.assets(assets),
         tags={naming.TAG_MIRROR: lane.mirror, naming.TAG_LANE: lane.name},
     )
-    def plan(context: dg.SensorEvaluationContext, kafka: KafkaResource) -> dg.SensorResult | dg.SkipReason:
+    def plan(
+        context: dg.SensorEvaluationContext, kafka: KafkaResource
+    ) -> dg.SensorResult | dg.SkipReason:
         try:
             snapshot = kafka.snapshot(lane.mirror, lane.belongs, configs=False, patient=False)
             return _Tick(context, lane, kafka, snapshot, catalog).result()
@@ -81,13 +84,18 @@ class _Tick:
         lane, instance, now = self.lane, self.context.instance, self.kafka.clock.now_ms() / 1000
         self._learn()
         for lost in self.snapshot.accepted:
-            self.context.log.warning("%s: %s; the copy goes on behind it", lost.topic_partition, lost.what)
+            self.context.log.warning(
+                "%s: %s; the copy goes on behind it", lost.topic_partition, lost.what
+            )
         _limit_pool(instance, lane)
         history = window_log.history(instance, lane)
         looked_up = [of_window(instance, lane, window, now) for window in history.windows]
         self._leave_out(looked_up)
         # nobody can copy what is gone from the source, or not mirrored any more
-        looked_up = [replace(one, missing=set(one.missing).intersection(self.snapshot.destinations)) for one in looked_up]
+        looked_up = [
+            replace(one, missing=set(one.missing).intersection(self.snapshot.destinations))
+            for one in looked_up
+        ]
         waiting = [one for one in looked_up if not one.is_settled]
         cut = self._cut(history, len(waiting), now)
         events: list[dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation] = []
@@ -128,7 +136,10 @@ class _Tick:
         if self.snapshot.deleted:
             self.remarks.append(f"gone from the source: {', '.join(sorted(self.snapshot.deleted))}")
         allow = self.kafka.mirror(self.lane.mirror).topics.allow
-        for line in [*map(str, topics.unseen(self.snapshot)), *topics.nothing_selected(self.snapshot, allow)]:
+        for line in [
+            *map(str, topics.unseen(self.snapshot)),
+            *topics.nothing_selected(self.snapshot, allow),
+        ]:
             self.context.log.warning(line)
             self.remarks.append(line)
 
@@ -147,10 +158,15 @@ class _Tick:
         if not lane.topics:
             return []
         coming = WindowPlanner(lane, self.snapshot, history, lane.limits, int(now * 1000)).new()
-        cut = [one for one, _ in zip(coming, range(max(0, lane.window.ahead - outstanding)), strict=False)]
+        cut = [
+            one
+            for one, _ in zip(coming, range(max(0, lane.window.ahead - outstanding)), strict=False)
+        ]
         age = now * 1000 - max((one.planned_at_ms for one in history.windows), default=0)
         if len(cut) == 1 and age < lane.window.every and next(coming, None) is None:
-            self.remarks.append(f"the next window is cut in {seconds((lane.window.every - age) / 1000)}")
+            self.remarks.append(
+                f"the next window is cut in {seconds((lane.window.every - age) / 1000)}"
+            )
             return []
         return cut
 
@@ -170,7 +186,12 @@ class _Tick:
             )
             return []
         attempt = oldest.requested + 1
-        tags = naming.tags(self.lane.mirror, self.lane.name, (self.snapshot.node.name, self.snapshot.node_why), attempt)
+        tags = naming.tags(
+            self.lane.mirror,
+            self.lane.name,
+            (self.snapshot.node.name, self.snapshot.node_why),
+            attempt,
+        )
         listed = sorted(set(oldest.missing).intersection(self.lane.topics))
         unlisted = sorted(set(oldest.missing).difference(self.lane.topics))
         return [
@@ -178,7 +199,10 @@ class _Tick:
                 run_key=f"{oldest.window.key}#{attempt}",
                 partition_key=oldest.window.key,
                 # a run must select something: what is done already copies nothing
-                asset_selection=[naming.mirrored(self.lane.mirror, topic) for topic in listed or self._any_listed(oldest.window)],
+                asset_selection=[
+                    naming.mirrored(self.lane.mirror, topic)
+                    for topic in listed or self._any_listed(oldest.window)
+                ],
                 tags=tags | ({naming.TAG_UNLISTED: ",".join(unlisted)} if unlisted else {}),
             )
         ]
@@ -200,7 +224,9 @@ class _Tick:
             requests.append(partitions.build_add_request(added))
         excess = len(present) + len(added) - lane.window.keep
         if excess > 0:
-            old = forget(self.context.instance, lane, sorted(present)[: min(excess, PRUNED_PER_TICK)], now)
+            old = forget(
+                self.context.instance, lane, sorted(present)[: min(excess, PRUNED_PER_TICK)], now
+            )
             requests.append(partitions.build_delete_request(old))
         return requests
 

@@ -10,10 +10,13 @@ from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.sensors.attempts import PARTITION, is_active
 
 
-def forget(instance: dg.DagsterInstance, lane: Lane, windows: Iterable[str], now: float) -> list[str]:
+def forget(
+    instance: dg.DagsterInstance, lane: Lane, windows: Iterable[str], now: float
+) -> list[str]:
     """Delete the runs of these windows, with their events and logs; return the windows, but not those with runs under way.
 
-    About 0.1 s for a run of 200 topics. Killed in between, it is done again: the keys are deleted last, by the daemon.
+    About 0.1 s for a run of 200 topics. Killed in between, it is done again: the keys are deleted
+    last, by the daemon.
     """
     forgotten = []
     for window in windows:

@@ -34,7 +34,11 @@ class Node(Section):
     def cluster(self) -> model.Cluster:
         """The value that connections take."""
         return model.Cluster(
-            self.name, self.bootstrap_servers, self.security.as_model(), self.socket_receive_buffer, self.socket_send_buffer
+            self.name,
+            self.bootstrap_servers,
+            self.security.as_model(),
+            self.socket_receive_buffer,
+            self.socket_send_buffer,
         )
 
 
@@ -51,10 +55,21 @@ class Source(Section):
         names = [node.name for node in self.nodes]
         repeated = [index for index, name in enumerate(names) if name in names[:index]]
         if repeated:
-            raise complaints(*((("nodes", index, "name"), "another node has this name") for index in repeated))
-        useless = [key for key in _CHOOSING_KEYS if key in self.health.model_fields_set] if len(names) == 1 else []
+            raise complaints(
+                *((("nodes", index, "name"), "another node has this name") for index in repeated)
+            )
+        useless = (
+            [key for key in _CHOOSING_KEYS if key in self.health.model_fields_set]
+            if len(names) == 1
+            else []
+        )
         if useless:
-            raise complaints(*((("health", key), "there is one node only, and nothing to choose") for key in useless))
+            raise complaints(
+                *(
+                    (("health", key), "there is one node only, and nothing to choose")
+                    for key in useless
+                )
+            )
         return self
 
 

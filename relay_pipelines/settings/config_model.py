@@ -10,7 +10,9 @@ from pydantic import BaseModel, ConfigDict, model_validator
 class Section(BaseModel):
     """A mapping of relay.yaml: unknown keys are errors, a key without a value has its default."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -27,5 +29,9 @@ class Section(BaseModel):
         changed = {}
         for name in over.model_fields_set:
             here, there = getattr(self, name), getattr(over, name)
-            changed[name] = here.with_over(there) if isinstance(here, Section) and isinstance(there, Section) else there
+            changed[name] = (
+                here.with_over(there)
+                if isinstance(here, Section) and isinstance(there, Section)
+                else there
+            )
         return self.model_copy(update=changed)

@@ -25,7 +25,8 @@ DEFAULT_KEYS = (
 )
 """What a topic keeps, for how long, and what it takes: that is the same question in every cluster.
 
-Not `message.timestamp.type`: a copy carries the source's timestamps, so its topic must not set its own.
+Not `message.timestamp.type`: a copy carries the source's timestamps, so its topic must not set its
+own.
 """
 
 _NEVER = {
@@ -35,19 +36,24 @@ _NEVER = {
     "leader.replication.throttled.replicas": "it names brokers of the source",
     "follower.replication.throttled.replicas": "it names brokers of the source",
 }
-# remote.storage.enable cannot be taken back without losing what was moved there; local.retention.* has a meaning only with it
+# remote.storage.enable cannot be taken back without losing what was moved there; local.retention.*
+# has a meaning only with it
 _TIERED = ("remote.", "local.retention.")
 
 
 def _may_follow(keys: tuple[str, ...]) -> tuple[str, ...]:
-    found: list[tuple[Location, str]] = [((index,), why) for index, key in enumerate(keys) if (why := _why_not(key))]
+    found: list[tuple[Location, str]] = [
+        ((index,), why) for index, key in enumerate(keys) if (why := _why_not(key))
+    ]
     if found:
         raise complaints(*found)
     return tuple(dict.fromkeys(keys))
 
 
 def _why_not(key: str) -> str:
-    why = "it belongs to the source's tiered storage" if key.startswith(_TIERED) else _NEVER.get(key)
+    why = (
+        "it belongs to the source's tiered storage" if key.startswith(_TIERED) else _NEVER.get(key)
+    )
     return f"{key} never follows the source: {why}" if why else ""
 
 

@@ -8,7 +8,16 @@ from pydantic import AfterValidator, model_validator
 
 from relay_pipelines import model
 from relay_pipelines.settings.config_model import Section
-from relay_pipelines.settings.values import Count, Duration, Location, PositiveSize, RequestSize, Size, complaints, expected
+from relay_pipelines.settings.values import (
+    Count,
+    Duration,
+    Location,
+    PositiveSize,
+    RequestSize,
+    Size,
+    complaints,
+    expected,
+)
 
 _COPY = model.CopyOptions()
 _SLOWEST = 64 << 10
@@ -62,7 +71,11 @@ class Copying(Section):
     def problems(self) -> list[tuple[Location, str]]:
         """What contradicts each other."""
         rules: list[tuple[bool, Location, str]] = [
-            (self.coalesce_below <= self.coalesce_to, ("coalesce_below",), "is more than coalesce_to"),
+            (
+                self.coalesce_below <= self.coalesce_to,
+                ("coalesce_below",),
+                "is more than coalesce_to",
+            ),
             (self.backoff.min <= self.backoff.max, ("backoff", "min"), "is more than backoff.max"),
             (
                 self.chunk_interval < self.transaction_timeout,

@@ -34,7 +34,9 @@ class UserClass(Section):
         try:
             json.dumps(self.config)
         except (TypeError, ValueError) as error:
-            raise complaints((("config",), f"holds what is no plain value: {error}; put dates in quotes")) from None
+            raise complaints(
+                (("config",), f"holds what is no plain value: {error}; put dates in quotes")
+            ) from None
         return self
 
     @property

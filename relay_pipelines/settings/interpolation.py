@@ -1,6 +1,7 @@
 """`${ENV_VAR}` and `${file:path}` in any string of relay.yaml; `$${` stands for a plain `${`.
 
-Filled in after the YAML is parsed: what a variable holds can change neither the structure of the file nor its other keys.
+Filled in after the YAML is parsed: what a variable holds can change neither the structure of the
+    file nor its other keys.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ class Interpolation:
     Args:
         environment: the environment variables.
         folder: where relative paths start.
-        problems: place and text of every reference that leads nowhere; the string is then left as it was.
+        problems: place and text of every reference that leads nowhere; the string is then left as
+            it was.
     """
 
     environment: Mapping[str, str]
@@ -56,7 +58,9 @@ class Interpolation:
             return self._file(inside.removeprefix(_FILE))
         if not match["closed"] or not _VARIABLE.fullmatch(inside):
             # not echoed: it may be a password that happens to contain "${"
-            raise LookupError("expected ${NAME} or ${file:path} after the '$'; write $${ for a plain ${")
+            raise LookupError(
+                "expected ${NAME} or ${file:path} after the '$'; write $${ for a plain ${"
+            )
         if inside not in self.environment:
             raise LookupError(f"the environment variable {inside} is not set")
         return self.environment[inside]

@@ -23,7 +23,8 @@ def load(path: Path, environment: Mapping[str, str] | None = None) -> Settings:
         environment: what `${ENV_VAR}` refers to; the process's own when None.
 
     Raises:
-        ConfigError: one line per problem; if there are several, below a line that counts them. Never holds a secret.
+        ConfigError: one line per problem; if there are several, below a line that counts them.
+            Never holds a secret.
     """
     written = yaml_file.read(path)
     if written is None:
@@ -36,7 +37,11 @@ def load(path: Path, environment: Mapping[str, str] | None = None) -> Settings:
         settings = Settings.model_validate(filled, context={"folder": folder})
     except ValidationError as error:
         unresolved = [location for location, _ in problems]
-        problems += [problem for problem in describe(error, Settings, written) if not _follows_from(problem, unresolved)]
+        problems += [
+            problem
+            for problem in describe(error, Settings, written)
+            if not _follows_from(problem, unresolved)
+        ]
     if problems:  # raised here and not above: a chained pydantic error would carry the values along
         raise ConfigError(_message(path, problems))
     return settings
@@ -49,4 +54,8 @@ def _follows_from(problem: Problem, unresolved: Sequence[tuple[str | int, ...]])
 
 def _message(path: Path, problems: Sequence[Problem]) -> str:
     lines = [f"{dotted(location)}: {text}" if location else text for location, text in problems]
-    return f"{path}: {lines[0]}" if len(lines) == 1 else "\n  ".join([f"{path}: {len(lines)} problems", *lines])
+    return (
+        f"{path}: {lines[0]}"
+        if len(lines) == 1
+        else "\n  ".join([f"{path}: {len(lines)} problems", *lines])
+    )

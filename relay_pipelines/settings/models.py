@@ -1,7 +1,7 @@
 """What relay.yaml may say: frozen models, one attribute per key.
 
-Sizes are held in bytes, durations in milliseconds. A key without a value (null) has its default. Secrets never show in
-`repr`.
+Sizes are held in bytes, durations in milliseconds. A key without a value (null) has its default.
+Secrets never show in `repr`.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Topics(Section):
     """Regular expressions for the whole name; deny wins over allow."""
     rename: Annotated[Rename, PlainValidator(rename_rule)] = "{topic}"
     """A template with "{topic}", a map of source topic to destination topic, or rules {match, to} with regex groups; a topic that
-    is not in the map, or matches no rule, keeps its name. A destination "dst:3" is pinned: every topic-partition goes to that
-    partition, and several topics may share it."""
+    is not in the map, or matches no rule, keeps its name. A destination "dst:3" is pinned: every
+    topic-partition goes to that partition, and several topics may share it."""
     overrides: dict[Pattern, Override] = Field(default={})
     """Settings of topics, by a regular expression for the whole name; the first that matches counts."""
     config_keys: ConfigKeys = DEFAULT_KEYS
@@ -105,11 +105,22 @@ class Mirror(RecordSettings):
         names = set(self.lanes)
         for pattern, over in self.topics.overrides.items():
             where: Location = ("topics", "overrides", pattern)
-            found += [((*where, "copy", *at), text) for at, text in self.copying.with_over(over.copying).problems()]
-            found += [((*where, "window", *at), text) for at, text in self.window.with_over(over.window).problems()]
+            found += [
+                ((*where, "copy", *at), text)
+                for at, text in self.copying.with_over(over.copying).problems()
+            ]
+            found += [
+                ((*where, "window", *at), text)
+                for at, text in self.window.with_over(over.window).problems()
+            ]
             name = lane_name(pattern)
             if over.window and (name in names or name in {"", "main"} or _PART.fullmatch(name)):
-                found.append(((*where, "window"), f"its lane cannot be called {name!r}; write it under lanes, with a name"))
+                found.append(
+                    (
+                        (*where, "window"),
+                        f"its lane cannot be called {name!r}; write it under lanes, with a name",
+                    )
+                )
             names |= {name} if over.window else set()
         if found:
             raise complaints(*found)
@@ -124,7 +135,9 @@ class Mirror(RecordSettings):
     def all_lanes(self) -> dict[str, LaneSettings]:
         """The lanes by name: those of overrides, then those that are given."""
         own = {
-            lane_name(pattern): LaneSettings(topics=(pattern,), window=self.window.with_over(over.window))
+            lane_name(pattern): LaneSettings(
+                topics=(pattern,), window=self.window.with_over(over.window)
+            )
             for pattern, over in self.topics.overrides.items()
             if over.window
         }
@@ -137,11 +150,18 @@ class Mirror(RecordSettings):
 
     def record_policy(self, topic: str) -> model.RecordPolicy:
         """How the records of a source topic are copied."""
-        over = next((one for pattern, one in self.topics.overrides.items() if re.fullmatch(pattern, topic)), Override())
-        said: dict[str, RecordSettings] = defaultdict(lambda: self, dict.fromkeys(over.model_fields_set, over))
+        over = next(
+            (one for pattern, one in self.topics.overrides.items() if re.fullmatch(pattern, topic)),
+            Override(),
+        )
+        said: dict[str, RecordSettings] = defaultdict(
+            lambda: self, dict.fromkeys(over.model_fields_set, over)
+        )
         transform = said["transform"].transform
         return model.RecordPolicy(
-            options=self.copying.with_over(over.copying).as_model(self.give_up_after) if over.copying else None,
+            options=self.copying.with_over(over.copying).as_model(self.give_up_after)
+            if over.copying
+            else None,
             filters=tuple(one.spec for one in said["filters"].filters if one.applies_to(topic)),
             where=said["where"].where or "",
             transform=transform.spec if transform else None,
@@ -187,7 +207,12 @@ class Settings(Section):
         for name in self.mirrors:
             other = first.setdefault(name.replace("-", "_"), name)
             if other != name:
-                found.append((("mirrors", name), f"Dagster cannot tell it from {other}; let more differ than '-' and '_'"))
+                found.append(
+                    (
+                        ("mirrors", name),
+                        f"Dagster cannot tell it from {other}; let more differ than '-' and '_'",
+                    )
+                )
         if found:
             raise complaints(*found)
         return self
@@ -200,4 +225,6 @@ class Settings(Section):
         """
         if name in self.mirrors:
             return self.mirrors[name]
-        raise ConfigError(f"no mirror is called {name!r}", remedy=nearest(name, self.mirrors, "mirrors"))
+        raise ConfigError(
+            f"no mirror is called {name!r}", remedy=nearest(name, self.mirrors, "mirrors")
+        )

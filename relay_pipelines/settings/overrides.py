@@ -25,7 +25,10 @@ class Override(RecordSettings):
     @model_validator(mode="after")
     def _is_of_topics(self) -> Override:
         given = self.copying.model_fields_set if self.copying else set()
-        found = [(("copy", key), "holds for all topics of a mirror, whose connections are shared") for key in _OF_CONNECTIONS]
+        found = [
+            (("copy", key), "holds for all topics of a mirror, whose connections are shared")
+            for key in _OF_CONNECTIONS
+        ]
         found = [one for one in found if one[0][-1] in given]
         if found:
             raise complaints(*found)

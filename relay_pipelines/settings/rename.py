@@ -20,11 +20,17 @@ def rename_rule(value: object) -> Rename:
     if isinstance(value, list):
         return _rules(value)
     if not isinstance(value, dict):
-        raise expected('a template such as "copy.{topic}", a map of source topic to destination topic, or a list of rules')
+        raise expected(
+            'a template such as "copy.{topic}", a map of source topic to destination topic, or a list of rules'
+        )
     targets = {topic: target(one) for topic, one in value.items() if isinstance(one, str)}
     found = [((topic,), problem) for topic, one in value.items() if (problem := _problem(one))]
     count = Counter(one.topic for one in targets.values())
-    unpinned = {one.topic: topic for topic, one in targets.items() if one.partition is None and count[one.topic] > 1}
+    unpinned = {
+        one.topic: topic
+        for topic, one in targets.items()
+        if one.partition is None and count[one.topic] > 1
+    }
     found += [
         (
             (topic,),
@@ -41,7 +47,8 @@ def _template(template: str) -> str:
     to = target(template)
     if "{topic}" not in template and to.partition is None:
         raise expected(
-            'a template that contains "{topic}", or pins a partition as in "all:0"', "every topic would land on the same"
+            'a template that contains "{topic}", or pins a partition as in "all:0"',
+            "every topic would land on the same",
         )
     if not is_topic_name(to.topic.replace("{topic}", "x")):
         raise expected("a template of letters, digits, '.', '_', '-' and \"{topic}\"")
@@ -49,15 +56,26 @@ def _template(template: str) -> str:
 
 
 def _rules(entries: list[object]) -> tuple[RenameRule, ...]:
-    found = [((index, key), problem) for index, entry in enumerate(entries) for key, problem in _rule_problems(entry)]
+    found = [
+        ((index, key), problem)
+        for index, entry in enumerate(entries)
+        for key, problem in _rule_problems(entry)
+    ]
     if found:
         raise complaints(*found)
     return tuple(RenameRule(**entry) for entry in entries if isinstance(entry, dict))
 
 
 def _rule_problems(entry: object) -> Iterator[tuple[str, str]]:
-    if not isinstance(entry, dict) or set(entry) != {"match", "to"} or not all(isinstance(one, str) for one in entry.values()):
-        yield "match", 'expected the two keys match and to, both text in quotes, as in {match: "orders\\.(.*)", to: "eu.\\1"}'
+    if (
+        not isinstance(entry, dict)
+        or set(entry) != {"match", "to"}
+        or not all(isinstance(one, str) for one in entry.values())
+    ):
+        yield (
+            "match",
+            'expected the two keys match and to, both text in quotes, as in {match: "orders\\.(.*)", to: "eu.\\1"}',
+        )
         return
     try:
         groups = re.compile(entry["match"]).groups
@@ -76,4 +94,8 @@ def _problem(name: object) -> str:
         return 'no destination topic given; a template needs quotes: "{topic}"'
     if not isinstance(name, str):
         return "expected the name of a destination topic; put it in quotes"
-    return "" if is_topic_name(target(name).topic) else "expected a topic name: up to 249 letters, digits, '.', '_' and '-'"
+    return (
+        ""
+        if is_topic_name(target(name).topic)
+        else "expected a topic name: up to 249 letters, digits, '.', '_' and '-'"
+    )

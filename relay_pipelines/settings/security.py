@@ -9,11 +9,24 @@ from pydantic import model_validator
 
 from relay_pipelines import model
 from relay_pipelines.settings.config_model import Section
-from relay_pipelines.settings.values import Endpoint, ExistingFile, Location, Secret, Text, complaints
+from relay_pipelines.settings.values import (
+    Endpoint,
+    ExistingFile,
+    Location,
+    Secret,
+    Text,
+    complaints,
+)
 
 _PASSWORD_KEYS = ("username", "password")
 _TOKEN_KEYS = ("token_endpoint", "client_id", "client_secret")
-_TLS_KEYS = ("ca_location", "certificate_location", "key_location", "key_password", "verify_hostname")
+_TLS_KEYS = (
+    "ca_location",
+    "certificate_location",
+    "key_location",
+    "key_password",
+    "verify_hostname",
+)
 _OAUTHBEARER = "OAUTHBEARER"
 
 Problem = tuple[Location, str]
@@ -71,7 +84,10 @@ class SecuritySettings(Section):
                 yield (key,), f"is missing; {self.mechanism} needs it"
         for key in _PASSWORD_KEYS if with_token else (*_TOKEN_KEYS, "scope"):
             if getattr(self, key):
-                yield (key,), f"is of no use to {self.mechanism}; remove it, or choose another mechanism"
+                yield (
+                    (key,),
+                    f"is of no use to {self.mechanism}; remove it, or choose another mechanism",
+                )
 
     def _tls_problems(self) -> Iterator[Problem]:
         if not self.protocol.endswith("SSL"):

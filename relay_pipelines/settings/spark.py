@@ -33,8 +33,14 @@ class Spark(Section):
         if self.master and self.remote:
             found.append((("remote",), "master and remote are both given; keep one"))
         if self.conf.get("spark.speculation", "").strip().lower() == "true":
-            # a speculative twin fences the task it doubles, which fails the range instead of hurrying it
-            found.append((("conf", "spark.speculation"), "two tasks would copy the same range and fence each other; remove it"))
+            # a speculative twin fences the task it doubles, which fails the range instead of
+            # hurrying it
+            found.append(
+                (
+                    ("conf", "spark.speculation"),
+                    "two tasks would copy the same range and fence each other; remove it",
+                )
+            )
         found += [
             (("conf", f"spark.{key}"), f"belongs one level up, as the key {key} of spark")
             for key in ("master", "remote")

@@ -55,7 +55,9 @@ class Start(Section):
             if data not in _WORDS:
                 raise expected("'earliest', 'latest', or one of timestamp, offsets and group")
             return {"policy": data}
-        if isinstance(data, dict) and any(data.get(key) is not None for key in ("timestamp", "offsets", "group")):
+        if isinstance(data, dict) and any(
+            data.get(key) is not None for key in ("timestamp", "offsets", "group")
+        ):
             return {"policy": StartPolicy.GIVEN, **data}
         return data
 
@@ -64,8 +66,14 @@ class Start(Section):
         given = [key for key in ("timestamp", "offsets", "group") if key in self.model_fields_set]
         surplus = given[1:] + (["policy"] if given and self.policy is not StartPolicy.GIVEN else [])
         found: list[tuple[Location, str]] = []
-        found += [((key,), f"{given[0]} says already where to start; give one of them") for key in surplus]
-        found += [(("offsets", name), "expected topic-partition, such as orders-0") for name in self.offsets if not _known(name)]
+        found += [
+            ((key,), f"{given[0]} says already where to start; give one of them") for key in surplus
+        ]
+        found += [
+            (("offsets", name), "expected topic-partition, such as orders-0")
+            for name in self.offsets
+            if not _known(name)
+        ]
         if found:
             raise complaints(*found)
         return self

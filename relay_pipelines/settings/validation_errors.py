@@ -1,6 +1,7 @@
 """What is wrong with relay.yaml, one line each: dotted path, what was expected, what came.
 
-What came is shown as it stands in the file, before `${...}` is filled in, and never for keys that hold secrets.
+What came is shown as it stands in the file, before `${...}` is filled in, and never for keys that
+hold secrets.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ _WANTED = {
 }
 # keys of earlier versions, with the section they were in
 _REPLACED: dict[Location, str] = dict.fromkeys(
-    (("copy", "max_attempts"), ("health", "max_retries")), "use give_up_after of the mirror, a duration"
+    (("copy", "max_attempts"), ("health", "max_retries")),
+    "use give_up_after of the mirror, a duration",
 )
 _KINDS = {
     dict: "a mapping",
@@ -96,7 +98,9 @@ def _problems(detail: ErrorDetails, root: type[BaseModel], written: Any) -> Iter
     if kind == "complaints":
         yield from ((location + where, text) for where, text in detail["ctx"]["found"])
     elif kind == "extra_forbidden":
-        remedy = _REPLACED.get(location[-2:]) or nearest(str(location[-1]), _valid_keys(root, location[:-1]), "keys")
+        remedy = _REPLACED.get(location[-2:]) or nearest(
+            str(location[-1]), _valid_keys(root, location[:-1]), "keys"
+        )
         yield location, f"unknown key; {remedy}"
     elif kind == "missing":
         yield location, "is missing"
@@ -111,7 +115,9 @@ def _mismatch(detail: ErrorDetails, location: Location, written: Any) -> str:
     text = f"expected {wanted}"
     if _KEY not in detail["loc"]:
         text += f", got {_came(location, written, kind_only=kind.endswith('_type'))}"
-    if kind == "string_type" and isinstance(_value_at(location, written), bool | int | float | dt.date):
+    if kind == "string_type" and isinstance(
+        _value_at(location, written), bool | int | float | dt.date
+    ):
         return f"{text}; put it in quotes"
     return f"{text}: {context['why']}" if context.get("why") else text
 
@@ -122,7 +128,11 @@ def _came(location: Location, written: Any, *, kind_only: bool) -> str:
         return _KINDS.get(type(value), type(value).__name__)
     if value is None or isinstance(value, bool):
         return {None: "nothing", True: "true", False: "false"}[value]
-    shown = repr(value) if len(repr(value)) <= _SHOWN_CHARACTERS else repr(value)[:_SHOWN_CHARACTERS] + "..."
+    shown = (
+        repr(value)
+        if len(repr(value)) <= _SHOWN_CHARACTERS
+        else repr(value)[:_SHOWN_CHARACTERS] + "..."
+    )
     return f"the value of {shown}" if isinstance(value, str) and "${" in value else shown
 
 
@@ -147,7 +157,10 @@ def _valid_keys(root: type[BaseModel], location: Location) -> list[str]:
     annotation: Any = root
     for step in location:
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            annotation = {field.alias or name: field.annotation for name, field in annotation.model_fields.items()}[str(step)]
+            annotation = {
+                field.alias or name: field.annotation
+                for name, field in annotation.model_fields.items()
+            }[str(step)]
         else:
             arguments = get_args(annotation)  # tuple[Node, ...] or dict[str, Mirror]
             annotation = arguments[0] if arguments[-1] is Ellipsis else arguments[1]

@@ -1,7 +1,7 @@
 """The kinds of value in relay.yaml: sizes, durations, addresses, files, patterns, names.
 
-A validator here raises `expected(...)` or `complaints(...)` and never puts the value into the message: whether a value may
-be shown (it may be a secret) is decided in one place, `problems.py`.
+A validator here raises `expected(...)` or `complaints(...)` and never puts the value into the
+message: whether a value may be shown (it may be a secret) is decided in one place, `problems.py`.
 """
 
 from __future__ import annotations
@@ -127,11 +127,18 @@ def _endpoint(value: str) -> str:
     """A user and password in it would show wherever it is named."""
     try:
         parts = urlsplit(value)
-        fits = parts.scheme in {"http", "https"} and bool(parts.hostname) and "@" not in parts.netloc and (parts.port or 1) > 0
+        fits = (
+            parts.scheme in {"http", "https"}
+            and bool(parts.hostname)
+            and "@" not in parts.netloc
+            and (parts.port or 1) > 0
+        )
     except ValueError:  # such as a port of letters
         fits = False
     if not fits:
-        raise expected("an address such as https://host/path", "http or https, without user and password")
+        raise expected(
+            "an address such as https://host/path", "http or https, without user and password"
+        )
     return value
 
 
@@ -162,14 +169,19 @@ def in_config_folder(value: str, info: ValidationInfo) -> Path:
 def _existing_file(value: str, info: ValidationInfo) -> str:
     path = in_config_folder(value, info)
     if not path.is_file():
-        raise expected("a file that exists", "relative paths start at the folder of the configuration file")
+        raise expected(
+            "a file that exists", "relative paths start at the folder of the configuration file"
+        )
     return str(path)
 
 
 def _in_existing_folder(value: str, info: ValidationInfo) -> str:
     path = in_config_folder(value, info)
     if not path.parent.is_dir():
-        raise expected("a file in a folder that exists", "relative paths start at the folder of the configuration file")
+        raise expected(
+            "a file in a folder that exists",
+            "relative paths start at the folder of the configuration file",
+        )
     return str(path)
 
 
@@ -195,7 +207,9 @@ def _lane_name(value: str) -> str:
 
 def _owner(value: str) -> str:
     """As Dagster would take it."""
-    if not re.fullmatch(r"team:[A-Za-z0-9_-]+|\w[A-Za-z0-9._%+-]*@[A-Za-z0-9.-]+\.[A-Za-z]{2,7}", value, re.ASCII):
+    if not re.fullmatch(
+        r"team:[A-Za-z0-9_-]+|\w[A-Za-z0-9._%+-]*@[A-Za-z0-9.-]+\.[A-Za-z]{2,7}", value, re.ASCII
+    ):
         raise expected("an e-mail address or team:name")
     return value
 
@@ -217,7 +231,9 @@ def _not_negative(value: int) -> int:
 
 Size = Annotated[int, BeforeValidator(size_bytes)]
 PositiveSize = Annotated[int, BeforeValidator(size_bytes), AfterValidator(_positive)]
-RequestSize = Annotated[int, BeforeValidator(size_bytes), AfterValidator(_positive), AfterValidator(_int32)]
+RequestSize = Annotated[
+    int, BeforeValidator(size_bytes), AfterValidator(_positive), AfterValidator(_int32)
+]
 Duration = Annotated[int, BeforeValidator(duration_ms), AfterValidator(_positive)]
 Text = Annotated[str, AfterValidator(_not_empty)]
 Secret = Annotated[SecretStr, AfterValidator(_not_empty_secret)]

@@ -5,7 +5,14 @@ from __future__ import annotations
 from pydantic import Field, model_validator
 
 from relay_pipelines.settings.config_model import Section
-from relay_pipelines.settings.values import Count, Duration, Location, Pattern, PositiveSize, complaints
+from relay_pipelines.settings.values import (
+    Count,
+    Duration,
+    Location,
+    Pattern,
+    PositiveSize,
+    complaints,
+)
 
 
 class WindowSettings(Section):
@@ -33,7 +40,12 @@ class WindowSettings(Section):
     def problems(self) -> list[tuple[Location, str]]:
         """What contradicts each other."""
         if self.keep <= self.ahead:
-            return [(("keep",), "must be more than ahead: windows that wait to be copied would be deleted")]
+            return [
+                (
+                    ("keep",),
+                    "must be more than ahead: windows that wait to be copied would be deleted",
+                )
+            ]
         return []
 
 

@@ -24,14 +24,21 @@ class _StrictLoader(yaml.SafeLoader):
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - PyYAML's signature
         lines: dict[str, int] = {}
-        own_keys = [key for key, _ in node.value if key.tag != _MERGE_TAG] if isinstance(node, yaml.MappingNode) else []
+        own_keys = (
+            [key for key, _ in node.value if key.tag != _MERGE_TAG]
+            if isinstance(node, yaml.MappingNode)
+            else []
+        )
         for key in own_keys:
             if key.tag != _STRING_TAG:
-                raise _KeyProblemError(problem="this key is not text; put it in quotes", problem_mark=key.start_mark)
+                raise _KeyProblemError(
+                    problem="this key is not text; put it in quotes", problem_mark=key.start_mark
+                )
             if key.value in lines:
                 first = lines[key.value]
                 raise _KeyProblemError(
-                    problem=f"the key {key.value!r} stands twice, first in line {first}; remove one", problem_mark=key.start_mark
+                    problem=f"the key {key.value!r} stands twice, first in line {first}; remove one",
+                    problem_mark=key.start_mark,
                 )
             lines[key.value] = key.start_mark.line + 1
         return super().construct_mapping(node, deep)
@@ -50,7 +57,11 @@ def read(path: Path) -> Any:
         mark = error.problem_mark or error.context_mark
         where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else f"{path}"
         problem = error.problem or "cannot be read"
-        problem = problem if isinstance(error, _KeyProblemError) else f"not YAML: {_QUOTED.sub(_without_content, problem)}"
+        problem = (
+            problem
+            if isinstance(error, _KeyProblemError)
+            else f"not YAML: {_QUOTED.sub(_without_content, problem)}"
+        )
     except yaml.reader.ReaderError as error:
         before = text[: error.position]
         where = f"{path}:{before.count(chr(10)) + 1}:{error.position - before.rfind(chr(10))}"
@@ -67,7 +78,9 @@ def _text(path: Path) -> str:
     try:
         return path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
-        raise ConfigError(f"{path} does not exist", remedy="name another file, or start from relay.example.yaml") from None
+        raise ConfigError(
+            f"{path} does not exist", remedy="name another file, or start from relay.example.yaml"
+        ) from None
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:

@@ -16,7 +16,13 @@ from relay_pipelines.errors import (
 from relay_pipelines.model import Checkpoint, Cluster, LedgerEntry, RecordPolicy, TopicPartition
 from relay_pipelines.plan.node_choice import Verdict
 from relay_pipelines.plan.positions import Position, loss
-from relay_pipelines.plan.topic_selection import Target, TopicDecision, literal_names, select, targets
+from relay_pipelines.plan.topic_selection import (
+    Target,
+    TopicDecision,
+    literal_names,
+    select,
+    targets,
+)
 from relay_pipelines.protocol.admin import ConfigValue, sizes_on_disk, topic_configs
 from relay_pipelines.protocol.client import LATEST, READ_UNCOMMITTED, ClusterClient, TopicMetadata
 from relay_pipelines.protocol.clock import Clock
@@ -43,23 +49,31 @@ class ClusterSnapshot:
     Args:
         node: the source node that was asked, and will be read.
         decisions: on every topic of the source.
-        targets: source topic -> destination topic, and the partition to which it is pinned, of the included ones.
+        targets: source topic -> destination topic, and the partition to which it is pinned, of the
+        included ones.
         positions: every topic-partition of the included topics.
-        checkpoint_ends: how far each partition of the checkpoint topic was read; empty if it does not exist yet.
-        source_topics, destination_topics: metadata by name; of the destination only those that exist.
-        source_configs: those that follow the source, `topics.config_keys`; empty if nobody asked for them.
+        checkpoint_ends: how far each partition of the checkpoint topic was read; empty if it does
+        not exist yet.
+        source_topics, destination_topics: metadata by name; of the destination only those that
+        exist.
+        source_configs: those that follow the source, `topics.config_keys`; empty if nobody asked
+        for them.
         destination_configs: those, and what a copy must know; empty if nobody asked for them.
         sizes_bytes: on the source's disk, where it tells.
         node_why: why this node is read.
         other_nodes: those to go on with when it fails, in order.
         left_node: the node that was read before, if this is another one.
         verdicts: on every node that was asked.
-        recorded: the last ledger entry per topic-partition, where the mirror has no checkpoint at all, but may have copied.
+        recorded: the last ledger entry per topic-partition, where the mirror has no checkpoint at
+        all, but may have copied.
         record_policy: source topic -> how its records are copied.
         accepted: losses behind which the copy has just been told to go on.
-        deleted: source topic -> destination topic, of those that were copied, are still selected, and are not at the node.
-        new_starts: of topics for which nobody has decided yet; those who copy write them down before the first record.
-        unseen: names that `topics.allow` spells out, that were never copied, and that the node does not show.
+        deleted: source topic -> destination topic, of those that were copied, are still selected,
+        and are not at the node.
+        new_starts: of topics for which nobody has decided yet; those who copy write them down
+        before the first record.
+        unseen: names that `topics.allow` spells out, that were never copied, and that the node does
+            not show.
     """
 
     mirror: str
@@ -109,7 +123,11 @@ class ClusterSnapshot:
         """How many partitions every destination topic must have, quarantines included."""
         needed: dict[str, int] = {}
         for source, to in self.targets.items():
-            count = len(self.source_topics[source].leaders) if to.partition is None else to.partition + 1
+            count = (
+                len(self.source_topics[source].leaders)
+                if to.partition is None
+                else to.partition + 1
+            )
             for topic in _written_to(to.topic, self.record_policy.get(source)):
                 needed[topic] = max(count, needed.get(topic, 0))
         return needed
@@ -125,10 +143,16 @@ class ClusterSnapshot:
 
 
 def _written_to(destination: str, record_policy: RecordPolicy | None) -> list[str]:
-    return [destination, destination + QUARANTINE] if record_policy and record_policy.may_quarantine else [destination]
+    return (
+        [destination, destination + QUARANTINE]
+        if record_policy and record_policy.may_quarantine
+        else [destination]
+    )
 
 
-def _refuse_foreign_quarantines(record_policy: Mapping[str, RecordPolicy], everywhere: Mapping[str, Target]) -> None:
+def _refuse_foreign_quarantines(
+    record_policy: Mapping[str, RecordPolicy], everywhere: Mapping[str, Target]
+) -> None:
     """A quarantine must not be the copy of another topic: records of both would be in it."""
     copies = {to.topic: source for source, to in everywhere.items()}
     for topic, how in record_policy.items():
@@ -161,13 +185,15 @@ def take_snapshot(
     Args:
         only_topic: leave all other topics alone.
         belongs: leave all topics alone for which it says no.
-        first_node: which one to ask first, counted around the source's nodes; the others follow in order.
-        configs: whether to ask for the topics' configurations, the dearest question: only those who copy need them.
+        first_node: which one to ask first, counted around the source's nodes; the others follow in
+        order.
+        configs: whether to ask for the topics' configurations, the dearest question: only those who
+        copy need them.
         patient: as in `retry`.
 
     Raises:
-        ConfigError: source and destination are the same topic of the same cluster, or copy from each other, or `only_topic` is
-            not mirrored.
+        ConfigError: source and destination are the same topic of the same cluster, or copy from
+            each other, or `only_topic` is not mirrored.
         RelayError: no node answers, or the destination does not; the user lacks a permission.
     """
 
@@ -183,35 +209,57 @@ def read_checkpoints(
     """Read a mirror's checkpoints alone, and what stands beside them.
 
     Args:
-        settled: wait until all transactions open by now have ended; those of other mirrors hide checkpoints, too.
+        settled: wait until all transactions open by now have ended; those of other mirrors hide
+        checkpoints, too.
         patient: as in `retry`.
 
     Raises:
         RelayError: the destination does not answer.
     """
     return retry(
-        lambda: _read_checkpoints(name, mirror, clock, settled=settled), name, mirror.copy_options, clock, patient=patient
+        lambda: _read_checkpoints(name, mirror, clock, settled=settled),
+        name,
+        mirror.copy_options,
+        clock,
+        patient=patient,
     )
 
 
-def _read_checkpoints(name: str, mirror: Mirror, clock: Clock, *, settled: bool) -> CheckpointSnapshot:
+def _read_checkpoints(
+    name: str, mirror: Mirror, clock: Clock, *, settled: bool
+) -> CheckpointSnapshot:
     timeout_ms = mirror.copy_options.request_timeout_ms
-    with ClusterClient(mirror.destination_cluster, DestinationError, f"relay-{name}", timeout_ms) as destination:
+    with ClusterClient(
+        mirror.destination_cluster, DestinationError, f"relay-{name}", timeout_ms
+    ) as destination:
         if destination.metadata([checkpoints.TOPIC]).topics[checkpoints.TOPIC].error_code:
             return CheckpointSnapshot()
         if settled:
-            checkpoints.wait_for_open_transactions(destination, checkpoints.homes(checkpoints.TOPIC), mirror.copy_options, clock)
+            checkpoints.wait_for_open_transactions(
+                destination, checkpoints.homes(checkpoints.TOPIC), mirror.copy_options, clock
+            )
         return checkpoints.read_all(destination, name, clock)
 
 
 def _take_snapshot(
-    name: str, mirror: Mirror, clock: Clock, only_topic: str | None, belongs: Belongs, first_node: int, *, configs: bool
+    name: str,
+    mirror: Mirror,
+    clock: Clock,
+    only_topic: str | None,
+    belongs: Belongs,
+    first_node: int,
+    *,
+    configs: bool,
 ) -> ClusterSnapshot:
     timeout_ms = mirror.copy_options.request_timeout_ms
-    with ClusterClient(mirror.destination_cluster, DestinationError, f"relay-{name}", timeout_ms) as destination:
+    with ClusterClient(
+        mirror.destination_cluster, DestinationError, f"relay-{name}", timeout_ms
+    ) as destination:
         at_destination = destination.metadata()
         known = (
-            checkpoints.read_all(destination, name, clock) if checkpoints.TOPIC in at_destination.topics else CheckpointSnapshot()
+            checkpoints.read_all(destination, name, clock)
+            if checkpoints.TOPIC in at_destination.topics
+            else CheckpointSnapshot()
         )
         reading = node_selection.to_read(name, mirror, known, clock, first_node)
         # with another node to go to, nobody waits for one that hangs as long as for the only one
@@ -219,11 +267,17 @@ def _take_snapshot(
         with ClusterClient(reading.node, SourceError, f"relay-{name}", patience_ms) as source:
             at_source = source.metadata()
             decisions = select(at_source.topics, mirror.topics.allow, mirror.topics.deny)
-            included = [one.topic for one in decisions if one.included and only_topic in {None, one.topic} and belongs(one.topic)]
+            included = [
+                one.topic
+                for one in decisions
+                if one.included and only_topic in {None, one.topic} and belongs(one.topic)
+            ]
             if only_topic is not None and not included:
                 raise _not_mirrored(only_topic, decisions)
             # of all topics, as those of other lanes and runs must not land on the same ones
-            everywhere = targets([one.topic for one in decisions if one.included], mirror.topics.rename)
+            everywhere = targets(
+                [one.topic for one in decisions if one.included], mirror.topics.rename
+            )
             renamed = {topic: everywhere[topic].topic for topic in included}
             if at_source.cluster_id == at_destination.cluster_id:
                 loop_guard.refuse_onto_itself(source.cluster, renamed)
@@ -235,14 +289,20 @@ def _take_snapshot(
                 destination, [at_destination.topics.get(one) for one in renamed.values()]
             ):
                 known, recorded = _recorded(name, mirror, destination, known, clock)
-            written = {one for topic in included for one in _written_to(renamed[topic], record_policy[topic])}
+            written = {
+                one
+                for topic in included
+                for one in _written_to(renamed[topic], record_policy[topic])
+            }
             _refuse_foreign_quarantines(record_policy, everywhere)
             existing = sorted(topic for topic in written if topic in at_destination.topics)
             gone = {} if only_topic else _deleted(mirror, known, at_source.topics, belongs)
             absent = [] if only_topic else _absent(mirror, at_source.topics, belongs)
             keys = mirror.topics.config_keys
             positions = [
-                replace(one, elsewhere=reading.elsewhere(one, found)) if (found := loss(one)) else one
+                replace(one, elsewhere=reading.elsewhere(one, found))
+                if (found := loss(one))
+                else one
                 for one in Positions(source, at_destination, renamed, known, recorded, mirror).all()
             ]
             undecided = start_offsets.undecided(mirror.start, known, recorded, included)
@@ -258,7 +318,11 @@ def _take_snapshot(
                 source_topics={topic: at_source.topics[topic] for topic in included},
                 destination_topics={topic: at_destination.topics[topic] for topic in existing},
                 source_configs=topic_configs(source, included, keys) if configs else {},
-                destination_configs=topic_configs(destination, existing, sorted({*keys, *NEEDED_CONFIGS})) if configs else {},
+                destination_configs=topic_configs(
+                    destination, existing, sorted({*keys, *NEEDED_CONFIGS})
+                )
+                if configs
+                else {},
                 sizes_bytes=sizes_on_disk(source, included),
                 recorded=recorded,
                 node_why=reading.why,
@@ -273,19 +337,32 @@ def _take_snapshot(
 
 
 def _starts(
-    name: str, source: ClusterClient, undecided: Sequence[str], positions: Sequence[Position], clock: Clock
+    name: str,
+    source: ClusterClient,
+    undecided: Sequence[str],
+    positions: Sequence[Position],
+    clock: Clock,
 ) -> list[StartRecord]:
     starts: dict[str, dict[int, int]] = {topic: {} for topic in undecided}
     for one in positions:
         if one.topic_partition.topic in starts:
             starts[one.topic_partition.topic][one.topic_partition.partition] = one.begin
     node, now_ms = source.cluster.name, clock.now_ms()
-    return [StartRecord(name, topic, these, node, source.topic(topic).topic_id, now_ms) for topic, these in starts.items()]
+    return [
+        StartRecord(name, topic, these, node, source.topic(topic).topic_id, now_ms)
+        for topic, these in starts.items()
+    ]
 
 
-def _deleted(mirror: Mirror, known: CheckpointSnapshot, present: Container[str], belongs: Belongs) -> dict[str, str]:
+def _deleted(
+    mirror: Mirror, known: CheckpointSnapshot, present: Container[str], belongs: Belongs
+) -> dict[str, str]:
     """Source topic -> destination topic, of those that were copied and are still selected, and that the source no longer has."""
-    gone = {at.topic: one.destination.topic for at, one in known.checkpoints.items() if at.topic not in present}
+    gone = {
+        at.topic: one.destination.topic
+        for at, one in known.checkpoints.items()
+        if at.topic not in present
+    }
     decisions = select(gone, mirror.topics.allow, mirror.topics.deny)
     return {one.topic: gone[one.topic] for one in decisions if one.included and belongs(one.topic)}
 
@@ -293,7 +370,11 @@ def _deleted(mirror: Mirror, known: CheckpointSnapshot, present: Container[str],
 def _absent(mirror: Mirror, present: Container[str], belongs: Belongs) -> list[str]:
     """The topics that relay.yaml names one by one, and that the source does not show."""
     named = select(literal_names(mirror.topics.allow), mirror.topics.allow, mirror.topics.deny)
-    return [one.topic for one in named if one.included and one.topic not in present and belongs(one.topic)]
+    return [
+        one.topic
+        for one in named
+        if one.included and one.topic not in present and belongs(one.topic)
+    ]
 
 
 def _holds_records(destination: ClusterClient, topics: Iterable[TopicMetadata | None]) -> bool:
@@ -315,11 +396,15 @@ def _recorded(
     finally:
         follower.close()
     if history and known.ends:
-        checkpoints.wait_for_open_transactions(destination, checkpoints.homes(checkpoints.TOPIC), mirror.copy_options, clock)
+        checkpoints.wait_for_open_transactions(
+            destination, checkpoints.homes(checkpoints.TOPIC), mirror.copy_options, clock
+        )
         known = checkpoints.read_all(destination, name, clock)
     return known, {} if known.checkpoints else {one.source.topic_partition: one for one in history}
 
 
 def _not_mirrored(topic: str, decisions: Sequence[TopicDecision]) -> ConfigError:
     why = next((one.why for one in decisions if one.topic == topic), "the source has no such topic")
-    return ConfigError(f"topic {topic!r} is not mirrored: {why}", remedy="see `relay plan` for every topic and why")
+    return ConfigError(
+        f"topic {topic!r} is not mirrored: {why}", remedy="see `relay plan` for every topic and why"
+    )

@@ -23,7 +23,9 @@ def oldest_uncopied_ms(snapshot: ClusterSnapshot, options: CopyOptions, clock: C
         milliseconds since the epoch; None if nothing waits, or the source does not give it now.
     """
     waiting = heapq.nlargest(_LOOKED_AT, uncopied(snapshot.positions).values(), key=len)
-    with ClusterClient(snapshot.node, SourceError, f"relay-{snapshot.mirror}-lag", options.request_timeout_ms) as client:
+    with ClusterClient(
+        snapshot.node, SourceError, f"relay-{snapshot.mirror}-lag", options.request_timeout_ms
+    ) as client:
         found = [_first_timestamp_ms(client, one, clock) for one in waiting if len(one)]
     return min((ms for ms in found if ms is not None), default=None)
 
@@ -35,7 +37,11 @@ def _first_timestamp_ms(client: ClusterClient, waiting: OffsetRange, clock: Cloc
                 if span.run is not None:
                     client.close()  # the next fetch is under way: nobody wants its answer
                     first = span.run.first
-                    return first.max_timestamp_ms if first.is_log_append_time else first.base_timestamp_ms
+                    return (
+                        first.max_timestamp_ms
+                        if first.is_log_append_time
+                        else first.base_timestamp_ms
+                    )
     except RelayError:
         client.close()  # a guard will say what is wrong there
     return None

@@ -21,7 +21,9 @@ def refuse_onto_itself(cluster: Cluster, renamed: Mapping[str, str]) -> None:
         )
 
 
-def refuse(source: ClusterClient, destination_id: str, renamed: Mapping[str, str], clock: Clock) -> None:
+def refuse(
+    source: ClusterClient, destination_id: str, renamed: Mapping[str, str], clock: Clock
+) -> None:
     """Refuse topics that are themselves copies from the destination: their records would go around.
 
     Within one cluster a copy of a copy is lawful, as long as it does not end where it began.
@@ -33,7 +35,11 @@ def refuse(source: ClusterClient, destination_id: str, renamed: Mapping[str, str
     within = source.cluster_id == destination_id
     for one in found:
         topic = one.destination.topic
-        if topic in renamed and destination_id in one.cluster_ids.values() and (not within or renamed[topic] == one.source.topic):
+        if (
+            topic in renamed
+            and destination_id in one.cluster_ids.values()
+            and (not within or renamed[topic] == one.source.topic)
+        ):
             raise ConfigError(
                 f"topic {topic!r} at source node {source.cluster} is a copy of topic {one.source.topic!r} of the destination,"
                 f" made by mirror {one.mirror!r}: records would go around",

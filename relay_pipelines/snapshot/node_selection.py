@@ -23,11 +23,13 @@ class NodeState:
     """What a node answered.
 
     Args:
-        end_offsets: the last stable offsets of the mirrored topic-partitions; None if it did not answer.
+        end_offsets: the last stable offsets of the mirrored topic-partitions; None if it did not
+        answer.
         latency_ms: of the whole answer, or of waiting for it.
         error: why there is no answer, in one line; empty if there is one.
         quarantined: why it is not to be read; empty if it may be.
-        refusal: the error, if asking again is of no use: it refuses us, or its certificates cannot be read.
+        refusal: the error, if asking again is of no use: it refuses us, or its certificates cannot
+        be read.
         low_watermarks: of the mirrored topic-partitions.
     """
 
@@ -42,10 +44,14 @@ class NodeState:
     @property
     def view(self) -> NodeView:
         """What the choice is made from."""
-        return NodeView(self.node.name, self.end_offsets, self.error, self.quarantined, self.low_watermarks)
+        return NodeView(
+            self.node.name, self.end_offsets, self.error, self.quarantined, self.low_watermarks
+        )
 
 
-def probe(name: str, mirror: Mirror, clock: Clock, quarantined: Mapping[str, str] | None = None) -> list[NodeState]:
+def probe(
+    name: str, mirror: Mirror, clock: Clock, quarantined: Mapping[str, str] | None = None
+) -> list[NodeState]:
     """Ask every node, in the order of the configuration; none is waited for longer than `health.request_timeout`.
 
     Args:
@@ -64,7 +70,9 @@ def probe(name: str, mirror: Mirror, clock: Clock, quarantined: Mapping[str, str
     return [replace(one, quarantined=(quarantined or {}).get(one.node.name, "")) for one in states]
 
 
-def choice(mirror: Mirror, states: Sequence[NodeState], stored: CheckpointSnapshot, retry: int = 0) -> Choice:
+def choice(
+    mirror: Mirror, states: Sequence[NodeState], stored: CheckpointSnapshot, retry: int = 0
+) -> Choice:
     """Choose the node to read: the one that was read last while it is healthy, else another.
 
     Args:
@@ -100,10 +108,19 @@ class NodeSelection:
         for one in self.unread:
             if one.holds_some(lost) if lost else one.holds(lost.topic_partition, lost.start):
                 return f"node {one.name} has them"
-        return next((f"node {one.name} does not answer: {one.error}" for one in self.unread if one.end_offsets is None), "")
+        return next(
+            (
+                f"node {one.name} does not answer: {one.error}"
+                for one in self.unread
+                if one.end_offsets is None
+            ),
+            "",
+        )
 
 
-def to_read(name: str, mirror: Mirror, stored: CheckpointSnapshot, clock: Clock, retry: int = 0) -> NodeSelection:
+def to_read(
+    name: str, mirror: Mirror, stored: CheckpointSnapshot, clock: Clock, retry: int = 0
+) -> NodeSelection:
     """Return the node to read. A source's only node is not asked beforehand.
 
     Raises:
@@ -131,7 +148,8 @@ def to_read(name: str, mirror: Mirror, stored: CheckpointSnapshot, clock: Clock,
     readable = [one for one in states if not one.quarantined]
     if not readable:
         raise DivergedNodeError(
-            f"no node of the source can be read: {made.why}", remedy="rebuild one of them, then `relay nodes --clear NODE`"
+            f"no node of the source can be read: {made.why}",
+            remedy="rebuild one of them, then `relay nodes --clear NODE`",
         )
     refusals = [one.refusal for one in readable if one.refusal]
     kind = type(refusals[0]) if len(refusals) == len(readable) else SourceError
@@ -149,13 +167,21 @@ def _read_last(checkpoints: Mapping[TopicPartition, Checkpoint]) -> str | None:
 def _probe(name: str, mirror: Mirror, node: Cluster, clock: Clock) -> NodeState:
     began = clock.monotonic()
     try:
-        with ClusterClient(node, SourceError, f"relay-{name}-health", mirror.source.health.request_timeout) as client:
+        with ClusterClient(
+            node, SourceError, f"relay-{name}-health", mirror.source.health.request_timeout
+        ) as client:
             topics = client.metadata().topics
-            chosen = [one.topic for one in select(topics, mirror.topics.allow, mirror.topics.deny) if one.included]
+            chosen = [
+                one.topic
+                for one in select(topics, mirror.topics.allow, mirror.topics.deny)
+                if one.included
+            ]
             wanted = [one for topic in chosen for one in topics[topic].topic_partitions]
             low = client.list_offsets(wanted, EARLIEST, READ_COMMITTED)
             ends = client.list_offsets(wanted, LATEST, READ_COMMITTED)
     except RelayError as error:
         refusal = None if isinstance(error, RetriableError) else error
-        return NodeState(node, None, (clock.monotonic() - began) * 1000, str(error), refusal=refusal)
+        return NodeState(
+            node, None, (clock.monotonic() - began) * 1000, str(error), refusal=refusal
+        )
     return NodeState(node, ends, (clock.monotonic() - began) * 1000, low_watermarks=low)

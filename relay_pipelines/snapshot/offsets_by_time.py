@@ -15,8 +15,8 @@ def ranges_between(
 ) -> list[OffsetRange]:
     """Return, per topic-partition of the survey, the offsets from the first record of the span up to the first one behind it.
 
-    By the source's time index: timestamps need not grow with offsets, so records of the span may lie outside; those are
-    copied when their offsets are.
+    By the source's time index: timestamps need not grow with offsets, so records of the span may
+    lie outside; those are copied when their offsets are.
 
     Args:
         from_ms: milliseconds since the epoch.
@@ -26,10 +26,18 @@ def ranges_between(
         RelayError: the source does not answer.
     """
     ends = {one.topic_partition: one.end_offset for one in snapshot.positions}
-    with ClusterClient(snapshot.node, SourceError, f"relay-{snapshot.mirror}", options.request_timeout_ms) as client:
+    with ClusterClient(
+        snapshot.node, SourceError, f"relay-{snapshot.mirror}", options.request_timeout_ms
+    ) as client:
 
         def first_offsets(since_ms: int) -> dict[TopicPartition, int]:
-            return retry(lambda: client.first_offsets(since_ms, ends), snapshot.mirror, options, clock, client)
+            return retry(
+                lambda: client.first_offsets(since_ms, ends),
+                snapshot.mirror,
+                options,
+                clock,
+                client,
+            )
 
         starts = first_offsets(from_ms)
         stops = ends if to_ms is None else first_offsets(to_ms)

@@ -12,13 +12,20 @@ from relay_pipelines.settings.start import Start, StartPolicy
 from relay_pipelines.state.checkpoint import CheckpointSnapshot
 
 
-def undecided(start: Start, known: CheckpointSnapshot, copied: Collection[TopicPartition], topics: Collection[str]) -> list[str]:
+def undecided(
+    start: Start,
+    known: CheckpointSnapshot,
+    copied: Collection[TopicPartition],
+    topics: Collection[str],
+) -> list[str]:
     """Return the topics of which nobody has decided where they start.
 
-    `earliest` needs no decision: the low watermark is the start of everything that was never copied.
+    `earliest` needs no decision: the low watermark is the start of everything that was never
+    copied.
 
     Args:
-        copied: topic-partitions that were copied by the ledger, of a mirror that has lost its checkpoints.
+        copied: topic-partitions that were copied by the ledger, of a mirror that has lost its
+            checkpoints.
     """
     if start.policy is StartPolicy.EARLIEST:
         return []
@@ -35,7 +42,8 @@ def starts(
 ) -> dict[TopicPartition, int]:
     """Return where topic-partitions without a checkpoint start; those left out start at their low watermark.
 
-    A start record wins over the configuration. It says nothing of a topic that was created again under the name since.
+    A start record wins over the configuration. It says nothing of a topic that was created again
+    under the name since.
 
     Args:
         copied: as of `undecided`.
@@ -50,7 +58,12 @@ def starts(
     found = {at: min(max(offset, low[at]), max(low[at], end[at])) for at, offset in asked.items()}
     for at in end:
         record = known.starts.get(at.topic)
-        if record is None or at in known.checkpoints or at in copied or at.partition not in record.starts:
+        if (
+            record is None
+            or at in known.checkpoints
+            or at in copied
+            or at.partition not in record.starts
+        ):
             continue
         ids = record.topic_id, source.topic(at.topic).topic_id
         recreated = record.node == source.cluster.name and all(ids) and ids[0] != ids[1]
@@ -60,7 +73,10 @@ def starts(
 
 
 def _asked(
-    source: ClusterClient, start: Start, wanted: Collection[TopicPartition], ends: Mapping[TopicPartition, int]
+    source: ClusterClient,
+    start: Start,
+    wanted: Collection[TopicPartition],
+    ends: Mapping[TopicPartition, int],
 ) -> dict[TopicPartition, int]:
     if start.policy is StartPolicy.LATEST:
         return {at: ends[at] for at in wanted}

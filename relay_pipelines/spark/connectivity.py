@@ -1,6 +1,7 @@
 """Whether anybody listens where Spark is said to be. On the driver.
 
-Spark itself tries for a minute before it gives a master up, and for ten before it gives up a Spark Connect server.
+Spark itself tries for a minute before it gives a master up, and for ten before it gives up a Spark
+Connect server.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ def check(address: str) -> None:
             return
     if errors:
         why = errors[0].strerror or str(errors[0]) or type(errors[0]).__name__
-        raise RelayError(f"nobody answers at {address}: {why}", remedy="check that it runs, and spark.master or spark.remote")
+        raise RelayError(
+            f"nobody answers at {address}: {why}",
+            remedy="check that it runs, and spark.master or spark.remote",
+        )
 
 
 def _targets(address: str) -> list[tuple[str, int]]:

@@ -18,7 +18,16 @@ import pyarrow.json as pa_json
 
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import RelayError
-from relay_pipelines.model import CopyJob, CopyRange, OffsetRange, Outcome, Segment, Skipped, Status, TopicPartition
+from relay_pipelines.model import (
+    CopyJob,
+    CopyRange,
+    OffsetRange,
+    Outcome,
+    Segment,
+    Skipped,
+    Status,
+    TopicPartition,
+)
 from relay_pipelines.spark.session import context_of
 
 _SKIPPED = pa.struct([(str(reason), pa.int64()) for reason in Skipped])
@@ -59,7 +68,9 @@ _DDL = {
 SCHEMA = ", ".join(f"{field.name} {_DDL[field.type]}" for field in _ARROW)
 
 
-def submit(session: Any, job: CopyJob, groups: Sequence[Sequence[CopyRange]], tag: str) -> list[Outcome]:
+def submit(
+    session: Any, job: CopyJob, groups: Sequence[Sequence[CopyRange]], tag: str
+) -> list[Outcome]:
     """Copy all groups, one task each, and return an outcome per range; blocks until the job has ended.
 
     Args:
@@ -71,7 +82,9 @@ def submit(session: Any, job: CopyJob, groups: Sequence[Sequence[CopyRange]], ta
 
     def frame() -> Any:
         tasks = session.range(0, len(groups), 1, len(groups))
-        return tasks.mapInArrow(partial(_copy_groups, job, [list(group) for group in groups]), SCHEMA)
+        return tasks.mapInArrow(
+            partial(_copy_groups, job, [list(group) for group in groups]), SCHEMA
+        )
 
     return collect(session, frame, tag)
 
@@ -88,7 +101,8 @@ def collect(session: Any, frame: Callable[[], Any], tag: str) -> list[Outcome]:
     """
     context = context_of(session)
     try:
-        # a session's own tag is unknown to every thread but this one, and cancelling is another thread's business
+        # a session's own tag is unknown to every thread but this one, and cancelling is another
+        # thread's business
         (session.addTag if context is None else context.addJobTag)(tag)
         rows = frame().collect()
     except Exception as error:  # whatever py4j or gRPC raise
@@ -97,7 +111,9 @@ def collect(session: Any, frame: Callable[[], Any], tag: str) -> list[Outcome]:
             remedy="what is committed stays; run again to go on, with --debug to see Spark's own words",
         ) from error
     finally:
-        with suppress(Exception):  # an interrupted run ends the session while the job is being submitted, and its tags with it
+        with suppress(
+            Exception
+        ):  # an interrupted run ends the session while the job is being submitted, and its tags with it
             (session.removeTag if context is None else context.removeJobTag)(tag)
     return [_outcome(row.asDict(recursive=True)) for row in rows]
 
@@ -105,7 +121,8 @@ def collect(session: Any, frame: Callable[[], Any], tag: str) -> list[Outcome]:
 def cancel(session: Any, tag: str) -> None:
     """Stop the job submitted under `tag`; its tasks die without committing what they have under way.
 
-    A job that Spark has not begun yet is not found, and goes on: ask again until `submit` has returned.
+    A job that Spark has not begun yet is not found, and goes on: ask again until `submit` has
+        returned.
     """
     context = context_of(session)
     if context is None:
@@ -114,7 +131,9 @@ def cancel(session: Any, tag: str) -> None:
         context.cancelJobsWithTag(tag)
 
 
-def _copy_groups(job: CopyJob, groups: list[list[CopyRange]], ids: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _copy_groups(
+    job: CopyJob, groups: list[list[CopyRange]], ids: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     for batch in ids:
         for group in batch.column(0).to_pylist():
             for outcome in copy_ranges(job, groups[group]):
@@ -123,7 +142,8 @@ def _copy_groups(job: CopyJob, groups: list[list[CopyRange]], ids: Iterator[pa.R
 
 def arrow(outcome: Outcome) -> list[pa.RecordBatch]:
     """Return an outcome as a row of `SCHEMA`."""
-    # through Arrow's JSON reader: building an array from Python objects imports pandas, 50 MB and half a second in every worker
+    # through Arrow's JSON reader: building an array from Python objects imports pandas, 50 MB and
+    # half a second in every worker
     line = json.dumps(_row(outcome)).encode()
     table = pa_json.read_json(
         io.BytesIO(line),
@@ -154,7 +174,9 @@ def _row(outcome: Outcome) -> dict[str, Any]:
 
 def _outcome(row: dict[str, Any]) -> Outcome:
     return Outcome(
-        range=OffsetRange(TopicPartition(row.pop("topic"), row.pop("partition")), row.pop("start"), row.pop("end")),
+        range=OffsetRange(
+            TopicPartition(row.pop("topic"), row.pop("partition")), row.pop("start"), row.pop("end")
+        ),
         destination=TopicPartition(row.pop("destination_topic"), row.pop("destination_partition")),
         status=Status(row.pop("status")),
         segments=tuple(Segment(*one) for one in json.loads(row.pop("segments"))),
@@ -167,5 +189,9 @@ def _outcome(row: dict[str, Any]) -> Outcome:
 def _reason(error: Exception) -> str:
     """The line of a Spark error that says what happened, not the stack around it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    telling = [line for line in lines if "Lost task" in line or "exited unexpectedly" in line or "cancelled" in line.lower()]
+    telling = [
+        line
+        for line in lines
+        if "Lost task" in line or "exited unexpectedly" in line or "cancelled" in line.lower()
+    ]
     return (telling or lines or [type(error).__name__])[0][:300]

@@ -15,9 +15,12 @@ import relay_pipelines
 def archive() -> Path:
     """Return a zip of the package, made once per process and removed at its end.
 
-    It holds our own modules alone: the libraries they need must be installed where the executors run.
+    It holds our own modules alone: the libraries they need must be installed where the executors
+        run.
     """
     package = Path(relay_pipelines.__file__).parent
     folder = Path(tempfile.mkdtemp(prefix="relay-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return Path(shutil.make_archive(str(folder / package.name), "zip", package.parent, package.name))
+    return Path(
+        shutil.make_archive(str(folder / package.name), "zip", package.parent, package.name)
+    )

@@ -25,32 +25,43 @@ _LOCAL_DEFAULTS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "512m",
     "spark.python.daemon.module": "relay_pipelines.spark.daemon",
-    # the first compiler alone: this JVM hands out tasks, the copy is Python; it starts with little more than half the CPU time
+    # the first compiler alone: this JVM hands out tasks, the copy is Python; it starts with little
+    # more than half the CPU time
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
 _LOCAL = re.compile(r"local(\[([^,\]]+)\])?")
 
 
 def connect(
-    master: str | None = None, remote: str | None = None, conf: Mapping[str, str] | None = None, *, verbose: bool = False
+    master: str | None = None,
+    remote: str | None = None,
+    conf: Mapping[str, str] | None = None,
+    *,
+    verbose: bool = False,
 ) -> Any:
     """Return a session, started or found.
 
     Args:
-        master: any Spark master. A local one gets retries of failed tasks, which Spark leaves out there.
+        master: any Spark master. A local one gets retries of failed tasks, which Spark leaves out
+        there.
         remote: a Spark Connect server, `sc://host:port`; then `master` is None.
         conf: the user's Spark configuration, which wins over our defaults.
         verbose: let Spark say what it says; else only what the run itself says is shown.
 
     Raises:
-        ConfigError: speculation is on: a second copy of a task would fence the first; a Connect server refuses a setting.
+        ConfigError: speculation is on: a second copy of a task would fence the first; a Connect
+        server refuses a setting.
         RelayError: Spark cannot be reached or does not start.
     """
     # tasks must run this Python, not whichever comes first on an executor's PATH
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     try:
         connectivity.check(remote or master or "")
-        session = _remote(remote, conf or {}) if remote else _classic(master or "local[*]", conf or {}, verbose=verbose)
+        session = (
+            _remote(remote, conf or {})
+            if remote
+            else _classic(master or "local[*]", conf or {}, verbose=verbose)
+        )
     except RelayError:
         raise
     except Exception as error:  # whatever py4j, gRPC and the JVM raise
@@ -78,10 +89,15 @@ def slots(session: Any) -> int:
     try:
         context = context_of(session)
         unknown = str(_UNKNOWN_SLOTS)
-        known = session.conf.get("spark.default.parallelism", unknown) if context is None else context.defaultParallelism
+        known = (
+            session.conf.get("spark.default.parallelism", unknown)
+            if context is None
+            else context.defaultParallelism
+        )
     except Exception as error:  # whatever py4j, gRPC and the JVM raise
         raise RelayError(
-            f"Spark no longer answers: {first_line(error)}", remedy="see whether its JVM or server was killed; run again to go on"
+            f"Spark no longer answers: {first_line(error)}",
+            remedy="see whether its JVM or server was killed; run again to go on",
         ) from error
     return max(1, int(known))
 
@@ -96,7 +112,9 @@ def _classic(master: str, conf: Mapping[str, str], *, verbose: bool) -> Any:
 
     local = _LOCAL.fullmatch(master)
     defaults = {**_DEFAULTS, **(_LOCAL_DEFAULTS if local else {})}
-    builder = SparkSession.builder.appName("relay").master(f"local[{local[2] or '*'},{_TASK_ATTEMPTS}]" if local else master)
+    builder = SparkSession.builder.appName("relay").master(
+        f"local[{local[2] or '*'},{_TASK_ATTEMPTS}]" if local else master
+    )
     for key, value in {**defaults, **conf}.items():
         builder = builder.config(key, value)
     with nullcontext() if verbose else _silent_children():
@@ -110,7 +128,9 @@ def _remote(remote: str, conf: Mapping[str, str]) -> Any:
     from pyspark.sql import SparkSession
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what the Connect client warns of is not the user's to change
+        warnings.simplefilter(
+            "ignore"
+        )  # what the Connect client warns of is not the user's to change
         session = SparkSession.builder.appName("relay").remote(remote).getOrCreate()
         for key, value in conf.items():
             _set(session, key, value)
@@ -154,4 +174,6 @@ def _refuse_speculation(session: Any) -> None:
 
 def first_line(error: BaseException) -> str:
     """The first line of what an error says; its kind if it says nothing."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return next(
+        (line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__
+    )

@@ -32,17 +32,26 @@ def check(session: Any, sql: Sql) -> None:
         ConfigError: one does not parse, names what there is not, or has the wrong type.
     """
     where, select = sql
-    empty = session.range(0).selectExpr(*(f"CAST(NULL AS {kind}) AS {name}" for name, kind in COLUMNS.items()))
-    for what, text, wanted in [("where", where, "boolean"), *((f"select.{name}", text, COLUMNS[name]) for name, text in select)]:
+    empty = session.range(0).selectExpr(
+        *(f"CAST(NULL AS {kind}) AS {name}" for name, kind in COLUMNS.items())
+    )
+    for what, text, wanted in [
+        ("where", where, "boolean"),
+        *((f"select.{name}", text, COLUMNS[name]) for name, text in select),
+    ]:
         try:
             if text:
-                _ = empty.selectExpr(f"CAST(({text}) AS {wanted})" if what != "where" else f"assert_true({text})").schema
+                _ = empty.selectExpr(
+                    f"CAST(({text}) AS {wanted})" if what != "where" else f"assert_true({text})"
+                ).schema
         except PySparkException as error:
             found = f"{what}: Spark does not take {text!r}: {first_line(error)}"
             raise ConfigError(found, remedy="see docs/records.md") from None
 
 
-def submit(session: Any, job: CopyJob, groups: Sequence[Sequence[CopyRange]], sql: Sql, tag: str) -> list[Outcome]:
+def submit(
+    session: Any, job: CopyJob, groups: Sequence[Sequence[CopyRange]], sql: Sql, tag: str
+) -> list[Outcome]:
     """Copy all groups, one task each, and return an outcome per range; blocks until the job has ended.
 
     Raises:
@@ -50,8 +59,8 @@ def submit(session: Any, job: CopyJob, groups: Sequence[Sequence[CopyRange]], sq
     """
     ranges = [one for group in groups for one in group]
 
-    # where nothing but a predicate is asked for, the records need not go through Spark: what it keeps is enough
-    # (a record that it cannot look at goes into quarantine from there)
+    # where nothing but a predicate is asked for, the records need not go through Spark: what it
+    # keeps is enough (a record that it cannot look at goes into quarantine from there)
     headers = "headers" in _named(sql)
     only_where = not any(
         one.record_policy.select
@@ -68,10 +77,13 @@ def submit(session: Any, job: CopyJob, groups: Sequence[Sequence[CopyRange]], sq
     return collect(session, frame, tag)
 
 
-def failing(session: Any, job: CopyJob, ranges: Sequence[CopyRange], sql: Sql, tag: str) -> FilterError | None:
+def failing(
+    session: Any, job: CopyJob, ranges: Sequence[CopyRange], sql: Sql, tag: str
+) -> FilterError | None:
     """Look for the record on which the SQL fails, by halves, and return its error; nothing is written.
 
-    Spark itself does not say which one it was. The cost is about twice that of reading the range, and twenty small jobs.
+    Spark itself does not say which one it was. The cost is about twice that of reading the range,
+    and twenty small jobs.
 
     Raises:
         RelayError: Spark gave a job up for another reason.
@@ -82,7 +94,11 @@ def failing(session: Any, job: CopyJob, ranges: Sequence[CopyRange], sql: Sql, t
         while end > start:
             middle = end if error is None else (start + end) // 2
             found = _fails(
-                session, job, replace(one, checkpoint=None, source=replace(one.source, start=start, end=middle)), sql, tag
+                session,
+                job,
+                replace(one, checkpoint=None, source=replace(one.source, start=start, end=middle)),
+                sql,
+                tag,
             )
             if found is None and error is None:
                 break
@@ -108,7 +124,9 @@ def is_of_sql(error: RelayError) -> bool:
 
 def _fails(session: Any, job: CopyJob, one: CopyRange, sql: Sql, tag: str) -> str | None:
     try:
-        collect(session, lambda: _made(session, job, [[one]], sql).mapInArrow(_nothing, SCHEMA), tag)
+        collect(
+            session, lambda: _made(session, job, [[one]], sql).mapInArrow(_nothing, SCHEMA), tag
+        )
     except RelayError as error:
         if not is_of_sql(error):
             raise
@@ -116,7 +134,13 @@ def _fails(session: Any, job: CopyJob, one: CopyRange, sql: Sql, tag: str) -> st
     return None
 
 
-def _made(session: Any, job: CopyJob, groups: Sequence[Sequence[CopyRange]], sql: Sql, wanted: Sequence[str] = ALWAYS) -> Any:
+def _made(
+    session: Any,
+    job: CopyJob,
+    groups: Sequence[Sequence[CopyRange]],
+    sql: Sql,
+    wanted: Sequence[str] = ALWAYS,
+) -> Any:
     """The rows of all groups, one Spark partition each, behind predicate and expressions; of each the columns wanted."""
     where, select = sql
     ranges = [one for group in groups for one in group]
@@ -149,7 +173,11 @@ def _column(name: str, select: dict[str, str]) -> str:
 
 
 def _read(
-    job: CopyJob, ranges: list[CopyRange], indices: list[range], columns: list[str], ids: Iterator[pa.RecordBatch]
+    job: CopyJob,
+    ranges: list[CopyRange],
+    indices: list[range],
+    columns: list[str],
+    ids: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     with uncollected():
         for batch in ids:
@@ -157,13 +185,17 @@ def _read(
                 yield from read_rows(job, ranges, indices[group], columns, SystemClock())
 
 
-def _write(job: CopyJob, ranges: list[CopyRange], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _write(
+    job: CopyJob, ranges: list[CopyRange], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     with uncollected():
         for outcome in copy_rows(job, ranges, batches, SystemClock()):
             yield from arrow(outcome)
 
 
-def _copy(job: CopyJob, ranges: list[CopyRange], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _copy(
+    job: CopyJob, ranges: list[CopyRange], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     with uncollected():
         for outcome in copy_kept(job, ranges, batches, SystemClock()):
             yield from arrow(outcome)

@@ -1,8 +1,8 @@
 """Checkpoints: where a mirror goes on, in a compacted topic at the destination, committed with the data.
 
-Beside them stands what must outlive a run as well: where topics start that have no checkpoint yet, and which nodes of the source
-are not to be read. The topic's partition for a key depends on `PARTITIONS` alone, so that adding partitions to the topic moves no
-key.
+Beside them stands what must outlive a run as well: where topics start that have no checkpoint yet,
+and which nodes of the source are not to be read. The topic's partition for a key depends on
+`PARTITIONS` alone, so that adding partitions to the topic moves no key.
 """
 
 from __future__ import annotations
@@ -18,7 +18,13 @@ from typing import Any
 from relay_pipelines.errors import DestinationError, UnsupportedError
 from relay_pipelines.model import Checkpoint, CopyOptions, Fingerprint, OffsetRange, TopicPartition
 from relay_pipelines.protocol.batch import Batch
-from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, ClusterClient
+from relay_pipelines.protocol.client import (
+    EARLIEST,
+    LATEST,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    ClusterClient,
+)
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.reader import read
 from relay_pipelines.protocol.records import decode, encode
@@ -42,7 +48,8 @@ class StartRecord:
     """Where a mirror starts to copy a topic: written once, before the first record of the topic is copied.
 
     Args:
-        starts: source offsets by partition; partitions that are added later start at their low watermark.
+        starts: source offsets by partition; partitions that are added later start at their low
+        watermark.
         node: the source node that was asked.
         topic_id: of the source topic on that node; empty if the node tells none.
     """
@@ -74,7 +81,11 @@ class CheckpointSnapshot:
     @property
     def next_offsets(self) -> dict[TopicPartition, int]:
         """The next offset to copy of every topic-partition that has a checkpoint or a start."""
-        starts = {TopicPartition(one.topic, at): offset for one in self.starts.values() for at, offset in one.starts.items()}
+        starts = {
+            TopicPartition(one.topic, at): offset
+            for one in self.starts.values()
+            for at, offset in one.starts.items()
+        }
         return starts | {at: one.next_offset for at, one in self.checkpoints.items()}
 
 
@@ -105,7 +116,9 @@ def homes(topic: str) -> list[TopicPartition]:
 
 def to_batch(checkpoint: Checkpoint) -> Batch:
     """Return a batch of one record."""
-    value = json.dumps({"version": _VERSION, **dataclasses.asdict(checkpoint)}, separators=(",", ":")).encode()
+    value = json.dumps(
+        {"version": _VERSION, **dataclasses.asdict(checkpoint)}, separators=(",", ":")
+    ).encode()
     return encode(key_of(checkpoint.mirror, checkpoint.source), value, checkpoint.committed_at_ms)
 
 
@@ -117,7 +130,9 @@ def quarantine_batch(mirror: str, node: str, why: str, now_ms: int) -> Batch:
 
 def start_batch(start: StartRecord) -> Batch:
     """Return a batch of one record."""
-    value = json.dumps({"version": _VERSION, **dataclasses.asdict(start)}, separators=(",", ":")).encode()
+    value = json.dumps(
+        {"version": _VERSION, **dataclasses.asdict(start)}, separators=(",", ":")
+    ).encode()
     return encode(start_key(start.mirror, start.topic), value, start.decided_at_ms)
 
 
@@ -149,7 +164,8 @@ def versioned(value: bytes, version: int, topic: str) -> dict[str, Any]:
     found = fields.pop("version")
     if found > version:
         raise UnsupportedError(
-            f"an entry of {topic} has version {found}, this relay reads up to version {version}", remedy="upgrade relay_pipelines"
+            f"an entry of {topic} has version {found}, this relay reads up to version {version}",
+            remedy="upgrade relay_pipelines",
         )
     return fields
 
@@ -164,28 +180,37 @@ def read_own(
 ) -> Checkpoint | None:
     """Return the checkpoint of one source topic-partition. In a task: only after InitProducerId.
 
-    Our own last checkpoint is committed by now, but another task's open transaction may hold the partition's last stable
-    offset below it. So: take the high watermark first, wait until the last stable offset has reached it, then read.
+    Our own last checkpoint is committed by now, but another task's open transaction may hold the
+    partition's last stable offset below it. So: take the high watermark first, wait until the last
+    stable offset has reached it, then read.
 
     Args:
-        known: the checkpoint as read before, by the driver, and the offset up to which was read then.
+        known: the checkpoint as read before, by the driver, and the offset up to which was read
+            then.
 
     Raises:
-        DestinationError: the last stable offset is held back for longer than any transaction may last.
+        DestinationError: the last stable offset is held back for longer than any transaction may
+            last.
     """
     key = key_of(mirror, source)
     at = home(TOPIC, key)
     latest, position = known
     end = client.list_offsets([at], LATEST, READ_UNCOMMITTED)[at]
     wait_until_stable(client, at, end, options, clock)
-    position = max(position, client.list_offsets([at], EARLIEST, READ_COMMITTED)[at]) if position < end else position
+    position = (
+        max(position, client.list_offsets([at], EARLIEST, READ_COMMITTED)[at])
+        if position < end
+        else position
+    )
     for record in _records(client, OffsetRange(at, position, end), clock):
         if record.key == key and record.value is not None:
             latest = from_record(record.value)
     return latest
 
 
-def wait_until_stable(client: ClusterClient, at: TopicPartition, end: int, options: CopyOptions, clock: Clock) -> None:
+def wait_until_stable(
+    client: ClusterClient, at: TopicPartition, end: int, options: CopyOptions, clock: Clock
+) -> None:
     """Wait until no open transaction holds the last stable offset of `at` below `end`."""
     deadline = clock.monotonic() + 2 * options.transaction_timeout_ms / 1000
     while client.list_offsets([at], LATEST, READ_COMMITTED)[at] < end:
@@ -244,7 +269,9 @@ def wait_for_open_transactions(
         wait_until_stable(client, at, end, options, clock)
 
 
-def _latest(client: ClusterClient, prefix: bytes, clock: Clock) -> tuple[dict[bytes, bytes], dict[TopicPartition, int]]:
+def _latest(
+    client: ClusterClient, prefix: bytes, clock: Clock
+) -> tuple[dict[bytes, bytes], dict[TopicPartition, int]]:
     """The newest value of every key that begins so, and how far each partition was read."""
     starts = client.list_offsets(homes(TOPIC), EARLIEST, READ_COMMITTED)
     ends = client.list_offsets(homes(TOPIC), LATEST, READ_COMMITTED)

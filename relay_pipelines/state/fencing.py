@@ -14,7 +14,12 @@ from relay_pipelines.state.checkpoint import wait_for_open_transactions
 
 
 def take_over(
-    client: ClusterClient, transactional_id: str, options: CopyOptions, clock: Clock, *, patient: bool = True
+    client: ClusterClient,
+    transactional_id: str,
+    options: CopyOptions,
+    clock: Clock,
+    *,
+    patient: bool = True,
 ) -> TransactionalProducer:
     """Fence every other holder; what they left open is aborted.
 
@@ -39,7 +44,8 @@ def commit(
     """Commit batches, all of them or none. Readers of committed records see them when this returns.
 
     Raises:
-        RelayError: the destination does not answer, or refuses; an open transaction hides them for longer than any may last.
+        RelayError: the destination does not answer, or refuses; an open transaction hides them for
+            longer than any may last.
     """
     written = {topic_partition for topic_partition, _ in batches}
     producer.add(written)

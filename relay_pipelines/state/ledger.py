@@ -20,14 +20,18 @@ _VERSION = 1
 
 def to_batch(entry: LedgerEntry) -> Batch:
     """Return a batch of one record."""
-    value = json.dumps({"version": _VERSION, **dataclasses.asdict(entry)}, separators=(",", ":")).encode()
+    value = json.dumps(
+        {"version": _VERSION, **dataclasses.asdict(entry)}, separators=(",", ":")
+    ).encode()
     return encode(key_of(entry.mirror, entry.source.topic_partition), value, entry.committed_at_ms)
 
 
 def from_record(value: bytes) -> LedgerEntry:
     """Read an entry back."""
     fields = versioned(value, _VERSION, TOPIC)
-    return LedgerEntry(source=_range(fields.pop("source")), destination=_range(fields.pop("destination")), **fields)
+    return LedgerEntry(
+        source=_range(fields.pop("source")), destination=_range(fields.pop("destination")), **fields
+    )
 
 
 def _range(fields: dict[str, object]) -> OffsetRange:

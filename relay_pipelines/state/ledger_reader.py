@@ -26,8 +26,17 @@ class LedgerFollower:
         run_id: of one run only; None for all.
     """
 
-    def __init__(self, destination: Cluster, mirror: str, run_id: str | None, options: CopyOptions, clock: Clock) -> None:
-        self._client = ClusterClient(destination, DestinationError, f"relay-{mirror}-ledger", options.request_timeout_ms)
+    def __init__(
+        self,
+        destination: Cluster,
+        mirror: str,
+        run_id: str | None,
+        options: CopyOptions,
+        clock: Clock,
+    ) -> None:
+        self._client = ClusterClient(
+            destination, DestinationError, f"relay-{mirror}-ledger", options.request_timeout_ms
+        )
         self._mirror = mirror
         self._run_id = run_id
         self._options = options
@@ -81,8 +90,10 @@ class LedgerFollower:
 
         Args:
             since_ms: only what was committed then or later.
-            settled: wait until all transactions open by now have ended; those of other mirrors hide entries, too.
-            last_offsets: look at so many offsets of each of the ledger's partitions at most, those of other mirrors included.
+            settled: wait until all transactions open by now have ended; those of other mirrors hide
+            entries, too.
+            last_offsets: look at so many offsets of each of the ledger's partitions at most, those
+                of other mirrors included.
 
         Raises:
             RelayError: the destination is away; unlike `poll`, which has another chance.
@@ -92,10 +103,17 @@ class LedgerFollower:
         if settled:
             self._settle()
         ends = self._client.list_offsets(_HOMES, LATEST, READ_COMMITTED)
-        starts = self._client.list_offsets(_HOMES, EARLIEST if since_ms is None else since_ms, READ_COMMITTED)
+        starts = self._client.list_offsets(
+            _HOMES, EARLIEST if since_ms is None else since_ms, READ_COMMITTED
+        )
         oldest = {home: 0 if last_offsets is None else ends[home] - last_offsets for home in _HOMES}
         ranges = [
-            OffsetRange(home, max(starts[home], oldest[home]) if starts[home] >= 0 else ends[home], ends[home]) for home in _HOMES
+            OffsetRange(
+                home,
+                max(starts[home], oldest[home]) if starts[home] >= 0 else ends[home],
+                ends[home],
+            )
+            for home in _HOMES
         ]
         found = [entry for one in ranges for entry in self._read(one)]
         return sorted(found, key=lambda entry: (entry.committed_at_ms, entry.source))

@@ -1,6 +1,7 @@
 """The count check: does the destination hold what the ledger says, and does the ledger account for every source offset?
 
-The destination is read anew, by batch headers, as a read_committed consumer sees it: what a copy says of itself proves nothing.
+The destination is read anew, by batch headers, as a read_committed consumer sees it: what a copy
+    says of itself proves nothing.
 """
 
 from __future__ import annotations
@@ -13,10 +14,23 @@ from functools import partial
 from crc32c import crc32c
 
 from relay_pipelines.errors import DestinationError
-from relay_pipelines.model import Cluster, CopyOptions, LedgerEntry, OffsetRange, Skipped, TopicPartition
+from relay_pipelines.model import (
+    Cluster,
+    CopyOptions,
+    LedgerEntry,
+    OffsetRange,
+    Skipped,
+    TopicPartition,
+)
 from relay_pipelines.protocol.admin import topic_configs
 from relay_pipelines.protocol.batch import Batch
-from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, ClusterClient
+from relay_pipelines.protocol.client import (
+    EARLIEST,
+    LATEST,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    ClusterClient,
+)
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.reader import read
 from relay_pipelines.protocol.records import body_of
@@ -36,7 +50,8 @@ class Recount:
     Args:
         range: the source offsets asked about.
         scanned: the destination offsets that were read for it; None if the ledger has nothing.
-        recorded: records that the ledger has for the chunks which cover the range; those may reach beyond it.
+        recorded: records that the ledger has for the chunks which cover the range; those may reach
+        beyond it.
         counted: records found where these chunks stand.
         foreign: records found between and behind them, which this mirror did not write.
         skipped: source offsets without a record, by reason, as the ledger says.
@@ -45,8 +60,10 @@ class Recount:
         doubled: source offsets that more than one chunk covers.
         differing: chunks whose bytes differ from what was produced.
         thinned: why fewer records may lawfully be there, in words; empty if all must be.
-        expired: how many records the chunks had that retention at the destination has begun to take.
-        gaps: losses behind which the copy went on, at the range or within it; with one, offsets may be missing lawfully.
+        expired: how many records the chunks had that retention at the destination has begun to
+        take.
+        gaps: losses behind which the copy went on, at the range or within it; with one, offsets may
+        be missing lawfully.
         recompressed: whether the destination stores other bytes than were produced.
     """
 
@@ -75,7 +92,9 @@ class Recount:
         if self.doubled:
             found.append(f"{self.doubled:,} source offsets were committed twice")
         if self.foreign:
-            found.append(f"records at the destination that this mirror did not write: {self.foreign:,}")
+            found.append(
+                f"records at the destination that this mirror did not write: {self.foreign:,}"
+            )
         lawful = self.recorded if self.thinned and not self.expired else self.expired
         if not 0 <= lost <= lawful:
             found.append(f"{self.recorded:,} records were committed, {self.counted:,} are there")
@@ -95,8 +114,9 @@ def recount(
     """Count every non-empty range anew.
 
     Args:
-        committed_since_ms: nothing of these ranges was committed before; if the ledger then does not cover them, all of it
-            is searched. Offsets mean what they meant then: what a topic created anew has at the same ones is another matter.
+        committed_since_ms: nothing of these ranges was committed before; if the ledger then does
+            not cover them, all of it is searched. Offsets mean what they meant then: what a topic
+            created anew has at the same ones is another matter.
 
     Raises:
         RelayError: the destination does not answer, or refuses.
@@ -105,13 +125,27 @@ def recount(
     found: dict[TopicPartition, Recount] = {}
     if not wanted:
         return found
-    with ClusterClient(destination, DestinationError, f"relay-{mirror}-recount", options.request_timeout_ms) as client:
+    with ClusterClient(
+        destination, DestinationError, f"relay-{mirror}-recount", options.request_timeout_ms
+    ) as client:
         # twice where records seem foreign: another run may have committed since the ledger was read
         for _ in range(2):
             ask = partial(_entries, mirror, wanted, destination, options, clock, committed_since_ms)
             entries = retry(ask, mirror, options, clock)
-            topics = sorted({entry.destination.topic_partition.topic for some in entries.values() for entry in some})
-            configs = retry(partial(topic_configs, client, topics, (_CLEANUP, _CODEC)), mirror, options, clock, client)
+            topics = sorted(
+                {
+                    entry.destination.topic_partition.topic
+                    for some in entries.values()
+                    for entry in some
+                }
+            )
+            configs = retry(
+                partial(topic_configs, client, topics, (_CLEANUP, _CODEC)),
+                mirror,
+                options,
+                clock,
+                client,
+            )
             for one in wanted:
                 count = partial(_count, client, one, entries, configs, options, clock)
                 found[one.topic_partition] = retry(count, mirror, options, clock, client)
@@ -133,7 +167,12 @@ def _count(
 
 
 def _entries(
-    mirror: str, wanted: Sequence[OffsetRange], destination: Cluster, options: CopyOptions, clock: Clock, since_ms: int
+    mirror: str,
+    wanted: Sequence[OffsetRange],
+    destination: Cluster,
+    options: CopyOptions,
+    clock: Clock,
+    since_ms: int,
 ) -> dict[TopicPartition, list[LedgerEntry]]:
     follower = LedgerFollower(destination, mirror, None, options, clock)
     try:
@@ -145,7 +184,9 @@ def _entries(
     return entries
 
 
-def _by_source(entries: Iterable[LedgerEntry], meant_at_ms: int) -> dict[TopicPartition, list[LedgerEntry]]:
+def _by_source(
+    entries: Iterable[LedgerEntry], meant_at_ms: int
+) -> dict[TopicPartition, list[LedgerEntry]]:
     """Group entries, given in the order of their commits, and leave out those whose offsets meant something else."""
     grouped: dict[TopicPartition, list[LedgerEntry]] = defaultdict(list)
     over: set[TopicPartition] = set()
@@ -188,11 +229,15 @@ class _Counting:
         self._client = client
         self._entries = entries.get(wanted.topic_partition, [])
         self._ours = [
-            one for one in self._entries if one.source.start < wanted.end and one.source.end > wanted.start and len(one.source)
+            one
+            for one in self._entries
+            if one.source.start < wanted.end and one.source.end > wanted.start and len(one.source)
         ]
         # several sources may be pinned to one destination
         homes = {one.destination.topic_partition for one in self._ours}
-        self._written = [one.destination for some in entries.values() for one in some if one.records]
+        self._written = [
+            one.destination for some in entries.values() for one in some if one.records
+        ]
         self._written = [one for one in self._written if one.topic_partition in homes]
         self._configs = configs
         self._options = options
@@ -206,7 +251,8 @@ class _Counting:
         found.gaps = [
             one.gap
             for one in self._entries
-            if one.gap and (_touches(one.source, found.range) or (found.unaccounted and not len(one.source)))
+            if one.gap
+            and (_touches(one.source, found.range) or (found.unaccounted and not len(one.source)))
         ]
         found.doubled = sum(len(one.source) for one in ours) - _union(one.source for one in ours)
         if ours:
@@ -220,7 +266,10 @@ class _Counting:
 
     def _scan(self) -> None:
         # the first chunks of a mirror have no place at the destination while they have no record
-        found, placed = self._found, [one.destination for one in self._ours if one.destination.start >= 0 and not one.gap]
+        found, placed = (
+            self._found,
+            [one.destination for one in self._ours if one.destination.start >= 0 and not one.gap],
+        )
         if not placed:
             return
         at = placed[0].topic_partition
@@ -241,7 +290,8 @@ class _Counting:
         for batch in _batches(self._client, found.scanned, self._options, self._clock):
             offset, producer = batch.header.base_offset, batch.header.producer_id
             index = self._chunk_of(offset)
-            # a chunk has one producer and begins with a record of its own; another one's may lie within it
+            # a chunk has one producer and begins with a record of its own; another one's may lie
+            # within it
             if index is not None and producers.setdefault(index, producer) == producer:
                 counted[index] += batch.header.records
                 digests[index] = crc32c(body_of(batch), digests[index])
@@ -266,7 +316,12 @@ class _Counting:
 
     def _chunk_of(self, offset: int) -> int | None:
         return next(
-            (index for index, one in enumerate(self._ours) if one.destination.start <= offset < one.destination.end), None
+            (
+                index
+                for index, one in enumerate(self._ours)
+                if one.destination.start <= offset < one.destination.end
+            ),
+            None,
         )
 
     def _is_of_another_source(self, index: int | None, offset: int) -> bool:
@@ -290,7 +345,9 @@ def _union(ranges: Iterable[OffsetRange]) -> int:
     return total
 
 
-def _batches(client: ClusterClient, wanted: OffsetRange, options: CopyOptions, clock: Clock) -> Iterator[Batch]:
+def _batches(
+    client: ClusterClient, wanted: OffsetRange, options: CopyOptions, clock: Clock
+) -> Iterator[Batch]:
     for spans in read(client, wanted, options.fetch_max_bytes, clock):
         for span in spans:
             if span.run is not None and span.skipped is not Skipped.CONTROL:

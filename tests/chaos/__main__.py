@@ -26,10 +26,20 @@ def main() -> int:
     logging.getLogger("relay_pipelines").addHandler(logging.NullHandler())
     console = stdout()
     folder = Path(tempfile.mkdtemp(prefix="relay-chaos-"))
-    console.print(f"{arguments.minutes:g} minutes and {arguments.kills} kills with --seed {arguments.seed}; brokers in {folder}")
+    console.print(
+        f"{arguments.minutes:g} minutes and {arguments.kills} kills with --seed {arguments.seed}; brokers in {folder}"
+    )
     session = connect("local[2]")
     try:
-        report = storm(arguments.minutes, arguments.kills, arguments.seed, lambda: session, folder, SystemClock(), console.print)
+        report = storm(
+            arguments.minutes,
+            arguments.kills,
+            arguments.seed,
+            lambda: session,
+            folder,
+            SystemClock(),
+            console.print,
+        )
     except KeyboardInterrupt:
         shutil.rmtree(folder)
         console.print("interrupted")
@@ -47,9 +57,18 @@ def main() -> int:
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=10.0, help="how long to strike at least: 10")
-    parser.add_argument("--kills", type=int, default=0, help="how many processes to kill or freeze at least: 0")
-    parser.add_argument("--seed", type=int, default=random.randrange(10_000), help="of what happens to whom; drawn when left out")
+    parser.add_argument(
+        "--minutes", type=float, default=10.0, help="how long to strike at least: 10"
+    )
+    parser.add_argument(
+        "--kills", type=int, default=0, help="how many processes to kill or freeze at least: 0"
+    )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=random.randrange(10_000),
+        help="of what happens to whom; drawn when left out",
+    )
     return parser.parse_args()
 
 

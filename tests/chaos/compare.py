@@ -21,44 +21,68 @@ def ledger(cluster: EmbeddedCluster, mirror: str) -> list[dict[str, Any]]:
     """All committed ledger entries of a mirror, by source topic-partition and offset."""
     homes = [TopicPartition(*at) for at in _partitions(cluster, "__relay_ledger")]
     found = [record for home in homes for record in records_of(cluster.cluster(), home)]
-    entries = [json.loads(one.value or b"") for one in found if (one.key or b"").startswith(f"{mirror}/".encode())]
+    entries = [
+        json.loads(one.value or b"")
+        for one in found
+        if (one.key or b"").startswith(f"{mirror}/".encode())
+    ]
     return sorted(entries, key=lambda entry: (_source(entry), entry["source"]["start"]))
 
 
-def ends(cluster: EmbeddedCluster, wanted: list[tuple[str, int]], *, stable: bool = True) -> dict[tuple[str, int], int]:
+def ends(
+    cluster: EmbeddedCluster, wanted: list[tuple[str, int]], *, stable: bool = True
+) -> dict[tuple[str, int], int]:
     """The last stable offset of every topic-partition, or its high watermark."""
     level = IsolationLevel.READ_COMMITTED if stable else IsolationLevel.READ_UNCOMMITTED
     asked = {confluent_kafka.TopicPartition(*one): OffsetSpec.latest() for one in wanted}
     admin = _admin(cluster)
     answers = admin.list_offsets(asked, isolation_level=level)
-    return {(at.topic, at.partition): answer.result(_SECONDS).offset for at, answer in answers.items()}
+    return {
+        (at.topic, at.partition): answer.result(_SECONDS).offset for at, answer in answers.items()
+    }
 
 
 def assert_equal(expected: list[Record], found: list[Record]) -> None:
     """Say how they differ in one line: a diff of 20,000 records helps nobody."""
-    differing = (number for number, (one, other) in enumerate(itertools.zip_longest(expected, found)) if one != other)
+    differing = (
+        number
+        for number, (one, other) in enumerate(itertools.zip_longest(expected, found))
+        if one != other
+    )
     first = next(differing, None)
-    assert first is None, f"{len(expected)} records became {len(found)}; the first that differs is number {first}"
+    assert first is None, (
+        f"{len(expected)} records became {len(found)}; the first that differs is number {first}"
+    )
 
 
 def assert_ledger_covers(
-    cluster: EmbeddedCluster, mirror: str, source_ends: dict[tuple[str, int], int], counts: dict[tuple[str, int], int]
+    cluster: EmbeddedCluster,
+    mirror: str,
+    source_ends: dict[tuple[str, int], int],
+    counts: dict[tuple[str, int], int],
 ) -> None:
     """The mirror's ledger covers every source topic-partition from 0 to its end, no gap, no overlap, and counts its records."""
     entries = ledger(cluster, mirror)
     assert {_source(entry) for entry in entries} == {at for at, stop in source_ends.items() if stop}
     for at, group in itertools.groupby(entries, _source):
         own = list(group)
-        assert [entry["source"]["start"] for entry in own] == [0, *(entry["source"]["end"] for entry in own[:-1])], (
-            f"gap or overlap in {at}"
-        )
+        assert [entry["source"]["start"] for entry in own] == [
+            0,
+            *(entry["source"]["end"] for entry in own[:-1]),
+        ], f"gap or overlap in {at}"
         assert own[-1]["source"]["end"] == source_ends[at]
         assert sum(entry["records"] for entry in own) == counts[at]
         for entry in own:
             offsets = entry["source"]["end"] - entry["source"]["start"]
             assert entry["records"] + sum(entry["skipped"].values()) == offsets
-        landed = [(entry["destination"]["start"], entry["destination"]["end"]) for entry in own if entry["records"]]
-        assert all(before[1] <= after[0] for before, after in itertools.pairwise(landed)), f"destination ranges of {at} overlap"
+        landed = [
+            (entry["destination"]["start"], entry["destination"]["end"])
+            for entry in own
+            if entry["records"]
+        ]
+        assert all(before[1] <= after[0] for before, after in itertools.pairwise(landed)), (
+            f"destination ranges of {at} overlap"
+        )
 
 
 def held_back(cluster: EmbeddedCluster, topics: list[str]) -> list[str]:
@@ -76,7 +100,10 @@ def _source(entry: dict[str, Any]) -> tuple[str, int]:
 def _partitions(cluster: EmbeddedCluster, topic: str) -> list[tuple[str, int]]:
     # a client that is not kept in a variable ends before its answer
     admin = _admin(cluster)
-    return [(topic, partition) for partition in sorted(admin.list_topics(topic, _SECONDS).topics[topic].partitions)]
+    return [
+        (topic, partition)
+        for partition in sorted(admin.list_topics(topic, _SECONDS).topics[topic].partitions)
+    ]
 
 
 def _admin(cluster: EmbeddedCluster) -> AdminClient:

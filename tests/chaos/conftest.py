@@ -20,13 +20,17 @@ def source(source_cluster: EmbeddedCluster) -> Source:
 @pytest.fixture(scope="session")
 def own_destination(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
     """A destination whose broker tests may kill or freeze, if they leave it serving."""
-    with EmbeddedCluster("own-destination", folder=tmp_path_factory.mktemp("own-destination")) as cluster:
+    with EmbeddedCluster(
+        "own-destination", folder=tmp_path_factory.mktemp("own-destination")
+    ) as cluster:
         yield cluster
 
 
 @pytest.fixture
 def mirror(
-    new_mirror: Callable[[Source, EmbeddedCluster], Mirror], source: Source, destination_cluster: EmbeddedCluster
+    new_mirror: Callable[[Source, EmbeddedCluster], Mirror],
+    source: Source,
+    destination_cluster: EmbeddedCluster,
 ) -> Mirror:
     """A mirror of the shared topic that has copied nothing yet."""
     return new_mirror(source, destination_cluster)

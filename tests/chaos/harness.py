@@ -19,7 +19,14 @@ import psutil
 import yaml
 
 from relay_pipelines.embedded import EmbeddedCluster
-from relay_pipelines.model import Cluster, CopyJob, CopyOptions, CopyRange, OffsetRange, TopicPartition
+from relay_pipelines.model import (
+    Cluster,
+    CopyJob,
+    CopyOptions,
+    CopyRange,
+    OffsetRange,
+    TopicPartition,
+)
 from relay_pipelines.state import checkpoint, ledger
 from tests.chaos import compare, source_data
 from tests.independent import Record, create, records_of
@@ -42,7 +49,11 @@ class Source:
     def of(cls, cluster: EmbeddedCluster, topic: str) -> Source:
         """Read the topic as it stands now."""
         partitions = range(source_data.PARTITIONS)
-        return cls(cluster, topic, {one: records_of(cluster.cluster(), TopicPartition(topic, one)) for one in partitions})
+        return cls(
+            cluster,
+            topic,
+            {one: records_of(cluster.cluster(), TopicPartition(topic, one)) for one in partitions},
+        )
 
     @classmethod
     def filled(cls, cluster: EmbeddedCluster) -> Source:
@@ -102,7 +113,10 @@ class Process:
     def statuses(self) -> list[str]:
         """Statuses of the outcomes of a task that came to its end; with the error where there is one."""
         assert self.end() == 0, self.errors.read_text()[-2000:]
-        return [": ".join(filter(None, [outcome["status"], outcome["error"]])) for outcome in self.said()]
+        return [
+            ": ".join(filter(None, [outcome["status"], outcome["error"]]))
+            for outcome in self.said()
+        ]
 
 
 @dataclass
@@ -154,8 +168,14 @@ class Mirror:
     def start_run(self, fault: str = "", spark: dict[str, Any] | None = None) -> Process:
         """Start `relay run`, Spark's session included."""
         path = self.folder / f"{self.name}.yaml"
-        path.write_text(yaml.safe_dump({"spark": spark or {"master": "local[2]"}, "mirrors": {self.name: self._settings()}}))
-        return self._start([str(Path(sys.executable).with_name("relay")), "run", "--config", str(path)], fault)
+        path.write_text(
+            yaml.safe_dump(
+                {"spark": spark or {"master": "local[2]"}, "mirrors": {self.name: self._settings()}}
+            )
+        )
+        return self._start(
+            [str(Path(sys.executable).with_name("relay")), "run", "--config", str(path)], fault
+        )
 
     def copy(self) -> None:
         """Run a task to its end, which must be a good one."""
@@ -165,7 +185,10 @@ class Mirror:
         """Nothing lost, doubled, reordered or altered; the ledger accounts for every offset; no transaction is open."""
         for partition, expected in self.source.records.items():
             compare.assert_equal(expected, self.arrived(partition))
-        counts = {(self.source.topic, partition): len(expected) for partition, expected in self.source.records.items()}
+        counts = {
+            (self.source.topic, partition): len(expected)
+            for partition, expected in self.source.records.items()
+        }
         compare.assert_ledger_covers(self.destination, self.name, self.source.ends, counts)
         assert self.held_back() == []
 
@@ -185,7 +208,10 @@ class Mirror:
                 process.popen.wait()
 
     def _start(self, command: list[str], fault: str) -> Process:
-        output, errors, token = (self.folder / f"{self.name}-{len(self.processes)}.{kind}" for kind in ("out", "err", "token"))
+        output, errors, token = (
+            self.folder / f"{self.name}-{len(self.processes)}.{kind}"
+            for kind in ("out", "err", "token")
+        )
         with output.open("wb") as stdout, errors.open("wb") as stderr:
             popen = subprocess.Popen(
                 command,
@@ -194,7 +220,8 @@ class Mirror:
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
                 stderr=stderr,
-                # else whoever ends the shell of the test run wakes it: a group that loses its last parent is sent SIGCONT
+                # else whoever ends the shell of the test run wakes it: a group that loses its last
+                # parent is sent SIGCONT
                 start_new_session=True,
             )
         self.processes.append(Process(popen, output, errors, token))
@@ -203,7 +230,14 @@ class Mirror:
     def _settings(self) -> dict[str, Any]:
         options = self.options
         return {
-            "source": {"nodes": [{"name": "node", "bootstrap_servers": list(self.source.cluster.bootstrap_servers)}]},
+            "source": {
+                "nodes": [
+                    {
+                        "name": "node",
+                        "bootstrap_servers": list(self.source.cluster.bootstrap_servers),
+                    }
+                ]
+            },
             "destination": {"bootstrap_servers": list(self.destination.bootstrap_servers)},
             "topics": {"allow": [self.source.topic], "rename": f"{self.name}.{{topic}}"},
             "copy": {"chunk": options.chunk_bytes, "fetch_max": options.fetch_max_bytes},

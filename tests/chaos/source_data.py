@@ -24,7 +24,9 @@ def fill(cluster: EmbeddedCluster, topic: str) -> None:
     append(cluster, topic, 7_000, LARGE_BATCHES | {"compression.type": "none"})
 
 
-def append(cluster: EmbeddedCluster, topic: str, records: int, settings: Mapping[str, object]) -> None:
+def append(
+    cluster: EmbeddedCluster, topic: str, records: int, settings: Mapping[str, object]
+) -> None:
     """Write that many records to each partition, with a producer of these settings."""
     producer = _producer(cluster, settings)
     _produce(producer, topic, records)
@@ -34,7 +36,10 @@ def append(cluster: EmbeddedCluster, topic: str, records: int, settings: Mapping
 def _append_transactions(cluster: EmbeddedCluster, topic: str) -> None:
     producer = _producer(cluster, LARGE_BATCHES | {"transactional.id": f"seed-{topic}"})
     producer.init_transactions(60)
-    ends: list[Callable[[float], object]] = [producer.commit_transaction, producer.abort_transaction] * 2
+    ends: list[Callable[[float], object]] = [
+        producer.commit_transaction,
+        producer.abort_transaction,
+    ] * 2
     for end, records in zip(ends, [2_000, 500, 2_000, 500], strict=True):
         producer.begin_transaction()
         _produce(producer, topic, records)
@@ -44,7 +49,12 @@ def _append_transactions(cluster: EmbeddedCluster, topic: str) -> None:
 
 def _producer(cluster: EmbeddedCluster, settings: Mapping[str, object]) -> Producer:
     return Producer(
-        {"bootstrap.servers": ",".join(cluster.bootstrap_servers), "enable.idempotence": True, "log_level": 0, **settings}
+        {
+            "bootstrap.servers": ",".join(cluster.bootstrap_servers),
+            "enable.idempotence": True,
+            "log_level": 0,
+            **settings,
+        }
     )
 
 
@@ -58,7 +68,12 @@ def _produce(producer: Producer, topic: str, records: int) -> None:
             while True:
                 try:
                     producer.produce(
-                        topic, value, key, partition, headers=headers, timestamp=_TIMESTAMP_MS + 7 * number - number % 3
+                        topic,
+                        value,
+                        key,
+                        partition,
+                        headers=headers,
+                        timestamp=_TIMESTAMP_MS + 7 * number - number % 3,
                     )
                     break
                 except BufferError:

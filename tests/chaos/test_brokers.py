@@ -36,10 +36,19 @@ def stopped_at(mirror: Mirror, point: Failpoint, at_pass: int) -> Process:
 
 
 @pytest.mark.parametrize(
-    ("point", "at_pass"), [(Failpoint.MID_CHUNK, 40), (Failpoint.BEFORE_END_TXN, 3), (Failpoint.AFTER_INIT_PRODUCER_ID, 1)]
+    ("point", "at_pass"),
+    [
+        (Failpoint.MID_CHUNK, 40),
+        (Failpoint.BEFORE_END_TXN, 3),
+        (Failpoint.AFTER_INIT_PRODUCER_ID, 1),
+    ],
 )
 def test_destination_killed(
-    new_mirror: NewMirror, source: Source, own_destination: EmbeddedCluster, point: Failpoint, at_pass: int
+    new_mirror: NewMirror,
+    source: Source,
+    own_destination: EmbeddedCluster,
+    point: Failpoint,
+    at_pass: int,
 ) -> None:
     """A destination broker that is killed and comes back costs the task a retry, and nothing else."""
     mirror = patient(new_mirror(source, own_destination))
@@ -52,7 +61,9 @@ def test_destination_killed(
     mirror.assert_all_arrived()
 
 
-def test_source_killed(new_mirror: NewMirror, own_source: EmbeddedCluster, destination_cluster: EmbeddedCluster) -> None:
+def test_source_killed(
+    new_mirror: NewMirror, own_source: EmbeddedCluster, destination_cluster: EmbeddedCluster
+) -> None:
     """A source broker that is killed and comes back costs the task a retry, and nothing else."""
     mirror = patient(new_mirror(Source.filled(own_source), destination_cluster))
     task = stopped_at(mirror, Failpoint.MID_CHUNK, 40)

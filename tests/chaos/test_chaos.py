@@ -57,10 +57,18 @@ def test_the_judgement(arrived: list[Record], verdict: Verdict) -> None:
 
 def test_the_longest_stall() -> None:
     """It lasts from the last commit, or from the first record waiting if that came later; the first commit begins the count."""
-    source = {AT: {at: Record(None, b"%d" % ms, timestamp=(1, ms)) for at, ms in enumerate((0, 1_000, 9_000, 9_100))}}
+    source = {
+        AT: {
+            at: Record(None, b"%d" % ms, timestamp=(1, ms))
+            for at, ms in enumerate((0, 1_000, 9_000, 9_100))
+        }
+    }
     where = {"topic": AT.topic, "partition": AT.partition}
     commits = [(0, 5_000), (1, 6_000), (2, 12_000), (3, 12_500)]
-    entries = [{"source": {"topic_partition": where, "start": start}, "committed_at_ms": ms} for start, ms in commits]
+    entries = [
+        {"source": {"topic_partition": where, "start": start}, "committed_at_ms": ms}
+        for start, ms in commits
+    ]
     stall = longest_stall(entries, source)
     assert (stall.seconds, stall.topic_partition, stall.ended_at_ms) == (3.0, AT, 12_000)
 

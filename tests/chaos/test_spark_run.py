@@ -11,7 +11,9 @@ from relay_pipelines.copy.failpoints import Failpoint
 from tests.chaos.harness import Mirror, family, kill
 
 
-@pytest.mark.parametrize(("point", "at_pass"), [(Failpoint.BEFORE_END_TXN, 2), (Failpoint.AFTER_END_TXN, 2)])
+@pytest.mark.parametrize(
+    ("point", "at_pass"), [(Failpoint.BEFORE_END_TXN, 2), (Failpoint.AFTER_END_TXN, 2)]
+)
 def test_python_worker_killed(mirror: Mirror, point: Failpoint, at_pass: int) -> None:
     """Spark runs a killed task again, within the same run, which ends well."""
     run = mirror.start_run(f"{point}=SIGKILL@{at_pass}")

@@ -23,7 +23,12 @@ def stopped_task(mirror: Mirror, fault: str) -> Process:
 
 @pytest.mark.parametrize(
     ("point", "at_pass"),
-    [(Failpoint.MID_CHUNK, 40), (Failpoint.BEFORE_CHECKPOINT, 2), (Failpoint.BEFORE_END_TXN, 2), (Failpoint.AFTER_END_TXN, 2)],
+    [
+        (Failpoint.MID_CHUNK, 40),
+        (Failpoint.BEFORE_CHECKPOINT, 2),
+        (Failpoint.BEFORE_END_TXN, 2),
+        (Failpoint.AFTER_END_TXN, 2),
+    ],
 )
 def test_overtaken_while_stopped(mirror: Mirror, point: Failpoint, at_pass: int) -> None:
     """A task that wakes after another one has finished its range is fenced, and has doubled nothing."""
@@ -32,7 +37,9 @@ def test_overtaken_while_stopped(mirror: Mirror, point: Failpoint, at_pass: int)
     zombie.send(signal.SIGCONT)
     first, second = zombie.statuses()
     assert first.startswith("fenced"), first
-    assert second == "done"  # it had not begun that range when it was stopped: nothing to be fenced from, and nothing left to do
+    assert (
+        second == "done"
+    )  # it had not begun that range when it was stopped: nothing to be fenced from, and nothing left to do
     mirror.assert_all_arrived()
 
 
@@ -56,16 +63,20 @@ def test_wakes_while_the_other_is_copying(mirror: Mirror, point: Failpoint) -> N
     successor.send(signal.SIGCONT)
     assert successor.statuses()[0] == "done"
     assert zombie.statuses()[0].startswith("fenced")
-    # on the second topic-partition they meet without either having been stopped: one of them, or both in turn, copy it
+    # on the second topic-partition they meet without either having been stopped: one of them, or
+    # both in turn, copy it
     mirror.copy()
     mirror.assert_all_arrived()
 
 
 def test_sleeps_longer_than_its_transaction_may_last(mirror: Mirror) -> None:
     """A task whose transaction the broker has aborted meanwhile commits nothing of it; the next task begins where it had."""
-    mirror.options = dataclasses.replace(mirror.options, transaction_timeout_ms=2_000, chunk_ms=1_000)
+    mirror.options = dataclasses.replace(
+        mirror.options, transaction_timeout_ms=2_000, chunk_ms=1_000
+    )
     sleeper = stopped_task(mirror, f"{Failpoint.BEFORE_END_TXN}=SIGSTOP@3")
-    # the broker looks for transactions that are too old every so often: readers are let through when it has aborted ours
+    # the broker looks for transactions that are too old every so often: readers are let through
+    # when it has aborted ours
     sleeper.wait_until(lambda: not mirror.held_back(), "aborted by the destination")
     sleeper.send(signal.SIGCONT)
     first, second = sleeper.statuses()
@@ -76,14 +87,19 @@ def test_sleeps_longer_than_its_transaction_may_last(mirror: Mirror) -> None:
 
 
 def test_a_neighbour_hides_the_checkpoint(
-    new_mirror: Callable[[Source, EmbeddedCluster], Mirror], mirror: Mirror, source: Source, destination_cluster: EmbeddedCluster
+    new_mirror: Callable[[Source, EmbeddedCluster], Mirror],
+    mirror: Mirror,
+    source: Source,
+    destination_cluster: EmbeddedCluster,
 ) -> None:
     """A committed checkpoint that lies behind a neighbour's open transaction is waited for, or all would be copied twice."""
     first = stopped_task(mirror, f"{Failpoint.MID_CHUNK}=SIGSTOP@1")
     neighbour = new_mirror(source, destination_cluster)
     neighbour.options = dataclasses.replace(neighbour.options, transaction_timeout_ms=10_000)
     neighbour.name = next(
-        name for name in map("neighbour{}".format, range(1_000)) if home(name, source) == home(mirror.name, source)
+        name
+        for name in map("neighbour{}".format, range(1_000))
+        if home(name, source) == home(mirror.name, source)
     )
     neighbour.prepare()
     stopped_task(neighbour, f"{Failpoint.BEFORE_END_TXN}=SIGSTOP@1")
@@ -94,11 +110,15 @@ def test_a_neighbour_hides_the_checkpoint(
 
 
 def home(mirror: str, source: Source) -> TopicPartition:
-    return checkpoint.home(checkpoint.TOPIC, checkpoint.key_of(mirror, TopicPartition(source.topic, 0)))
+    return checkpoint.home(
+        checkpoint.TOPIC, checkpoint.key_of(mirror, TopicPartition(source.topic, 0))
+    )
 
 
 def test_wakes_to_a_broken_connection(
-    new_mirror: Callable[[Source, EmbeddedCluster], Mirror], source: Source, own_destination: EmbeddedCluster
+    new_mirror: Callable[[Source, EmbeddedCluster], Mirror],
+    source: Source,
+    own_destination: EmbeddedCluster,
 ) -> None:
     """A task that must connect anew after it was overtaken does not take the range back from its successor."""
     mirror = new_mirror(source, own_destination)

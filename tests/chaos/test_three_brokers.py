@@ -38,7 +38,9 @@ def three_brokers(folder: Path) -> Iterator[EmbeddedCluster]:
     """Replication factor 3 and min.insync.replicas 2, also of the brokers' own topics; leaders move only when told to."""
     options = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
     config = {"auto.leader.rebalance.enable": False}
-    with EmbeddedCluster("three", brokers=3, folder=folder, jvm_options=options, config=config) as cluster:
+    with EmbeddedCluster(
+        "three", brokers=3, folder=folder, jvm_options=options, config=config
+    ) as cluster:
         yield cluster
 
 
@@ -59,7 +61,9 @@ class Operator:
 
     def leader(self, topic: str) -> Broker:
         """The broker that leads partition 0 of a topic now."""
-        return self._brokers[self._admin.list_topics(topic, timeout=30).topics[topic].partitions[0].leader]
+        return self._brokers[
+            self._admin.list_topics(topic, timeout=30).topics[topic].partitions[0].leader
+        ]
 
     def coordinator(self, key: str) -> Broker:
         """The broker that coordinates the transactions of a transactional id."""
@@ -105,7 +109,10 @@ class Writers:
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Write while the block runs."""
-        with Beside("plain", self._plain) as plain, Beside("transactional", self._transactional) as other:
+        with (
+            Beside("plain", self._plain) as plain,
+            Beside("transactional", self._transactional) as other,
+        ):
             yield
             plain.end()
             other.end()
@@ -126,7 +133,11 @@ class Writers:
                 sender.begin_transaction()
                 self._put(sender, 10_000_000 + 10 * self.transactions)
                 assert sender.flush(60) == 0
-                (sender.abort_transaction if self.transactions % 3 == 2 else sender.commit_transaction)(60)
+                (
+                    sender.abort_transaction
+                    if self.transactions % 3 == 2
+                    else sender.commit_transaction
+                )(60)
                 self.transactions += 1
             except KafkaException:
                 # whatever became of it: the next one of the name ends it
@@ -141,11 +152,17 @@ class Writers:
 def patient(mirror: Mirror) -> Mirror:
     """Runs are slow enough to be disturbed in the middle; both are patient with brokers that start on a busy machine."""
     mirror.options = dataclasses.replace(
-        mirror.options, give_up_after_ms=120_000, backoff_max_ms=500, request_timeout_ms=10_000, chunk_bytes=256 << 10
+        mirror.options,
+        give_up_after_ms=120_000,
+        backoff_max_ms=500,
+        request_timeout_ms=10_000,
+        chunk_bytes=256 << 10,
     )
     mirror.more = {
         "source": {
-            "nodes": [{"name": "node", "bootstrap_servers": list(mirror.source.cluster.bootstrap_servers)}],
+            "nodes": [
+                {"name": "node", "bootstrap_servers": list(mirror.source.cluster.bootstrap_servers)}
+            ],
         },
         "give_up_after": "120s",
         "copy": {
@@ -192,10 +209,16 @@ def elect(cluster: EmbeddedCluster) -> Callable[[], object]:
 
 
 ELECTIONS: dict[str, Callable[[Mirror], Callable[[], object]]] = {
-    "the leader of the source is killed": lambda one: kill(Operator(one.source.cluster).leader(one.source.topic)),
-    "the leader of the destination is killed": lambda one: kill(Operator(one.destination).leader(one.topic)),
+    "the leader of the source is killed": lambda one: kill(
+        Operator(one.source.cluster).leader(one.source.topic)
+    ),
+    "the leader of the destination is killed": lambda one: kill(
+        Operator(one.destination).leader(one.topic)
+    ),
     "the transaction coordinator is killed": lambda one: kill(
-        Operator(one.destination).coordinator(transactional_id(one.name, TopicPartition(one.source.topic, 0)))
+        Operator(one.destination).coordinator(
+            transactional_id(one.name, TopicPartition(one.source.topic, 0))
+        )
     ),
     "leaders move back at the source": lambda one: elect(one.source.cluster),
     "leaders move back at the destination": lambda one: elect(one.destination),
@@ -219,7 +242,9 @@ def copy_through(mirror: Mirror, point: Failpoint, what: str) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_elections_in_the_middle_of_a_transaction(three: EmbeddedCluster, new_mirror: NewMirror) -> None:
+def test_elections_in_the_middle_of_a_transaction(
+    three: EmbeddedCluster, new_mirror: NewMirror
+) -> None:
     """A task whose open transaction sees leaders and the coordinator die, and leaders move back, copies on and ends well."""
     source = Source.filled(three)
     mirror = patient(new_mirror(source, three))
@@ -235,7 +260,10 @@ def test_elections_in_the_middle_of_a_transaction(three: EmbeddedCluster, new_mi
 def test_many_disturbances(new_mirror: NewMirror, tmp_path: Path, seed: int) -> None:
     """Two clusters of three brokers each: whatever happens to either in whatever order, nothing is lost, doubled or altered."""
     chance = random.Random(seed)
-    with three_brokers(tmp_path / "source") as here, three_brokers(tmp_path / "destination") as there:
+    with (
+        three_brokers(tmp_path / "source") as here,
+        three_brokers(tmp_path / "destination") as there,
+    ):
         source = Source.filled(here)
         mirror = patient(new_mirror(source, there))
         with Writers(here, source.topic).writing():

@@ -19,7 +19,13 @@ from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 from relay_pipelines.model import Cluster, TopicPartition
 
 FETCH, LIST_OFFSETS, METADATA, API_VERSIONS, DESCRIBE_CONFIGS = 1, 2, 3, 18, 32
-SERVED = {FETCH: (4, 17), LIST_OFFSETS: (1, 10), METADATA: (0, 12), API_VERSIONS: (0, 4), DESCRIBE_CONFIGS: (1, 4)}
+SERVED = {
+    FETCH: (4, 17),
+    LIST_OFFSETS: (1, 10),
+    METADATA: (0, 12),
+    API_VERSIONS: (0, 4),
+    DESCRIBE_CONFIGS: (1, 4),
+}
 NODE_ID = 7
 _EARLIEST = -2
 _UNKNOWN_TOPIC = 3
@@ -122,15 +128,24 @@ class FakeBroker:
         return _framed(correlation_id, answering(request, version)), False
 
     def _versions(self, _request: bytes, _version: int) -> bytes:
-        triples = b"".join(struct.pack(">hhh", key, *versions) for key, versions in self._served.items())
+        triples = b"".join(
+            struct.pack(">hhh", key, *versions) for key, versions in self._served.items()
+        )
         return struct.pack(">hi", 0, len(self._served)) + triples
 
     def _metadata(self, request: bytes, version: int) -> bytes:
         asked = MetadataRequest.decode(request, version=version, header=True, framed=True)
         host, port = self._server.server_address[:2]
-        topic, broker = MetadataResponse.MetadataResponseTopic, MetadataResponse.MetadataResponseBroker
+        topic, broker = (
+            MetadataResponse.MetadataResponseTopic,
+            MetadataResponse.MetadataResponseBroker,
+        )
         partition = topic.MetadataResponsePartition(
-            error_code=0, partition_index=self.at.partition, leader_id=NODE_ID, replica_nodes=[NODE_ID], isr_nodes=[NODE_ID]
+            error_code=0,
+            partition_index=self.at.partition,
+            leader_id=NODE_ID,
+            replica_nodes=[NODE_ID],
+            isr_nodes=[NODE_ID],
         )
         topics = [
             topic(
@@ -148,7 +163,9 @@ class FakeBroker:
             topics=topics,
         )
         # a flexible answer has tagged fields behind the correlation id
-        return (b"\0" if MetadataResponse.flexible_version_q(version) else b"") + bytes(answer.encode(version=version))
+        return (b"\0" if MetadataResponse.flexible_version_q(version) else b"") + bytes(
+            answer.encode(version=version)
+        )
 
     def _listed(self, request: bytes, version: int) -> bytes:
         asked = ListOffsetsRequest.decode(request, version=version, header=True, framed=True)
@@ -177,7 +194,12 @@ class FakeBroker:
         asked = DescribeConfigsRequest.decode(request, version=version, header=True, framed=True)
         result = DescribeConfigsResponse.DescribeConfigsResult
         value = result.DescribeConfigsResourceResult(
-            name="cleanup.policy", value=self._cleanup_policy, read_only=False, config_source=1, is_sensitive=False, synonyms=[]
+            name="cleanup.policy",
+            value=self._cleanup_policy,
+            read_only=False,
+            config_source=1,
+            is_sensitive=False,
+            synonyms=[],
         )
         results = [
             result(
@@ -189,21 +211,39 @@ class FakeBroker:
             )
             for one in asked.resources
         ]
-        return bytes(DescribeConfigsResponse(throttle_time_ms=0, results=results).encode(version=version))
+        return bytes(
+            DescribeConfigsResponse(throttle_time_ms=0, results=results).encode(version=version)
+        )
 
     def _fetched(self, request: bytes) -> tuple[bytes, Answer]:
         at = 4 + 8 + 2 + int.from_bytes(request[12:14], "big")  # behind size, head and client id
         max_bytes = struct.unpack_from(">i", request, at + 12)[0]
         at += 29
-        at += 2 + int.from_bytes(request[at : at + 2], "big") + 4  # behind the topic and the number of partitions
+        at += (
+            2 + int.from_bytes(request[at : at + 2], "big") + 4
+        )  # behind the topic and the number of partitions
         _partition, _epoch, offset = struct.unpack_from(">iiq", request, at)
         self.offsets.append(offset)
         answer = self._fetch(offset, max_bytes)
         topic = self.at.topic.encode()
-        body = struct.pack(">ihii", answer.throttle_ms, 0, 0, 1) + struct.pack(">h", len(topic)) + topic
+        body = (
+            struct.pack(">ihii", answer.throttle_ms, 0, 0, 1)
+            + struct.pack(">h", len(topic))
+            + topic
+        )
         stable = answer.last_stable_offset
-        body += struct.pack(">iihqqq", 1, self.at.partition, answer.error_code, stable, stable, answer.log_start_offset)
-        body += struct.pack(">i", len(answer.aborted)) + b"".join(struct.pack(">qq", *one) for one in answer.aborted)
+        body += struct.pack(
+            ">iihqqq",
+            1,
+            self.at.partition,
+            answer.error_code,
+            stable,
+            stable,
+            answer.log_start_offset,
+        )
+        body += struct.pack(">i", len(answer.aborted)) + b"".join(
+            struct.pack(">qq", *one) for one in answer.aborted
+        )
         body += struct.pack(">ii", -1, len(answer.records)) + answer.records
         return body, answer
 

@@ -8,7 +8,13 @@ from typing import Literal
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from crc32c import crc32c
 
-from relay_pipelines.protocol.batch import CONTROL_BIT, CRC_END, HEADER, TRANSACTIONAL_BIT, BatchHeader
+from relay_pipelines.protocol.batch import (
+    CONTROL_BIT,
+    CRC_END,
+    HEADER,
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+)
 from tests.contract.fake_broker import Answer
 
 PLAIN = "-"
@@ -23,13 +29,17 @@ def value_of(offset: int) -> str:
     return f"value {offset}"
 
 
-def batch(base_offset: int, values: Sequence[str], producer_id: int = -1, attributes: int = 0) -> bytes:
+def batch(
+    base_offset: int, values: Sequence[str], producer_id: int = -1, attributes: int = 0
+) -> bytes:
     """One batch as a broker keeps it; `attributes` are those beside the codec, which is none."""
     builder = DefaultRecordBatchBuilder(2, 0, 0, producer_id, min(producer_id, 0), -1, 1 << 30)
     for number, value in enumerate(values):
         builder.append(number, 1_700_000_000_000 + base_offset + number, None, value.encode(), [])
     data = bytes(builder.build())
-    header = BatchHeader._make(HEADER.unpack_from(data))._replace(base_offset=base_offset, leader_epoch=0, attributes=attributes)
+    header = BatchHeader._make(HEADER.unpack_from(data))._replace(
+        base_offset=base_offset, leader_epoch=0, attributes=attributes
+    )
     covered = HEADER.pack(*header)[CRC_END:] + data[HEADER.size :]
     return HEADER.pack(*header._replace(crc=crc32c(covered))) + data[HEADER.size :]
 
@@ -41,7 +51,12 @@ def plain(base_offset: int, count: int) -> bytes:
 
 def transactional(base_offset: int, count: int, producer_id: int) -> bytes:
     """A batch of records inside one."""
-    return batch(base_offset, [value_of(base_offset + number) for number in range(count)], producer_id, TRANSACTIONAL_BIT)
+    return batch(
+        base_offset,
+        [value_of(base_offset + number) for number in range(count)],
+        producer_id,
+        TRANSACTIONAL_BIT,
+    )
 
 
 def marker(offset: int, producer_id: int) -> bytes:
@@ -56,7 +71,10 @@ def account_of(steps: Sequence[Step]) -> Account:
         if isinstance(what, str):
             account[len(account)] = "control"
             continue
-        ending = next((end for one, end in steps[number:] if one == producer and isinstance(end, str)), "commit")
+        ending = next(
+            (end for one, end in steps[number:] if one == producer and isinstance(end, str)),
+            "commit",
+        )
         for _ in range(what):
             account[len(account)] = value_of(len(account)) if ending == "commit" else "aborted"
     return account
@@ -95,8 +113,17 @@ class FakeLog:
             if end > offset and (not records or len(records) + len(data) <= max_bytes):
                 records += data
                 following = end
-        aborted = tuple((one, first) for one, first, last in self._aborted if first < following and last >= offset)
-        return Answer(records=records, aborted=aborted, last_stable_offset=self.end, log_start_offset=self.start)
+        aborted = tuple(
+            (one, first)
+            for one, first, last in self._aborted
+            if first < following and last >= offset
+        )
+        return Answer(
+            records=records,
+            aborted=aborted,
+            last_stable_offset=self.end,
+            log_start_offset=self.start,
+        )
 
     def _append(self, data: bytes, count: int) -> None:
         self.end += count

@@ -60,7 +60,10 @@ class RealSource:
         """Produce, by one client per producer."""
         offset = 0
         producers = sorted({producer for producer, _ in steps if producer != PLAIN})
-        senders = {one: independent.transactional(self.cluster, f"{self.at.topic}-{one}") for one in producers}
+        senders = {
+            one: independent.transactional(self.cluster, f"{self.at.topic}-{one}")
+            for one in producers
+        }
         senders[PLAIN] = independent.producer(self.cluster)
         begun: set[str] = {PLAIN}
         for producer, what in steps:
@@ -73,9 +76,15 @@ class RealSource:
                 (sender.commit_transaction if what == "commit" else sender.abort_transaction)(30)
                 offset += 1
                 # the coordinator answers before it has written the marker
-                independent.until(lambda written=offset: self._end() >= written, f"marker of {producer}")
+                independent.until(
+                    lambda written=offset: self._end() >= written, f"marker of {producer}"
+                )
             else:
-                independent.put(sender, self.at, [Record(None, value_of(offset + number).encode()) for number in range(what)])
+                independent.put(
+                    sender,
+                    self.at,
+                    [Record(None, value_of(offset + number).encode()) for number in range(what)],
+                )
                 assert sender.flush(30) == 0
                 offset += what
 
@@ -135,7 +144,9 @@ def account_read(
                 account |= dict.fromkeys(range(piece.start, piece.end), str(piece.skipped))
             else:
                 account |= {
-                    one.offset: one.value.decode() for one in decode(piece.run.data) if piece.start <= one.offset < piece.end
+                    one.offset: one.value.decode()
+                    for one in decode(piece.run.data)
+                    if piece.start <= one.offset < piece.end
                 }
     assert position == wanted.end
     return account

@@ -24,7 +24,10 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluste
     with EmbeddedCluster("damaged", folder=folder) as cluster:
         for topic, size in SIZES.items():
             create(cluster.cluster(), topic, 1, KEPT)
-            batches = [numbered(COUNT if number == 1 else FIRST, size, first=number * FIRST) for number in range(3)]
+            batches = [
+                numbered(COUNT if number == 1 else FIRST, size, first=number * FIRST)
+                for number in range(3)
+            ]
             write(cluster.cluster(), TopicPartition(topic, 0), *batches)
         (broker,) = cluster.brokers
         broker.stop()
@@ -47,13 +50,23 @@ def test_a_corrupt_batch_stops_the_range(
     damaged: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic: str, topic_name: str
 ) -> None:
     """The outcome names the batch in one line, every run fails alike, and what stands before it can be copied still."""
-    mirror = Mirror(damaged.cluster(), destination_cluster.cluster(), topic, to=TopicPartition(topic_name, 0))
+    mirror = Mirror(
+        damaged.cluster(), destination_cluster.cluster(), topic, to=TopicPartition(topic_name, 0)
+    )
     assert end_of(mirror.source, mirror.at) == 2 * FIRST + COUNT
     for _ in range(2):
         outcome = mirror.try_copy()
-        assert (outcome.status, outcome.error_kind, outcome.exit_code) == (Status.FAILED, "CorruptBatchError", 1)
-        assert outcome.error.startswith(f"{topic}-0 at offset {FIRST}: the record batch does not match its CRC")
-        assert outcome.error.endswith("; read from another node or replica, or restore the source's log segment")
+        assert (outcome.status, outcome.error_kind, outcome.exit_code) == (
+            Status.FAILED,
+            "CorruptBatchError",
+            1,
+        )
+        assert outcome.error.startswith(
+            f"{topic}-0 at offset {FIRST}: the record batch does not match its CRC"
+        )
+        assert outcome.error.endswith(
+            "; read from another node or replica, or restore the source's log segment"
+        )
         assert "\n" not in outcome.error
         assert (outcome.next_offset, outcome.records, outcome.chunks) == (0, 0, 0)
         assert (mirror.copied(), mirror.entries()) == ([], [])
@@ -65,4 +78,7 @@ def test_a_corrupt_batch_stops_the_range(
     # an operator may go round it: another mirror that starts behind the batch
     beyond = Mirror(mirror.source, mirror.destination, topic, to=mirror.to)
     assert beyond.copy(FIRST + COUNT).records == FIRST
-    assert mirror.copied() == [*numbered(FIRST, SIZES[topic]), *numbered(FIRST, SIZES[topic], first=2 * FIRST)]
+    assert mirror.copied() == [
+        *numbered(FIRST, SIZES[topic]),
+        *numbered(FIRST, SIZES[topic], first=2 * FIRST),
+    ]

@@ -18,7 +18,15 @@ LOGS: dict[str, list[Step]] = {
     "committed": [("a", 3), ("a", 2), ("a", "commit"), ("-", 1)],
     "aborted": [("a", 3), ("a", 2), ("a", "abort"), ("-", 1)],
     "nothing but aborted": [("a", 3), ("a", "abort"), ("a", 2), ("a", "abort")],
-    "the same producer both ways": [("a", 2), ("a", "abort"), ("a", 2), ("a", "commit"), ("a", 2), ("a", "abort"), ("-", 1)],
+    "the same producer both ways": [
+        ("a", 2),
+        ("a", "abort"),
+        ("a", 2),
+        ("a", "commit"),
+        ("a", 2),
+        ("a", "abort"),
+        ("-", 1),
+    ],
     "interleaved": [
         *(("a", 2), ("b", 3), ("-", 1), ("a", 1), ("b", "abort"), ("b", 2), ("a", "commit")),
         *(("a", 2), ("-", 2), ("b", 1), ("a", "abort"), ("b", "commit"), ("-", 1)),
@@ -50,7 +58,9 @@ def test_every_offset_is_accounted_for(source: Source, steps: list[Step]) -> Non
                 assert account_read(client, wanted, max_bytes, run_below_bytes) == account
 
 
-@pytest.mark.parametrize("steps", [LOGS["two batches"], LOGS["interleaved"]], ids=["plain", "interleaved"])
+@pytest.mark.parametrize(
+    "steps", [LOGS["two batches"], LOGS["interleaved"]], ids=["plain", "interleaved"]
+)
 def test_a_range_may_begin_and_end_anywhere(source: Source, steps: list[Step]) -> None:
     """Inside a batch, on a marker, between two batches: exactly the offsets of the range come."""
     source.perform(steps)
@@ -58,8 +68,15 @@ def test_a_range_may_begin_and_end_anywhere(source: Source, steps: list[Step]) -
     with client_of(source.cluster) as client:
         for start in account:
             for end in range(start, len(account) + 1):
-                expected = {offset: what for offset, what in account.items() if start <= offset < end}
-                assert account_read(client, OffsetRange(source.at, start, end), run_below_bytes=1 << 20) == expected
+                expected = {
+                    offset: what for offset, what in account.items() if start <= offset < end
+                }
+                assert (
+                    account_read(
+                        client, OffsetRange(source.at, start, end), run_below_bytes=1 << 20
+                    )
+                    == expected
+                )
 
 
 def test_an_empty_range_brings_nothing(source: Source) -> None:
@@ -97,11 +114,16 @@ def test_a_log_that_ends_too_early_is_data_loss(source: Source) -> None:
     )
 
 
-@pytest.mark.parametrize("other", [TopicPartition("no-such-topic", 0), None], ids=["topic", "partition"])
+@pytest.mark.parametrize(
+    "other", [TopicPartition("no-such-topic", 0), None], ids=["topic", "partition"]
+)
 def test_what_is_not_there_may_come(source: Source, other: TopicPartition | None) -> None:
     """A topic or partition that the broker does not know is a retriable failure that names it, in one line."""
     missing = other or TopicPartition(source.at.topic, 5)
-    with client_of(source.cluster) as client, pytest.raises(SourceError, match="UNKNOWN_TOPIC_OR_PARTITION") as caught:
+    with (
+        client_of(source.cluster) as client,
+        pytest.raises(SourceError, match="UNKNOWN_TOPIC_OR_PARTITION") as caught,
+    ):
         account_read(client, OffsetRange(missing, 0, 1))
     assert missing.topic in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -6,7 +6,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from relay_pipelines.errors import CorruptBatchError, PermissionDeniedError, RelayError, SourceError, UnsupportedError
+from relay_pipelines.errors import (
+    CorruptBatchError,
+    PermissionDeniedError,
+    RelayError,
+    SourceError,
+    UnsupportedError,
+)
 from relay_pipelines.model import OffsetRange, TopicPartition
 from relay_pipelines.protocol.reader import read
 from tests import independent
@@ -32,7 +38,9 @@ def start() -> Iterator[Start]:
         broker.__exit__()
 
 
-def account(broker: FakeBroker, begin: int, end: int, clock: PatientClock | None = None, **more: int) -> log.Account:
+def account(
+    broker: FakeBroker, begin: int, end: int, clock: PatientClock | None = None, **more: int
+) -> log.Account:
     """What the reader makes of a range."""
     with client_of(broker.cluster) as client:
         return account_read(client, OffsetRange(AT, begin, end), clock=clock, **more)
@@ -57,15 +65,28 @@ def test_aborted_transactions_over_several_answers(start: Start) -> None:
     """A transaction that is aborted in a later answer than it began in is left out in each, its neighbours are not."""
     one, two = 11, 22
     broker = start(
-        Answer(records=log.transactional(0, 2, one) + log.transactional(2, 2, two), aborted=((one, 0),)),
-        Answer(records=log.transactional(4, 2, one) + log.transactional(6, 1, two) + log.marker(7, two), aborted=((one, 0),)),
+        Answer(
+            records=log.transactional(0, 2, one) + log.transactional(2, 2, two), aborted=((one, 0),)
+        ),
+        Answer(
+            records=log.transactional(4, 2, one)
+            + log.transactional(6, 1, two)
+            + log.marker(7, two),
+            aborted=((one, 0),),
+        ),
         # unsorted, and with a transaction that begins behind the range
         Answer(
-            records=log.marker(8, one) + log.transactional(9, 1, two) + log.transactional(10, 1, one) + log.marker(11, two),
+            records=log.marker(8, one)
+            + log.transactional(9, 1, two)
+            + log.transactional(10, 1, one)
+            + log.marker(11, two),
             aborted=((one, 12), (two, 9), (one, 0)),
         ),
     )
-    aborted, control = dict.fromkeys((0, 1, 4, 5, 9), "aborted"), dict.fromkeys((7, 8, 11), "control")
+    aborted, control = (
+        dict.fromkeys((0, 1, 4, 5, 9), "aborted"),
+        dict.fromkeys((7, 8, 11), "control"),
+    )
     assert account(broker, 0, 12) == values(2, 3, 6, 10) | aborted | control
     assert broker.offsets == [0, 4, 8]
 
@@ -82,7 +103,9 @@ def test_a_batch_cut_off_at_the_end_is_asked_for_again(start: Start, cut: int) -
 def test_a_batch_that_never_comes_whole_is_no_gap(start: Start) -> None:
     """Answers with nothing but a part of a batch are a failure: its records must not be taken for compacted away."""
     broker = start(*[Answer(records=log.plain(0, 9)[:70])] * 5)
-    assert "fake gives only part of a record batch where the range ends at 9" in refusal(broker, SourceError)
+    assert "fake gives only part of a record batch where the range ends at 9" in refusal(
+        broker, SourceError
+    )
 
 
 def test_a_throttled_client_holds_back(start: Start) -> None:
@@ -96,14 +119,22 @@ def test_a_throttled_client_holds_back(start: Start) -> None:
 
 def test_three_empty_answers_are_a_gap_in_a_compacted_topic(start: Start) -> None:
     """Where the broker has nothing up to a last stable offset past the range, the cleaner took the range's end."""
-    broker = start(Answer(records=log.plain(0, 2)), Answer(), Answer(), Answer(), cleanup_policy="compact,delete")
+    broker = start(
+        Answer(records=log.plain(0, 2)),
+        Answer(),
+        Answer(),
+        Answer(),
+        cleanup_policy="compact,delete",
+    )
     assert account(broker, 0, 5) == values(0, 1) | dict.fromkeys((2, 3, 4), "compaction_gap")
     assert broker.offsets == [0, 2, 2, 2]
 
 
 def test_empty_answers_are_no_gap_where_nothing_is_compacted(start: Start) -> None:
     """A slow read of remote storage answers with nothing (KIP-405); the records come later."""
-    broker = start(Answer(records=log.plain(0, 2)), *[Answer()] * 6, Answer(records=log.plain(2, 3)))
+    broker = start(
+        Answer(records=log.plain(0, 2)), *[Answer()] * 6, Answer(records=log.plain(2, 3))
+    )
     assert account(broker, 0, 5) == values(*range(5))
 
 
@@ -111,7 +142,10 @@ def test_records_that_never_come_are_a_failure(start: Start) -> None:
     """What a broker does not hand out, in a topic that no cleaner touches, is not counted as a gap."""
     broker = start(*[Answer()] * 5)
     line = refusal(broker, SourceError, timeout_ms=1000)
-    assert "fake gives no records, although its log is longer and not compacted, where the range ends at 9" in line
+    assert (
+        "fake gives no records, although its log is longer and not compacted, where the range ends at 9"
+        in line
+    )
 
 
 def test_a_gap_seen_before_proves_a_cleaner(start: Start) -> None:
@@ -122,7 +156,9 @@ def test_a_gap_seen_before_proves_a_cleaner(start: Start) -> None:
 
 def test_an_answer_about_another_topic_is_refused(start: Start) -> None:
     """Whatever its correlation id says: it ends the connection, and none of its records is used."""
-    broker = start(Answer(records=log.plain(0, 9), sent=lambda whole: whole.replace(b"orders", b"others")))
+    broker = start(
+        Answer(records=log.plain(0, 9), sent=lambda whole: whole.replace(b"orders", b"others"))
+    )
     assert "answered for others-3" in refusal(broker, SourceError)
 
 
@@ -134,20 +170,26 @@ def test_offsets_below_those_asked_for_are_refused(start: Start) -> None:
 
 def test_empty_answers_are_no_gap_before_the_log_is_stable(start: Start) -> None:
     """A new leader that does not know its last stable offset yet answers with nothing; the records come later."""
-    broker = start(*[Answer(last_stable_offset=2)] * 5, Answer(), Answer(), Answer(records=log.plain(0, 3)))
+    broker = start(
+        *[Answer(last_stable_offset=2)] * 5, Answer(), Answer(), Answer(records=log.plain(0, 3))
+    )
     assert account(broker, 0, 3) == values(0, 1, 2)
 
 
 def test_a_log_that_stays_short_is_given_up(start: Start) -> None:
     """A last stable offset that never reaches the range's end is a failure once the timeout has passed in empty answers."""
     broker = start(*[Answer(last_stable_offset=2)] * 5)
-    assert "fake gives only the log up to offset 2 where the range ends at 9" in refusal(broker, SourceError, timeout_ms=1000)
+    assert "fake gives only the log up to offset 2 where the range ends at 9" in refusal(
+        broker, SourceError, timeout_ms=1000
+    )
 
 
 def test_gaps_inside_the_range_are_named(start: Start) -> None:
     """Offsets that no batch holds are a gap, before, between and behind batches."""
     broker = start(Answer(records=log.plain(2, 2) + log.plain(6, 2) + log.plain(12, 2)))
-    assert account(broker, 0, 10) == values(2, 3, 6, 7) | dict.fromkeys((0, 1, 4, 5, 8, 9), "compaction_gap")
+    assert account(broker, 0, 10) == values(2, 3, 6, 7) | dict.fromkeys(
+        (0, 1, 4, 5, 8, 9), "compaction_gap"
+    )
 
 
 @pytest.mark.parametrize(
@@ -161,7 +203,9 @@ def test_gaps_inside_the_range_are_named(start: Start) -> None:
         (29, "TOPIC_AUTHORIZATION_FAILED", PermissionDeniedError),
     ],
 )
-def test_an_error_code_is_named_and_the_leader_asked_for_anew(start: Start, code: int, name: str, kind: type[RelayError]) -> None:
+def test_an_error_code_is_named_and_the_leader_asked_for_anew(
+    start: Start, code: int, name: str, kind: type[RelayError]
+) -> None:
     """A refused fetch names the broker's error, topic-partition and offset, and the next read looks for the leader again."""
     broker = start(Answer(error_code=code), Answer(records=log.plain(0, 2)))
     with client_of(broker.cluster) as client:
@@ -179,17 +223,25 @@ def test_an_old_message_format_is_refused(start: Start, magic: int, behind: byte
     """Messages of before Kafka 0.11 are not copied, and the line says where they stand; even one shorter than a batch header."""
     base = 4 if behind else 0
     content = bytes([magic]) + bytes(1 + 8 * magic) + b"\xff\xff\xff\xff\0\0\0\1v"
-    message = base.to_bytes(8, "big") + (4 + len(content)).to_bytes(4, "big") + b"\0\0\0\0" + content
+    message = (
+        base.to_bytes(8, "big") + (4 + len(content)).to_bytes(4, "big") + b"\0\0\0\0" + content
+    )
     assert len(message) < 61
     for messages in (message, message * 5):
         line = refusal(start(Answer(records=behind + messages)), UnsupportedError)
-        assert line.startswith(f"orders-3 at offset {base}: message format v{magic} (written before Kafka 0.11) is not copied; ")
+        assert line.startswith(
+            f"orders-3 at offset {base}: message format v{magic} (written before Kafka 0.11) is not copied; "
+        )
 
 
 def test_a_batch_smaller_than_its_header_is_corrupt(start: Start) -> None:
     """A size that cannot be right is reported at its offset."""
-    broken = log.plain(0, 3) + (3).to_bytes(8, "big") + (12).to_bytes(4, "big") + log.plain(3, 3)[12:]
-    assert refusal(start(Answer(records=broken)), CorruptBatchError).startswith("orders-3 at offset 3: the record batch says")
+    broken = (
+        log.plain(0, 3) + (3).to_bytes(8, "big") + (12).to_bytes(4, "big") + log.plain(3, 3)[12:]
+    )
+    assert refusal(start(Answer(records=broken)), CorruptBatchError).startswith(
+        "orders-3 at offset 3: the record batch says"
+    )
 
 
 @pytest.mark.parametrize("kept", [0, 2, 4, 9, 60, -1])
@@ -201,23 +253,34 @@ def test_a_connection_that_ends_inside_an_answer(start: Start, kept: int) -> Non
 
 def test_an_answer_to_another_request(start: Start) -> None:
     """A wrong correlation id ends the connection: what follows on it could not be told apart."""
-    broker = start(Answer(records=log.plain(0, 9), sent=lambda whole: whole[:4] + b"\0\0\0\x63" + whole[8:]))
+    broker = start(
+        Answer(records=log.plain(0, 9), sent=lambda whole: whole[:4] + b"\0\0\0\x63" + whole[8:])
+    )
     assert "answered request 99 where" in refusal(broker, SourceError)
 
 
-@pytest.mark.parametrize("said", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"SSH-2.0-OpenSSH_9.9\r\n", b"\xff\xff\xff\xff"])
+@pytest.mark.parametrize(
+    "said", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"SSH-2.0-OpenSSH_9.9\r\n", b"\xff\xff\xff\xff"]
+)
 def test_what_is_not_kafka_is_refused(start: Start, said: bytes) -> None:
     """Another protocol's greeting is not taken for the size of an answer."""
     broker = start(Answer(sent=lambda _: said))
-    assert "does not speak Kafka's protocol; check bootstrap_servers and security.protocol" in refusal(broker, UnsupportedError)
+    assert (
+        "does not speak Kafka's protocol; check bootstrap_servers and security.protocol"
+        in refusal(broker, UnsupportedError)
+    )
 
 
 @pytest.mark.parametrize("versions", [(0, 10), (12, 17), None], ids=["older", "newer", "none"])
-def test_a_broker_without_the_fetch_we_speak(start: Start, versions: tuple[int, int] | None) -> None:
+def test_a_broker_without_the_fetch_we_speak(
+    start: Start, versions: tuple[int, int] | None
+) -> None:
     """It is told by its versions, before anything is asked of it."""
     served = {key: value for key, value in (SERVED | {FETCH: versions}).items() if value}
     broker = start(Answer(records=log.plain(0, 9)), served=served)
-    assert "does not serve request 1 in version 11; Kafka 2.4 or newer is needed" in refusal(broker, UnsupportedError)
+    assert "does not serve request 1 in version 11; Kafka 2.4 or newer is needed" in refusal(
+        broker, UnsupportedError
+    )
     assert broker.asked[FETCH] == 0
 
 
@@ -255,8 +318,12 @@ def test_the_next_fetch_is_under_way_while_one_is_used(start: Start) -> None:
 
 
 def test_an_abandoned_fetch_reaches_nobody_else(start: Start) -> None:
-    """NodeSelection is given up while the next fetch is under way: its connection is closed, and the next reader has its own."""
-    broker = start(Answer(records=log.plain(0, 2)), Answer(records=log.plain(2, 2)), Answer(records=log.plain(6, 2)))
+    """Reading is given up while the next fetch is under way: its connection is closed, and the next reader has its own."""
+    broker = start(
+        Answer(records=log.plain(0, 2)),
+        Answer(records=log.plain(2, 2)),
+        Answer(records=log.plain(6, 2)),
+    )
     with client_of(broker.cluster) as client:
         abandoned = read(client, OffsetRange(AT, 0, 4), 1 << 20, PatientClock())
         next(abandoned)

@@ -36,10 +36,14 @@ def connect_trap(tmp_path_factory: pytest.TempPathFactory) -> Trap:
 
 
 @pytest.fixture(scope="session")
-def connect_remote(tmp_path_factory: pytest.TempPathFactory, bare_python: Path, connect_trap: Trap) -> Iterator[str]:
+def connect_remote(
+    tmp_path_factory: pytest.TempPathFactory, bare_python: Path, connect_trap: Trap
+) -> Iterator[str]:
     """Address of a Spark Connect server."""
     folder = tmp_path_factory.mktemp("connect-server")
-    with spark_processes.connect_server(folder, bare_python, {}, {"RELAY_FAULT": connect_trap.fault}) as remote:
+    with spark_processes.connect_server(
+        folder, bare_python, {}, {"RELAY_FAULT": connect_trap.fault}
+    ) as remote:
         yield remote
 
 

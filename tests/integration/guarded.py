@@ -6,7 +6,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, AdminClient, ResourcePatternType, ResourceType
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from relay_pipelines.embedded import EmbeddedCluster, Listener
 from relay_pipelines.embedded.certificates import Certificates
@@ -31,16 +38,30 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluste
     users = dict.fromkeys(("relay", "owner", *LACKING), PASSWORD)
     folder = tmp_path_factory.mktemp("guarded")
     with EmbeddedCluster(
-        "guarded", listeners=listeners, users=users, authorizer=True, folder=folder, config=more_properties()
+        "guarded",
+        listeners=listeners,
+        users=users,
+        authorizer=True,
+        folder=folder,
+        config=more_properties(),
     ) as cluster:
         let_own(cluster)
-        independent.transactional(cluster.cluster(), "first")  # a coordinator that is still being elected is retried, not refused
+        independent.transactional(
+            cluster.cluster(), "first"
+        )  # a coordinator that is still being elected is retried, not refused
         yield cluster
 
 
 def let_own(cluster: EmbeddedCluster) -> None:
     """Let `owner` do everything."""
-    who = ("*", ResourcePatternType.LITERAL, "User:owner", "*", AclOperation.ALL, AclPermissionType.ALLOW)
+    who = (
+        "*",
+        ResourcePatternType.LITERAL,
+        "User:owner",
+        "*",
+        AclOperation.ALL,
+        AclPermissionType.ALLOW,
+    )
     admin = AdminClient(independent.client(cluster.cluster()))
     acls = [AclBinding(kind, *who) for kind in (ResourceType.TOPIC, ResourceType.TRANSACTIONAL_ID)]
     for granted in admin.create_acls(acls).values():
@@ -52,10 +73,14 @@ def more_properties() -> dict[str, object]:
     module = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required;"
     properties: dict[str, object] = {"listener.name.sasl_ssl.ssl.client.auth": "required"}
     for listener in ("sasl_plaintext", "sasl_ssl"):
-        properties[f"listener.name.{listener}.sasl.enabled.mechanisms"] = ",".join([*MECHANISMS, OAUTHBEARER])
+        properties[f"listener.name.{listener}.sasl.enabled.mechanisms"] = ",".join(
+            [*MECHANISMS, OAUTHBEARER]
+        )
         properties[f"listener.name.{listener}.oauthbearer.sasl.jaas.config"] = module
     for listener, mechanism in ENDING:
-        properties[f"listener.name.{listener.lower()}.{mechanism.lower()}.connections.max.reauth.ms"] = SESSION_MS
+        properties[
+            f"listener.name.{listener.lower()}.{mechanism.lower()}.connections.max.reauth.ms"
+        ] = SESSION_MS
     return properties
 
 
@@ -75,14 +100,23 @@ def tokens(issuer: TokenEndpoint, topic_name: str) -> TokenEndpoint:
     return issuer
 
 
-def way_in(guarded: EmbeddedCluster, listener: Listener, mechanism: str, tokens: TokenEndpoint) -> Cluster:
+def way_in(
+    guarded: EmbeddedCluster, listener: Listener, mechanism: str, tokens: TokenEndpoint
+) -> Cluster:
     """What `relay` must say at a listener."""
     if mechanism != OAUTHBEARER:
         username = "relay" if listener.sasl else None
-        return guarded.cluster(listener, mechanism=mechanism, username=username, client_certificate=listener is Listener.SASL_SSL)
+        return guarded.cluster(
+            listener,
+            mechanism=mechanism,
+            username=username,
+            client_certificate=listener is Listener.SASL_SSL,
+        )
     plain = way_in(guarded, listener, MECHANISMS[0], tokens)
     security = replace(plain.security, mechanism=mechanism, username=None, password=None)
-    security = replace(security, token_endpoint=tokens.url, client_id=CLIENT, client_secret=PASSWORD, scope="kafka")
+    security = replace(
+        security, token_endpoint=tokens.url, client_id=CLIENT, client_secret=PASSWORD, scope="kafka"
+    )
     return replace(plain, security=security)
 
 

@@ -55,7 +55,9 @@ def answer(request: Request) -> dict[str, Any]:
         return {"error": str(error), "kind": type(error).__name__}
 
 
-def cancelled(session: Any, job: CopyJob, groups: Sequence[Sequence[CopyRange]], when: Callable[[], bool]) -> str:
+def cancelled(
+    session: Any, job: CopyJob, groups: Sequence[Sequence[CopyRange]], when: Callable[[], bool]
+) -> str:
     """Copy, cancel `when` the time has come, and return what the submitting thread was told."""
     told: list[str] = []
 
@@ -80,12 +82,21 @@ def _copied(session: Any, request: Request) -> dict[str, Any]:
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         cores = slots(session)
-    found: dict[str, Any] = {"slots": cores, "warnings": [str(one.message) for one in said], "package": _package(session)}
+    found: dict[str, Any] = {
+        "slots": cores,
+        "warnings": [str(one.message) for one in said],
+        "package": _package(session),
+    }
     if request.job is None:
         return found
     if request.cancel_at:
-        return found | {"told": cancelled(session, request.job, request.groups, Path(request.cancel_at).exists)}
-    outcomes = [submit(session, request.job, request.groups, f"run-{number}") for number in range(request.times)]
+        return found | {
+            "told": cancelled(session, request.job, request.groups, Path(request.cancel_at).exists)
+        }
+    outcomes = [
+        submit(session, request.job, request.groups, f"run-{number}")
+        for number in range(request.times)
+    ]
     return found | {"outcomes": [[asdict(outcome) for outcome in one] for one in outcomes]}
 
 

@@ -1,6 +1,7 @@
 """Real Spark, in processes of its own on 127.0.0.1: a standalone cluster, and a Spark Connect server.
 
-Their Python is not the tests' own: it finds the libraries, but not `relay_pipelines`, which must be shipped to it.
+Their Python is not the tests' own: it finds the libraries, but not `relay_pipelines`, which must be
+shipped to it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ def python_without_the_package(folder: Path) -> Path:
     """Make a Python that has every library of this one, but not the package under test."""
     venv.EnvBuilder(symlinks=True).create(folder)
     found = sysconfig.get_path("purelib", vars={"base": str(folder)})
-    # a .pth file adds the folder and does not look at the .pth files therein, which is how an editable install is found
+    # a .pth file adds the folder and does not look at the .pth files therein, which is how an
+    # editable install is found
     (Path(found) / "libraries.pth").write_text(sysconfig.get_path("purelib"))
     return folder / "bin" / "python"
 
@@ -43,16 +45,36 @@ def standalone(folder: Path, python: Path) -> Iterator[str]:
     port, worker_port = free_ports(2)
     master = f"spark://127.0.0.1:{port}"
     home = ["--host", "127.0.0.1", "--webui-port", "0"]
-    with _running("org.apache.spark.deploy.master.Master", [*home, "--port", str(port)], folder / "master", python) as first:
+    with _running(
+        "org.apache.spark.deploy.master.Master",
+        [*home, "--port", str(port)],
+        folder / "master",
+        python,
+    ) as first:
         _wait_for(port, first, folder / "master.log")
-        told = [*home, "--port", str(worker_port), "--cores", "2", "--memory", "2g", "--work-dir", str(folder / "work"), master]
-        with _running("org.apache.spark.deploy.worker.Worker", told, folder / "worker", python) as second:
+        told = [
+            *home,
+            "--port",
+            str(worker_port),
+            "--cores",
+            "2",
+            "--memory",
+            "2g",
+            "--work-dir",
+            str(folder / "work"),
+            master,
+        ]
+        with _running(
+            "org.apache.spark.deploy.worker.Worker", told, folder / "worker", python
+        ) as second:
             _wait_for(worker_port, second, folder / "worker.log")
             yield master
 
 
 @contextmanager
-def connect_server(folder: Path, python: Path, conf: Mapping[str, str], environment: Mapping[str, str]) -> Iterator[str]:
+def connect_server(
+    folder: Path, python: Path, conf: Mapping[str, str], environment: Mapping[str, str]
+) -> Iterator[str]:
     """A Spark Connect server on two cores of this machine; yields its address."""
     (port,) = free_ports(1)
     chosen = {
@@ -64,11 +86,22 @@ def connect_server(folder: Path, python: Path, conf: Mapping[str, str], environm
         "spark.ui.enabled": "false",
         **conf,
     }
-    told = ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "--master", "local[2,4]"]
+    told = [
+        "--class",
+        "org.apache.spark.sql.connect.service.SparkConnectServer",
+        "--master",
+        "local[2,4]",
+    ]
     told += [word for key, value in chosen.items() for word in ("--conf", f"{key}={value}")]
     # spark-class gives this server the memory of a daemon, whatever is said of the driver's
     own = {"SPARK_DAEMON_MEMORY": "768m", **environment}
-    with _running("org.apache.spark.deploy.SparkSubmit", [*told, "spark-internal"], folder / "connect", python, own) as process:
+    with _running(
+        "org.apache.spark.deploy.SparkSubmit",
+        [*told, "spark-internal"],
+        folder / "connect",
+        python,
+        own,
+    ) as process:
         _wait_for(port, process, folder / "connect.log")
         yield f"sc://127.0.0.1:{port}"
 
@@ -83,12 +116,20 @@ def _is_executor(process: psutil.Process) -> bool:
         command = process.cmdline()
     except psutil.Error:
         return False
-    return bool(command) and command[0].endswith("java") and any("ExecutorBackend" in word for word in command)
+    return (
+        bool(command)
+        and command[0].endswith("java")
+        and any("ExecutorBackend" in word for word in command)
+    )
 
 
 @contextmanager
 def _running(
-    name: str, arguments: Sequence[str], home: Path, python: Path, environment: Mapping[str, str] | None = None
+    name: str,
+    arguments: Sequence[str],
+    home: Path,
+    python: Path,
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run a main class of Spark's; it ends with this process, however this process ends."""
     home.mkdir(parents=True)
@@ -101,7 +142,16 @@ def _running(
     }
     with home.with_suffix(".log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-I", "-S", guardian.__file__, str(os.getpid()), _CLASS, name, *arguments],
+            [
+                sys.executable,
+                "-I",
+                "-S",
+                guardian.__file__,
+                str(os.getpid()),
+                _CLASS,
+                name,
+                *arguments,
+            ],
             # tasks find no package in the folder they start in
             cwd=home,
             env=os.environ | own,
@@ -112,7 +162,9 @@ def _running(
     try:
         yield process
     finally:
-        below = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+        below = (
+            psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+        )
         process.terminate()
         process.communicate(timeout=30)
         kill(below)

@@ -46,7 +46,11 @@ ALLOW, DENY = AclPermissionType.ALLOW, AclPermissionType.DENY
 
 
 def acl(
-    name: str, user: str, operation: AclOperation, permission: AclPermissionType = ALLOW, pattern: ResourcePatternType = LITERAL
+    name: str,
+    user: str,
+    operation: AclOperation,
+    permission: AclPermissionType = ALLOW,
+    pattern: ResourcePatternType = LITERAL,
 ) -> AclBinding:
     return AclBinding(ResourceType.TOPIC, name, pattern, f"User:{user}", "*", operation, permission)
 
@@ -60,18 +64,35 @@ def grant(cluster: EmbeddedCluster, *acls: AclBinding) -> None:
 def granted(cluster: EmbeddedCluster) -> set[tuple[str, str, str, str, str]]:
     """Every ACL on a topic but our own two, as an independent client sees it."""
     anything = AclBindingFilter(
-        ResourceType.TOPIC, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
+        ResourceType.TOPIC,
+        None,
+        ResourcePatternType.ANY,
+        None,
+        None,
+        AclOperation.ANY,
+        AclPermissionType.ANY,
     )
     admin = AdminClient(client(cluster.cluster(Listener.PLAINTEXT)))
     return {
-        (one.name, one.resource_pattern_type.name, one.principal, one.operation.name, one.permission_type.name)
+        (
+            one.name,
+            one.resource_pattern_type.name,
+            one.principal,
+            one.operation.name,
+            one.permission_type.name,
+        )
         for one in admin.describe_acls(anything).result(30)
     }
 
 
 def may_read(cluster: EmbeddedCluster, user: str, topic: str) -> bool:
     """Whether a consumer of that user sees the topic, and gets its first record."""
-    known = client(cluster.cluster(username=user), group_id="readers", auto_offset_reset="earliest", enable_auto_commit=False)
+    known = client(
+        cluster.cluster(username=user),
+        group_id="readers",
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+    )
     consumer = Consumer(known)
     try:
         if topic not in consumer.list_topics(timeout=30).topics:
@@ -80,7 +101,9 @@ def may_read(cluster: EmbeddedCluster, user: str, topic: str) -> bool:
         message = until(lambda: consumer.poll(1.0), f"{topic} read by {user}")
     finally:
         consumer.close()
-    assert message.error() is None or message.error().code() == KafkaError.TOPIC_AUTHORIZATION_FAILED, message.error()
+    assert (
+        message.error() is None or message.error().code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+    ), message.error()
     return message.error() is None
 
 
@@ -101,7 +124,13 @@ class Guarded:
     def __init__(self, folder: Path) -> None:
         users = dict.fromkeys(NAMES, PASSWORD)
         self.source, self.destination = (
-            EmbeddedCluster(name, listeners=(Listener.SASL_PLAINTEXT,), folder=folder / name, users=users, authorizer=True)
+            EmbeddedCluster(
+                name,
+                listeners=(Listener.SASL_PLAINTEXT,),
+                folder=folder / name,
+                users=users,
+                authorizer=True,
+            )
             for name in ("source", "destination")
         )
         self.folder = folder
@@ -111,18 +140,32 @@ class Guarded:
             list(pool.map(EmbeddedCluster.start, (self.source, self.destination)))
         for topic in (ORDERS, OTHER):
             independent.create(self.source.cluster(Listener.PLAINTEXT), topic, 1, KEPT)
-            write(self.source.cluster(Listener.PLAINTEXT), TopicPartition(topic, 0), [Record(None, b"first")])
-        taken = cluster_snapshot.take_snapshot("m", Mirror.model_validate(self.mirror(ORDERS)), CLOCK)
+            write(
+                self.source.cluster(Listener.PLAINTEXT),
+                TopicPartition(topic, 0),
+                [Record(None, b"first")],
+            )
+        taken = cluster_snapshot.take_snapshot(
+            "m", Mirror.model_validate(self.mirror(ORDERS)), CLOCK
+        )
         topics.create(taken, None, OPTIONS, CLOCK)
         ranges = run_plan.plan(taken).ranges
-        assert [one.error for one in copy_ranges(CopyJob("m", "run", taken.node, taken.destination), ranges)] == [""]
+        assert [
+            one.error
+            for one in copy_ranges(CopyJob("m", "run", taken.node, taken.destination), ranges)
+        ] == [""]
 
     def mirror(
-        self, allow: str = r"shop\..*", source: Cluster | None = None, destination: Cluster | None = None
+        self,
+        allow: str = r"shop\..*",
+        source: Cluster | None = None,
+        destination: Cluster | None = None,
     ) -> dict[str, Any]:
         """As relay.yaml has it; by default as those who may do everything."""
         return {
-            "source": {"nodes": [{"name": "one", **at(source or self.source.cluster(Listener.PLAINTEXT))}]},
+            "source": {
+                "nodes": [{"name": "one", **at(source or self.source.cluster(Listener.PLAINTEXT))}]
+            },
             "destination": at(destination or self.destination.cluster(Listener.PLAINTEXT)),
             "topics": {"allow": [allow], "rename": "copy.{topic}"},
         }
@@ -137,7 +180,9 @@ def at(cluster: Cluster) -> dict[str, object]:
     named: dict[str, object] = {"bootstrap_servers": list(cluster.bootstrap_servers)}
     security = cluster.security
     if security.protocol != "PLAINTEXT":
-        named["security"] = {key: getattr(security, key) for key in ("protocol", "mechanism", "username", "password")}
+        named["security"] = {
+            key: getattr(security, key) for key in ("protocol", "mechanism", "username", "password")
+        }
     return named
 
 
@@ -156,10 +201,18 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
             acl("elsewhere", "ann", AclOperation.READ),
         )
         for cluster in (both.source, both.destination):
-            group = AclBinding(ResourceType.GROUP, "*", LITERAL, "User:*", "*", AclOperation.READ, ALLOW)
+            group = AclBinding(
+                ResourceType.GROUP, "*", LITERAL, "User:*", "*", AclOperation.READ, ALLOW
+            )
             grant(cluster, group)
-        independent.create(both.destination.cluster(Listener.PLAINTEXT), "copy.shop.foreign", 1, KEPT)
-        write(both.destination.cluster(Listener.PLAINTEXT), TopicPartition("copy.shop.foreign", 0), [Record(None, b"theirs")])
+        independent.create(
+            both.destination.cluster(Listener.PLAINTEXT), "copy.shop.foreign", 1, KEPT
+        )
+        write(
+            both.destination.cluster(Listener.PLAINTEXT),
+            TopicPartition("copy.shop.foreign", 0),
+            [Record(None, b"theirs")],
+        )
         until(lambda: may_read(both.source, "bob", ORDERS), "the ACLs at the source")
         yield both
     finally:
@@ -174,13 +227,18 @@ def test_a_dry_run_then_the_grants(guarded: Guarded, capsys: pytest.CaptureFixtu
     assert main(command) == 0
     said = capsys.readouterr()
     assert "m: 4 ACLs missing; --apply creates them" in said.out
-    assert said.err.startswith(f"warning: m: {copied} has no ACLs at the destination yet: if its brokers have allow.everyone.")
+    assert said.err.startswith(
+        f"warning: m: {copied} has no ACLs at the destination yet: if its brokers have allow.everyone."
+    )
     assert granted(guarded.destination) == before
     assert not any(may_read(guarded.destination, user, copied) for user in ("ann", "bob", "eve"))
 
     assert main([*command, "--json"]) == 0
     (shown,) = json.loads(capsys.readouterr().out)["mirrors"]
-    lines = {(one["topic"], one["permission"], one["operation"], one["principal"], one["state"]) for one in shown["acls"]}
+    lines = {
+        (one["topic"], one["permission"], one["operation"], one["principal"], one["state"])
+        for one in shown["acls"]
+    }
     expected = [
         ("DENY", "READ", "User:eve"),
         ("ALLOW", "READ", "User:ann"),
@@ -188,18 +246,39 @@ def test_a_dry_run_then_the_grants(guarded: Guarded, capsys: pytest.CaptureFixtu
         ("ALLOW", "READ", "User:*"),
     ]
     foreign = (copied, "ALLOW", "WRITE", "User:ann", "not copied")
-    assert {one for one in lines if one[0] == copied} == {foreign, *((copied, *one, "missing") for one in expected)}
-    assert {one[-1] for one in lines if one[0] != copied} == {"not copied"}, "nothing was copied to it yet"
+    assert {one for one in lines if one[0] == copied} == {
+        foreign,
+        *((copied, *one, "missing") for one in expected),
+    }
+    assert {one[-1] for one in lines if one[0] != copied} == {"not copied"}, (
+        "nothing was copied to it yet"
+    )
 
     assert main([*command, "--apply"]) == 0
     assert "m: 4 ACLs created" in capsys.readouterr().out
     created = granted(guarded.destination) - before
-    assert created == {(copied, "LITERAL", principal, operation, permission) for permission, operation, principal in expected}
-    assert [may_read(guarded.destination, user, copied) for user in ("ann", "bob", "eve")] == [True, True, False]
-    assert [may_read(guarded.source, user, ORDERS) for user in ("ann", "bob", "eve")] == [True, True, False]
+    assert created == {
+        (copied, "LITERAL", principal, operation, permission)
+        for permission, operation, principal in expected
+    }
+    assert [may_read(guarded.destination, user, copied) for user in ("ann", "bob", "eve")] == [
+        True,
+        True,
+        False,
+    ]
+    assert [may_read(guarded.source, user, ORDERS) for user in ("ann", "bob", "eve")] == [
+        True,
+        True,
+        False,
+    ]
     assert [may_write(guarded.source, user, ORDERS) for user in ("ann", "bob")] == [True, True]
-    assert [may_write(guarded.destination, user, copied) for user in ("ann", "bob")] == [False, False]
-    assert not may_read(guarded.destination, "ann", "copy.shop.foreign"), "a prefix of the source opens nothing else"
+    assert [may_write(guarded.destination, user, copied) for user in ("ann", "bob")] == [
+        False,
+        False,
+    ]
+    assert not may_read(guarded.destination, "ann", "copy.shop.foreign"), (
+        "a prefix of the source opens nothing else"
+    )
 
     assert main([*command, "--apply"]) == 0
     again = capsys.readouterr()
@@ -207,7 +286,9 @@ def test_a_dry_run_then_the_grants(guarded: Guarded, capsys: pytest.CaptureFixtu
     assert granted(guarded.destination) - before == created
 
 
-def test_who_lacks_a_permission_is_told_which(guarded: Guarded, capsys: pytest.CaptureFixture[str]) -> None:
+def test_who_lacks_a_permission_is_told_which(
+    guarded: Guarded, capsys: pytest.CaptureFixture[str]
+) -> None:
     """One line each: Describe on the cluster to see ACLs, Alter on it to create them, AlterConfigs to follow configurations."""
     relay = guarded.destination.cluster(username="relay")
     everything = acl("*", "relay", AclOperation.DESCRIBE), acl("*", "relay", AclOperation.READ)
@@ -219,7 +300,15 @@ def test_who_lacks_a_permission_is_told_which(guarded: Guarded, capsys: pytest.C
     assert line.endswith("; grant the user Describe on the cluster\n")
 
     # librdkafka's name for the resource type of the cluster
-    describe = AclBinding(ResourceType.BROKER, "kafka-cluster", LITERAL, "User:relay", "*", AclOperation.DESCRIBE, ALLOW)
+    describe = AclBinding(
+        ResourceType.BROKER,
+        "kafka-cluster",
+        LITERAL,
+        "User:relay",
+        "*",
+        AclOperation.DESCRIBE,
+        ALLOW,
+    )
     grant(guarded.destination, describe)
     grant(guarded.source, acl(ORDERS, "ann", AclOperation.DESCRIBE_CONFIGS))
     command = guarded.config(destination=relay)
@@ -233,7 +322,12 @@ def test_who_lacks_a_permission_is_told_which(guarded: Guarded, capsys: pytest.C
     )
     assert line.endswith("; grant the user Alter on the cluster\n")
 
-    configure(guarded.source.cluster(Listener.PLAINTEXT), ResourceType.TOPIC, ORDERS, retention_ms=7_000_000)
+    configure(
+        guarded.source.cluster(Listener.PLAINTEXT),
+        ResourceType.TOPIC,
+        ORDERS,
+        retention_ms=7_000_000,
+    )
     grant(guarded.destination, acl("*", "relay", AclOperation.DESCRIBE_CONFIGS))
     following = guarded.mirror(destination=relay)
     following["topics"] |= {"sync_configs": True}
@@ -242,10 +336,14 @@ def test_who_lacks_a_permission_is_told_which(guarded: Guarded, capsys: pytest.C
     remedy = f"grant the user AlterConfigs on topic copy.{ORDERS}"
     with pytest.raises(PermissionDeniedError, match=f"; {remedy}$"):
         topic_configs.follow(taken, OPTIONS, CLOCK)
-    assert remedy in [error.remedy for error in permissions.missing_permissions(taken, mirror, CLOCK)], "known before a run"
+    assert remedy in [
+        error.remedy for error in permissions.missing_permissions(taken, mirror, CLOCK)
+    ], "known before a run"
 
 
-def test_without_an_authorizer(guarded: Guarded, source_cluster: EmbeddedCluster, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_an_authorizer(
+    guarded: Guarded, source_cluster: EmbeddedCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A cluster that guards nothing is said in one line, and is no error; nothing is created."""
     open_to_all = source_cluster.cluster()
     independent.create(open_to_all, ORDERS, 1, KEPT)
@@ -254,6 +352,9 @@ def test_without_an_authorizer(guarded: Guarded, source_cluster: EmbeddedCluster
     assert main([*command, "--apply"]) == 0
     said = capsys.readouterr()
     address = open_to_all.bootstrap_servers[0]
-    assert said.out == f"m: one ({address}) has no authorizer: everybody may do everything there, and no ACLs are copied\n"
+    assert (
+        said.out
+        == f"m: one ({address}) has no authorizer: everybody may do everything there, and no ACLs are copied\n"
+    )
     assert said.err == ""
     assert granted(guarded.destination) == before

@@ -46,16 +46,23 @@ def test_half_of_an_lz4_batch_compresses() -> None:
 
 @pytest.mark.parametrize("contender", [RelayTask(), ConfluentLoop()], ids=lambda one: one.name)
 def test_a_contender_copies_every_record_and_says_what_it_cost(
-    contender: RelayTask | ConfluentLoop, source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+    contender: RelayTask | ConfluentLoop,
+    source_cluster: EmbeddedCluster,
+    destination_cluster: EmbeddedCluster,
+    topic_name: str,
 ) -> None:
     source, destination = source_cluster.cluster(), destination_cluster.cluster()
     extents = clusters.make_input(source, topic_name, small("1k-lz4"))
     clusters.create_own_topics(destination)
-    case = Case(f"small-{len(contender.name)}", source, destination, topic_name, extents, "lz4", 60.0)
+    case = Case(
+        f"small-{len(contender.name)}", source, destination, topic_name, extents, "lz4", 60.0
+    )
     clusters.create_topic(destination, case.destination_topic)
     cost = contender.copy(case)
     assert cost.error == ""
-    assert [one.records for one in clusters.scan(destination, case.destination_topic)] == [one.records for one in extents]
+    assert [one.records for one in clusters.scan(destination, case.destination_topic)] == [
+        one.records for one in extents
+    ]
     assert cost.copy_seconds
     assert cost.copy_cpu_seconds
     assert cost.peak_memory_bytes
@@ -63,7 +70,9 @@ def test_a_contender_copies_every_record_and_says_what_it_cost(
 
 def test_the_report_tells_what_was_reached_and_leaves_incomplete_copies_out() -> None:
     wanted = BY_NAME["1k-128k"]
-    cheap = Cost(copy_seconds=2.0, copy_cpu_seconds=1.0, task_cpu_seconds=0.9, peak_memory_bytes=90_000_000)
+    cheap = Cost(
+        copy_seconds=2.0, copy_cpu_seconds=1.0, task_cpu_seconds=0.9, peak_memory_bytes=90_000_000
+    )
     dear = Cost(copy_seconds=16.0, copy_cpu_seconds=14.0)
     size = (1_000_000, 1_000_000_000)
     figures = Figures(

@@ -1,4 +1,4 @@
-"""NodeSelection checkpoints back: the trap of another task's open transaction, and what the driver and the tasks read."""
+"""Reading checkpoints back: the trap of another task's open transaction, and what the driver and the tasks read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ from tests.independent import Record, put, transactional, until
 
 
 @pytest.fixture
-def mirror(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str) -> Mirror:
+def mirror(
+    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+) -> Mirror:
     """A topic of ten records, copied once, so that it has a checkpoint."""
     made = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
     made.write(numbered(10))
@@ -66,18 +68,24 @@ def held(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenTransa
     with ClusterClient(mirror.destination, DestinationError) as client:
         home = home_of(mirror)
         stable = client.list_offsets([home], LATEST, READ_COMMITTED)[home]
-        assert stable < client.list_offsets([home], LATEST, READ_UNCOMMITTED)[home], "nothing is held back"
+        assert stable < client.list_offsets([home], LATEST, READ_UNCOMMITTED)[home], (
+            "nothing is held back"
+        )
     yield begun[0]
     begun[0].abort()
 
 
-def test_the_own_checkpoint_is_read_although_another_transaction_holds_it_back(mirror: Mirror, held: OpenTransaction) -> None:
+def test_the_own_checkpoint_is_read_although_another_transaction_holds_it_back(
+    mirror: Mirror, held: OpenTransaction
+) -> None:
     """Our checkpoint is committed but lies above the last stable offset: the reader waits, and then finds it."""
     found: list[int | None] = []
 
     def read_own() -> None:
         with ClusterClient(mirror.destination, DestinationError) as client:
-            own = checkpoint.read_own(client, mirror.name, mirror.at, (None, 0), mirror.options, SystemClock())
+            own = checkpoint.read_own(
+                client, mirror.name, mirror.at, (None, 0), mirror.options, SystemClock()
+            )
             found.append(own and own.next_offset)
 
     reading = threading.Thread(target=read_own)
@@ -89,7 +97,9 @@ def test_the_own_checkpoint_is_read_although_another_transaction_holds_it_back(m
     assert found == [10]
 
 
-def test_a_second_run_copies_nothing_although_its_checkpoint_is_held_back(mirror: Mirror, held: OpenTransaction) -> None:
+def test_a_second_run_copies_nothing_although_its_checkpoint_is_held_back(
+    mirror: Mirror, held: OpenTransaction
+) -> None:
     """A task that starts while its own last checkpoint is held back must not copy the chunk again."""
     second = threading.Thread(target=mirror.try_copy, args=(0, 10))
     second.start()
@@ -108,11 +118,16 @@ def test_without_the_wait_the_chunk_would_be_copied_twice(
     # a reader that does not wait can only read up to the last stable offset
     original = ClusterClient.list_offsets
     monkeypatch.setattr(
-        ClusterClient, "list_offsets", lambda self, those, timestamp, _isolation: original(self, those, timestamp, READ_COMMITTED)
+        ClusterClient,
+        "list_offsets",
+        lambda self, those, timestamp, _isolation: original(self, those, timestamp, READ_COMMITTED),
     )
-    # a task that takes no part in the wait reads its checkpoint, and copies, while the other transaction is open
+    # a task that takes no part in the wait reads its checkpoint, and copies, while the other
+    # transaction is open
     with ClusterClient(mirror.destination, DestinationError) as client:
-        own = checkpoint.read_own(client, mirror.name, mirror.at, (None, 0), mirror.options, SystemClock())
+        own = checkpoint.read_own(
+            client, mirror.name, mirror.at, (None, 0), mirror.options, SystemClock()
+        )
     assert own is None
     mirror.try_copy(0, 10)
     monkeypatch.undo()
@@ -127,7 +142,9 @@ def test_a_transaction_that_never_ends_is_named(mirror: Mirror) -> None:
     with ClusterClient(mirror.destination, DestinationError) as client:
         end = client.list_offsets([home], LATEST, READ_UNCOMMITTED)[home]
         with pytest.raises(DestinationError, match="find-hanging") as caught:
-            checkpoint.wait_until_stable(client, home, end, CopyOptions(transaction_timeout_ms=100), SystemClock())
+            checkpoint.wait_until_stable(
+                client, home, end, CopyOptions(transaction_timeout_ms=100), SystemClock()
+            )
     held.abort()
     assert str(home) in str(caught.value)
 
@@ -143,9 +160,15 @@ def test_the_driver_reads_what_the_task_reads(mirror: Mirror) -> None:
             mirror.known = (stored.checkpoints.get(mirror.at), stored.ends[home_of(mirror)])
             return mirror.known[0] is not None
 
-        until(read_all, "the checkpoint")  # the markers of the last transaction may be a moment late
-        task = checkpoint.read_own(client, mirror.name, mirror.at, (None, 0), mirror.options, SystemClock())
-        known = checkpoint.read_own(client, mirror.name, mirror.at, mirror.known, mirror.options, SystemClock())
+        until(
+            read_all, "the checkpoint"
+        )  # the markers of the last transaction may be a moment late
+        task = checkpoint.read_own(
+            client, mirror.name, mirror.at, (None, 0), mirror.options, SystemClock()
+        )
+        known = checkpoint.read_own(
+            client, mirror.name, mirror.at, mirror.known, mirror.options, SystemClock()
+        )
         assert mirror.known[0] == task == known == mirror.checkpoint()
         assert checkpoint.read_all(client, "another-mirror", SystemClock()).checkpoints == {}
     mirror.write(numbered(5, first=10))

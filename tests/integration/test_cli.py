@@ -40,12 +40,16 @@ PASSWORD = "relay-secret"
 PLAIN, DAMAGED, MANY = 1500, 50, 247_500
 SOON = 20.0
 COPIED_LINE = re.compile(
-    r"^\w+: [1-9][\d,]* of [\d,]+ records \(\d+ %\), [\d.]+ \w+(, [\d,]+ records/s, .+ left)?$", re.MULTILINE
+    r"^\w+: [1-9][\d,]* of [\d,]+ records \(\d+ %\), [\d.]+ \w+(, [\d,]+ records/s, .+ left)?$",
+    re.MULTILINE,
 )
 
 
 def numbered(count: int, size: int = 20) -> list[Record]:
-    now = (CREATE_TIME, time.time_ns() // 1_000_000)  # older ones would fall to the brokers' retention
+    now = (
+        CREATE_TIME,
+        time.time_ns() // 1_000_000,
+    )  # older ones would fall to the brokers' retention
     return [Record(b"%d" % number, b"v" * size, (), now) for number in range(count)]
 
 
@@ -54,7 +58,9 @@ class Copied:
 
     def __init__(self, folder: Path, source: Cluster, destination: Cluster) -> None:
         self.source, self.destination = source, destination
-        self.plain, self.trimmed, self.recreated = (f"cli-{name}-{uuid.uuid4().hex[:8]}" for name in ("plain", "cut", "again"))
+        self.plain, self.trimmed, self.recreated = (
+            f"cli-{name}-{uuid.uuid4().hex[:8]}" for name in ("plain", "cut", "again")
+        )
         create(source, self.plain, 2)
         for partition in range(2):
             write(source, TopicPartition(self.plain, partition), numbered(PLAIN))
@@ -68,9 +74,15 @@ class Copied:
             "damaged": mirror(source, destination, self.trimmed, self.recreated),
         }
         self.config = configured(folder, mirrors)
-        measured = configured(folder, mirrors, metrics={"address": self.address, "textfile": str(self.textfile)})
+        measured = configured(
+            folder, mirrors, metrics={"address": self.address, "textfile": str(self.textfile)}
+        )
         process = subprocess.Popen(
-            [RELAY, "run", "-c", measured], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
+            [RELAY, "run", "-c", measured],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(),
         )
         self.scraped = until(lambda: self._scrape(process), "metrics", 120)
         self.stdout, self.stderr = process.communicate(timeout=200)
@@ -87,10 +99,14 @@ class Copied:
 
 @pytest.fixture(scope="module")
 def copied(
-    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, tmp_path_factory: pytest.TempPathFactory
+    source_cluster: EmbeddedCluster,
+    destination_cluster: EmbeddedCluster,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Copied:
     """Everything copied once, for all tests that only look."""
-    return Copied(tmp_path_factory.mktemp("copied"), source_cluster.cluster(), destination_cluster.cluster())
+    return Copied(
+        tmp_path_factory.mktemp("copied"), source_cluster.cluster(), destination_cluster.cluster()
+    )
 
 
 def test_a_run_copies_everything_and_says_so(copied: Copied) -> None:
@@ -101,10 +117,14 @@ def test_a_run_copies_everything_and_says_so(copied: Copied) -> None:
         assert read(copied.destination, here) == read(copied.source, here)
     assert f"plain: copying {2 * PLAIN:,} records of 1 topic from one\n" in copied.stderr
     assert COPIED_LINE.search(copied.stderr), copied.stderr
-    assert re.search(rf"^ ?{copied.plain} +3,000 .* 0 +one", copied.stdout, re.MULTILINE), copied.stdout
+    assert re.search(rf"^ ?{copied.plain} +3,000 .* 0 +one", copied.stdout, re.MULTILINE), (
+        copied.stdout
+    )
     assert re.search(r"^ ?total +100 ", copied.stdout, re.MULTILINE)
     assert "\x1b" not in copied.stdout + copied.stderr
-    assert [line for line in copied.stderr.splitlines() if not line.startswith(("plain: ", "damaged: "))] == []
+    assert [
+        line for line in copied.stderr.splitlines() if not line.startswith(("plain: ", "damaged: "))
+    ] == []
 
 
 def test_metrics_are_served_meanwhile_and_written_at_the_end(copied: Copied) -> None:
@@ -120,7 +140,11 @@ def test_metrics_are_served_meanwhile_and_written_at_the_end(copied: Copied) -> 
 def test_a_second_run_has_nothing_to_do(copied: Copied) -> None:
     """It says so in words, and ends with 0."""
     again = relay(copied.config, "run", "--mirror", "plain", "--stop-at-end")
-    assert (again.returncode, again.stdout, again.stderr) == (0, "plain: nothing new in 1 topic\n", "")
+    assert (again.returncode, again.stdout, again.stderr) == (
+        0,
+        "plain: nothing new in 1 topic\n",
+        "",
+    )
 
 
 def test_status(copied: Copied) -> None:
@@ -130,7 +154,13 @@ def test_status(copied: Copied) -> None:
     (topic,) = found["topics"]
     for partition, one in enumerate(topic["topic_partitions"]):
         assert one.pop("committed_at") is not None
-        expected = {"source_start": 0, "source_end": PLAIN, "checkpoint": PLAIN, "lag_records": 0, "node": "one"}
+        expected = {
+            "source_start": 0,
+            "source_end": PLAIN,
+            "checkpoint": PLAIN,
+            "lag_records": 0,
+            "node": "one",
+        }
         expected |= {"high_watermark": PLAIN, "open_transaction": None}
         assert one == {"partition": partition, "problem": None, **expected}
     table = relay(copied.config, "status", "-m", "plain").stdout
@@ -141,7 +171,9 @@ def test_nodes(copied: Copied, tmp_path: Path) -> None:
     """A node that serves is chosen before one that is down, with the reason; none at all is exit code 1, every node named."""
     found = mirror(copied.source, copied.destination, copied.plain)
     down = {"name": "gone", "bootstrap_servers": "127.0.0.1:1"}
-    both = found | {"source": {"nodes": [down, *found["source"]["nodes"]], "health": {"request_timeout": "2s"}}}
+    both = found | {
+        "source": {"nodes": [down, *found["source"]["nodes"]], "health": {"request_timeout": "2s"}}
+    }
     done = relay(configured(tmp_path, {"n": both}), "nodes", "--json")
     (shown,) = json.loads(done.stdout)["mirrors"]
     assert (done.returncode, shown["chosen"]) == (0, "one")
@@ -151,17 +183,29 @@ def test_nodes(copied: Copied, tmp_path: Path) -> None:
     ]
     table = relay(configured(tmp_path, {"n": both}), "nodes").stdout
     assert re.search(r"one .* yes +.* yes +healthy", table), table
-    away = relay(configured(tmp_path, {"n": both | {"destination": {"bootstrap_servers": "127.0.0.1:1"}}}), "nodes")
-    assert (away.returncode, error_line(away).startswith("n: destination broker 127.0.0.1:1 cannot be reached")) == (1, True)
-    assert re.search(r"one .* yes +.* yes +healthy", away.stdout), "the nodes are shown all the same"
+    away = relay(
+        configured(tmp_path, {"n": both | {"destination": {"bootstrap_servers": "127.0.0.1:1"}}}),
+        "nodes",
+    )
+    assert (
+        away.returncode,
+        error_line(away).startswith("n: destination broker 127.0.0.1:1 cannot be reached"),
+    ) == (1, True)
+    assert re.search(r"one .* yes +.* yes +healthy", away.stdout), (
+        "the nodes are shown all the same"
+    )
     nobody = relay(configured(tmp_path, {"n": both | {"source": {"nodes": [down]}}}), "nodes")
     assert nobody.returncode == 1
-    assert error_line(nobody).startswith("n: no node can be read: gone: gone broker 127.0.0.1:1 cannot be reached")
+    assert error_line(nobody).startswith(
+        "n: no node can be read: gone: gone broker 127.0.0.1:1 cannot be reached"
+    )
 
 
 def test_ledger(copied: Copied) -> None:
     """One entry per committed chunk; `--last` keeps the newest of each mirror."""
-    entries = json.loads(relay(copied.config, "ledger", "-m", "plain", "--topic", copied.plain, "--json").stdout)
+    entries = json.loads(
+        relay(copied.config, "ledger", "-m", "plain", "--topic", copied.plain, "--json").stdout
+    )
     assert sum(entry["records"] for entry in entries) == 2 * PLAIN
     assert {entry["mirror"] for entry in entries} == {"plain"}
     last = relay(copied.config, "ledger", "-m", "plain", "--last", "1").stdout
@@ -172,14 +216,18 @@ def test_plan(copied: Copied, tmp_path: Path, topic_name: str) -> None:
     """A dry run: ranges, sizes, topics to be created, why a topic is in or out. Nothing is made by it."""
     create(copied.source, topic_name, 2)
     write(copied.source, TopicPartition(topic_name, 1), numbered(7))
-    config = configured(tmp_path, {"planned": mirror(copied.source, copied.destination, topic_name)})
+    config = configured(
+        tmp_path, {"planned": mirror(copied.source, copied.destination, topic_name)}
+    )
     (found,) = json.loads(relay(config, "plan", "--json").stdout)["mirrors"]
     (window,) = found["windows"]
     assert (window["topic"], window["records"]) == (topic_name, 7)
     assert window["ranges"] == [{"partition": 1, "start": 0, "end": 7}]
     assert window["bytes"] > 7 * 20
     assert found["to_be_created"] == [topic_name]
-    assert {"topic": copied.plain, "included": False, "why": "no allow pattern matches"} in found["topics"]
+    assert {"topic": copied.plain, "included": False, "why": "no allow pattern matches"} in found[
+        "topics"
+    ]
     shown = relay(config, "plan", "--why")
     assert shown.returncode == 0
     assert f"{topic_name} (to be created)" in shown.stdout
@@ -202,15 +250,27 @@ def test_check(copied: Copied, tmp_path: Path, topic_name: str) -> None:
     done = relay(config, "check")
     assert (done.returncode, done.stderr) == (1, "")
     lines = done.stdout.splitlines()
-    source, destination = copied.source.bootstrap_servers[0], copied.destination.bootstrap_servers[0]
+    source, destination = (
+        copied.source.bootstrap_servers[0],
+        copied.destination.bootstrap_servers[0],
+    )
     assert f"ok      good: node one ({source}): answers with 1 broker, Kafka 2.4 or newer" in lines
-    assert f"ok      good: to destination ({destination}): answers with 1 broker, Kafka 2.4 or newer" in lines
+    assert (
+        f"ok      good: to destination ({destination}): answers with 1 broker, Kafka 2.4 or newer"
+        in lines
+    )
     assert f"ok      good: 1 topic selected: {copied.plain}" in lines
     assert (
-        f"warning bad: topics.allow: '{topic_name[:-1]}?x' matches no topic of the source; did you mean '{topic_name}'?" in lines
+        f"warning bad: topics.allow: '{topic_name[:-1]}?x' matches no topic of the source; did you mean '{topic_name}'?"
+        in lines
     )
-    assert any(re.match(rf"warning bad: {topic_name}: compression.type=gzip.*;", line) for line in lines), misspelt
-    assert any(re.match(rf"error   bad: {topic_name}: has fewer partitions .*; add partitions", line) for line in lines)
+    assert any(
+        re.match(rf"warning bad: {topic_name}: compression.type=gzip.*;", line) for line in lines
+    ), misspelt
+    assert any(
+        re.match(rf"error   bad: {topic_name}: has fewer partitions .*; add partitions", line)
+        for line in lines
+    )
     assert relay(config, "check", "--mirror", "good").returncode == 0
 
 
@@ -221,27 +281,34 @@ def test_records_that_retention_took(copied: Copied) -> None:
     delete_before(copied.source, here, DAMAGED + 10)
     done = relay(copied.config, "run", "--topic", copied.trimmed, "-m", "damaged")
     assert done.returncode == 3
-    expected = (
-        f"damaged: {here} at offset {DAMAGED}: retention took the offsets [{DAMAGED}, {DAMAGED + 10}) before they were copied"
-    )
+    expected = f"damaged: {here} at offset {DAMAGED}: retention took the offsets [{DAMAGED}, {DAMAGED + 10}) before they were copied"
     assert error_line(done).startswith(expected)
     assert len(read(copied.destination, here)) == DAMAGED
     status = relay(copied.config, "status", "-m", "damaged")
     assert status.returncode == 0
     assert error_line(status).startswith(expected)
 
-    resolved = mirror(copied.source, copied.destination, copied.trimmed, copied.recreated, on_data_loss="continue")
+    resolved = mirror(
+        copied.source, copied.destination, copied.trimmed, copied.recreated, on_data_loss="continue"
+    )
     accepting = configured(copied.config.parent, {"damaged": resolved})
     done = relay(accepting, "run", "--topic", copied.trimmed)
     assert (done.returncode, "error: " in done.stderr) == (0, False), done.stderr
-    assert f"warning: damaged: {here}: retention took the offsets [{DAMAGED}, {DAMAGED + 10})" in done.stderr
+    assert (
+        f"warning: damaged: {here}: retention took the offsets [{DAMAGED}, {DAMAGED + 10})"
+        in done.stderr
+    )
     assert "the copy goes on behind it: on_data_loss is continue" in done.stderr
     assert len(read(copied.destination, here)) == DAMAGED + 10
-    *_, gap, after = json.loads(relay(accepting, "ledger", "--topic", copied.trimmed, "--json").stdout)
+    *_, gap, after = json.loads(
+        relay(accepting, "ledger", "--topic", copied.trimmed, "--json").stdout
+    )
     assert (gap["skipped"], after["records"]) == ({"lost": 10}, 10)
     assert gap["gap"].startswith("retention took")
     assert "retention took" in relay(accepting, "ledger", "--topic", copied.trimmed).stdout
-    assert "error: " not in relay(copied.config, "status", "-m", "damaged").stderr, "the checkpoint is behind the gap"
+    assert "error: " not in relay(copied.config, "status", "-m", "damaged").stderr, (
+        "the checkpoint is behind the gap"
+    )
 
 
 def test_a_recreated_topic(copied: Copied) -> None:
@@ -254,12 +321,22 @@ def test_a_recreated_topic(copied: Copied) -> None:
     write(copied.source, here, numbered(2 * DAMAGED))
     done = relay(copied.config, "run", "--topic", copied.recreated, "-m", "damaged")
     assert done.returncode == 3
-    assert error_line(done).startswith(f"damaged: {here} at offset {DAMAGED}: the topic was deleted and created again")
+    assert error_line(done).startswith(
+        f"damaged: {here} at offset {DAMAGED}: the topic was deleted and created again"
+    )
 
 
 BAD_FILES = [
-    ("unknown key", "mirrors: {m: {topic: {}}}", "mirrors.m.topic: unknown key; did you mean 'topics'?"),
-    ("wrong type", "mirrors: {m: {source: 3}}", "mirrors.m.source: expected a mapping, got a whole number"),
+    (
+        "unknown key",
+        "mirrors: {m: {topic: {}}}",
+        "mirrors.m.topic: unknown key; did you mean 'topics'?",
+    ),
+    (
+        "wrong type",
+        "mirrors: {m: {source: 3}}",
+        "mirrors.m.source: expected a mapping, got a whole number",
+    ),
     (
         "bad regex",
         "mirrors: {m: {topics: {allow: ['a(']}}}",
@@ -268,7 +345,9 @@ BAD_FILES = [
 ]
 
 
-@pytest.mark.parametrize(("text", "expected"), [case[1:] for case in BAD_FILES], ids=[case[0] for case in BAD_FILES])
+@pytest.mark.parametrize(
+    ("text", "expected"), [case[1:] for case in BAD_FILES], ids=[case[0] for case in BAD_FILES]
+)
 def test_a_wrong_file(tmp_path: Path, text: str, expected: str) -> None:
     """Whatever is wrong in relay.yaml is named by its place, before any cluster is asked: exit code 2."""
     path = tmp_path / "relay.yaml"
@@ -284,7 +363,10 @@ def test_no_file(tmp_path: Path) -> None:
     """A missing relay.yaml: exit code 2."""
     done = relay(tmp_path / "none.yaml", "status")
     assert done.returncode == 2
-    assert error_line(done) == f"{tmp_path / 'none.yaml'} does not exist; name another file, or start from relay.example.yaml"
+    assert (
+        error_line(done)
+        == f"{tmp_path / 'none.yaml'} does not exist; name another file, or start from relay.example.yaml"
+    )
 
 
 def test_nobody_answers(copied: Copied, tmp_path: Path) -> None:
@@ -306,12 +388,16 @@ def test_a_topic_that_does_not_exist(copied: Copied) -> None:
     """`--topic` with a name that is not mirrored: exit code 2."""
     done = relay(copied.config, "run", "-m", "plain", "--topic", "none")
     assert done.returncode == 2
-    assert error_line(done).startswith("plain: topic 'none' is not mirrored: the source has no such topic; ")
+    assert error_line(done).startswith(
+        "plain: topic 'none' is not mirrored: the source has no such topic; "
+    )
 
 
 def test_the_destination_is_the_source(copied: Copied, tmp_path: Path) -> None:
     """A mirror that would copy topics onto themselves: exit code 2."""
-    done = relay(configured(tmp_path, {"loop": mirror(copied.source, copied.source, copied.plain)}), "run")
+    done = relay(
+        configured(tmp_path, {"loop": mirror(copied.source, copied.source, copied.plain)}), "run"
+    )
     assert done.returncode == 2
     assert "is the destination itself" in error_line(done)
 
@@ -319,10 +405,16 @@ def test_the_destination_is_the_source(copied: Copied, tmp_path: Path) -> None:
 def test_metrics_at_a_taken_address(copied: Copied, tmp_path: Path) -> None:
     """An address in use is a matter of configuration, found before anything is copied: exit code 2."""
     taken = copied.source.bootstrap_servers[0]
-    config = configured(tmp_path, {"plain": mirror(copied.source, copied.destination, copied.plain)}, metrics={"address": taken})
+    config = configured(
+        tmp_path,
+        {"plain": mirror(copied.source, copied.destination, copied.plain)},
+        metrics={"address": taken},
+    )
     done = relay(config, "run")
     assert (done.returncode, done.stdout) == (2, "")
-    assert error_line(done).startswith(f"metrics cannot be served at {taken}: Address already in use; set metrics.address")
+    assert error_line(done).startswith(
+        f"metrics cannot be served at {taken}: Address already in use; set metrics.address"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -335,7 +427,14 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluste
         users={"relay": PASSWORD},
         authorizer=True,
     ) as cluster:
-        facts = (ResourceType.TOPIC, "*", ResourcePatternType.LITERAL, "User:relay", "*", AclOperation.DESCRIBE)
+        facts = (
+            ResourceType.TOPIC,
+            "*",
+            ResourcePatternType.LITERAL,
+            "User:relay",
+            "*",
+            AclOperation.DESCRIBE,
+        )
         acl = AclBinding(*facts, AclPermissionType.ALLOW)
         admin = AdminClient(client(cluster.cluster(Listener.PLAINTEXT)))
         admin.create_acls([acl])[acl].result(30)
@@ -352,7 +451,9 @@ def test_a_wrong_password(copied: Copied, guarded: EmbeddedCluster, tmp_path: Pa
     done = relay(configured(tmp_path, {"locked": wrong}), "run")
     assert done.returncode == 1
     line = error_line(done)
-    assert line.startswith(f"locked: one broker {guarded.bootstrap_servers[0]} refused user 'relay'")
+    assert line.startswith(
+        f"locked: one broker {guarded.bootstrap_servers[0]} refused user 'relay'"
+    )
     assert line.endswith("; check security.username, password and mechanism")
     assert "not-the-word" not in done.stderr
 
@@ -366,11 +467,15 @@ def test_a_missing_acl(copied: Copied, guarded: EmbeddedCluster, tmp_path: Path)
     config = configured(tmp_path, mirrors)
     reading = relay(config, "run", "-m", "reading")
     assert reading.returncode == 1
-    assert re.search(r"^reading: one \(.*\) answered DescribeConfigs of topic guarded with TOPIC_AUTHOR", error_line(reading))
+    assert re.search(
+        r"^reading: one \(.*\) answered DescribeConfigs of topic guarded with TOPIC_AUTHOR",
+        error_line(reading),
+    )
     writing = relay(config, "run", "-m", "writing")
     assert writing.returncode == 1
     assert re.search(
-        r"^writing: destination \(.*\) answered CreateTopics of .* with \w+_AUTHORIZATION_FAILED", error_line(writing)
+        r"^writing: destination \(.*\) answered CreateTopics of .* with \w+_AUTHORIZATION_FAILED",
+        error_line(writing),
     )
     checked = relay(config, "check", "-m", "reading")
     assert checked.returncode == 1
@@ -381,7 +486,8 @@ def test_a_missing_acl(copied: Copied, guarded: EmbeddedCluster, tmp_path: Path)
 def test_stopped_in_the_middle(copied: Copied, tmp_path: Path, topic_name: str) -> None:
     """Ctrl-C in a terminal and SIGTERM end a run soon, with 130, leaving no transaction open; the next run completes it.
 
-    That next one has a mirror before it that fails, with a record too large for the destination, which stops nothing.
+    That next one has a mirror before it that fails, with a record too large for the destination,
+    which stops nothing.
     """
     large = f"{topic_name}-large"
     create(copied.source, large)
@@ -400,19 +506,26 @@ def test_stopped_in_the_middle(copied: Copied, tmp_path: Path, topic_name: str) 
         now = sum(len(read(copied.destination, here)) for here in partitions)
         assert before < now < MANY
         before = now
-    done = relay(configured(tmp_path, {"a": mirror(copied.source, copied.destination, large), "big": big}), "run")
+    done = relay(
+        configured(tmp_path, {"a": mirror(copied.source, copied.destination, large), "big": big}),
+        "run",
+    )
     assert done.returncode == 1
     line = error_line(done)
     assert line.startswith(f"a: {large}-0 at offset 0: a record of 50")
     assert "set max.message.bytes of that topic to at least 50" in line
     for here in partitions:
-        assert [record for _, record in read(copied.destination, here)] == [record for _, record in read(copied.source, here)]
+        assert [record for _, record in read(copied.destination, here)] == [
+            record for _, record in read(copied.source, here)
+        ]
 
 
 def stopped_by_sigterm(config: Path) -> None:
     """Send SIGTERM to a run once it reports records, and see it end as it should."""
     command = [RELAY, "-c", config, "run"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
+    ) as process:
         assert process.stderr
         said = ""
         while not COPIED_LINE.search(said):
@@ -459,7 +572,9 @@ class Terminal:
 
     @property
     def text(self) -> str:
-        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self._drawn.decode(errors="ignore")).replace("\r", "\n")
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self._drawn.decode(errors="ignore")).replace(
+            "\r", "\n"
+        )
 
     def until(self, pattern: str) -> None:
         """Read until a pattern is drawn."""
@@ -486,7 +601,8 @@ def ended_in_words(code: int, said: str) -> None:
     assert code == 130, said[-2000:]
     (line,) = re.findall(r"^error: (.*)$", said, re.MULTILINE)
     assert re.fullmatch(
-        r"big: interrupted, stopped at committed checkpoints: [1-9][\d,]* of [\d,]+ records copied; run again to go on", line
+        r"big: interrupted, stopped at committed checkpoints: [1-9][\d,]* of [\d,]+ records copied; run again to go on",
+        line,
     )
     assert "Traceback" not in said
 
@@ -501,4 +617,8 @@ def open_transactions(cluster: Cluster, *topics: str) -> list[str]:
     }
     stable = admin.list_offsets(wanted, isolation_level=IsolationLevel.READ_COMMITTED)
     latest = admin.list_offsets(wanted, isolation_level=IsolationLevel.READ_UNCOMMITTED)
-    return [f"{one.topic}-{one.partition}" for one in wanted if stable[one].result(30).offset != latest[one].result(30).offset]
+    return [
+        f"{one.topic}-{one.partition}"
+        for one in wanted
+        if stable[one].result(30).offset != latest[one].result(30).offset
+    ]

@@ -18,13 +18,19 @@ from tests.independent import create, delete, put, transactional
 
 
 @pytest.fixture
-def mirror(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str) -> Mirror:
+def mirror(
+    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+) -> Mirror:
     """A topic and its copy, with the brokers' defaults."""
     return Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
 
 
 def fail_at(
-    monkeypatch: pytest.MonkeyPatch, point: Failpoint, number: int, kind: type[RelayError], clock: HurriedClock | None = None
+    monkeypatch: pytest.MonkeyPatch,
+    point: Failpoint,
+    number: int,
+    kind: type[RelayError],
+    clock: HurriedClock | None = None,
 ) -> None:
     """Have the copy fail when it passes a point for the n-th time, and the clock hurry from then on."""
     passes = 0
@@ -56,17 +62,31 @@ class HurriedClock(SystemClock):
 @pytest.mark.parametrize("point", [one for one in Failpoint if one is not Failpoint.BEFORE_OUTCOME])
 @pytest.mark.parametrize("number", [1, 2])
 def test_an_attempt_that_fails_is_made_up_for(
-    mirror: Mirror, point: Failpoint, number: int, kind: type[RelayError], monkeypatch: pytest.MonkeyPatch
+    mirror: Mirror,
+    point: Failpoint,
+    number: int,
+    kind: type[RelayError],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Wherever it fails, the same task goes on, and every record arrives once, in order, with a ledger that closes."""
-    mirror.write(*(numbered(10, size, first) for first, size in ((0, 1000), (10, 20), (20, 20), (30, 1000), (40, 20))))
+    mirror.write(
+        *(
+            numbered(10, size, first)
+            for first, size in ((0, 1000), (10, 20), (20, 20), (30, 1000), (40, 20))
+        )
+    )
     fail_at(monkeypatch, point, number, kind)
-    assert mirror.with_options(chunk_bytes=10_000, fetch_max_bytes=1000).try_copy().status is Status.DONE
+    assert (
+        mirror.with_options(chunk_bytes=10_000, fetch_max_bytes=1000).try_copy().status
+        is Status.DONE
+    )
     mirror.assert_equal()
     mirror.assert_ledger_closes()
 
 
-def test_a_fingerprint_is_never_that_of_a_record_not_committed(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fingerprint_is_never_that_of_a_record_not_committed(
+    mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What an aborted attempt had read does not show in the checkpoint of a later chunk without records."""
     sender = transactional(mirror.source, mirror.topic)
     sender.begin_transaction()
@@ -80,7 +100,9 @@ def test_a_fingerprint_is_never_that_of_a_record_not_committed(mirror: Mirror, m
     mirror.with_options(chunk_ms=500, fetch_max_bytes=1)
     (outcome,) = copy_ranges(mirror.job, [mirror.range()], clock)
     assert (outcome.error, outcome.records) == ("", 10)
-    first, *_, last = [checkpoint.from_record(record.value or b"") for record in mirror._own(checkpoint.TOPIC)]
+    first, *_, last = [
+        checkpoint.from_record(record.value or b"") for record in mirror._own(checkpoint.TOPIC)
+    ]
     assert first.next_offset < 20
     assert first.fingerprint is None
     assert last.fingerprint is not None
@@ -101,7 +123,9 @@ class SleepingClock(SystemClock):
         self.slept += seconds
 
 
-def test_time_is_counted_from_the_last_progress(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_is_counted_from_the_last_progress(
+    mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A range that fails again and again, but gets on between, is not given up; one that does not is, when its time is over."""
     mirror.write(*(numbered(10, 1000, first) for first in range(0, 60, 10)))
     mirror.with_options(chunk_bytes=1, give_up_after_ms=1_000, backoff_min_ms=600)
@@ -127,13 +151,19 @@ def test_time_is_counted_from_the_last_progress(mirror: Mirror, monkeypatch: pyt
 
     monkeypatch.setattr(transaction, "failpoint", always)
     (outcome,) = copy_ranges(mirror.job, [mirror.range(0, 60)], clock)
-    assert (outcome.status, outcome.error, outcome.next_offset) == (Status.FAILED, "made to fail", 50)
+    assert (outcome.status, outcome.error, outcome.next_offset) == (
+        Status.FAILED,
+        "made to fail",
+        50,
+    )
     assert 1 <= clock.slept < 2, "attempts wait as well, for the transaction before"
     assert passes > 1
     assert len(mirror.copied()) == 50
 
 
-def test_the_destination_topic_is_created_again_within_a_run(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_destination_topic_is_created_again_within_a_run(
+    mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What was copied is gone: the task says so, and the checkpoint goes on naming the topic that held it."""
     mirror.write(*(numbered(10, 1000, first) for first in range(0, 100, 10)))
     mirror.with_options(chunk_bytes=15_000, coalesce_below_bytes=0)
@@ -150,7 +180,11 @@ def test_the_destination_topic_is_created_again_within_a_run(mirror: Mirror, mon
 
     monkeypatch.setattr(transaction, "failpoint", failpoint)
     outcome = mirror.try_copy()
-    assert (outcome.status, outcome.error_kind, outcome.exit_code) == (Status.FAILED, "DestinationTopicLostError", 3)
+    assert (outcome.status, outcome.error_kind, outcome.exit_code) == (
+        Status.FAILED,
+        "DestinationTopicLostError",
+        3,
+    )
     assert 0 < mirror.checkpoint().next_offset < 100
     with ClusterClient(mirror.destination, DestinationError) as client:
         assert client.topic(mirror.topic).topic_id != mirror.checkpoint().destination_topic_id

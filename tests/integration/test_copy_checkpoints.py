@@ -50,31 +50,51 @@ def own_checkpoint(client: ClusterClient, mirror: Mirror) -> Checkpoint | None:
 def test_all_checkpoints_of_a_mirror(
     source_cluster: EmbeddedCluster, cluster: Cluster, client: ClusterClient, topic_name: str
 ) -> None:
-    """NodeSelection all brings the last checkpoint of each topic-partition of this mirror, and of no other, as reading one does."""
-    mirrors = [Mirror(source_cluster.cluster(), cluster, f"{topic_name}-{n}", name=f"all-{topic_name[-8:]}") for n in range(3)]
+    """Reading all brings the last checkpoint of each topic-partition of this mirror, and of no other, as reading one does."""
+    mirrors = [
+        Mirror(
+            source_cluster.cluster(), cluster, f"{topic_name}-{n}", name=f"all-{topic_name[-8:]}"
+        )
+        for n in range(3)
+    ]
     for number, mirror in enumerate(mirrors):
         mirror.write(numbered(10))
         for end in range(1, number + 2):
             mirror.try_copy(0, end)
-    longer = Mirror(source_cluster.cluster(), cluster, f"{topic_name}-0", name=f"all-{topic_name[-8:]}-longer")
+    longer = Mirror(
+        source_cluster.cluster(), cluster, f"{topic_name}-0", name=f"all-{topic_name[-8:]}-longer"
+    )
     longer.try_copy(0, 7)
     found, _ = until(lambda: _when_complete(client, mirrors[0].name, 3), "all checkpoints")
-    assert {at: one.next_offset for at, one in found.items()} == {mirror.at: n + 1 for n, mirror in enumerate(mirrors)}
+    assert {at: one.next_offset for at, one in found.items()} == {
+        mirror.at: n + 1 for n, mirror in enumerate(mirrors)
+    }
     for mirror in mirrors:
         assert own_checkpoint(client, mirror) == found[mirror.at] == mirror.checkpoint()
 
 
-def _when_complete(client: ClusterClient, mirror: str, last: int) -> tuple[dict[TopicPartition, Checkpoint], object] | None:
+def _when_complete(
+    client: ClusterClient, mirror: str, last: int
+) -> tuple[dict[TopicPartition, Checkpoint], object] | None:
     # markers follow the answer to a commit
     stored = read_all(client, mirror, SystemClock())
     found, ends = stored.checkpoints, stored.ends
-    return (found, ends) if max((one.next_offset for one in found.values()), default=0) == last else None
+    return (
+        (found, ends)
+        if max((one.next_offset for one in found.values()), default=0) == last
+        else None
+    )
 
 
 def test_no_checkpoint(client: ClusterClient, cluster: Cluster, topic_name: str) -> None:
     """A mirror that never ran has none."""
     assert cluster
-    assert read_own(client, topic_name, TopicPartition(topic_name, 0), (None, 0), OPTIONS, SystemClock()) is None
+    assert (
+        read_own(
+            client, topic_name, TopicPartition(topic_name, 0), (None, 0), OPTIONS, SystemClock()
+        )
+        is None
+    )
     assert read_all(client, topic_name, SystemClock()).checkpoints == {}
 
 
@@ -92,6 +112,10 @@ def test_a_copy_refuses_a_checkpoint_of_a_later_version(mirror: Mirror) -> None:
     """The range fails at once with that line, and nothing is copied."""
     mirror.name = f"later-{uuid.uuid4().hex[:8]}"
     key = key_of(mirror.name, mirror.at)
-    write(mirror.destination, home(checkpoint.TOPIC, key), [Record(key, json.dumps({"version": 99}).encode())])
+    write(
+        mirror.destination,
+        home(checkpoint.TOPIC, key),
+        [Record(key, json.dumps({"version": 99}).encode())],
+    )
     outcome = mirror.try_copy(10, 20)
     assert (outcome.error_kind, outcome.records) == ("UnsupportedError", 0)

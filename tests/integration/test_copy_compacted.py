@@ -27,12 +27,19 @@ COMPACTED = {
 def eager_cluster(source_cluster: EmbeddedCluster) -> EmbeddedCluster:
     """The source, cleaning its logs many times a second."""
     for broker in source_cluster.brokers:
-        configure(source_cluster.cluster(), ResourceType.BROKER, str(broker.node_id), log_cleaner_backoff_ms=100)
+        configure(
+            source_cluster.cluster(),
+            ResourceType.BROKER,
+            str(broker.node_id),
+            log_cleaner_backoff_ms=100,
+        )
     return source_cluster
 
 
 @pytest.fixture
-def mirror(eager_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str) -> Mirror:
+def mirror(
+    eager_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+) -> Mirror:
     """A compacted topic and a copy that is not."""
     return Mirror(eager_cluster.cluster(), destination_cluster.cluster(), topic_name, COMPACTED)
 
@@ -40,7 +47,12 @@ def mirror(eager_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster,
 def keyed(count: int, size: int, keys: int = 1000, first: int = 0) -> list[Record]:
     """Records of which the cleaner keeps the last per key."""
     return [
-        Record(f"k{n % keys}".encode(), f"{n:06d}".encode().ljust(size, b"."), (), (CREATE_TIME, 1_700_000_000_000 + n))
+        Record(
+            f"k{n % keys}".encode(),
+            f"{n:06d}".encode().ljust(size, b"."),
+            (),
+            (CREATE_TIME, 1_700_000_000_000 + n),
+        )
         for n in range(first, first + count)
     ]
 
@@ -68,10 +80,14 @@ def headers_of(mirror: Mirror, end: int) -> list[BatchHeader]:
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 def test_batches_with_holes(mirror: Mirror, size: int, codec: str) -> None:
     """Records that the cleaner left arrive in order; the holes are counted, batches without any go through as they are."""
-    mirror.write(keyed(20, size), [*keyed(5, size), *keyed(15, size, 1000, 100)], compression_type=codec)
+    mirror.write(
+        keyed(20, size), [*keyed(5, size), *keyed(15, size, 1000, 100)], compression_type=codec
+    )
     clean(mirror, 40, 35)
     end = end_of(mirror.source, mirror.at)
-    sparse = [header for header in headers_of(mirror, end) if header.records <= header.last_offset_delta]
+    sparse = [
+        header for header in headers_of(mirror, end) if header.records <= header.last_offset_delta
+    ]
     assert sparse
     outcome = mirror.copy(0, end)
     expected = [record for offset, record in read(mirror.source, mirror.at) if offset < end]
@@ -89,7 +105,9 @@ def test_a_range_that_ends_in_a_hole(mirror: Mirror, cut: int) -> None:
     first = mirror.copy(0, cut)
     assert first.next_offset == cut
     mirror.copy(cut, end)
-    assert mirror.copied() == [record for offset, record in read(mirror.source, mirror.at) if offset < end]
+    assert mirror.copied() == [
+        record for offset, record in read(mirror.source, mirror.at) if offset < end
+    ]
 
 
 def test_batches_that_lost_every_record(mirror: Mirror) -> None:
@@ -102,7 +120,9 @@ def test_batches_that_lost_every_record(mirror: Mirror) -> None:
     end = end_of(mirror.source, mirror.at)
     assert [header.base_offset for header in headers_of(mirror, end) if not header.records]
     outcome = mirror.copy(0, end)
-    assert mirror.copied() == [record for offset, record in read(mirror.source, mirror.at) if offset < end]
+    assert mirror.copied() == [
+        record for offset, record in read(mirror.source, mirror.at) if offset < end
+    ]
     assert outcome.skipped["compaction_gap"] >= 30
 
 
@@ -120,20 +140,29 @@ def test_a_batch_emptied_by_the_cleaner_alone(mirror: Mirror) -> None:
 
 def test_batches_with_a_delete_horizon(mirror: Mirror) -> None:
     """Tombstones whose batch says when they may go (KIP-534) arrive as tombstones with their own timestamps."""
-    tombstones = [Record(b"k%d" % n, None, (), (CREATE_TIME, 1_700_000_000_000 + 7 * n)) for n in range(300)]
-    padded = [Record(b"p%d" % n, b"x" * 100, (), (CREATE_TIME, 1_700_000_000_500 + n)) for n in range(300)]
+    tombstones = [
+        Record(b"k%d" % n, None, (), (CREATE_TIME, 1_700_000_000_000 + 7 * n)) for n in range(300)
+    ]
+    padded = [
+        Record(b"p%d" % n, b"x" * 100, (), (CREATE_TIME, 1_700_000_000_500 + n)) for n in range(300)
+    ]
     mirror.write(keyed(20, 20), [*tombstones, *padded])
     until(lambda: _marked(mirror), "a delete horizon")
     end = end_of(mirror.source, mirror.at)
     outcome = mirror.copy(0, end)
-    assert mirror.copied() == [record for offset, record in read(mirror.source, mirror.at) if offset < end]
+    assert mirror.copied() == [
+        record for offset, record in read(mirror.source, mirror.at) if offset < end
+    ]
     assert outcome.records - outcome.rewritten >= 600
 
 
 def _marked(mirror: Mirror) -> bool:
     roll(mirror)
     end = end_of(mirror.source, mirror.at)
-    return any(header.attributes & _DELETE_HORIZON_BIT and header.records >= 600 for header in headers_of(mirror, end))
+    return any(
+        header.attributes & _DELETE_HORIZON_BIT and header.records >= 600
+        for header in headers_of(mirror, end)
+    )
 
 
 def test_compacted_transactions(mirror: Mirror) -> None:
@@ -147,4 +176,6 @@ def test_compacted_transactions(mirror: Mirror) -> None:
     clean(mirror, 33, 10)
     end = end_of(mirror.source, mirror.at)
     mirror.copy(0, end)
-    assert mirror.copied() == [record for offset, record in read(mirror.source, mirror.at) if offset < end]
+    assert mirror.copied() == [
+        record for offset, record in read(mirror.source, mirror.at) if offset < end
+    ]

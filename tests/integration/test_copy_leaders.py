@@ -20,7 +20,9 @@ PATIENT = replace(OPTIONS, give_up_after_ms=-1, request_timeout_ms=5000)
 
 
 @pytest.fixture
-def mirror(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str) -> Mirror:
+def mirror(
+    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+) -> Mirror:
     """A topic of 30 batches and its copy."""
     mirror = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
     mirror.write(*(numbered(10, 1000, first) for first in range(0, 300, 10)))
@@ -28,7 +30,9 @@ def mirror(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster
 
 
 @pytest.fixture
-def at_point(monkeypatch: pytest.MonkeyPatch) -> Callable[[Failpoint, int, Callable[[], object]], None]:
+def at_point(
+    monkeypatch: pytest.MonkeyPatch,
+) -> Callable[[Failpoint, int, Callable[[], object]], None]:
     """Have something done when the copy passes a point for the n-th time."""
 
     def arrange(point: Failpoint, number: int, happen: Callable[[], object]) -> None:
@@ -51,15 +55,22 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]
     folder = tmp_path_factory.mktemp("three")
     options = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
     # who is back leads again, soon
-    config = {"leader.imbalance.check.interval.seconds": 1, "leader.imbalance.per.broker.percentage": 0}
-    with EmbeddedCluster("three", brokers=3, folder=folder, jvm_options=options, config=config) as cluster:
+    config = {
+        "leader.imbalance.check.interval.seconds": 1,
+        "leader.imbalance.per.broker.percentage": 0,
+    }
+    with EmbeddedCluster(
+        "three", brokers=3, folder=folder, jvm_options=options, config=config
+    ) as cluster:
         yield cluster
 
 
 def leader_of(cluster: EmbeddedCluster, at: TopicPartition) -> int:
     """The broker that leads a topic-partition now."""
     admin = AdminClient(client(cluster.cluster()))
-    return int(admin.list_topics(at.topic, timeout=30).topics[at.topic].partitions[at.partition].leader)
+    return int(
+        admin.list_topics(at.topic, timeout=30).topics[at.topic].partitions[at.partition].leader
+    )
 
 
 def in_three(three: EmbeddedCluster, topic: str, options: CopyOptions = PATIENT) -> Mirror:
@@ -69,7 +80,9 @@ def in_three(three: EmbeddedCluster, topic: str, options: CopyOptions = PATIENT)
     return mirror.with_options(chunk_bytes=30_000, fetch_max_bytes=30_000)
 
 
-def test_leaders_that_move(three: EmbeddedCluster, topic_name: str, at_point: Callable[..., None]) -> None:
+def test_leaders_that_move(
+    three: EmbeddedCluster, topic_name: str, at_point: Callable[..., None]
+) -> None:
     """Leaders of source and destination are killed while copying, and come back to lead while copying on: equal."""
     mirror = in_three(three, topic_name)
     assert mirror.to is not None
@@ -92,7 +105,9 @@ def test_leaders_that_move(three: EmbeddedCluster, topic_name: str, at_point: Ca
     mirror.assert_equal()
 
 
-def test_a_cluster_that_comes_back(three: EmbeddedCluster, topic_name: str, at_point: Callable[..., None]) -> None:
+def test_a_cluster_that_comes_back(
+    three: EmbeddedCluster, topic_name: str, at_point: Callable[..., None]
+) -> None:
     """All brokers of source and destination killed in the middle and started again: the same task goes on, equal."""
     mirror = in_three(three, topic_name)
 
@@ -116,7 +131,9 @@ def test_a_cluster_that_stays_away(mirror: Mirror) -> None:
     wanted = mirror.range()
     mirror.source = away
     outcomes = list(copy_ranges(mirror.with_options(give_up_after_ms=500).job, [wanted, wanted]))
-    assert [(outcome.status, outcome.error_kind) for outcome in outcomes] == [(Status.FAILED, "SourceError")] * 2
+    assert [(outcome.status, outcome.error_kind) for outcome in outcomes] == [
+        (Status.FAILED, "SourceError")
+    ] * 2
     assert "127.0.0.1:1" in outcomes[0].error
     assert "\n" not in outcomes[0].error
     assert not mirror.copied()

@@ -18,15 +18,24 @@ CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 
 
 @pytest.fixture
-def mirror(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str) -> Mirror:
+def mirror(
+    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+) -> Mirror:
     """A topic of large batches and a destination that takes small ones."""
     small = {"max.message.bytes": "20000"}
-    return Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name, destination_config=small)
+    return Mirror(
+        source_cluster.cluster(),
+        destination_cluster.cluster(),
+        topic_name,
+        destination_config=small,
+    )
 
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("compressible", [True, False], ids=["text", "noise"])
-def test_a_batch_that_is_too_large_is_split(mirror: Mirror, codec: str, *, compressible: bool) -> None:
+def test_a_batch_that_is_too_large_is_split(
+    mirror: Mirror, codec: str, *, compressible: bool
+) -> None:
     """Its records arrive in as many batches as are needed, none larger than allowed, even if compressing makes them larger."""
     chance = random.Random(7)
     noise = numbered(600, make=lambda _: chance.randbytes(300))
@@ -41,11 +50,17 @@ def test_a_batch_that_is_too_large_is_split(mirror: Mirror, codec: str, *, compr
 def test_a_record_that_is_too_large_is_said(mirror: Mirror) -> None:
     """One line names the record and the setting; what was committed stays, nothing hangs open, and a higher limit heals it."""
     mirror.write(
-        numbered(10), numbered(10, 100, 10), [*numbered(3, first=20), Record(b"big", b"x" * 30_000), *numbered(3, first=23)]
+        numbered(10),
+        numbered(10, 100, 10),
+        [*numbered(3, first=20), Record(b"big", b"x" * 30_000), *numbered(3, first=23)],
     )
     mirror.copy(0, 10)
     outcome = mirror.try_copy(10)
-    assert (outcome.status, outcome.error_kind, outcome.next_offset) == (Status.FAILED, "RecordTooLargeError", 10)
+    assert (outcome.status, outcome.error_kind, outcome.next_offset) == (
+        Status.FAILED,
+        "RecordTooLargeError",
+        10,
+    )
     assert f"{mirror.at} at offset 23: " in outcome.error
     assert "max.message.bytes=20000" in outcome.error
     assert "\n" not in outcome.error
@@ -63,7 +78,11 @@ def test_a_limit_that_was_lowered_since_is_said(mirror: Mirror) -> None:
     configure(mirror.destination, ResourceType.TOPIC, mirror.topic, max_message_bytes=10_000)
     mirror.destination_config["max.message.bytes"] = "40000"
     outcome = mirror.try_copy()
-    assert (outcome.status, outcome.error_kind, outcome.records) == (Status.FAILED, "RecordTooLargeError", 0)
+    assert (outcome.status, outcome.error_kind, outcome.records) == (
+        Status.FAILED,
+        "RecordTooLargeError",
+        0,
+    )
     assert "\n" not in outcome.error
     assert not mirror.copied()
     _assert_nothing_open(mirror)
@@ -71,5 +90,8 @@ def test_a_limit_that_was_lowered_since_is_said(mirror: Mirror) -> None:
 
 def _assert_nothing_open(mirror: Mirror) -> None:
     with ClusterClient(mirror.destination, DestinationError) as client:
-        stable, high = (client.list_offsets([mirror.at], LATEST, isolation) for isolation in (READ_COMMITTED, READ_UNCOMMITTED))
+        stable, high = (
+            client.list_offsets([mirror.at], LATEST, isolation)
+            for isolation in (READ_COMMITTED, READ_UNCOMMITTED)
+        )
     assert stable == high

@@ -18,7 +18,9 @@ from tests.independent import delete_before, read
 
 
 @pytest.fixture
-def mirror(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str) -> Mirror:
+def mirror(
+    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+) -> Mirror:
     """A topic and its copy, with the brokers' defaults."""
     return Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
 
@@ -56,7 +58,11 @@ def test_retention_that_overtakes_the_mirror_is_said(mirror: Mirror) -> None:
     mirror.copy(0, 5)
     delete_before(mirror.source, mirror.at, 15)
     outcome = mirror.try_copy(5)
-    assert (outcome.status, outcome.error_kind, outcome.exit_code) == (Status.FAILED, "RetentionPassedError", 3)
+    assert (outcome.status, outcome.error_kind, outcome.exit_code) == (
+        Status.FAILED,
+        "RetentionPassedError",
+        3,
+    )
     assert "offset 5" in outcome.error
     assert "\n" not in outcome.error
     assert len(mirror.copied()) == 5
@@ -134,7 +140,9 @@ def test_chunks_end_with_time(mirror: Mirror) -> None:
     mirror.assert_equal()
 
 
-def test_two_ranges_in_one_task(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str) -> None:
+def test_two_ranges_in_one_task(
+    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+) -> None:
     """A task copies several topic-partitions over the same connections, each with its own outcome."""
     clusters = source_cluster.cluster(), destination_cluster.cluster()
     one = Mirror(*clusters, f"{topic_name}-1", name="two-ranges")
@@ -142,7 +150,11 @@ def test_two_ranges_in_one_task(source_cluster: EmbeddedCluster, destination_clu
     one.write(numbered(20))
     two.write(numbered(30, 900))
     outcomes = list(copy_ranges(one.job, [one.range(), two.range(), one.range()]))
-    assert [(outcome.records, outcome.status) for outcome in outcomes] == [(20, "done"), (30, "done"), (0, "done")]
+    assert [(outcome.records, outcome.status) for outcome in outcomes] == [
+        (20, "done"),
+        (30, "done"),
+        (0, "done"),
+    ]
     one.assert_equal()
     two.assert_equal()
 
@@ -171,6 +183,12 @@ def test_batches_land_where_the_ledger_says(mirror: Mirror) -> None:
     mirror.copy(5, 10)
     settled_end(mirror.destination, mirror.at)
     found = dict(read(mirror.destination, mirror.at))
-    for entry, expected in zip(mirror.entries(), (numbered(5, 2000), numbered(5, 2000, 5)), strict=True):
-        assert [found[offset] for offset in range(entry.destination.start, entry.destination.end)] == expected
-        assert batches_of(mirror.destination, mirror.at, entry.destination.start, entry.destination.end)
+    for entry, expected in zip(
+        mirror.entries(), (numbered(5, 2000), numbered(5, 2000, 5)), strict=True
+    ):
+        assert [
+            found[offset] for offset in range(entry.destination.start, entry.destination.end)
+        ] == expected
+        assert batches_of(
+            mirror.destination, mirror.at, entry.destination.start, entry.destination.end
+        )

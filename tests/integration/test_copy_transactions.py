@@ -10,12 +10,16 @@ from tests.independent import put, read, transactional
 
 
 @pytest.fixture
-def mirror(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str) -> Mirror:
+def mirror(
+    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+) -> Mirror:
     """A topic and its copy, with the brokers' defaults."""
     return Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
 
 
-def transaction(mirror: Mirror, *, commit: bool, count: int = 10, size: int = 20, first: int = 0) -> None:
+def transaction(
+    mirror: Mirror, *, commit: bool, count: int = 10, size: int = 20, first: int = 0
+) -> None:
     """One transaction of one batch."""
     sender = transactional(mirror.source, f"{mirror.topic}-{first}-{commit}")
     sender.begin_transaction()
@@ -107,4 +111,6 @@ def test_the_copy_is_not_seen_before_its_commit(mirror: Mirror) -> None:
     mirror.write(numbered(20, 2000))
     mirror.copy()
     settled_end(mirror.destination, mirror.at)
-    assert read(mirror.destination, mirror.at, "read_uncommitted") == read(mirror.destination, mirror.at)
+    assert read(mirror.destination, mirror.at, "read_uncommitted") == read(
+        mirror.destination, mirror.at
+    )

@@ -18,12 +18,16 @@ LARGE = {"max.message.bytes": str(16 << 20)}
 
 
 @pytest.fixture
-def mirror(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str) -> Mirror:
+def mirror(
+    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+) -> Mirror:
     """A topic and its copy, with the brokers' defaults."""
     return Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
 
 
-def large(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str) -> Mirror:
+def large(
+    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+) -> Mirror:
     """A topic and its copy, for records of many megabytes."""
     return Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name, LARGE, LARGE)
 
@@ -34,7 +38,9 @@ ODD = [
     Record(None, None),
     Record(b"", b""),
     Record(b"empty value", b""),
-    Record(b"headers", b"v", (("a", b"1"), ("a", b"2"), ("", b""), ("null", None), ("ü", b"\x00\xff"))),
+    Record(
+        b"headers", b"v", (("a", b"1"), ("a", b"2"), ("", b""), ("null", None), ("ü", b"\x00\xff"))
+    ),
     Record(b"early", b"v", (), (CREATE_TIME, 1)),
     Record(b"late", b"v", (), (CREATE_TIME, 1_600_000_000_000)),
     Record(bytes(range(256)), bytes(range(256))),
@@ -46,13 +52,23 @@ def test_batches_go_through_untouched(mirror: Mirror, codec: str) -> None:
     """Records, batch boundaries and every byte behind the header are the same on both sides, for every codec."""
     # text that compresses, and still fills more than the least size of a batch that goes as it is
     text = [random.Random(n).randbytes(150).hex().encode() for n in range(600)]
-    mirror.write(*(numbered(200, first=n * 200, make=text.__getitem__) for n in range(3)), compression_type=codec)
+    mirror.write(
+        *(numbered(200, first=n * 200, make=text.__getitem__) for n in range(3)),
+        compression_type=codec,
+    )
     outcome = mirror.copy()
     assert (outcome.records, outcome.batches, outcome.rewritten) == (600, 3, 0)
     mirror.assert_equal()
-    here, there = batches_of(mirror.source, mirror.at, 0, 600), batches_of(mirror.destination, mirror.at, 0, 600)
+    here, there = (
+        batches_of(mirror.source, mirror.at, 0, 600),
+        batches_of(mirror.destination, mirror.at, 0, 600),
+    )
     assert [data[HEADER_BYTES:] for _, data in there] == [data[HEADER_BYTES:] for _, data in here]
-    assert [header.base_offset for header, _ in there] == [header.base_offset for header, _ in here] == [0, 200, 400]
+    assert (
+        [header.base_offset for header, _ in there]
+        == [header.base_offset for header, _ in here]
+        == [0, 200, 400]
+    )
     assert {header.attributes & 7 for header, _ in there} == {CODECS.index(codec)}
 
 
@@ -88,11 +104,17 @@ def test_a_change_of_codec_ends_a_merged_batch(mirror: Mirror) -> None:
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 def test_records_of_all_sizes(
-    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str, codec: str
+    source_cluster: EmbeddedCluster,
+    destination_cluster: EmbeddedCluster,
+    topic_name: str,
+    codec: str,
 ) -> None:
     """Records from 0 bytes to 10 MB arrive, alone and together."""
     mirror = large(source_cluster, destination_cluster, topic_name)
-    values = [random.Random(size).randbytes(size) for size in (0, 1, 8 << 10, 100_000, 1 << 20, 10 << 20, 3, 5 << 20)]
+    values = [
+        random.Random(size).randbytes(size)
+        for size in (0, 1, 8 << 10, 100_000, 1 << 20, 10 << 20, 3, 5 << 20)
+    ]
     records = [Record(None, value) for value in values]
     mirror.write(*([one] for one in records), records[:4], compression_type=codec)
     assert mirror.copy().records == 12
@@ -103,7 +125,12 @@ def test_records_of_all_sizes(
 @pytest.mark.parametrize("there", ["CreateTime", "LogAppendTime"])
 @pytest.mark.parametrize("here", ["CreateTime", "LogAppendTime"])
 def test_timestamps(
-    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str, here: str, there: str, size: int
+    source_cluster: EmbeddedCluster,
+    destination_cluster: EmbeddedCluster,
+    topic_name: str,
+    here: str,
+    there: str,
+    size: int,
 ) -> None:
     """A record keeps its time, whoever set it, unless the destination topic is told to stamp."""
     mirror = Mirror(
@@ -117,8 +144,12 @@ def test_timestamps(
     mirror.copy()
     original, copied = mirror.original(), mirror.copied()
     assert [one[:3] for one in copied] == [one[:3] for one in original]
-    assert {one.timestamp[0] for one in original} == {CREATE_TIME if here == "CreateTime" else LOG_APPEND_TIME}
-    assert {one.timestamp[0] for one in copied} == {CREATE_TIME if there == "CreateTime" else LOG_APPEND_TIME}
+    assert {one.timestamp[0] for one in original} == {
+        CREATE_TIME if here == "CreateTime" else LOG_APPEND_TIME
+    }
+    assert {one.timestamp[0] for one in copied} == {
+        CREATE_TIME if there == "CreateTime" else LOG_APPEND_TIME
+    }
     if there == "CreateTime":
         assert [one.timestamp[1] for one in copied] == [one.timestamp[1] for one in original]
 
@@ -130,7 +161,10 @@ def test_the_fingerprint_is_that_of_the_last_record(mirror: Mirror, size: int) -
     for end in (2, 5, 6):
         mirror.copy(end=end)
         offset, last = read(mirror.source, mirror.at)[end - 1]
-        digests = [digest_of(timestamp, last.key, last.value, list(last.headers)) for timestamp in (last.timestamp[1], 0)]
+        digests = [
+            digest_of(timestamp, last.key, last.value, list(last.headers))
+            for timestamp in (last.timestamp[1], 0)
+        ]
         assert offset == end - 1
         assert mirror.checkpoint().fingerprint == Fingerprint(offset, *digests)
 

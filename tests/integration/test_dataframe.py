@@ -45,12 +45,16 @@ def reading(spark: Any, copied: Mirror, folder: Path, **options: str) -> Any:
     """A reader of the mirror's topic."""
     config = folder / "relay.yaml"
     settings = {
-        "source": {"nodes": [{"name": "only", "bootstrap_servers": list(copied.source.bootstrap_servers)}]},
+        "source": {
+            "nodes": [{"name": "only", "bootstrap_servers": list(copied.source.bootstrap_servers)}]
+        },
         "destination": {"bootstrap_servers": list(copied.destination.bootstrap_servers)},
         "topics": {"allow": [copied.topic]},
     }
     config.write_text(yaml.safe_dump({"mirrors": {copied.name: settings}}))
-    return spark.read.format("relay").options(**{"config": str(config), "mirror": copied.name, "topic": copied.topic} | options)
+    return spark.read.format("relay").options(
+        **{"config": str(config), "mirror": copied.name, "topic": copied.topic} | options
+    )
 
 
 def test_every_column(spark: Any, mirror: Mirror, tmp_path: Path) -> None:
@@ -69,7 +73,9 @@ def test_every_column(spark: Any, mirror: Mirror, tmp_path: Path) -> None:
         "timestamp": None,
         "timestamp_type": "CreateTime",
     }
-    assert {int(one.timestamp.timestamp() * 1000) - NOON_MS - one.offset * 60_000 for one in rows} == {0}
+    assert {
+        int(one.timestamp.timestamp() * 1000) - NOON_MS - one.offset * 60_000 for one in rows
+    } == {0}
     assert list(rows[0].asDict()) == list(COLUMNS)
 
 
@@ -91,7 +97,9 @@ def test_either_side_and_any_range(spark: Any, mirror: Mirror, tmp_path: Path) -
     assert offsets(window="a-window", side="destination") == list(range(10))
 
 
-def test_columns_that_nobody_wants_are_not_built(spark: Any, mirror: Mirror, tmp_path: Path) -> None:
+def test_columns_that_nobody_wants_are_not_built(
+    spark: Any, mirror: Mirror, tmp_path: Path
+) -> None:
     """A schema with some columns, in its own order, and SQL over it."""
     frame = reading(spark, mirror, tmp_path).schema("value binary, partition int").load()
     assert frame.columns == ["value", "partition"]
@@ -110,12 +118,16 @@ def test_columns_that_nobody_wants_are_not_built(spark: Any, mirror: Mirror, tmp
         ({"began": "1"}, "the format relay has no option 'began'; it has config"),
     ],
 )
-def test_bad_options(spark: Any, mirror: Mirror, tmp_path: Path, options: dict[str, str], line: str) -> None:
+def test_bad_options(
+    spark: Any, mirror: Mirror, tmp_path: Path, options: dict[str, str], line: str
+) -> None:
     """The line that says what is wrong stands in what Spark raises."""
     with pytest.raises(Exception, match=line):
         reading(spark, mirror, tmp_path, **options).load().count()
 
 
 def test_a_column_that_is_none(spark: Any, mirror: Mirror, tmp_path: Path) -> None:
-    with pytest.raises(Exception, match="the format relay has no column 'vlaue'; it has key, value"):
+    with pytest.raises(
+        Exception, match="the format relay has no column 'vlaue'; it has key, value"
+    ):
         reading(spark, mirror, tmp_path).schema("vlaue binary").load().count()

@@ -29,7 +29,9 @@ CLOCK = SystemClock()
 class Question:
     """A topic of two partitions at the source, and the mirror that would copy it."""
 
-    def __init__(self, source: EmbeddedCluster, destination: EmbeddedCluster, topic: str, **config: str) -> None:
+    def __init__(
+        self, source: EmbeddedCluster, destination: EmbeddedCluster, topic: str, **config: str
+    ) -> None:
         self.source = source.cluster()
         self.destination = destination.cluster()
         self.topic = topic
@@ -38,7 +40,10 @@ class Question:
 
     def mirror(self, *nodes: str, health: dict[str, str] | None = None, **topics: Any) -> Mirror:
         """The mirror, with the source as its only node unless said otherwise."""
-        named = [{"name": f"n{index}", "bootstrap_servers": server} for index, server in enumerate(nodes or [self.serving])]
+        named = [
+            {"name": f"n{index}", "bootstrap_servers": server}
+            for index, server in enumerate(nodes or [self.serving])
+        ]
         return Mirror.model_validate(
             {
                 "source": {"nodes": named, "health": health or {}},
@@ -59,11 +64,15 @@ class Question:
 
     def write(self, at: TopicPartition, *times_ms: int) -> None:
         """Write a batch per time, of one record."""
-        write(self.source, at, *([Record(None, b"%d" % ms, (), (CREATE_TIME, ms))] for ms in times_ms))
+        write(
+            self.source, at, *([Record(None, b"%d" % ms, (), (CREATE_TIME, ms))] for ms in times_ms)
+        )
 
     def between(self, since: int, until: int | None) -> list[tuple[int, int]]:
         """The offsets of a time span, by partition."""
-        ranges = offsets_by_time.ranges_between(self.snapshot(), since, until, self.mirror().copy_options, CLOCK)
+        ranges = offsets_by_time.ranges_between(
+            self.snapshot(), since, until, self.mirror().copy_options, CLOCK
+        )
         assert [one.topic_partition for one in ranges] == [self.first, self.second]
         return [(one.start, one.end) for one in ranges]
 
@@ -73,7 +82,9 @@ class Question:
 
 
 @pytest.fixture
-def question(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str) -> Question:
+def question(
+    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+) -> Question:
     """A topic without records."""
     return Question(source_cluster, destination_cluster, topic_name)
 
@@ -109,7 +120,12 @@ class TestDates:
         ],
     )
     def test_a_span(
-        self, question: Question, since: int, until: int | None, first: tuple[int, int], second: tuple[int, int]
+        self,
+        question: Question,
+        since: int,
+        until: int | None,
+        first: tuple[int, int],
+        second: tuple[int, int],
     ) -> None:
         """The start belongs to it, the end does not; where it has no record the range is empty, and lies where records would."""
         question.write(question.first, *(T0 + day * DAY_MS for day in range(5)))
@@ -154,12 +170,17 @@ class TestNodes:
         question.write(question.first, T0, T0, T0)
         question.write(question.second, T0)
         down, serving = node_selection.probe("q", question.mirror(DOWN, question.serving), CLOCK)
-        assert (down.node, serving.node) == (Cluster("n0", (DOWN,)), Cluster("n1", question.source.bootstrap_servers))
+        assert (down.node, serving.node) == (
+            Cluster("n0", (DOWN,)),
+            Cluster("n1", question.source.bootstrap_servers),
+        )
         assert DOWN in down.error
         assert "\n" not in down.error
         assert (serving.error, sum((serving.end_offsets or {}).values())) == ("", 4)
         assert serving.latency_ms > 0
-        made = node_selection.choice(question.mirror(DOWN, question.serving), [down, serving], CheckpointSnapshot())
+        made = node_selection.choice(
+            question.mirror(DOWN, question.serving), [down, serving], CheckpointSnapshot()
+        )
         assert (made.name, [one.healthy for one in made.verdicts]) == ("n1", [False, True])
 
     def test_all_nodes_down(self, question: Question) -> None:
@@ -222,7 +243,9 @@ class TestLag:
         question.write(question.first, T0 + DAY_MS)
         assert question.oldest_ms() == T0 + DAY_MS
 
-    def test_a_topic_partition_that_a_guard_holds_back_tells_nothing(self, question: Question) -> None:
+    def test_a_topic_partition_that_a_guard_holds_back_tells_nothing(
+        self, question: Question
+    ) -> None:
         """Its records are gone; the others are still told of, and nothing fails."""
         question.write(question.first, *[T0] * 9)
         question.write(question.second, T0 + DAY_MS)
@@ -235,7 +258,12 @@ class TestLag:
         self, source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
     ) -> None:
         """With LogAppendTime, what the producer said is nobody's age."""
-        stamped = Question(source_cluster, destination_cluster, topic_name, **{"message.timestamp.type": "LogAppendTime"})
+        stamped = Question(
+            source_cluster,
+            destination_cluster,
+            topic_name,
+            **{"message.timestamp.type": "LogAppendTime"},
+        )
         before = CLOCK.now_ms()
         stamped.write(stamped.first, T0)
         found = stamped.oldest_ms()

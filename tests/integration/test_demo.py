@@ -14,7 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-TAKEOVER = re.compile(r"(\S+) was killed \S+ s after the first commit of this run; (\S+) s later came the first one from (\S+)\n")
+TAKEOVER = re.compile(
+    r"(\S+) was killed \S+ s after the first commit of this run; (\S+) s later came the first one from (\S+)\n"
+)
 SHORT = "import sys; from relay_pipelines.demo import main; sys.exit(main(events={events}))"
 
 
@@ -56,7 +58,11 @@ def number(said: str) -> int:
 
 def given(lines: list[str]) -> dict[str, list[tuple[str, int, int, int]]]:
     """What the last table says: topic-partition -> node, first offset, end and records of every share, in its order."""
-    (head,) = [at for at, line in enumerate(lines) if line.split()[:4] == ["topic-partition", "node", "from", "offset"]]
+    (head,) = [
+        at
+        for at, line in enumerate(lines)
+        if line.split()[:4] == ["topic-partition", "node", "from", "offset"]
+    ]
     made: dict[str, list[tuple[str, int, int, int]]] = defaultdict(list)
     at = ""
     for line in lines[head + 2 :]:
@@ -101,13 +107,24 @@ def says_who_gave_what(lines: list[str], records: int) -> None:
         nodes = [node for node, *_ in parts]
         assert nodes in (["upstream-a"], ["upstream-b"], ["upstream-a", "upstream-b"]), at
         assert [start for _, start, _, _ in parts] == [0, *(end for _, _, end, _ in parts)][:-1], at
-    assert any(len(parts) == 2 for parts in table.values()), "the node died within a topic-partition"
-    by_node = {name: sum(one[3] for parts in table.values() for one in parts if one[0] == name) for name in (dead, other)}
+    assert any(len(parts) == 2 for parts in table.values()), (
+        "the node died within a topic-partition"
+    )
+    by_node = {
+        name: sum(one[3] for parts in table.values() for one in parts if one[0] == name)
+        for name in (dead, other)
+    }
     assert min(by_node.values()) > 0
     assert sum(by_node.values()) == records
-    sums = [line.split() for line in lines if line.split()[:1] == ["total"] and line.split()[1] in by_node]
+    sums = [
+        line.split()
+        for line in lines
+        if line.split()[:1] == ["total"] and line.split()[1] in by_node
+    ]
     assert {node: number(said) for _, node, said, _ in sums} == by_node
-    assert "every offset once, and as many records as were read at the destination: yes" in "".join(lines)
+    assert "every offset once, and as many records as were read at the destination: yes" in "".join(
+        lines
+    )
 
 
 @pytest.mark.timeout(600)

@@ -30,7 +30,9 @@ from relay_pipelines.model import Cluster
 
 QUICK = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 SMALL = ["org.slf4j:slf4j-api:1.7.36"]
-NO_NETWORK = "-Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort=1 -Dhttp.proxyHost=127.0.0.1 -Dhttp.proxyPort=1"
+NO_NETWORK = (
+    "-Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort=1 -Dhttp.proxyHost=127.0.0.1 -Dhttp.proxyPort=1"
+)
 
 
 def client(cluster: Cluster, **more: object) -> dict[str, object]:
@@ -61,7 +63,12 @@ def create(cluster: Cluster, topic: str, partitions: int = 1) -> None:
 def write(cluster: Cluster, topic: str, value: bytes) -> None:
     failures: list[object] = []
     producer = Producer(client(cluster, acks="all"))
-    producer.produce(topic, value, partition=0, on_delivery=lambda error, _: failures.append(error) if error else None)
+    producer.produce(
+        topic,
+        value,
+        partition=0,
+        on_delivery=lambda error, _: failures.append(error) if error else None,
+    )
     assert producer.flush(30) == 0
     assert not failures
 
@@ -91,16 +98,33 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluste
     users = {"relay": "relay-secret", "stranger": "stranger-secret"}
     folder = tmp_path_factory.mktemp("guarded")
     with EmbeddedCluster(
-        "guarded", listeners=tuple(Listener), folder=folder, users=users, authorizer=True, jvm_options=QUICK
+        "guarded",
+        listeners=tuple(Listener),
+        folder=folder,
+        users=users,
+        authorizer=True,
+        jvm_options=QUICK,
     ) as cluster:
-        for kind, name in ((ResourceType.TOPIC, "*"), (ResourceType.GROUP, "*"), (ResourceType.BROKER, "kafka-cluster")):
+        for kind, name in (
+            (ResourceType.TOPIC, "*"),
+            (ResourceType.GROUP, "*"),
+            (ResourceType.BROKER, "kafka-cluster"),
+        ):
             for principal in ("User:relay", "User:CN=client"):
                 allow(cluster, principal, kind, name)
         yield cluster
 
 
 def allow(cluster: EmbeddedCluster, principal: str, kind: ResourceType, name: str) -> None:
-    facts = (kind, name, ResourcePatternType.LITERAL, principal, "*", AclOperation.ALL, AclPermissionType.ALLOW)
+    facts = (
+        kind,
+        name,
+        ResourcePatternType.LITERAL,
+        principal,
+        "*",
+        AclOperation.ALL,
+        AclPermissionType.ALLOW,
+    )
     acl = AclBinding(*facts)
     admin = AdminClient(client(cluster.cluster(Listener.PLAINTEXT)))
     admin.create_acls([acl])[acl].result(30)
@@ -111,7 +135,9 @@ def allow(cluster: EmbeddedCluster, principal: str, kind: ResourceType, name: st
 @pytest.fixture(scope="module")
 def single(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
     """A broker that may be stopped, killed and paused."""
-    with EmbeddedCluster("single", folder=tmp_path_factory.mktemp("single"), jvm_options=QUICK) as cluster:
+    with EmbeddedCluster(
+        "single", folder=tmp_path_factory.mktemp("single"), jvm_options=QUICK
+    ) as cluster:
         yield cluster
 
 
@@ -133,7 +159,9 @@ def test_topics_are_not_made_by_accident(source_cluster: EmbeddedCluster, topic_
 
 
 def test_a_second_start_downloads_nothing(
-    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
+    source_cluster: EmbeddedCluster,
+    destination_cluster: EmbeddedCluster,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With the jars cached, the class path is there although no JDK can be found to run Ivy with."""
     assert source_cluster.brokers[0].running
@@ -142,7 +170,9 @@ def test_a_second_start_downloads_nothing(
     assert f"kafka-clients-{jars.KAFKA_VERSION}.jar" in jars.broker_classpath()
 
 
-def test_clusters_live_side_by_side(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster) -> None:
+def test_clusters_live_side_by_side(
+    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster
+) -> None:
     """Two clusters are two clusters: other ids, other ports."""
     ids = {cluster_id(source_cluster.cluster()), cluster_id(destination_cluster.cluster())}
     assert ids == {source_cluster.cluster_id, destination_cluster.cluster_id}
@@ -151,13 +181,19 @@ def test_clusters_live_side_by_side(source_cluster: EmbeddedCluster, destination
 
 def test_everything_listens_on_loopback_alone(guarded: EmbeddedCluster) -> None:
     """No listener can be reached from another machine."""
-    listening = [c.laddr for c in psutil.Process(guarded.brokers[0].pid).net_connections() if c.status == psutil.CONN_LISTEN]
+    listening = [
+        c.laddr
+        for c in psutil.Process(guarded.brokers[0].pid).net_connections()
+        if c.status == psutil.CONN_LISTEN
+    ]
     assert len(listening) == len(Listener) + 1
     assert {address.ip.removeprefix("::ffff:") for address in listening} == {"127.0.0.1"}
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
-def test_a_restarted_broker_keeps_data_and_port(single: EmbeddedCluster, topic_name: str, end: str) -> None:
+def test_a_restarted_broker_keeps_data_and_port(
+    single: EmbeddedCluster, topic_name: str, end: str
+) -> None:
     """After stop or kill and start, the same address serves the same records, by another process."""
     broker, address = single.brokers[0], single.bootstrap_servers
     create(single.cluster(), topic_name)
@@ -239,7 +275,9 @@ def test_brokers_end_with_a_killed_parent(tmp_path: Path, state: str) -> None:
             os._exit(0)
     """
     command = [sys.executable, "-c", textwrap.dedent(program)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as parent:
         assert parent.stdout
         broker, _ = (int(number) for number in parent.stdout.readline().split())
         process = psutil.Process(broker)
@@ -250,7 +288,9 @@ def test_brokers_end_with_a_killed_parent(tmp_path: Path, state: str) -> None:
     assert not alive
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of its parent's death")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="only Linux tells a process of its parent's death"
+)
 def test_a_broker_ends_with_a_killed_guardian(single: EmbeddedCluster) -> None:
     """A broker whose guardian is killed ends, is seen to have ended, and can be started again."""
     broker = single.brokers[0]
@@ -269,11 +309,18 @@ def test_a_broker_ends_with_a_killed_guardian(single: EmbeddedCluster) -> None:
 def test_three_brokers_share_the_leaders(tmp_path: Path, topic_name: str) -> None:
     """Three brokers lead topic-partitions each, replicate them, and two go on without the third."""
     with EmbeddedCluster("three", brokers=3, folder=tmp_path, jvm_options=QUICK) as cluster:
-        assert len({broker.pid for broker in cluster.brokers}) == len(set(cluster.bootstrap_servers)) == 3
+        assert (
+            len({broker.pid for broker in cluster.brokers})
+            == len(set(cluster.bootstrap_servers))
+            == 3
+        )
         create(cluster.cluster(), topic_name, partitions=6)
         admin = AdminClient(client(cluster.cluster()))
         # the broker asked may hear of the topic a moment after the one that made it
-        answers = (admin.list_topics(topic_name, timeout=30).topics[topic_name].partitions for _ in range(1000))
+        answers = (
+            admin.list_topics(topic_name, timeout=30).topics[topic_name].partitions
+            for _ in range(1000)
+        )
         partitions = next(answer for answer in answers if len(answer) == 6).values()
         assert {partition.leader for partition in partitions} == {1, 2, 3}
         assert {len(partition.replicas) for partition in partitions} == {3}
@@ -295,7 +342,12 @@ WAYS = [
 
 @pytest.mark.parametrize(("listener", "mechanism", "client_certificate"), WAYS)
 def test_each_listener_serves(
-    guarded: EmbeddedCluster, topic_name: str, listener: Listener, mechanism: str, *, client_certificate: bool
+    guarded: EmbeddedCluster,
+    topic_name: str,
+    listener: Listener,
+    mechanism: str,
+    *,
+    client_certificate: bool,
 ) -> None:
     """Records go through every listener, with what `cluster()` says of it."""
     way = guarded.cluster(listener, mechanism=mechanism, client_certificate=client_certificate)
@@ -308,7 +360,9 @@ def test_each_listener_serves(
 def test_a_wrong_password_is_refused(guarded: EmbeddedCluster, mechanism: str) -> None:
     """Nobody gets in by a wrong password."""
     errors: list[int] = []
-    way = client(guarded.cluster(Listener.SASL_PLAINTEXT, mechanism=mechanism), sasl_password="wrong")
+    way = client(
+        guarded.cluster(Listener.SASL_PLAINTEXT, mechanism=mechanism), sasl_password="wrong"
+    )
     producer = Producer(way, error_cb=lambda error: errors.append(error.code()))
     assert any(producer.poll(0.1) or KafkaError._AUTHENTICATION in errors for _ in range(100))
 

@@ -29,7 +29,17 @@ from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from tests.copying import KEPT, copy_as_rows, ensure_homes, settled_end
-from tests.independent import Record, create, delete, put, read, records_of, transactional, until, write
+from tests.independent import (
+    Record,
+    create,
+    delete,
+    put,
+    read,
+    records_of,
+    transactional,
+    until,
+    write,
+)
 
 CLOCK = SystemClock()
 DOWN = "127.0.0.1:1"
@@ -94,18 +104,24 @@ class Pair:
         """Write the same records to the nodes."""
         records = [Record(b"k", f"{number}".encode()) for number in range(count)]
         for name in to:
-            write(self.a.cluster() if name == "a" else self.b, TopicPartition(self.topic, 0), records)
+            write(
+                self.a.cluster() if name == "a" else self.b, TopicPartition(self.topic, 0), records
+            )
 
     def snapshot(self, retry: int = 0, **health: object) -> ClusterSnapshot:
         """What a run begins with."""
-        return cluster_snapshot.take_snapshot(f"pair-{self.topic[-8:]}", self.mirror(**health), CLOCK, first_node=retry)
+        return cluster_snapshot.take_snapshot(
+            f"pair-{self.topic[-8:]}", self.mirror(**health), CLOCK, first_node=retry
+        )
 
     def copy(self, **health: object) -> str:
         """Copy everything new, and return the node that was read."""
         taken = self.snapshot(**health)
         ranges = run_plan.plan(taken).ranges
         create(self.destination, f"pair.{self.topic}", 1, KEPT)
-        outcomes = list(copy_ranges(CopyJob(taken.mirror, "run", taken.node, self.destination), ranges))
+        outcomes = list(
+            copy_ranges(CopyJob(taken.mirror, "run", taken.node, self.destination), ranges)
+        )
         assert [one.error for one in outcomes] == [""] * len(outcomes)
         # a commit is answered before its markers are written: readers see it a moment later
         ends = {one.source.topic_partition: one.source.end for one in ranges}
@@ -114,7 +130,10 @@ class Pair:
 
     def _reached(self, name: str) -> dict[TopicPartition, int]:
         return {
-            at: one.next_offset for at, one in cluster_snapshot.read_checkpoints(name, self.mirror(), CLOCK).checkpoints.items()
+            at: one.next_offset
+            for at, one in cluster_snapshot.read_checkpoints(
+                name, self.mirror(), CLOCK
+            ).checkpoints.items()
         }
 
     def arrived(self) -> int:
@@ -124,15 +143,27 @@ class Pair:
 
 def mirror_file(name: str, mirror: Mirror) -> str:
     """A relay.yaml of this mirror alone."""
-    nodes = [{"name": one.name, "bootstrap_servers": list(one.bootstrap_servers)} for one in mirror.source.nodes]
+    nodes = [
+        {"name": one.name, "bootstrap_servers": list(one.bootstrap_servers)}
+        for one in mirror.source.nodes
+    ]
     destination = {"bootstrap_servers": list(mirror.destination.bootstrap_servers)}
     topics = {"allow": list(mirror.topics.allow), "rename": mirror.topics.rename}
-    return yaml.safe_dump({"mirrors": {name: {"source": {"nodes": nodes}, "destination": destination, "topics": topics}}})
+    return yaml.safe_dump(
+        {
+            "mirrors": {
+                name: {"source": {"nodes": nodes}, "destination": destination, "topics": topics}
+            }
+        }
+    )
 
 
 @pytest.fixture
 def pair(
-    own_cluster: EmbeddedCluster, source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+    own_cluster: EmbeddedCluster,
+    source_cluster: EmbeddedCluster,
+    destination_cluster: EmbeddedCluster,
+    topic_name: str,
 ) -> Pair:
     """Both nodes up, with an empty topic."""
     made = Pair(own_cluster, source_cluster.cluster(), destination_cluster.cluster(), topic_name)
@@ -142,16 +173,28 @@ def pair(
     return made
 
 
-@pytest.mark.parametrize(("how", "way"), [("killed", copy_ranges), ("hangs", copy_ranges), ("killed", copy_as_rows)])
-def test_a_node_fails_in_the_middle_of_a_range(pair: Pair, how: str, way: Callable[..., Iterable[Outcome]]) -> None:
+@pytest.mark.parametrize(
+    ("how", "way"), [("killed", copy_ranges), ("hangs", copy_ranges), ("killed", copy_as_rows)]
+)
+def test_a_node_fails_in_the_middle_of_a_range(
+    pair: Pair, how: str, way: Callable[..., Iterable[Outcome]]
+) -> None:
     """The task goes on from the other node within seconds; nothing lost or doubled, and the outcome tells who gave what."""
     for _ in range(300):
         pair.write(10)
     taken = pair.snapshot()
     assert (taken.node.name, [one.name for one in taken.other_nodes]) == ("a", ["b"])
     create(pair.destination, f"pair.{pair.topic}", 1, KEPT)
-    options = CopyOptions(chunk_bytes=1, fetch_max_bytes=500, coalesce_below_bytes=0, coalesce_to_bytes=100, backoff_max_ms=1_000)
-    job = CopyJob(taken.mirror, "run", taken.node, pair.destination, options, "", taken.other_nodes, 2_000)
+    options = CopyOptions(
+        chunk_bytes=1,
+        fetch_max_bytes=500,
+        coalesce_below_bytes=0,
+        coalesce_to_bytes=100,
+        backoff_max_ms=1_000,
+    )
+    job = CopyJob(
+        taken.mirror, "run", taken.node, pair.destination, options, "", taken.other_nodes, 2_000
+    )
     ranges = run_plan.plan(taken).ranges
     broker, clock = pair.a.brokers[0], Halting(before_commit=20)
     with ThreadPoolExecutor(1) as elsewhere:
@@ -173,18 +216,24 @@ def test_a_node_fails_in_the_middle_of_a_range(pair: Pair, how: str, way: Callab
     assert [one.start for one in outcome.segments] == [0, outcome.segments[0].end]
     assert outcome.segments[-1].end == 3000
     at = TopicPartition(pair.topic, 0)
-    assert records_of(pair.destination, TopicPartition(f"pair.{pair.topic}", 0)) == records_of(pair.b, at)
+    assert records_of(pair.destination, TopicPartition(f"pair.{pair.topic}", 0)) == records_of(
+        pair.b, at
+    )
 
 
 def test_an_empty_node_is_passed_over(pair: Pair) -> None:
     """In the middle of a range the task goes on from the node that has what was copied, not from one that came back empty."""
     for _ in range(40):
         pair.write(10)
-    create(pair.destination, pair.topic, 1, KEPT)  # the destination's broker plays a node without records
+    create(
+        pair.destination, pair.topic, 1, KEPT
+    )  # the destination's broker plays a node without records
     empty, taken = replace(pair.destination, name="empty"), pair.snapshot()
     (b,) = taken.other_nodes
     create(pair.destination, f"pair.{pair.topic}", 1, KEPT)
-    options = CopyOptions(chunk_bytes=1, fetch_max_bytes=500, coalesce_below_bytes=0, backoff_max_ms=500)
+    options = CopyOptions(
+        chunk_bytes=1, fetch_max_bytes=500, coalesce_below_bytes=0, backoff_max_ms=500
+    )
     job = CopyJob(taken.mirror, "run", taken.node, pair.destination, options, "", (empty, b), 2_000)
     clock = Halting(before_commit=5)
     with ThreadPoolExecutor(1) as elsewhere:
@@ -208,7 +257,10 @@ def test_a_rebuilt_node_is_compared(pair: Pair) -> None:
     original = [record for _, record in read(pair.b, TopicPartition(pair.topic, 0))]
     write(pair.a.cluster(), TopicPartition(pair.topic, 0), original)
     assert pair.copy() == "a"
-    for more, records, status in ((5, original, Status.DONE), (20, [Record(b"k", b"other")] * 15, Status.FAILED)):
+    for more, records, status in (
+        (5, original, Status.DONE),
+        (20, [Record(b"k", b"other")] * 15, Status.FAILED),
+    ):
         delete(pair.a.cluster(), pair.topic)
         create(pair.a.cluster(), pair.topic, 1, KEPT)
         write(pair.a.cluster(), TopicPartition(pair.topic, 0), records)
@@ -218,13 +270,18 @@ def test_a_rebuilt_node_is_compared(pair: Pair) -> None:
         ranges = run_plan.plan(taken).ranges
         options = CopyOptions(give_up_after_ms=0)
         (outcome,) = copy_ranges(
-            CopyJob(taken.mirror, "run", taken.node, pair.destination, options, "", taken.other_nodes), ranges
+            CopyJob(
+                taken.mirror, "run", taken.node, pair.destination, options, "", taken.other_nodes
+            ),
+            ranges,
         )
         assert outcome.status is status, outcome.error
     assert list(outcome.diverged) == ["a"]
 
 
-def test_a_diverged_node_is_kept_out_until_it_is_cleared(pair: Pair, local_session: Any, tmp_path: Path) -> None:
+def test_a_diverged_node_is_kept_out_until_it_is_cleared(
+    pair: Pair, local_session: Any, tmp_path: Path
+) -> None:
     """The run that finds it goes on from the other node, and no later run reads it; cleared, it is compared again."""
     pair.write(10)
     assert pair.copy() == "a"
@@ -245,7 +302,9 @@ def test_a_diverged_node_is_kept_out_until_it_is_cleared(pair: Pair, local_sessi
     assert (result.exit_code, list(result.diverged)) == (0, ["b"]), result
     assert "node b holds another record than a" in result.diverged["b"]
     assert pair.arrived() == 16
-    assert metrics.registry.get_sample_value("kafka_relay_source_quarantined", {"node_id": "b"}) == 1
+    assert (
+        metrics.registry.get_sample_value("kafka_relay_source_quarantined", {"node_id": "b"}) == 1
+    )
 
     assert cluster_snapshot.read_checkpoints(name, mirror, CLOCK).quarantined == result.diverged
     pair.write(5)
@@ -256,14 +315,27 @@ def test_a_diverged_node_is_kept_out_until_it_is_cleared(pair: Pair, local_sessi
     config = tmp_path / "relay.yaml"
     config.write_text(mirror_file(name, mirror))
     relay = [Path(sys.executable).with_name("relay"), "-c", config]
-    table = subprocess.run([*relay, "nodes", "--json"], capture_output=True, text=True, check=True).stdout
+    table = subprocess.run(
+        [*relay, "nodes", "--json"], capture_output=True, text=True, check=True
+    ).stdout
     (shown,) = json.loads(table)["mirrors"]
     assert [one["why"].startswith("quarantined: ") for one in shown["nodes"]] == [False, True]
-    wrong = subprocess.run([*relay, "nodes", "--clear", "c"], capture_output=True, text=True, check=False)
-    assert (wrong.returncode, wrong.stderr) == (2, "error: no node is called 'c'; valid nodes: a, b\n")
-    cleared = subprocess.run([*relay, "nodes", "--clear", "b"], capture_output=True, text=True, check=True).stdout
-    assert cleared.startswith(f"{name}: node b: cleared; it was in quarantine: {pair.topic}-0 at offset 10: node b holds another")
-    again = subprocess.run([*relay, "nodes", "--clear", "b"], capture_output=True, text=True, check=True).stdout
+    wrong = subprocess.run(
+        [*relay, "nodes", "--clear", "c"], capture_output=True, text=True, check=False
+    )
+    assert (wrong.returncode, wrong.stderr) == (
+        2,
+        "error: no node is called 'c'; valid nodes: a, b\n",
+    )
+    cleared = subprocess.run(
+        [*relay, "nodes", "--clear", "b"], capture_output=True, text=True, check=True
+    ).stdout
+    assert cleared.startswith(
+        f"{name}: node b: cleared; it was in quarantine: {pair.topic}-0 at offset 10: node b holds another"
+    )
+    again = subprocess.run(
+        [*relay, "nodes", "--clear", "b"], capture_output=True, text=True, check=True
+    ).stdout
     assert again == f"{name}: node b: not in quarantine\n"
     assert not cluster_snapshot.read_checkpoints(name, mirror, CLOCK).quarantined
 
@@ -271,14 +343,18 @@ def test_a_diverged_node_is_kept_out_until_it_is_cleared(pair: Pair, local_sessi
     stored = cluster_snapshot.read_checkpoints(name, mirror, CLOCK)
     assert quarantine.compare(name, taken.node, stored.checkpoints.values(), 5_000, CLOCK) == ""
     put_back = Cluster("b", pair.b.bootstrap_servers)
-    assert quarantine.compare(name, put_back, stored.checkpoints.values(), 5_000, CLOCK) == "", "the last record is the same"
+    assert quarantine.compare(name, put_back, stored.checkpoints.values(), 5_000, CLOCK) == "", (
+        "the last record is the same"
+    )
 
 
 def test_nobody_can_be_read(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
     """One line names every node and its own error, when the time is over; the copy's backoff is the wait."""
     clock = Sleeping()
     mirror = pair.mirror()
-    nodes = tuple(one.model_copy(update={"bootstrap_servers": (DOWN,)}) for one in mirror.source.nodes)
+    nodes = tuple(
+        one.model_copy(update={"bootstrap_servers": (DOWN,)}) for one in mirror.source.nodes
+    )
     nobody = mirror.model_copy(update={"source": mirror.source.model_copy(update={"nodes": nodes})})
     with pytest.raises(SourceError) as caught:
         cluster_snapshot.take_snapshot("nobody", nobody, clock)
@@ -288,8 +364,13 @@ def test_nobody_can_be_read(pair: Pair, caplog: pytest.LogCaptureFixture) -> Non
     assert line.count("cannot be reached") == 2
     assert caught.value.exit_code == 1
     assert sum(clock.waits) == pytest.approx(60)
-    assert all(min(5, 0.1 * 2**n) <= wait <= min(5, 0.1 * 2**n) + 0.1 for n, wait in enumerate(clock.waits[:-1])), clock.waits
-    assert all(record.message.startswith(f"nobody: {line}; trying again for ") for record in caplog.records)
+    assert all(
+        min(5, 0.1 * 2**n) <= wait <= min(5, 0.1 * 2**n) + 0.1
+        for n, wait in enumerate(clock.waits[:-1])
+    ), clock.waits
+    assert all(
+        record.message.startswith(f"nobody: {line}; trying again for ") for record in caplog.records
+    )
     assert 60 / 10 < len(caplog.records) <= 60 / 5
     clock.waits.clear()
     caplog.clear()
@@ -318,7 +399,11 @@ def test_copies_do_not_go_around(pair: Pair) -> None:
     def mirror(source: Cluster, destination: Cluster, topic: str, to: str) -> Mirror:
         return Mirror.model_validate(
             {
-                "source": {"nodes": [{"name": "only", "bootstrap_servers": ",".join(source.bootstrap_servers)}]},
+                "source": {
+                    "nodes": [
+                        {"name": "only", "bootstrap_servers": ",".join(source.bootstrap_servers)}
+                    ]
+                },
                 "destination": {"bootstrap_servers": ",".join(destination.bootstrap_servers)},
                 "topics": {"allow": [topic], "rename": {topic: to}},
             }
@@ -333,8 +418,13 @@ def test_copies_do_not_go_around(pair: Pair) -> None:
         assert outcome.status is Status.DONE, outcome.error
 
     copy(there, mirror(pair.b, pair.destination, pair.topic, there))
-    with pytest.raises(ConfigError, match=f"topic '{there}' at source node only .* is a copy of topic '{pair.topic}' of the"):
-        cluster_snapshot.take_snapshot("around", mirror(pair.destination, pair.b, there, "x"), CLOCK)
+    with pytest.raises(
+        ConfigError,
+        match=f"topic '{there}' at source node only .* is a copy of topic '{pair.topic}' of the",
+    ):
+        cluster_snapshot.take_snapshot(
+            "around", mirror(pair.destination, pair.b, there, "x"), CLOCK
+        )
     chain = f"{there}.chain"
     copy(f"{there}-2", mirror(pair.b, pair.b, pair.topic, chain))
     copy(f"{there}-3", mirror(pair.b, pair.b, chain, f"{chain}.on"))
@@ -351,12 +441,18 @@ def test_a_diverged_node_is_not_read(pair: Pair) -> None:
     for _ in range(3):
         write(pair.b, TopicPartition(pair.topic, 0), [Record(b"k", b"something else")])
     taken = pair.snapshot()
-    ranges = run_plan.plan(replace(taken, positions=[replace(one, end_offset=13) for one in taken.positions])).ranges
+    ranges = run_plan.plan(
+        replace(taken, positions=[replace(one, end_offset=13) for one in taken.positions])
+    ).ranges
     (b,) = taken.other_nodes
 
     (outcome,) = copy_ranges(CopyJob(taken.mirror, "run", b, pair.destination), ranges)
 
-    assert (outcome.status, outcome.error_kind, outcome.exit_code) == (Status.FAILED, "DivergedNodeError", 3)
+    assert (outcome.status, outcome.error_kind, outcome.exit_code) == (
+        Status.FAILED,
+        "DivergedNodeError",
+        3,
+    )
     assert outcome.error == (
         f"{pair.topic}-0 at offset 10: node b holds another record than a, from which it was copied;"
         " find out which node is right, rebuild the other one, then `relay nodes --clear b`"
@@ -393,7 +489,9 @@ def test_leader_epochs_of_one_node_mean_nothing_on_another(pair: Pair) -> None:
         pair.a.brokers[0].start()
     pair.write(10)
     assert pair.copy() == "a"
-    checkpoint = cluster_snapshot.read_checkpoints(pair.snapshot().mirror, pair.mirror(), CLOCK).checkpoints[at]
+    checkpoint = cluster_snapshot.read_checkpoints(
+        pair.snapshot().mirror, pair.mirror(), CLOCK
+    ).checkpoints[at]
     assert checkpoint.leader_epoch > 0
     for cluster in (pair.a.cluster(), pair.b):
         sender = transactional(cluster, f"{pair.topic}-aborted")
@@ -405,8 +503,12 @@ def test_leader_epochs_of_one_node_mean_nothing_on_another(pair: Pair) -> None:
     pair.a.brokers[0].kill()
     try:
         assert pair.copy() == "b"
-        checkpoint = cluster_snapshot.read_checkpoints(pair.snapshot().mirror, pair.mirror(), CLOCK).checkpoints[at]
-        assert (checkpoint.leader_epoch, checkpoint.leader_epoch_end) == (0, 12), "the epoch of the marker, on this node"
+        checkpoint = cluster_snapshot.read_checkpoints(
+            pair.snapshot().mirror, pair.mirror(), CLOCK
+        ).checkpoints[at]
+        assert (checkpoint.leader_epoch, checkpoint.leader_epoch_end) == (0, 12), (
+            "the epoch of the marker, on this node"
+        )
         assert not run_plan.plan(pair.snapshot()).data_losses
     finally:
         pair.a.brokers[0].start()
@@ -440,9 +542,16 @@ def test_a_node_without_the_records_is_not_read(pair: Pair) -> None:
     mirror = pair.mirror()
     (a, b) = mirror.source.nodes
     only_short = mirror.model_copy(
-        update={"source": mirror.source.model_copy(update={"nodes": (a, b.model_copy(update={"bootstrap_servers": (DOWN,)}))})}
+        update={
+            "source": mirror.source.model_copy(
+                update={"nodes": (a, b.model_copy(update={"bootstrap_servers": (DOWN,)}))}
+            )
+        }
     )
-    with pytest.raises(SourceError, match=r"no node of the source can be read: a: .* ends at 4 there, and was copied up to 10"):
+    with pytest.raises(
+        SourceError,
+        match=r"no node of the source can be read: a: .* ends at 4 there, and was copied up to 10",
+    ):
         cluster_snapshot.take_snapshot(f"pair-{pair.topic[-8:]}", only_short, Sleeping())
 
 
@@ -453,7 +562,9 @@ def test_all_nodes_lost_what_was_copied(pair: Pair) -> None:
     mirror = pair.mirror()
     (a, _) = mirror.source.nodes
     twins = (a, a.model_copy(update={"name": "b"}))
-    both_short = mirror.model_copy(update={"source": mirror.source.model_copy(update={"nodes": twins})})
+    both_short = mirror.model_copy(
+        update={"source": mirror.source.model_copy(update={"nodes": twins})}
+    )
     taken = cluster_snapshot.take_snapshot(f"pair-{pair.topic[-8:]}", both_short, CLOCK)
     (loss,) = run_plan.plan(taken).data_losses
     assert isinstance(loss, DataLossError)

@@ -24,9 +24,13 @@ from tests.independent import until
 
 
 @pytest.fixture
-def mirror(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str) -> Mirror:
+def mirror(
+    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+) -> Mirror:
     """A topic of several chunks."""
-    made = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name).with_options(chunk_bytes=20_000)
+    made = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name).with_options(
+        chunk_bytes=20_000
+    )
     made.write(*(numbered(100, 100, first) for first in range(0, 1000, 100)))
     return made
 
@@ -39,7 +43,13 @@ def take_over(mirror: Mirror) -> None:
 
 
 @pytest.mark.parametrize(
-    "point", [Failpoint.MID_CHUNK, Failpoint.BEFORE_CHECKPOINT, Failpoint.BEFORE_END_TXN, Failpoint.AFTER_END_TXN]
+    "point",
+    [
+        Failpoint.MID_CHUNK,
+        Failpoint.BEFORE_CHECKPOINT,
+        Failpoint.BEFORE_END_TXN,
+        Failpoint.AFTER_END_TXN,
+    ],
 )
 def test_a_task_that_was_overtaken_stops_and_commits_no_more(
     mirror: Mirror, point: Failpoint, monkeypatch: pytest.MonkeyPatch
@@ -93,15 +103,22 @@ def test_four_tasks_at_once_on_the_same_range(mirror: Mirror) -> None:
 
 
 def test_an_expired_producer_id_is_not_taken_back(
-    source_cluster: EmbeddedCluster, tmp_path_factory: pytest.TempPathFactory, topic_name: str, monkeypatch: pytest.MonkeyPatch
+    source_cluster: EmbeddedCluster,
+    tmp_path_factory: pytest.TempPathFactory,
+    topic_name: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The coordinator forgets an id that was idle for too long; by then it may be another task's, so the old one stops."""
     settings = {
         "transactional.id.expiration.ms": 3_000,
         "transaction.remove.expired.transaction.cleanup.interval.ms": 500,
     }
-    with EmbeddedCluster("forgetful", folder=tmp_path_factory.mktemp("forgetful"), config=settings) as forgetful:
-        mirror = Mirror(source_cluster.cluster(), forgetful.cluster(), topic_name).with_options(chunk_bytes=1)
+    with EmbeddedCluster(
+        "forgetful", folder=tmp_path_factory.mktemp("forgetful"), config=settings
+    ) as forgetful:
+        mirror = Mirror(source_cluster.cluster(), forgetful.cluster(), topic_name).with_options(
+            chunk_bytes=1
+        )
         mirror.write(numbered(10, 10_000), numbered(10, 10_000, 10))
         name = transactional_id(mirror.name, mirror.at)
         idled = False
@@ -131,19 +148,30 @@ def known(mirror: Mirror, transactional_id: str) -> bool:
         return found.error_code == 0
 
 
-def test_an_overtaken_task_whose_commit_went_unanswered(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_overtaken_task_whose_commit_went_unanswered(
+    mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its transaction may have ended, so one epoch on is a takeover and no time-out: it does not take the id back."""
     newer: list[TransactionalProducer] = []
     end = TransactionalProducer._end
 
-    def lose(producer: TransactionalProducer, *, committed: bool, expected: frozenset[int] = frozenset()) -> None:
+    def lose(
+        producer: TransactionalProducer, *, committed: bool, expected: frozenset[int] = frozenset()
+    ) -> None:
         end(producer, committed=committed, expected=expected)
         if committed and not newer:
-            newer.append(TransactionalProducer(client, transactional_id(mirror.name, mirror.at), mirror.options, SystemClock()))
+            newer.append(
+                TransactionalProducer(
+                    client, transactional_id(mirror.name, mirror.at), mirror.options, SystemClock()
+                )
+            )
             newer[0].start()
             raise DestinationError("the connection is lost")
 
-    with ClusterClient(mirror.destination, DestinationError) as client, monkeypatch.context() as patched:
+    with (
+        ClusterClient(mirror.destination, DestinationError) as client,
+        monkeypatch.context() as patched,
+    ):
         patched.setattr(TransactionalProducer, "_end", lose)
         assert mirror.try_copy().status is Status.FENCED
         newer[0].start()  # it still owns the id
@@ -154,11 +182,18 @@ def test_an_overtaken_task_whose_commit_went_unanswered(mirror: Mirror, monkeypa
 def test_a_takeover_that_is_being_completed(mirror: Mirror) -> None:
     """The newer task has fenced us and waits for our transaction to be aborted: that is no time-out of ours."""
     name = transactional_id(mirror.name, mirror.at)
-    with ClusterClient(mirror.destination, DestinationError) as one, ClusterClient(mirror.destination, DestinationError) as two:
+    with (
+        ClusterClient(mirror.destination, DestinationError) as one,
+        ClusterClient(mirror.destination, DestinationError) as two,
+    ):
         older = TransactionalProducer(one, name, mirror.options, SystemClock())
         older.start()
         older.add([mirror.at])
-        request = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=20_000, producer_id=-1, producer_epoch=-1)
-        assert two.call(two.coordinator(name), request, 4).error_code == 51  # CONCURRENT_TRANSACTIONS
+        request = InitProducerIdRequest(
+            transactional_id=name, transaction_timeout_ms=20_000, producer_id=-1, producer_epoch=-1
+        )
+        assert (
+            two.call(two.coordinator(name), request, 4).error_code == 51
+        )  # CONCURRENT_TRANSACTIONS
         with pytest.raises(FencedError):
             older.add([home(checkpoint.TOPIC, b"any")])

@@ -15,7 +15,14 @@ from relay_pipelines.copy.filtering import load
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import ConfigError, DestinationError
-from relay_pipelines.model import ClassSpec, OnRecordError, Outcome, RecordPolicy, Status, TopicPartition
+from relay_pipelines.model import (
+    ClassSpec,
+    OnRecordError,
+    Outcome,
+    RecordPolicy,
+    Status,
+    TopicPartition,
+)
 from relay_pipelines.protocol.batch import CODEC_MASK
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.producer import TransactionalProducer
@@ -63,19 +70,39 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def mirror(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str) -> Mirror:
+def mirror(
+    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+) -> Mirror:
     """A topic of 60 records in batches, some of which would go as they are."""
     made = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
     made.options = replace(made.options, coalesce_below_bytes=0, chunk_bytes=2_000)
     for first in range(0, 60, 10):
-        made.write([Record(b"k", b"%d" % number, (("n", b"%d" % (number % 10)),)) for number in range(first, first + 10)])
+        made.write(
+            [
+                Record(b"k", b"%d" % number, (("n", b"%d" % (number % 10)),))
+                for number in range(first, first + 10)
+            ]
+        )
     return made
 
 
-def copy(mirror: Mirror, folder: Path, *names: str, start: int = 0, end: int | None = None, **config: object) -> Outcome:
+def copy(
+    mirror: Mirror,
+    folder: Path,
+    *names: str,
+    start: int = 0,
+    end: int | None = None,
+    **config: object,
+) -> Outcome:
     """Copy through filters; the first one gets the configuration."""
-    specs = [ClassSpec(f"the_filters:{name}", json.dumps(config if not at else {}), str(folder)) for at, name in enumerate(names)]
-    (outcome,) = copy_ranges(mirror.job, [replace(mirror.range(start, end), record_policy=RecordPolicy(filters=tuple(specs)))])
+    specs = [
+        ClassSpec(f"the_filters:{name}", json.dumps(config if not at else {}), str(folder))
+        for at, name in enumerate(names)
+    ]
+    (outcome,) = copy_ranges(
+        mirror.job,
+        [replace(mirror.range(start, end), record_policy=RecordPolicy(filters=tuple(specs)))],
+    )
     return outcome
 
 
@@ -91,8 +118,13 @@ def test_what_is_not_kept_is_left_out_and_accounted_for(mirror: Mirror, folder: 
 def test_every_filter_must_keep_a_record(mirror: Mirror, folder: Path) -> None:
     """Two of them, over a range that cuts batches, and in two steps."""
     for start, end in ((0, 33), (33, 60)):
-        assert copy(mirror, folder, "EveryNth", "Keyed", start=start, end=end, n=1).status is Status.DONE
-    assert [int(one.value or b"") for one in mirror.copied()] == [number for number in range(60) if number % 10 != 7]
+        assert (
+            copy(mirror, folder, "EveryNth", "Keyed", start=start, end=end, n=1).status
+            is Status.DONE
+        )
+    assert [int(one.value or b"") for one in mirror.copied()] == [
+        number for number in range(60) if number % 10 != 7
+    ]
     mirror.assert_ledger_closes()
 
 
@@ -110,7 +142,11 @@ def test_what_a_filter_raises(mirror: Mirror, folder: Path) -> None:
     """One line with filter, topic-partition and offset; what was committed before stays, and nothing of it comes twice."""
     mirror.options = replace(mirror.options, chunk_bytes=1)
     outcome = copy(mirror, folder, "Failing")
-    assert (outcome.status, outcome.error_kind, outcome.exit_code) == (Status.FAILED, "FilterError", 1)
+    assert (outcome.status, outcome.error_kind, outcome.exit_code) == (
+        Status.FAILED,
+        "FilterError",
+        1,
+    )
     assert outcome.error == (
         f"{mirror.at} at offset 25: filter 'the_filters:Failing' raised ValueError: no country; mend it, or set"
         " on_record_error: quarantine; run again to go on"
@@ -133,13 +169,23 @@ def test_a_record_in_quarantine(mirror: Mirror, folder: Path) -> None:
         on_record_error=OnRecordError.QUARANTINE,
     )
     (outcome,) = copy_ranges(mirror.job, [replace(mirror.range(), record_policy=record_policy)])
-    assert (outcome.error, outcome.records, outcome.skipped) == ("", 11, {"filtered": 48, "quarantined": 1})
+    assert (outcome.error, outcome.records, outcome.skipped) == (
+        "",
+        11,
+        {"filtered": 48, "quarantined": 1},
+    )
     mirror.assert_ledger_closes()
-    assert [int(one.value or b"") for one in mirror.copied()] == [number for number in range(0, 60, 5) if number != 25]
+    assert [int(one.value or b"") for one in mirror.copied()] == [
+        number for number in range(0, 60, 5) if number != 25
+    ]
     (found,) = records_of(mirror.destination, quarantine)
     original = mirror.original()[25]
     told = {"mirror": mirror.name, "topic": mirror.at.topic, "partition": 0, "offset": 25}
-    assert (found.key, found.value, found.timestamp) == (original.key, original.value, original.timestamp)
+    assert (found.key, found.value, found.timestamp) == (
+        original.key,
+        original.value,
+        original.timestamp,
+    )
     assert found.headers == (
         *original.headers,
         *((f"relay.{name}", str(value).encode()) for name, value in told.items()),
@@ -155,7 +201,8 @@ def test_a_quarantined_record_is_committed_with_its_chunk_or_not_at_all(
     quarantine = TopicPartition(f"{mirror.to.topic}.quarantine", mirror.to.partition)
     create(mirror.destination, quarantine.topic, 1)
     record_policy = RecordPolicy(
-        filters=(ClassSpec("the_filters:Failing", folder=str(folder)),), on_record_error=OnRecordError.QUARANTINE
+        filters=(ClassSpec("the_filters:Failing", folder=str(folder)),),
+        on_record_error=OnRecordError.QUARANTINE,
     )
     calls: list[int] = []
 
@@ -171,7 +218,10 @@ def test_a_quarantined_record_is_committed_with_its_chunk_or_not_at_all(
     (outcome,) = copy_ranges(mirror.job, [replace(mirror.range(), record_policy=record_policy)])
     assert (outcome.error, outcome.records, outcome.skipped) == ("", 59, {"quarantined": 1})
     assert len(records_of(mirror.destination, quarantine)) == 1
-    assert len(records_of(mirror.destination, quarantine)) == len(records_of_all(mirror, quarantine)) - 1
+    assert (
+        len(records_of(mirror.destination, quarantine))
+        == len(records_of_all(mirror, quarantine)) - 1
+    )
 
 
 def records_of_all(mirror: Mirror, at: TopicPartition) -> list[object]:
@@ -183,7 +233,9 @@ def test_options_of_a_topic_alone(mirror: Mirror) -> None:
     """They take the place of the mirror's: here, a commit for every batch."""
     own = replace(mirror.options, coalesce_below_bytes=0, chunk_bytes=1)
     mirror.options = replace(mirror.options, chunk_bytes=1 << 20)
-    (outcome,) = copy_ranges(mirror.job, [replace(mirror.range(), record_policy=RecordPolicy(options=own))])
+    (outcome,) = copy_ranges(
+        mirror.job, [replace(mirror.range(), record_policy=RecordPolicy(options=own))]
+    )
     assert (outcome.error, outcome.chunks) == ("", 6)
     mirror.assert_equal()
 
@@ -195,16 +247,34 @@ def test_compressed_batches_stay_compressed(mirror: Mirror, folder: Path) -> Non
     mirror.write(numbered(100, 50, 60), compression_type="zstd")
     assert copy(mirror, folder, "Keyed").status is Status.DONE
     found = batches_of(mirror.destination, mirror.at, 0, settled_end(mirror.destination, mirror.at))
-    codecs = {(header.base_offset >= plain_end, header.attributes & CODEC_MASK) for header, _ in found}
+    codecs = {
+        (header.base_offset >= plain_end, header.attributes & CODEC_MASK) for header, _ in found
+    }
     assert codecs == {(False, 0), (True, 4)}
 
 
 BAD = {
-    "no module": ("nowhere:Filter", "{}", "filter 'nowhere:Filter' cannot be imported: ModuleNotFoundError: No module named"),
+    "no module": (
+        "nowhere:Filter",
+        "{}",
+        "filter 'nowhere:Filter' cannot be imported: ModuleNotFoundError: No module named",
+    ),
     "no class": ("the_filters:Missing", "{}", "module 'the_filters' has no filter 'Missing'"),
-    "wrong config": ("the_filters:EveryNth", '{"m": 3}', "filter 'the_filters:EveryNth' cannot be constructed: TypeError"),
-    "no keep": ("the_filters:NoFilter", "{}", "filter 'the_filters:NoFilter' has no method keep(record)"),
-    "no entry point": ("lonely", "{}", "no filter is called 'lonely'; write module:Class, or an entry point: none is installed"),
+    "wrong config": (
+        "the_filters:EveryNth",
+        '{"m": 3}',
+        "filter 'the_filters:EveryNth' cannot be constructed: TypeError",
+    ),
+    "no keep": (
+        "the_filters:NoFilter",
+        "{}",
+        "filter 'the_filters:NoFilter' has no method keep(record)",
+    ),
+    "no entry point": (
+        "lonely",
+        "{}",
+        "no filter is called 'lonely'; write module:Class, or an entry point: none is installed",
+    ),
 }
 
 
@@ -217,12 +287,16 @@ def test_a_filter_that_cannot_be_used(folder: Path, name: str, config: str, line
     assert "\n" not in str(caught.value)
 
 
-def test_a_filter_by_its_entry_point(mirror: Mirror, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_filter_by_its_entry_point(
+    mirror: Mirror, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As an installed package announces it."""
     announced = folder / "some_filters-1.0.dist-info"
     announced.mkdir()
     (announced / "METADATA").write_text("Metadata-Version: 2.1\nName: some-filters\nVersion: 1.0\n")
-    (announced / "entry_points.txt").write_text("[relay_pipelines.filters]\nevery-nth = the_filters:EveryNth\n")
+    (announced / "entry_points.txt").write_text(
+        "[relay_pipelines.filters]\nevery-nth = the_filters:EveryNth\n"
+    )
     monkeypatch.syspath_prepend(str(folder))
     record_policy = RecordPolicy(filters=(ClassSpec("every-nth", '{"n": 20}'),))
     (outcome,) = copy_ranges(mirror.job, [replace(mirror.range(), record_policy=record_policy)])
@@ -237,11 +311,23 @@ def test_a_quarantine_that_is_the_copy_of_another_topic(
         create(source_cluster.cluster(), topic)
     mirror = settings.Mirror.model_validate(
         {
-            "source": {"nodes": [{"name": "node", "bootstrap_servers": list(source_cluster.cluster().bootstrap_servers)}]},
-            "destination": {"bootstrap_servers": list(destination_cluster.cluster().bootstrap_servers)},
+            "source": {
+                "nodes": [
+                    {
+                        "name": "node",
+                        "bootstrap_servers": list(source_cluster.cluster().bootstrap_servers),
+                    }
+                ]
+            },
+            "destination": {
+                "bootstrap_servers": list(destination_cluster.cluster().bootstrap_servers)
+            },
             "topics": {"allow": [f"{topic_name}.*"]},
             "on_record_error": "quarantine",
         }
     )
-    with pytest.raises(ConfigError, match=f"the quarantine of topic '{topic_name}' is '{topic_name}.quarantine', which is"):
+    with pytest.raises(
+        ConfigError,
+        match=f"the quarantine of topic '{topic_name}' is '{topic_name}.quarantine', which is",
+    ):
         cluster_snapshot.take_snapshot("quarantines", mirror, SystemClock())

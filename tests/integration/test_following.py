@@ -38,8 +38,15 @@ def no_spark() -> NoReturn:
 class Followed:
     """A topic `t` with one record, copied to `copy.t`."""
 
-    def __init__(self, source: Cluster, destination: Cluster, topic: str, config: dict[str, str]) -> None:
-        self.source, self.destination, self.topic, self.copy_of = source, destination, topic, f"copy.{topic}"
+    def __init__(
+        self, source: Cluster, destination: Cluster, topic: str, config: dict[str, str]
+    ) -> None:
+        self.source, self.destination, self.topic, self.copy_of = (
+            source,
+            destination,
+            topic,
+            f"copy.{topic}",
+        )
         self.name = f"follow-{topic[-8:]}"
         ensure_homes(destination)
         create(source, topic, 1, KEPT | config)
@@ -52,22 +59,32 @@ class Followed:
     def mirror(self, **more: Any) -> dict[str, Any]:
         """As relay.yaml has it."""
         return {
-            "source": {"nodes": [{"name": "only", "bootstrap_servers": ",".join(self.source.bootstrap_servers)}]},
+            "source": {
+                "nodes": [
+                    {"name": "only", "bootstrap_servers": ",".join(self.source.bootstrap_servers)}
+                ]
+            },
             "destination": {"bootstrap_servers": ",".join(self.destination.bootstrap_servers)},
             "topics": {"allow": [f"{self.topic}.*"], "rename": "copy.{topic}", **more},
         }
 
     def surveyed(self, **more: Any) -> ClusterSnapshot:
-        return cluster_snapshot.take_snapshot(self.name, Mirror.model_validate(self.mirror(**more)), CLOCK)
+        return cluster_snapshot.take_snapshot(
+            self.name, Mirror.model_validate(self.mirror(**more)), CLOCK
+        )
 
     def copy(self) -> None:
         """As tasks do."""
         taken = self.surveyed()
         topics.create(taken, None, OPTIONS, CLOCK)
         ranges = run_plan.plan(taken).ranges
-        outcomes = list(copy_ranges(CopyJob(taken.mirror, "run", taken.node, taken.destination), ranges))
+        outcomes = list(
+            copy_ranges(CopyJob(taken.mirror, "run", taken.node, taken.destination), ranges)
+        )
         assert [one.error for one in outcomes] == [""]
-        until(lambda: TopicPartition(self.topic, 0) in self.surveyed().checkpoints, "the checkpoint")
+        until(
+            lambda: TopicPartition(self.topic, 0) in self.surveyed().checkpoints, "the checkpoint"
+        )
 
     def run(self, **more: Any) -> RunResult:
         """A run with nothing to copy."""
@@ -77,7 +94,10 @@ class Followed:
 
     def differences(self, **more: Any) -> dict[str, tuple[str | None, str]]:
         """Key -> the source's value, the destination's."""
-        return {one.key: (one.wanted, one.there) for one in topic_configs.differences(self.surveyed(**more))}
+        return {
+            one.key: (one.wanted, one.there)
+            for one in topic_configs.differences(self.surveyed(**more))
+        }
 
     def config(self, folder: Path, **more: Any) -> str:
         path = folder / "relay.yaml"
@@ -86,8 +106,15 @@ class Followed:
 
 
 @pytest.fixture
-def followed(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str) -> Followed:
-    return Followed(source_cluster.cluster(), destination_cluster.cluster(), topic_name, {"max.message.bytes": "2000000"})
+def followed(
+    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+) -> Followed:
+    return Followed(
+        source_cluster.cluster(),
+        destination_cluster.cluster(),
+        topic_name,
+        {"max.message.bytes": "2000000"},
+    )
 
 
 def own_configs(cluster: Cluster, topic: str) -> dict[str, str]:
@@ -101,15 +128,26 @@ def own_configs(cluster: Cluster, topic: str) -> dict[str, str]:
 
 def test_a_run_sets_what_differs(followed: Followed) -> None:
     """Values follow, keys that the source does not set go, and keys that are not on the list stay, before anything is copied."""
-    configure(followed.source, ResourceType.TOPIC, followed.topic, retention_ms=7_000_000, segment_bytes=2 << 20)
+    configure(
+        followed.source,
+        ResourceType.TOPIC,
+        followed.topic,
+        retention_ms=7_000_000,
+        segment_bytes=2 << 20,
+    )
     kept = {"min_insync_replicas": 1, "file_delete_delay_ms": 1234}
-    configure(followed.destination, ResourceType.TOPIC, followed.copy_of, min_compaction_lag_ms=5, **kept)
+    configure(
+        followed.destination, ResourceType.TOPIC, followed.copy_of, min_compaction_lag_ms=5, **kept
+    )
     expected = {
         "retention.ms": ("7000000", KEPT["retention.ms"]),
         "segment.bytes": (str(2 << 20), str(1 << 30)),
         "min.compaction.lag.ms": (None, "5"),
     }
-    assert until(lambda: (found := followed.differences()) == expected and found, "the configurations") == expected
+    assert (
+        until(lambda: (found := followed.differences()) == expected and found, "the configurations")
+        == expected
+    )
 
     assert followed.run().reconfigured == (), "nothing is set unless somebody asked for it"
     assert followed.differences() == expected
@@ -150,7 +188,13 @@ def test_the_copy_is_cut_by_the_limit_as_it_is_then(followed: Followed) -> None:
     after, _ = topic_configs.follow(taken, OPTIONS, CLOCK)
     assert topics.limits(after, followed.topic).max_message_bytes == 3_000_000
     configure(followed.source, ResourceType.TOPIC, followed.topic, max_message_bytes=1_500_000)
-    until(lambda: followed.surveyed().source_configs[followed.topic]["max.message.bytes"].value == "1500000", "the configuration")
+    until(
+        lambda: (
+            followed.surveyed().source_configs[followed.topic]["max.message.bytes"].value
+            == "1500000"
+        ),
+        "the configuration",
+    )
     assert followed.differences() == {}
 
 
@@ -175,9 +219,16 @@ def test_what_the_destinations_brokers_set_holds(followed: Followed) -> None:
     taken = followed.surveyed()
     there = taken.destination_configs[followed.copy_of]
     of_the_broker = {**there, "segment.ms": ConfigValue("5000000", is_default=False, is_own=False)}
-    assert topic_configs.differences(replace(taken, destination_configs={followed.copy_of: of_the_broker})) == []
+    assert (
+        topic_configs.differences(
+            replace(taken, destination_configs={followed.copy_of: of_the_broker})
+        )
+        == []
+    )
     of_the_topic = {**there, "segment.ms": ConfigValue("5000000", is_default=False, is_own=True)}
-    (found,) = topic_configs.differences(replace(taken, destination_configs={followed.copy_of: of_the_topic}))
+    (found,) = topic_configs.differences(
+        replace(taken, destination_configs={followed.copy_of: of_the_topic})
+    )
     assert (found.key, found.wanted) == ("segment.ms", None)
 
 
@@ -200,7 +251,9 @@ def test_a_value_that_the_destination_refuses(followed: Followed) -> None:
     assert failure.endswith("; correct the value, or take the key off topics.config_keys")
 
 
-def test_the_commands_tell(followed: Followed, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands_tell(
+    followed: Followed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """check, plan and run say what differs, and what will come of it; a run that sets it says what it did."""
     configure(followed.source, ResourceType.TOPIC, followed.topic, retention_ms=7_000_000)
     until(followed.differences, "the configuration")
@@ -225,12 +278,17 @@ def test_the_commands_tell(followed: Followed, tmp_path: Path, capsys: pytest.Ca
     assert f"{differs}; the next run sets it\n" in capsys.readouterr().out
     assert main(["run", "-c", syncing]) == 0
     said = capsys.readouterr()
-    assert f"{followed.copy_of}: retention.ms was -1 and is 7000000 now, as the source has it\n" in said.out
+    assert (
+        f"{followed.copy_of}: retention.ms was -1 and is 7000000 now, as the source has it\n"
+        in said.out
+    )
     assert said.err == ""
     assert own_configs(followed.destination, followed.copy_of)["retention.ms"] == "7000000"
 
 
-def test_a_source_topic_that_is_gone(followed: Followed, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_source_topic_that_is_gone(
+    followed: Followed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Every command says so, none fails for it, the other topics go on, and the copy stays."""
     other = f"{followed.topic}-other"
     create(followed.source, other, 1, KEPT)
@@ -252,7 +310,9 @@ def test_a_source_topic_that_is_gone(followed: Followed, tmp_path: Path, capsys:
         (shown,) = json.loads(capsys.readouterr().out)["mirrors"]
         assert shown["deleted"] == {followed.topic: followed.copy_of}
     assert list(followed.surveyed().destinations) == [other]
-    assert followed.copy_of in AdminClient(client(followed.destination)).list_topics(timeout=30).topics
+    assert (
+        followed.copy_of in AdminClient(client(followed.destination)).list_topics(timeout=30).topics
+    )
 
     denying = followed.config(tmp_path, deny=[followed.topic])
     assert main(["status", "-c", denying]) == 0

@@ -36,7 +36,8 @@ def filled(own_cluster: EmbeddedCluster, topic_name: str) -> TopicPartition:
 
 
 @pytest.mark.parametrize(
-    ("command", "side", "says"), [("plan", "source", " 10 "), ("ledger", "destination", "the ledger holds nothing")]
+    ("command", "side", "says"),
+    [("plan", "source", " 10 "), ("ledger", "destination", "the ledger holds nothing")],
 )
 def test_a_broker_that_restarts_is_waited_for(
     own_cluster: EmbeddedCluster,
@@ -80,9 +81,13 @@ def test_a_broker_that_restarts_is_waited_for(
     assert says in output
 
 
-def test_a_broker_that_stays_away(destination_cluster: EmbeddedCluster, topic_name: str, tmp_path: Path) -> None:
+def test_a_broker_that_stays_away(
+    destination_cluster: EmbeddedCluster, topic_name: str, tmp_path: Path
+) -> None:
     """The command ends with one line when the time of the mirror is over, not before and not much later."""
-    config = configured(tmp_path, {"m": mirror(AWAY, destination_cluster.cluster(), topic_name, give_up_after="2s")})
+    config = configured(
+        tmp_path, {"m": mirror(AWAY, destination_cluster.cluster(), topic_name, give_up_after="2s")}
+    )
     loaded = settings.load(config)
     began = time.monotonic()
     with pytest.raises(SourceError):
@@ -101,7 +106,9 @@ def test_a_run_that_is_stopped_does_not_wait(
     source = source_cluster.cluster()
     create(source, topic_name, 1, KEPT)
     write(source, TopicPartition(topic_name, 0), numbered(10))
-    config = configured(tmp_path, {"m": mirror(source, own_cluster.cluster(), topic_name, give_up_after=-1)})
+    config = configured(
+        tmp_path, {"m": mirror(source, own_cluster.cluster(), topic_name, give_up_after=-1)}
+    )
     wanted = settings.load(config).mirror("m")
     planned = run_plan.plan(cluster_snapshot.take_snapshot("m", wanted, SystemClock()))
     (broker,) = own_cluster.brokers
@@ -114,7 +121,9 @@ def test_a_run_that_is_stopped_does_not_wait(
     assert not result.outcomes
 
 
-def test_thousands_of_topic_partitions_just_created(own_cluster: EmbeddedCluster, filled: TopicPartition, tmp_path: Path) -> None:
+def test_thousands_of_topic_partitions_just_created(
+    own_cluster: EmbeddedCluster, filled: TopicPartition, tmp_path: Path
+) -> None:
     """A run right after their creation, and one that creates as many, wait until all have leaders."""
     cluster = own_cluster.cluster()
     ensure_homes(cluster)

@@ -23,7 +23,9 @@ OPTIONS = CopyOptions(request_timeout_ms=10_000)
 
 
 @pytest.fixture
-def clusters(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster) -> tuple[Cluster, Cluster]:
+def clusters(
+    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster
+) -> tuple[Cluster, Cluster]:
     """Source and destination."""
     ensure_homes(destination_cluster.cluster())
     return source_cluster.cluster(), destination_cluster.cluster()
@@ -33,7 +35,9 @@ def surveyed(clusters: tuple[Cluster, Cluster], topic: str) -> ClusterSnapshot:
     source, destination = clusters
     mirror = Mirror.model_validate(
         {
-            "source": {"nodes": [{"name": "only", "bootstrap_servers": ",".join(source.bootstrap_servers)}]},
+            "source": {
+                "nodes": [{"name": "only", "bootstrap_servers": ",".join(source.bootstrap_servers)}]
+            },
             "destination": {"bootstrap_servers": ",".join(destination.bootstrap_servers)},
             "topics": {"allow": [topic], "rename": "copy.{topic}"},
             "start": "latest",
@@ -47,7 +51,9 @@ def surveyed(clusters: tuple[Cluster, Cluster], topic: str) -> ClusterSnapshot:
 def copy(taken: ClusterSnapshot) -> None:
     topics.create(taken, None, OPTIONS, CLOCK)
     ranges = run_plan.plan(taken).ranges
-    outcomes = list(copy_ranges(CopyJob(taken.mirror, "run", taken.node, taken.destination), ranges))
+    outcomes = list(
+        copy_ranges(CopyJob(taken.mirror, "run", taken.node, taken.destination), ranges)
+    )
     assert [one.error for one in outcomes] == [""] * len(outcomes)
 
 
@@ -55,7 +61,10 @@ def grow(cluster: Cluster, topic: str, count: int) -> None:
     admin = AdminClient(client(cluster))
     for future in admin.create_partitions([NewPartitions(topic, count)]).values():
         future.result(30)
-    until(lambda: len(admin.list_topics(topic, timeout=30).topics[topic].partitions) == count, "the partitions")
+    until(
+        lambda: len(admin.list_topics(topic, timeout=30).topics[topic].partitions) == count,
+        "the partitions",
+    )
 
 
 def test_the_destination_follows(clusters: tuple[Cluster, Cluster], topic_name: str) -> None:
@@ -84,16 +93,25 @@ def test_the_destination_follows(clusters: tuple[Cluster, Cluster], topic_name: 
 
 
 def _written(cluster: Cluster, topic: str, partition: int, value: int | None = None) -> bool:
-    write(cluster, TopicPartition(topic, partition), [Record(None, b"%d" % (partition if value is None else value))])
+    write(
+        cluster,
+        TopicPartition(topic, partition),
+        [Record(None, b"%d" % (partition if value is None else value))],
+    )
     return True
 
 
-def test_topics_of_others_are_left_alone(clusters: tuple[Cluster, Cluster], topic_name: str) -> None:
+def test_topics_of_others_are_left_alone(
+    clusters: tuple[Cluster, Cluster], topic_name: str
+) -> None:
     """A topic that the mirror has never copied to is not altered: one line says what to do."""
     source, destination = clusters
     create(source, topic_name, 2, KEPT)
     create(destination, f"copy.{topic_name}", 1, KEPT)
     taken = surveyed(clusters, topic_name)
     assert topics.to_grow(taken) == {}
-    with pytest.raises(RelayError, match="has fewer partitions at the destination than its records need; add partitions to it"):
+    with pytest.raises(
+        RelayError,
+        match="has fewer partitions at the destination than its records need; add partitions to it",
+    ):
         topics.create(taken, None, OPTIONS, CLOCK)

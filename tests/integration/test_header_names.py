@@ -14,7 +14,14 @@ import pytest
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.dataframe import register
 from relay_pipelines.embedded import EmbeddedCluster
-from relay_pipelines.model import ClassSpec, OnRecordError, Outcome, RecordPolicy, Status, TopicPartition
+from relay_pipelines.model import (
+    ClassSpec,
+    OnRecordError,
+    Outcome,
+    RecordPolicy,
+    Status,
+    TopicPartition,
+)
 from relay_pipelines.protocol.batch import CODEC_MASK
 from relay_pipelines.spark import sql_rows
 from tests import header_names
@@ -49,10 +56,14 @@ def numbered(first: int, end: int) -> list[Record]:
 
 
 @pytest.fixture
-def mirror(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str) -> Mirror:
+def mirror(
+    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+) -> Mirror:
     """Forty records in four batches."""
     made = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
-    header_names.write(made.source, made.at, *(numbered(first, first + 10) for first in range(0, 40, 10)))
+    header_names.write(
+        made.source, made.at, *(numbered(first, first + 10) for first in range(0, 40, 10))
+    )
     assert header_names.read(made.source, made.at) == numbered(0, 40)
     return made
 
@@ -72,16 +83,32 @@ def copied(mirror: Mirror) -> list[Record]:
     return header_names.read(mirror.destination, mirror.at)
 
 
-def quarantined(mirror: Mirror) -> list[tuple[bytes | None, tuple[tuple[str, bytes | None], ...], bytes | None]]:
+def quarantined(
+    mirror: Mirror,
+) -> list[tuple[bytes | None, tuple[tuple[str, bytes | None], ...], bytes | None]]:
     """Value, own headers and offset of each record in quarantine."""
     found = header_names.read(mirror.destination, TopicPartition(f"{mirror.topic}.quarantine", 0))
     names = {bytes.fromhex(name): value for one in found for name, value in one.headers[-5:]}
-    assert set(names) == {b"relay.mirror", b"relay.topic", b"relay.partition", b"relay.offset", b"relay.error"}
-    return [(one.value, one.headers[:-5], dict(one.headers)[b"relay.offset".hex()]) for one in found]
+    assert set(names) == {
+        b"relay.mirror",
+        b"relay.topic",
+        b"relay.partition",
+        b"relay.offset",
+        b"relay.error",
+    }
+    return [
+        (one.value, one.headers[:-5], dict(one.headers)[b"relay.offset".hex()]) for one in found
+    ]
 
 
-def in_quarantine(*numbers: int) -> list[tuple[bytes | None, tuple[tuple[str, bytes | None], ...], bytes | None]]:
-    return [(one.value, one.headers, one.value) for number in numbers for one in numbered(number, number + 1)]
+def in_quarantine(
+    *numbers: int,
+) -> list[tuple[bytes | None, tuple[tuple[str, bytes | None], ...], bytes | None]]:
+    return [
+        (one.value, one.headers, one.value)
+        for number in numbers
+        for one in numbered(number, number + 1)
+    ]
 
 
 def copy(mirror: Mirror, record_policy: RecordPolicy) -> Outcome:
@@ -93,7 +120,11 @@ def copy(mirror: Mirror, record_policy: RecordPolicy) -> Outcome:
 def copy_rows(session: Any, mirror: Mirror, record_policy: RecordPolicy, end: int = 40) -> Outcome:
     """Copy through Spark."""
     (outcome,) = sql_rows.submit(
-        session, mirror.job, [[replace(mirror.range(0, end), record_policy=record_policy)]], record_policy.sql, "names"
+        session,
+        mirror.job,
+        [[replace(mirror.range(0, end), record_policy=record_policy)]],
+        record_policy.sql,
+        "names",
     )
     if outcome.status is Status.DONE:
         mirror.assert_ledger_closes()
@@ -127,7 +158,9 @@ def test_records_that_do_not_share_a_batch(mirror: Mirror) -> None:
 
 def test_compressed_batches(mirror: Mirror) -> None:
     """They stay compressed."""
-    header_names.write(mirror.source, mirror.at, [*numbered(3, 5), *numbered(17, 18)] * 50, compression="gzip")
+    header_names.write(
+        mirror.source, mirror.at, [*numbered(3, 5), *numbered(17, 18)] * 50, compression="gzip"
+    )
     mirror.copy()
     found = batches_of(mirror.destination, mirror.at, 0, settled_end(mirror.destination, mirror.at))
     assert {header.attributes & CODEC_MASK for header, _ in found} == {0, 1}
@@ -138,14 +171,18 @@ def test_a_filter_sees_surrogates(mirror: Mirror, folder: Path) -> None:
     """Each byte that is not UTF-8 is one of them."""
     keeping = RecordPolicy(filters=(ClassSpec("name_filters:Named", folder=str(folder)),))
     assert copy(mirror, keeping).status is Status.DONE
-    assert [int(one.value or b"") for one in copied(mirror)] == [n for n in range(40) if n % 2 == 0 or n in ODD]
+    assert [int(one.value or b"") for one in copied(mirror)] == [
+        n for n in range(40) if n % 2 == 0 or n in ODD
+    ]
 
 
 def test_a_filter_that_fails_on_surrogates(mirror: Mirror, folder: Path) -> None:
     """That record alone: it goes into quarantine as it was read, or ends the range with its place."""
     filters = (ClassSpec("name_filters:Encodes", folder=str(folder)),)
     failed = copy(mirror, RecordPolicy(filters=filters))
-    assert failed.error.startswith(f"{mirror.at} at offset 3: filter 'name_filters:Encodes' raised UnicodeEncodeError")
+    assert failed.error.startswith(
+        f"{mirror.at} at offset 3: filter 'name_filters:Encodes' raised UnicodeEncodeError"
+    )
     create(mirror.destination, f"{mirror.topic}.quarantine", 1, KEPT)
     outcome = copy(mirror, RecordPolicy(filters=filters, on_record_error=OnRecordError.QUARANTINE))
     assert (outcome.error, outcome.skipped) == ("", {"quarantined": 4})
@@ -162,15 +199,25 @@ def test_a_filter_that_fails_on_surrogates(mirror: Mirror, folder: Path) -> None
     ],
     ids=["where", "select", "both"],
 )
-def test_sql_cannot_hold_them(local_session: Any, mirror: Mirror, record_policy: RecordPolicy) -> None:
+def test_sql_cannot_hold_them(
+    local_session: Any, mirror: Mirror, record_policy: RecordPolicy
+) -> None:
     """One line with topic-partition and offset, or quarantine for that record alone."""
     failed = copy_rows(local_session, mirror, record_policy)
     assert (failed.status, failed.error_kind, failed.exit_code) == (Status.FAILED, "FilterError", 1)
-    assert failed.error.startswith(f"{mirror.at} at offset 3: the name of a header is not UTF-8, which SQL and Arrow cannot hold")
+    assert failed.error.startswith(
+        f"{mirror.at} at offset 3: the name of a header is not UTF-8, which SQL and Arrow cannot hold"
+    )
     create(mirror.destination, f"{mirror.topic}.quarantine", 1, KEPT)
-    outcome = copy_rows(local_session, mirror, replace(record_policy, on_record_error=OnRecordError.QUARANTINE))
+    outcome = copy_rows(
+        local_session, mirror, replace(record_policy, on_record_error=OnRecordError.QUARANTINE)
+    )
     assert (outcome.error, outcome.skipped.get("quarantined")) == ("", 4)
-    expected = [one for one in numbered(0, 30 if "offset" in record_policy.where else 40) if int(one.value or b"") not in ODD]
+    expected = [
+        one
+        for one in numbered(0, 30 if "offset" in record_policy.where else 40)
+        if int(one.value or b"") not in ODD
+    ]
     assert copied(mirror) == expected
     assert quarantined(mirror) == in_quarantine(*ODD)
 
@@ -184,8 +231,12 @@ def test_sql_that_does_not_look_at_headers(local_session: Any, mirror: Mirror) -
 def test_names_made_by_sql(local_session: Any, mirror: Mirror) -> None:
     """Spark casts any binary to a string: what it gives is what is copied."""
     made = "array(named_struct('name', CAST(X'61FF' AS STRING), 'value', value))"
-    assert copy_rows(local_session, mirror, RecordPolicy(select=(("headers", made),)), 3).error == ""
-    assert [one.headers for one in copied(mirror)] == [(("61ff", b"%d" % number),) for number in range(3)]
+    assert (
+        copy_rows(local_session, mirror, RecordPolicy(select=(("headers", made),)), 3).error == ""
+    )
+    assert [one.headers for one in copied(mirror)] == [
+        (("61ff", b"%d" % number),) for number in range(3)
+    ]
 
 
 def test_the_data_source(local_session: Any, mirror: Mirror, tmp_path: Path) -> None:
@@ -193,7 +244,13 @@ def test_the_data_source(local_session: Any, mirror: Mirror, tmp_path: Path) -> 
     register(local_session)
     frame = reading(local_session, mirror, tmp_path)
     assert frame.schema("offset long, value binary").load().count() == 40
-    with pytest.raises(Exception, match=f"{mirror.at} at offset 3: the name of a header is not UTF-8"):
-        frame.schema("offset long, headers array<struct<name: string, value: binary>>").load().collect()
+    with pytest.raises(
+        Exception, match=f"{mirror.at} at offset 3: the name of a header is not UTF-8"
+    ):
+        frame.schema(
+            "offset long, headers array<struct<name: string, value: binary>>"
+        ).load().collect()
     config = json.dumps({"0": 5})
-    assert reading(local_session, mirror, tmp_path, start=config, end='{"0": 17}').load().count() == 12
+    assert (
+        reading(local_session, mirror, tmp_path, start=config, end='{"0": 17}').load().count() == 12
+    )

@@ -31,7 +31,17 @@ from relay_pipelines.state import checkpoint, ledger
 from relay_pipelines.state.ledger_reader import LedgerFollower
 from relay_pipelines.verify.recount import Recount, recount
 from tests.copying import KEPT, ensure_homes, numbered, settled_end
-from tests.independent import Record, create, delete, delete_before, put, records_of, transactional, until, write
+from tests.independent import (
+    Record,
+    create,
+    delete,
+    delete_before,
+    put,
+    records_of,
+    transactional,
+    until,
+    write,
+)
 
 CLOCK = SystemClock()
 
@@ -58,7 +68,14 @@ class Copied:
     def mirror(self, on_data_loss: str = "fail") -> Mirror:
         return Mirror.model_validate(
             {
-                "source": {"nodes": [{"name": "only", "bootstrap_servers": ",".join(self.source.bootstrap_servers)}]},
+                "source": {
+                    "nodes": [
+                        {
+                            "name": "only",
+                            "bootstrap_servers": ",".join(self.source.bootstrap_servers),
+                        }
+                    ]
+                },
                 "destination": {"bootstrap_servers": ",".join(self.destination.bootstrap_servers)},
                 "topics": {"allow": [self.topic], "rename": "copy.{topic}"},
                 "on_data_loss": on_data_loss,
@@ -73,7 +90,9 @@ class Copied:
 
     def snapshot(self, on_data_loss: str = "fail") -> ClusterSnapshot:
         mirror = self.mirror(on_data_loss)
-        return start_records.prepare_snapshot(lambda: cluster_snapshot.take_snapshot(self.name, mirror, CLOCK), mirror, CLOCK)
+        return start_records.prepare_snapshot(
+            lambda: cluster_snapshot.take_snapshot(self.name, mirror, CLOCK), mirror, CLOCK
+        )
 
     def loss(self) -> DataLossError:
         """What holds the topic-partition back, with nothing planned."""
@@ -85,7 +104,9 @@ class Copied:
     def copy(self, taken: ClusterSnapshot) -> list[OffsetRange]:
         """Copy what is planned, and wait for the checkpoint; the source ranges."""
         ranges = run_plan.plan(taken).ranges
-        outcomes = list(copy_ranges(CopyJob(taken.mirror, "run", taken.node, self.destination), ranges))
+        outcomes = list(
+            copy_ranges(CopyJob(taken.mirror, "run", taken.node, self.destination), ranges)
+        )
         assert [one.error for one in outcomes] == [""] * len(outcomes)
         ends = {one.source.topic_partition: one.source.end for one in ranges}
         until(lambda: ends.items() <= self.reached().items(), "the checkpoint")
@@ -103,7 +124,9 @@ class Copied:
 
     def ledger(self) -> list[LedgerEntry]:
         """All entries, in the order of their commits."""
-        follower = LedgerFollower(self.destination, self.name, None, self.mirror().copy_options, CLOCK)
+        follower = LedgerFollower(
+            self.destination, self.name, None, self.mirror().copy_options, CLOCK
+        )
         try:
             return follower.history(settled=True)
         finally:
@@ -112,11 +135,15 @@ class Copied:
     def recount(self, wanted: OffsetRange, planned_at_ms: int) -> Recount:
         """The count check of a window that was planned then."""
         options = self.mirror().copy_options
-        return recount(self.name, [wanted], self.destination, options, CLOCK, planned_at_ms)[self.at]
+        return recount(self.name, [wanted], self.destination, options, CLOCK, planned_at_ms)[
+            self.at
+        ]
 
 
 @pytest.fixture
-def copied(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str) -> Copied:
+def copied(
+    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+) -> Copied:
     """Ten records, copied."""
     return Copied(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
 
@@ -171,13 +198,22 @@ CASES = {
         15,
     ),
     "source created anew": Case(
-        source_created_anew, TopicRecreatedError, "was deleted and created again", OffsetRange(HERE, 0, 12)
+        source_created_anew,
+        TopicRecreatedError,
+        "was deleted and created again",
+        OffsetRange(HERE, 0, 12),
     ),
     "destination created anew": Case(
-        destination_created_anew, DestinationTopicLostError, "and created again", OffsetRange(HERE, 10, 15)
+        destination_created_anew,
+        DestinationTopicLostError,
+        "and created again",
+        OffsetRange(HERE, 10, 15),
     ),
     "destination deleted": Case(
-        destination_deleted, DestinationTopicLostError, "was deleted at the destination", OffsetRange(HERE, 10, 15)
+        destination_deleted,
+        DestinationTopicLostError,
+        "was deleted at the destination",
+        OffsetRange(HERE, 10, 15),
     ),
 }
 
@@ -190,7 +226,10 @@ def test_stops_and_goes_on_when_told(copied: Copied, case: Case) -> None:
     loss = copied.loss()
     assert type(loss) is case.error
     assert case.says in str(loss)
-    assert f"to go on from offset {case.goes_on.start} all the same, set on_data_loss: continue" in loss.remedy
+    assert (
+        f"to go on from offset {case.goes_on.start} all the same, set on_data_loss: continue"
+        in loss.remedy
+    )
     assert (loss.exit_code, loss.topic_partition, loss.offset) == (3, copied.at, 10)
 
     assert_goes_on(copied, case)
@@ -217,11 +256,15 @@ def assert_goes_on(copied: Copied, case: Case) -> None:
     assert [case.says in one for one in found.gaps] == [True]
     assert (found.problems, found.counted) == ([], len(went_on))
     if case.goes_on.start:
-        assert not copied.recount(OffsetRange(copied.at, 0, 5), 1).gaps, "what was copied before has nothing to do with it"
+        assert not copied.recount(OffsetRange(copied.at, 0, 5), 1).gaps, (
+            "what was copied before has nothing to do with it"
+        )
     void = copied.recount(OffsetRange(copied.at, 600, 610), 1)
     assert void.unaccounted == 10
     if not case.lost:
-        assert ([case.says in one for one in void.gaps], void.problems) == ([True], []), "planned before the loss, never copied"
+        assert ([case.says in one for one in void.gaps], void.problems) == ([True], []), (
+            "planned before the loss, never copied"
+        )
 
     again = copied.snapshot("continue")
     assert not again.accepted, "once is enough"
@@ -250,26 +293,34 @@ def test_a_log_cut_off_and_written_anew(
     broker.start()
     copied.write(1000, 15)
 
-    assert "the log was cut off at offset 10, below the checkpoint, and written anew" in str(loss := copied.loss())
+    assert "the log was cut off at offset 10, below the checkpoint, and written anew" in str(
+        loss := copied.loss()
+    )
     assert type(loss) is LogTruncatedError
     assert (loss.exit_code, loss.offset) == (3, 20)
 
     taken = copied.snapshot("continue")
     (went_on,) = copied.copy(taken)
     assert (went_on.start, went_on.end) == (10, 25)
-    assert copied.arrived() == copied.expected, "what was replaced at the source stays at the destination"
+    assert copied.arrived() == copied.expected, (
+        "what was replaced at the source stays at the destination"
+    )
     *_, gap, after = copied.ledger()
     assert "cut off at offset 10" in gap.gap
     assert len(after.source) == 15
 
 
-def test_the_checkpoint_topic_is_lost(source_cluster: EmbeddedCluster, own_cluster: EmbeddedCluster, topic_name: str) -> None:
+def test_the_checkpoint_topic_is_lost(
+    source_cluster: EmbeddedCluster, own_cluster: EmbeddedCluster, topic_name: str
+) -> None:
     """Without checkpoints a mirror would copy everything again; the ledger knows better, and puts them right."""
     copied = Copied(source_cluster.cluster(), own_cluster.cluster(), topic_name)
     copied.write(10, 5)
     delete(copied.destination, checkpoint.TOPIC)
 
-    assert "its checkpoint is gone, and the ledger says that it was copied up to offset 10" in str(loss := copied.loss())
+    assert "its checkpoint is gone, and the ledger says that it was copied up to offset 10" in str(
+        loss := copied.loss()
+    )
     assert (type(loss), loss.exit_code) == (CheckpointLostError, 3)
 
     taken = copied.snapshot("continue")
@@ -291,7 +342,10 @@ def test_the_checkpoint_topic_came_back_empty(
 
 
 def test_the_ledger_of_others_costs_a_new_mirror_nothing(
-    source_cluster: EmbeddedCluster, own_cluster: EmbeddedCluster, topic_name: str, monkeypatch: pytest.MonkeyPatch
+    source_cluster: EmbeddedCluster,
+    own_cluster: EmbeddedCluster,
+    topic_name: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Where nothing was written, nothing is read; else the end of the ledger, which tells of a lost checkpoint or does not."""
     copied = Copied(source_cluster.cluster(), own_cluster.cluster(), topic_name)
@@ -303,7 +357,9 @@ def test_the_ledger_of_others_costs_a_new_mirror_nothing(
     monkeypatch.setattr(cluster_snapshot, "_LEDGER_OFFSETS", 31)
     assert not copied.snapshot().recorded, "too long ago"
 
-    monkeypatch.setattr(LedgerFollower, "history", lambda *_, **__: pytest.fail("nothing can be doubled"))
+    monkeypatch.setattr(
+        LedgerFollower, "history", lambda *_, **__: pytest.fail("nothing can be doubled")
+    )
     delete(copied.destination, copied.to.topic)
     assert not copied.snapshot().recorded
     create(copied.destination, copied.to.topic, 1, KEPT)

@@ -11,7 +11,16 @@ from pathlib import Path
 import pytest
 
 from relay_pipelines.embedded import EmbeddedCluster
-from relay_pipelines.model import ClassSpec, CopyJob, CopyRange, OnRecordError, Outcome, RecordPolicy, Status, TopicPartition
+from relay_pipelines.model import (
+    ClassSpec,
+    CopyJob,
+    CopyRange,
+    OnRecordError,
+    Outcome,
+    RecordPolicy,
+    Status,
+    TopicPartition,
+)
 from relay_pipelines.protocol.clock import Clock, SystemClock
 from tests.copying import Mirror, copy_as_it_is, copy_as_kept, copy_as_rows, numbered
 from tests.independent import create, records_of
@@ -45,14 +54,24 @@ def fails_at_700(tmp_path: Path) -> Iterator[ClassSpec]:
 
 
 @pytest.fixture
-def pair(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str) -> tuple[Mirror, Mirror]:
+def pair(
+    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+) -> tuple[Mirror, Mirror]:
     """Two topics of 3,000 records each, in small batches, with values that tell whose they are."""
     made = []
     for name in "ab":
-        mirror = Mirror(source_cluster.cluster(), destination_cluster.cluster(), f"{name}-{topic_name}", name=topic_name[-8:])
+        mirror = Mirror(
+            source_cluster.cluster(),
+            destination_cluster.cluster(),
+            f"{name}-{topic_name}",
+            name=topic_name[-8:],
+        )
         mirror.with_options(fetch_max_bytes=4_000, coalesce_below_bytes=0, chunk_bytes=20_000)
         mirror.write(
-            *(numbered(100, 100, first, lambda n, name=name: f"{name}{n:08d}".encode() * 4) for first in range(0, 3000, 100))
+            *(
+                numbered(100, 100, first, lambda n, name=name: f"{name}{n:08d}".encode() * 4)
+                for first in range(0, 3000, 100)
+            )
         )
         made.append(mirror)
     return made[0], made[1]
@@ -66,7 +85,9 @@ def copy(way: Way, a: Mirror, b: Mirror, **record_policy: object) -> tuple[Outco
 
 
 @pytest.mark.parametrize("way", [copy_as_it_is, copy_as_rows])
-def test_a_filter_that_raises(pair: tuple[Mirror, Mirror], way: Way, fails_at_700: ClassSpec) -> None:
+def test_a_filter_that_raises(
+    pair: tuple[Mirror, Mirror], way: Way, fails_at_700: ClassSpec
+) -> None:
     """The next topic has its own records, all of them, and its ledger closes."""
     a, b = pair
     failed, done = copy(way, a, b, filters=(fails_at_700,))
@@ -105,7 +126,9 @@ def test_a_record_that_is_too_large(pair: tuple[Mirror, Mirror], way: Way) -> No
 
 
 @pytest.mark.parametrize("way", [copy_as_it_is, copy_as_rows, copy_as_kept])
-def test_a_record_that_is_too_large_goes_into_quarantine(pair: tuple[Mirror, Mirror], way: Way) -> None:
+def test_a_record_that_is_too_large_goes_into_quarantine(
+    pair: tuple[Mirror, Mirror], way: Way
+) -> None:
     """It is split off, with the reason in its headers; what stands around it is copied, and every offset is accounted for."""
     a, b = pair
     a.write([*numbered(2, 100, 3000), *numbered(1, 5000, 3002), *numbered(2, 100, 3003)])
@@ -139,8 +162,15 @@ def test_a_predicate_decides_on_all_that_is_copied(pair: tuple[Mirror, Mirror]) 
     a, _ = pair
     a.copy(end=100)
     (outcome,) = copy_as_kept(a.job, [a.range(start=150)], SystemClock())
-    assert (outcome.status, outcome.error_kind, outcome.records) == (Status.FAILED, "DestinationError", 0)
-    assert "the checkpoint has moved back to 100 since Spark was asked which records to copy" in outcome.error
+    assert (outcome.status, outcome.error_kind, outcome.records) == (
+        Status.FAILED,
+        "DestinationError",
+        0,
+    )
+    assert (
+        "the checkpoint has moved back to 100 since Spark was asked which records to copy"
+        in outcome.error
+    )
     a.known = (a.checkpoint(), 0)
     (outcome,) = copy_as_kept(a.job, [a.range(start=150)], SystemClock())
     assert (outcome.error, outcome.skipped) == ("", {})

@@ -50,10 +50,12 @@ class Pair:
 
     def retention(self, node: str, partition: int, offset: int) -> None:
         """Take the records before an offset from a node."""
-        delete_before(self.a if node == "a" else self.b, TopicPartition(self.topic, partition), offset)
+        delete_before(
+            self.a if node == "a" else self.b, TopicPartition(self.topic, partition), offset
+        )
 
     def snapshot(self, on_data_loss: str, *, down: str = "") -> ClusterSnapshot:
-        """ClusterSnapshot for a copy; one of the nodes may be down."""
+        """A snapshot for a copy; one of the nodes may be down."""
         servers = {"a": self.a.bootstrap_servers[0], "b": self.b.bootstrap_servers[0], down: DOWN}
         mirror = Mirror.model_validate(
             {
@@ -73,11 +75,16 @@ class Pair:
     def copy(self, taken: ClusterSnapshot) -> dict[int, tuple[int, int]]:
         """Copy what is new; start and end by partition."""
         ranges = run_plan.plan(taken).ranges
-        outcomes = list(copy_ranges(CopyJob(taken.mirror, "run", taken.node, self.destination), ranges))
+        outcomes = list(
+            copy_ranges(CopyJob(taken.mirror, "run", taken.node, self.destination), ranges)
+        )
         assert [one.error for one in outcomes] == [""] * len(outcomes)
         ends = {one.source.topic_partition: one.source.end for one in ranges}
         until(lambda: ends.items() <= self._reached().items(), "the checkpoints")
-        return {one.source.topic_partition.partition: (one.source.start, one.source.end) for one in ranges}
+        return {
+            one.source.topic_partition.partition: (one.source.start, one.source.end)
+            for one in ranges
+        }
 
     def _reached(self) -> dict[TopicPartition, int]:
         return {at: one.next_offset for at, one in self.snapshot("fail").checkpoints.items()}
@@ -102,9 +109,14 @@ def second_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCl
 
 @pytest.fixture
 def pair(
-    source_cluster: EmbeddedCluster, second_node: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+    source_cluster: EmbeddedCluster,
+    second_node: EmbeddedCluster,
+    destination_cluster: EmbeddedCluster,
+    topic_name: str,
 ) -> Pair:
-    return Pair(source_cluster.cluster(), second_node.cluster(), destination_cluster.cluster(), topic_name)
+    return Pair(
+        source_cluster.cluster(), second_node.cluster(), destination_cluster.cluster(), topic_name
+    )
 
 
 @pytest.mark.parametrize("on_data_loss", ["fail", "continue"])
@@ -114,7 +126,10 @@ def test_another_node_has_the_records(pair: Pair, on_data_loss: str) -> None:
     taken = pair.snapshot(on_data_loss)
     assert (taken.node.name, taken.accepted, run_plan.plan(taken).data_losses) == ("b", (), ())
     at = TopicPartition(pair.topic, 0)
-    assert f"a: {at} begins at 25 there, and the copy goes on at 10: retention took what is between" in taken.node_why
+    assert (
+        f"a: {at} begins at 25 there, and the copy goes on at 10: retention took what is between"
+        in taken.node_why
+    )
     assert pair.copy(taken) == {0: (10, 30), 1: (10, 30)}
     assert [pair.arrived(0), pair.arrived(1)] == [pair.written()] * 2
 
@@ -167,8 +182,15 @@ def test_each_node_lacks_something_else(pair: Pair) -> None:
 
     assert (taken.node.name, taken.accepted) == ("a", ())
     (held,) = run_plan.plan(taken).data_losses
-    assert (type(held), held.exit_code, held.topic_partition) == (SourceError, 1, TopicPartition(pair.topic, 0))
-    assert "retention took the offsets [10, 25) before they were copied, but node b has them; copy them with" in str(held)
+    assert (type(held), held.exit_code, held.topic_partition) == (
+        SourceError,
+        1,
+        TopicPartition(pair.topic, 0),
+    )
+    assert (
+        "retention took the offsets [10, 25) before they were copied, but node b has them; copy them with"
+        in str(held)
+    )
     assert pair.copy(taken) == {1: (10, 30)}
     taken = pair.snapshot("continue")
     assert (taken.node.name, taken.accepted) == ("b", ()), "by now it lacks nothing"

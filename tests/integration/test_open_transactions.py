@@ -35,21 +35,33 @@ class HeldUp:
 
 @pytest.fixture(scope="module")
 def held_up(
-    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, tmp_path_factory: pytest.TempPathFactory
+    source_cluster: EmbeddedCluster,
+    destination_cluster: EmbeddedCluster,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[HeldUp]:
     topic, folder = f"held-up-{time.time_ns()}", tmp_path_factory.mktemp("held-up")
     source, destination = source_cluster.cluster(), destination_cluster.cluster()
     create(source, topic, 2)
     now = time.time_ns() // 1_000_000
-    write(source, TopicPartition(topic, 0), [Record(None, b"%d" % number, (), (CREATE_TIME, now)) for number in range(5)])
+    write(
+        source,
+        TopicPartition(topic, 0),
+        [Record(None, b"%d" % number, (), (CREATE_TIME, now)) for number in range(5)],
+    )
     textfile = folder / "relay.prom"
-    config = configured(folder, {"m": mirror(source, destination, topic)}, metrics={"textfile": str(textfile)})
+    config = configured(
+        folder, {"m": mirror(source, destination, topic)}, metrics={"textfile": str(textfile)}
+    )
     assert relay(config, "run").returncode == 0
     sender = transactional(source, topic, transaction_timeout_ms=600_000)
     sender.begin_transaction()
     began = now - AGE_SECONDS * 1000
     first = Record(None, b"5", (), (CREATE_TIME, began))
-    put(sender, TopicPartition(topic, 0), [first, *[Record(None, b"", (), (CREATE_TIME, now))] * 1_000])
+    put(
+        sender,
+        TopicPartition(topic, 0),
+        [first, *[Record(None, b"", (), (CREATE_TIME, now))] * 1_000],
+    )
     sender.flush(30)
     yield HeldUp(topic, config, textfile, source_cluster)
     sender.abort_transaction(30)
@@ -86,16 +98,27 @@ def test_status(held_up: HeldUp) -> None:
 
 def test_plan(held_up: HeldUp) -> None:
     """A dry run tells the same."""
-    assert re.fullmatch(rf"m: nothing new in 1 topic; {OPEN}\n", relay(held_up.config, "plan").stdout)
+    assert re.fullmatch(
+        rf"m: nothing new in 1 topic; {OPEN}\n", relay(held_up.config, "plan").stdout
+    )
     (found,) = json.loads(relay(held_up.config, "plan", "--json").stdout)["mirrors"]
     (opened,) = found["open_transactions"]
-    assert (opened["topic"], opened["partition"], opened["high_watermark"], opened["records"]) == (held_up.topic, 0, 1006, 1001)
+    assert (opened["topic"], opened["partition"], opened["high_watermark"], opened["records"]) == (
+        held_up.topic,
+        0,
+        1006,
+        1001,
+    )
 
 
 def test_a_run_that_copies_as_well(held_up: HeldUp) -> None:
     """What is not behind the transaction is copied; the table is followed by what is."""
     now = time.time_ns() // 1_000_000
-    write(held_up.source.cluster(), TopicPartition(held_up.topic, 1), [Record(None, b"new", (), (CREATE_TIME, now))])
+    write(
+        held_up.source.cluster(),
+        TopicPartition(held_up.topic, 1),
+        [Record(None, b"new", (), (CREATE_TIME, now))],
+    )
     done = relay(held_up.config, "run")
     assert done.returncode == 0
     assert re.search(rf"^ ?{held_up.topic} +1 ", done.stdout, re.MULTILINE), done.stdout
@@ -103,14 +126,21 @@ def test_a_run_that_copies_as_well(held_up: HeldUp) -> None:
 
 
 def test_the_transaction_ends(
-    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str, tmp_path: Path
+    source_cluster: EmbeddedCluster,
+    destination_cluster: EmbeddedCluster,
+    topic_name: str,
+    tmp_path: Path,
 ) -> None:
     """The run after its end copies what it held up, and says nothing of it any more."""
     source, destination = source_cluster.cluster(), destination_cluster.cluster()
     create(source, topic_name, 1)
     sender = transactional(source, topic_name)
     sender.begin_transaction()
-    put(sender, TopicPartition(topic_name, 0), [Record(None, b"1", (), (CREATE_TIME, time.time_ns() // 1_000_000))])
+    put(
+        sender,
+        TopicPartition(topic_name, 0),
+        [Record(None, b"1", (), (CREATE_TIME, time.time_ns() // 1_000_000))],
+    )
     sender.flush(30)
     config = configured(tmp_path, {"m": mirror(source, destination, topic_name)})
     assert "open transaction: 1 record of " in relay(config, "run").stdout
@@ -128,7 +158,11 @@ def test_timestamps_of_many(source_cluster: EmbeddedCluster, topic_name: str) ->
         for number, value in enumerate(values):
             record = Record(None, value, (), (CREATE_TIME, now + partition * 100 + number))
             write(source_cluster.cluster(), TopicPartition(topic_name, partition), [record])
-    wanted = {TopicPartition(topic_name, 0): 0, TopicPartition(topic_name, 1): 0, TopicPartition(topic_name, 2): 1}
+    wanted = {
+        TopicPartition(topic_name, 0): 0,
+        TopicPartition(topic_name, 1): 0,
+        TopicPartition(topic_name, 2): 1,
+    }
     wanted |= {TopicPartition(topic_name, 3): 0}
     with ClusterClient(source_cluster.cluster(), SourceError) as client:
         found = timestamps_ms(client, wanted)

@@ -62,12 +62,18 @@ def written(cluster: Cluster) -> dict[str, Any]:
     }
 
 
-def configured(folder: Path, topic: str, destination: Cluster, *nodes: Cluster, give_up_after: object = "60s") -> settings.Mirror:
+def configured(
+    folder: Path, topic: str, destination: Cluster, *nodes: Cluster, give_up_after: object = "60s"
+) -> settings.Mirror:
     """A mirror of one topic, read from its file."""
     path = folder / "relay.yaml"
     names = ("one", "two")
     mirror = {
-        "source": {"nodes": [{"name": name} | written(node) for name, node in zip(names, nodes, strict=False)]},
+        "source": {
+            "nodes": [
+                {"name": name} | written(node) for name, node in zip(names, nodes, strict=False)
+            ]
+        },
         "give_up_after": give_up_after,
         "destination": written(destination),
         "topics": {"allow": [topic], "rename": "{topic}-copy"},
@@ -78,7 +84,9 @@ def configured(folder: Path, topic: str, destination: Cluster, *nodes: Cluster, 
 
 def checked(folder: Path, source: Cluster, destination: Cluster, topic: str) -> list[Finding]:
     """What `relay check` finds in such a mirror."""
-    return list(preflight.check(MIRROR, configured(folder, topic, destination, source), SystemClock()))
+    return list(
+        preflight.check(MIRROR, configured(folder, topic, destination, source), SystemClock())
+    )
 
 
 def errors(found: list[Finding]) -> list[str]:
@@ -101,9 +109,21 @@ def grant(guarded: EmbeddedCluster, user: str, topic: str) -> None:
         "unfollowed": (topics, ledger.TOPIC, READ),
         "create": (topics, copy, CREATE),
     }
-    seen = [(topics, name, one) for name in (topic, copy, checkpoint.TOPIC, ledger.TOPIC) for one in (DESCRIBE, CONFIGS)]
+    seen = [
+        (topics, name, one)
+        for name in (topic, copy, checkpoint.TOPIC, ledger.TOPIC)
+        for one in (DESCRIBE, CONFIGS)
+    ]
     bindings = [
-        AclBinding(kind, name, ResourcePatternType.LITERAL, f"User:{user}", "*", operation, AclPermissionType.ALLOW)
+        AclBinding(
+            kind,
+            name,
+            ResourcePatternType.LITERAL,
+            f"User:{user}",
+            "*",
+            operation,
+            AclPermissionType.ALLOW,
+        )
         for kind, name, operation in [*seen, *(one for what, one in needed.items() if what != user)]
     ]
     admin = AdminClient(independent.client(guarded.cluster()))
@@ -121,7 +141,9 @@ def topic(guarded: EmbeddedCluster, topic_name: str) -> str:
 
 
 @pytest.mark.parametrize("user", ["relay", *LACKING])
-def test_what_the_user_lacks(guarded: EmbeddedCluster, topic: str, user: str, tmp_path: Path) -> None:
+def test_what_the_user_lacks(
+    guarded: EmbeddedCluster, topic: str, user: str, tmp_path: Path
+) -> None:
     """Whichever permission is missing, its line names it; with all of them there is no error; nothing is written."""
     if user not in {"relay", "create"}:
         independent.create(guarded.cluster(), f"{topic}-copy")
@@ -185,7 +207,9 @@ NOT_TRUSTED: dict[str, tuple[Change, str]] = {
         "/client.key is not the key of the certificate in ",
     ),
     "a key that nobody can read without its password": (
-        lambda way, _other, folder: {"key_location": str(encrypted(Path(way.security.key_location or ""), folder))},
+        lambda way, _other, folder: {
+            "key_location": str(encrypted(Path(way.security.key_location or ""), folder))
+        },
         "encrypted.key cannot be read; check security.key_password",
     ),
     "a key where the certificate should be": (
@@ -201,7 +225,9 @@ NOT_TRUSTED: dict[str, tuple[Change, str]] = {
         "security.ca_location: {folder}/junk is not a PEM file with the authorities to trust; convert it to PEM",
     ),
     "authorities that are damaged": (
-        lambda way, _other, folder: {"ca_location": str(damaged(Path(way.security.ca_location or ""), folder))},
+        lambda way, _other, folder: {
+            "ca_location": str(damaged(Path(way.security.ca_location or ""), folder))
+        },
         "security.ca_location: the certificates in {folder}/damaged are damaged",
     ),
 }
@@ -209,7 +235,17 @@ NOT_TRUSTED: dict[str, tuple[Change, str]] = {
 
 def encrypted(key: Path, folder: Path) -> Path:
     target = folder / "encrypted.key"
-    command = ["openssl", "pkcs8", "-topk8", "-in", key, "-out", target, "-passout", f"pass:{PASSWORD}"]
+    command = [
+        "openssl",
+        "pkcs8",
+        "-topk8",
+        "-in",
+        key,
+        "-out",
+        target,
+        "-passout",
+        f"pass:{PASSWORD}",
+    ]
     subprocess.run(command, check=True)
     return target
 
@@ -243,24 +279,39 @@ def test_certificates_that_do_not_match(
     change, says = NOT_TRUSTED[wrong]
     bad = replace(way, security=replace(way.security, **change(way, stranger, tmp_path)))
     plain = guarded.cluster()
-    (line,) = errors(checked(tmp_path, bad, plain, topic) if side == "source" else checked(tmp_path, plain, bad, topic))
+    (line,) = errors(
+        checked(tmp_path, bad, plain, topic)
+        if side == "source"
+        else checked(tmp_path, plain, bad, topic)
+    )
     assert says.format(folder=tmp_path) in line
-    where = f"node one (127.0.0.1:{port(way)})" if side == "source" else f"to destination (127.0.0.1:{port(way)})"
+    where = (
+        f"node one (127.0.0.1:{port(way)})"
+        if side == "source"
+        else f"to destination (127.0.0.1:{port(way)})"
+    )
     assert line.startswith(f"{MIRROR}: {where}: ")
 
 
-def test_a_host_that_the_certificate_does_not_name(guarded: EmbeddedCluster, topic: str, tmp_path: Path) -> None:
+def test_a_host_that_the_certificate_does_not_name(
+    guarded: EmbeddedCluster, topic: str, tmp_path: Path
+) -> None:
     """The name in bootstrap_servers must stand in the certificate; without verify_hostname it need not."""
     way = guarded.cluster(Listener.SSL)
     other = replace(way, bootstrap_servers=(f"127.1:{port(way)}",))
     (line,) = errors(checked(tmp_path, other, guarded.cluster(), topic))
-    assert "Hostname mismatch, certificate is not valid for '127.1'; use a name that is in the certificate in bootstrap" in line
+    assert (
+        "Hostname mismatch, certificate is not valid for '127.1'; use a name that is in the certificate in bootstrap"
+        in line
+    )
     lax = replace(other, security=replace(other.security, verify_hostname=False))
     assert errors(checked(tmp_path, lax, guarded.cluster(), topic)) == []
 
 
 @pytest.mark.parametrize("mechanism", [*MECHANISMS, OAUTHBEARER])
-def test_a_wrong_secret(guarded: EmbeddedCluster, topic: str, tokens: TokenEndpoint, mechanism: str, tmp_path: Path) -> None:
+def test_a_wrong_secret(
+    guarded: EmbeddedCluster, topic: str, tokens: TokenEndpoint, mechanism: str, tmp_path: Path
+) -> None:
     """Both sides are told, each in a line, and the topics are not asked for."""
     way = way_in(guarded, Listener.SASL_PLAINTEXT, mechanism, tokens)
     secret = "client_secret" if mechanism == OAUTHBEARER else "password"
@@ -284,12 +335,16 @@ class Untiring(SystemClock):
 
 
 @pytest.mark.parametrize("wrong", ["the only node", "both nodes", "destination"])
-def test_a_wrong_password_is_not_waited_for(guarded: EmbeddedCluster, topic: str, tmp_path: Path, wrong: str) -> None:
+def test_a_wrong_password_is_not_waited_for(
+    guarded: EmbeddedCluster, topic: str, tmp_path: Path, wrong: str
+) -> None:
     """Not even by who asks for ever."""
     way = guarded.cluster(Listener.SASL_PLAINTEXT, username="owner")
     locked = replace(way, security=replace(way.security, password="wrong-horse"))
     nodes = {"the only node": [locked], "both nodes": [locked, locked], "destination": [way]}[wrong]
-    mirror = configured(tmp_path, topic, locked if wrong == "destination" else way, *nodes, give_up_after=-1)
+    mirror = configured(
+        tmp_path, topic, locked if wrong == "destination" else way, *nodes, give_up_after=-1
+    )
     with pytest.raises(PermissionDeniedError, match="refused user 'owner'") as caught:
         cluster_snapshot.take_snapshot(MIRROR, mirror, Untiring())
     assert caught.value.exit_code == 1
@@ -300,8 +355,14 @@ def test_another_node_is_read(guarded: EmbeddedCluster, topic: str, tmp_path: Pa
     """One node's wrong password keeps nobody from the other one; beside one that is away, it is the other that is waited for."""
     way = guarded.cluster(Listener.SASL_PLAINTEXT, username="owner")
     locked = replace(way, security=replace(way.security, password="wrong-horse"))
-    taken = cluster_snapshot.take_snapshot(MIRROR, configured(tmp_path, topic, way, locked, way, give_up_after=-1), Untiring())
+    taken = cluster_snapshot.take_snapshot(
+        MIRROR, configured(tmp_path, topic, way, locked, way, give_up_after=-1), Untiring()
+    )
     assert taken.node.name == "two"
     away = replace(way, bootstrap_servers=("127.0.0.1:1",))
-    with pytest.raises(SourceError, match=r"one: .* refused user 'owner' .*two: .* cannot be reached"):
-        cluster_snapshot.take_snapshot(MIRROR, configured(tmp_path, topic, way, locked, away, give_up_after="1ms"), Untiring())
+    with pytest.raises(
+        SourceError, match=r"one: .* refused user 'owner' .*two: .* cannot be reached"
+    ):
+        cluster_snapshot.take_snapshot(
+            MIRROR, configured(tmp_path, topic, way, locked, away, give_up_after="1ms"), Untiring()
+        )

@@ -12,7 +12,14 @@ import pytest
 
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.embedded import EmbeddedCluster
-from relay_pipelines.model import Cluster, CopyJob, CopyOptions, CopyRange, OffsetRange, TopicPartition
+from relay_pipelines.model import (
+    Cluster,
+    CopyJob,
+    CopyOptions,
+    CopyRange,
+    OffsetRange,
+    TopicPartition,
+)
 from relay_pipelines.plan.task_packing import pack
 from relay_pipelines.prepare import topics
 from relay_pipelines.protocol.clock import SystemClock
@@ -47,11 +54,20 @@ class Pinned:
 
     def snapshot(self) -> ClusterSnapshot:
         mirror: dict[str, Any] = {
-            "source": {"nodes": [{"name": "only", "bootstrap_servers": ",".join(self.source.bootstrap_servers)}]},
+            "source": {
+                "nodes": [
+                    {"name": "only", "bootstrap_servers": ",".join(self.source.bootstrap_servers)}
+                ]
+            },
             "destination": {"bootstrap_servers": ",".join(self.destination.bootstrap_servers)},
-            "topics": {"allow": [self.first, self.second], "rename": f"{self.to.topic}:{self.to.partition}"},
+            "topics": {
+                "allow": [self.first, self.second],
+                "rename": f"{self.to.topic}:{self.to.partition}",
+            },
         }
-        return cluster_snapshot.take_snapshot(f"pins-{self.name}", Mirror.model_validate(mirror), CLOCK)
+        return cluster_snapshot.take_snapshot(
+            f"pins-{self.name}", Mirror.model_validate(mirror), CLOCK
+        )
 
     def write(self, topic: str, count: int) -> None:
         for partition in range(2):
@@ -63,7 +79,9 @@ class Pinned:
         return CopyJob(taken.mirror, "run", taken.node, taken.destination, options)
 
     def recount(self, ranges: list[OffsetRange]) -> list[Recount]:
-        return list(recount(f"pins-{self.name}", ranges, self.destination, OPTIONS, CLOCK, 0).values())
+        return list(
+            recount(f"pins-{self.name}", ranges, self.destination, OPTIONS, CLOCK, 0).values()
+        )
 
     def copied(self) -> list[bytes]:
         settled_end(self.destination, self.to)
@@ -71,9 +89,17 @@ class Pinned:
 
 
 @pytest.fixture
-def pinned(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str) -> Pinned:
+def pinned(
+    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+) -> Pinned:
     """The topics, with records."""
-    made = Pinned(source_cluster.cluster(), destination_cluster.cluster(), topic_name, f"{topic_name}.a", f"{topic_name}.b")
+    made = Pinned(
+        source_cluster.cluster(),
+        destination_cluster.cluster(),
+        topic_name,
+        f"{topic_name}.a",
+        f"{topic_name}.b",
+    )
     ensure_homes(made.destination)
     for topic in (made.first, made.second):
         create(made.source, topic, 2, KEPT)
@@ -83,7 +109,9 @@ def pinned(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster
 
 def expected(pinned: Pinned, count: int) -> dict[str, list[bytes]]:
     return {
-        f"{topic}-{partition}": [f"{topic}-{partition}:{number}".encode() for number in range(count)]
+        f"{topic}-{partition}": [
+            f"{topic}-{partition}:{number}".encode() for number in range(count)
+        ]
         for topic in (pinned.first, pinned.second)
         for partition in range(2)
     }
@@ -124,12 +152,17 @@ def test_chunks_within_each_other_are_told_apart(pinned: Pinned) -> None:
     topics.create(taken, None, OPTIONS, CLOCK)
     ranges = run_plan.plan(taken).ranges
     # a batch at a time, and slowly
-    slow = pinned.job(taken, CopyOptions(coalesce_below_bytes=0, request_timeout_ms=10_000, max_bytes_per_second=3_000))
+    slow = pinned.job(
+        taken,
+        CopyOptions(coalesce_below_bytes=0, request_timeout_ms=10_000, max_bytes_per_second=3_000),
+    )
 
     def copy(some: list[CopyRange]) -> None:
         list(copy_ranges(slow, some))
 
-    both_at_once(*(lambda topic=topic: copy(_of(ranges, topic)) for topic in (pinned.first, pinned.second)))  # type: ignore[misc]
+    both_at_once(
+        *(lambda topic=topic: copy(_of(ranges, topic)) for topic in (pinned.first, pinned.second))
+    )  # type: ignore[misc]
     assert by_source(pinned.copied()) == expected(pinned, 50)
     sources = [value.decode().rpartition(":")[0] for value in pinned.copied()]
     assert sum(before != after for before, after in pairwise(sources)) > 3, "they did not meet"
@@ -137,7 +170,9 @@ def test_chunks_within_each_other_are_told_apart(pinned: Pinned) -> None:
     assert [(one.problems, one.counted) for one in pinned.recount(wanted)] == [([], 50)] * 4
 
     write(pinned.destination, pinned.to, [Record(None, b"of nobody")])
-    assert any("did not write: 1" in problem for one in pinned.recount(wanted) for problem in one.problems)
+    assert any(
+        "did not write: 1" in problem for one in pinned.recount(wanted) for problem in one.problems
+    )
 
 
 def _of(ranges: list[CopyRange], topic: str) -> list[CopyRange]:

@@ -22,7 +22,9 @@ WAYS = pytest.mark.parametrize("way", [copy_as_it_is, copy_as_rows])
 
 
 @pytest.fixture
-def mirror(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str) -> Mirror:
+def mirror(
+    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+) -> Mirror:
     """A topic of ten batches."""
     made = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
     made.write(*(numbered(10, 1000, first) for first in range(0, 100, 10)))
@@ -60,7 +62,11 @@ def test_created_again_while_the_range_waited(mirror: Mirror, way: Way) -> None:
     planned = surveyed(mirror)
     recreate(mirror, 300)
     (outcome,) = way(mirror.job, [planned], SystemClock())
-    assert (outcome.status, outcome.error_kind, outcome.exit_code) == (Status.FAILED, "TopicRecreatedError", 3)
+    assert (outcome.status, outcome.error_kind, outcome.exit_code) == (
+        Status.FAILED,
+        "TopicRecreatedError",
+        3,
+    )
     assert outcome.error.startswith(f"{mirror.at} at offset ")
     assert "\n" not in outcome.error
     assert len(mirror.copied()) == 40
@@ -155,7 +161,10 @@ def test_filtered_and_cleaned_ends_keep_their_epoch(mirror: Mirror) -> None:
 
 @pytest.fixture
 def nodes(
-    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str, restartable: EmbeddedCluster
+    source_cluster: EmbeddedCluster,
+    destination_cluster: EmbeddedCluster,
+    topic_name: str,
+    restartable: EmbeddedCluster,
 ) -> Mirror:
     """A mirror whose first node is `restartable` and whose second is the source cluster, with the same records."""
     made = Mirror(restartable.cluster(), destination_cluster.cluster(), topic_name)
@@ -168,7 +177,11 @@ def nodes(
 
 def over_nodes(mirror: Mirror, other: EmbeddedCluster) -> CopyJob:
     """The mirror's job, with another node to go to."""
-    return replace(mirror.job, node=replace(mirror.source, name="a"), other_nodes=(replace(other.cluster(), name="b"),))
+    return replace(
+        mirror.job,
+        node=replace(mirror.source, name="a"),
+        other_nodes=(replace(other.cluster(), name="b"),),
+    )
 
 
 def test_a_node_whose_retention_was_faster(nodes: Mirror, source_cluster: EmbeddedCluster) -> None:
@@ -181,7 +194,9 @@ def test_a_node_whose_retention_was_faster(nodes: Mirror, source_cluster: Embedd
     assert records_of(source_cluster.cluster(), nodes.at) == nodes.copied()
 
 
-def test_a_node_with_a_corrupt_batch(nodes: Mirror, source_cluster: EmbeddedCluster, tmp_path: Path) -> None:
+def test_a_node_with_a_corrupt_batch(
+    nodes: Mirror, source_cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
     """Good bytes of another node are copied in place of bad ones."""
     (segment,) = (tmp_path / "restartable").glob(f"broker-1/data/{nodes.topic}-0/*.log")
     data = bytearray(segment.read_bytes())
@@ -204,7 +219,9 @@ def test_nodes_that_set_timestamps_themselves(
 ) -> None:
     """With LogAppendTime identical nodes have other timestamps; key, value and headers tell whether they hold the same."""
     append_time = {"message.timestamp.type": "LogAppendTime"}
-    mirror = Mirror(restartable.cluster(), destination_cluster.cluster(), topic_name, source_config=append_time)
+    mirror = Mirror(
+        restartable.cluster(), destination_cluster.cluster(), topic_name, source_config=append_time
+    )
     create(source_cluster.cluster(), topic_name, 1, KEPT | append_time)
     mirror.write(numbered(10))
     write(source_cluster.cluster(), mirror.at, numbered(20, first=first_there))
@@ -212,7 +229,9 @@ def test_nodes_that_set_timestamps_themselves(
     (first,) = copy_ranges(job, [mirror.range()])
     assert (first.error, first.node) == ("", "a")
     mirror.known = (mirror.checkpoint(), 0)
-    (second,) = copy_ranges(replace(job, node=job.other_nodes[0], other_nodes=(job.node,)), [mirror.range(end=20)])
+    (second,) = copy_ranges(
+        replace(job, node=job.other_nodes[0], other_nodes=(job.node,)), [mirror.range(end=20)]
+    )
     if first_there:
         assert "b" in second.diverged
     else:

@@ -60,13 +60,25 @@ class Topics:
             self.name("filtered"): {
                 "filters": [{"class": f"{self.module}:Country", "config": {"country": "de"}}],
                 "on_record_error": "quarantine",
-                "copy": {"parallelism": 1, "chunk": "1KiB", "coalesce_below": "1KiB", "coalesce_to": "1KiB"},
+                "copy": {
+                    "parallelism": 1,
+                    "chunk": "1KiB",
+                    "coalesce_below": "1KiB",
+                    "coalesce_to": "1KiB",
+                },
             },
-            self.name("predicate"): {"where": "get_json_object(CAST(value AS STRING), '$.country') IN ('de', 'fr')"},
-            self.name("anew"): {"select": {"key": "get_json_object(CAST(value AS STRING), '$.country')"}},
+            self.name("predicate"): {
+                "where": "get_json_object(CAST(value AS STRING), '$.country') IN ('de', 'fr')"
+            },
+            self.name("anew"): {
+                "select": {"key": "get_json_object(CAST(value AS STRING), '$.country')"}
+            },
         }
         made = mirror(self.source, self.destination, f"{self.prefix}[.].*", **more)
-        made["topics"]["rename"] = {self.name("one"): f"{self.name('both')}:1", self.name("two"): f"{self.name('both')}:1"}
+        made["topics"]["rename"] = {
+            self.name("one"): f"{self.name('both')}:1",
+            self.name("two"): f"{self.name('both')}:1",
+        }
         made["topics"]["overrides"] = own | (overrides or {})
         return configured(self.folder, {"handled": made})
 
@@ -77,12 +89,22 @@ class Topics:
     def write(self, count: int) -> None:
         now = time.time_ns() // 1_000_000
         records = [
-            Record(b"k", json.dumps({"country": COUNTRIES[number % 4], "n": number}).encode(), (), (CREATE_TIME, now + number))
+            Record(
+                b"k",
+                json.dumps({"country": COUNTRIES[number % 4], "n": number}).encode(),
+                (),
+                (CREATE_TIME, now + number),
+            )
             for number in range(count)
         ]
         for kind in KINDS:
             for partition in range(2):
-                write(self.source, TopicPartition(self.name(kind), partition), records[: count // 2], records[count // 2 :])
+                write(
+                    self.source,
+                    TopicPartition(self.name(kind), partition),
+                    records[: count // 2],
+                    records[count // 2 :],
+                )
 
     def copied(self, kind: str, partition: int) -> list[Record]:
         at = TopicPartition(self.name(kind), partition)
@@ -94,8 +116,15 @@ class Topics:
 
 
 @pytest.fixture
-def topics(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, tmp_path: Path) -> Topics:
-    made = Topics(source_cluster.cluster(), destination_cluster.cluster(), f"records-{uuid.uuid4().hex[:8]}", tmp_path)
+def topics(
+    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, tmp_path: Path
+) -> Topics:
+    made = Topics(
+        source_cluster.cluster(),
+        destination_cluster.cluster(),
+        f"records-{uuid.uuid4().hex[:8]}",
+        tmp_path,
+    )
     for kind in KINDS:
         create(made.source, made.name(kind), 2)
     (tmp_path / f"{made.module}.py").write_text(MODULE)
@@ -126,30 +155,55 @@ def test_every_topic_its_own_way(topics: Topics, local_session: Any) -> None:
         for partition in range(2):
             assert topics.copied("plain", partition) == topics.written("plain", partition)
             good = [one for one in topics.written("filtered", partition) if one.key != b"bad"]
-            assert topics.copied("filtered", partition) == [one for one in good if country(one) == "de"]
-            wanted = [one for one in topics.written("predicate", partition) if country(one) in {"de", "fr"}]
+            assert topics.copied("filtered", partition) == [
+                one for one in good if country(one) == "de"
+            ]
+            wanted = [
+                one
+                for one in topics.written("predicate", partition)
+                if country(one) in {"de", "fr"}
+            ]
             assert topics.copied("predicate", partition) == wanted
-            made = [one._replace(key=country(one).encode()) for one in topics.written("anew", partition)]
+            made = [
+                one._replace(key=country(one).encode()) for one in topics.written("anew", partition)
+            ]
             assert topics.copied("anew", partition) == made
         both = topics.copied("both", 1)
         assert topics.copied("both", 0) == []
-        written = [one for kind in ("one", "two") for partition in range(2) for one in topics.written(kind, partition)]
+        written = [
+            one
+            for kind in ("one", "two")
+            for partition in range(2)
+            for one in topics.written(kind, partition)
+        ]
         assert sorted(both) == sorted(written)
     quarantined = topics.copied("filtered.quarantine", 1)
     assert [(one.key, one.value) for one in quarantined] == [(b"bad", b"no json")] * 2
     told = dict(quarantined[1].headers)
     assert told["h"] == b"1"
-    assert (told["relay.topic"], told["relay.partition"], told["relay.offset"]) == (bad.topic.encode(), b"1", b"401")
+    assert (told["relay.topic"], told["relay.partition"], told["relay.offset"]) == (
+        bad.topic.encode(),
+        b"1",
+        b"401",
+    )
     assert told["relay.error"].startswith(b"filter")
     assert not run(config, local_session).outcomes
-    ranges = [OffsetRange(TopicPartition(topics.name(kind), at), 0, 400) for kind in KINDS for at in range(2)]
+    ranges = [
+        OffsetRange(TopicPartition(topics.name(kind), at), 0, 400)
+        for kind in KINDS
+        for at in range(2)
+    ]
     counted = recount.recount("handled", ranges, topics.destination, CopyOptions(), CLOCK, 0)
     assert [one.problems for one in counted.values()] == [[]] * len(ranges)
 
 
 def test_bad_sql_is_one_line_at_check(topics: Topics) -> None:
     """By Spark itself; and so is a class that is not there."""
-    config = topics.config({"no.such": {"where": "true"}}, where="valeu IS NOT NULL", transform={"class": "nowhere:Transform"})
+    config = topics.config(
+        {"no.such": {"where": "true"}},
+        where="valeu IS NOT NULL",
+        transform={"class": "nowhere:Transform"},
+    )
     checked = relay(config, "check")
     assert checked.returncode == 2
     assert "where: Spark does not take 'valeu IS NOT NULL': [UNRESOLVED_COLUMN" in checked.stdout
@@ -160,18 +214,27 @@ def test_bad_sql_is_one_line_at_check(topics: Topics) -> None:
 def test_a_record_that_sql_fails_on_is_named(topics: Topics, local_session: Any) -> None:
     """With topic-partition and offset; what the other topics have is copied."""
     topics.write(20)
-    failing = {topics.name("plain"): {"where": "CAST(get_json_object(CAST(value AS STRING), '$.n') AS INT) / (offset - 7) > 0"}}
+    failing = {
+        topics.name("plain"): {
+            "where": "CAST(get_json_object(CAST(value AS STRING), '$.n') AS INT) / (offset - 7) > 0"
+        }
+    }
     result = run(topics.config(overrides=failing), local_session)
     assert result.exit_code == 1
     error, without = result.errors
     assert isinstance(error, FilterError)
     assert str(without).startswith("2 of 12 planned ranges have no outcome: ")
-    assert (error.topic_partition and error.topic_partition.topic, error.offset) == (topics.name("plain"), 7)
+    assert (error.topic_partition and error.topic_partition.topic, error.offset) == (
+        topics.name("plain"),
+        7,
+    )
     assert "SQL failed on the record: [DIVIDE_BY_ZERO]" in str(error)
     assert topics.copied("anew", 0) != []
 
 
-def test_a_job_that_ends_by_anything(topics: Topics, local_session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_ends_by_anything(
+    topics: Topics, local_session: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ranges of a job that ends outside the error tree are named, and fail the run; the other jobs copy theirs."""
 
     def end(*_: object) -> None:
@@ -224,7 +287,9 @@ sys.exit(result.exit_code)
     ("when", "says"),
     [("before", "Spark no longer answers: "), ("after", "12 of 12 planned ranges have no outcome")],
 )
-def test_a_session_that_is_stopped_before_its_first_job(topics: Topics, when: str, says: str) -> None:
+def test_a_session_that_is_stopped_before_its_first_job(
+    topics: Topics, when: str, says: str
+) -> None:
     """Nothing is copied, and the run says so, be it before or after Spark was asked for its slots."""
     topics.write(20)
     command = [sys.executable, "-c", STOPPED, topics.config(), when]

@@ -34,7 +34,9 @@ COUNTS = "{} records were committed, {} are there"
 
 
 @pytest.fixture
-def mirror(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str) -> Mirror:
+def mirror(
+    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+) -> Mirror:
     """A topic of 100 records, none of them copied yet."""
     made = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
     made.write(numbered(100))
@@ -56,10 +58,14 @@ class Releasing(SystemClock):
         super().sleep(seconds)
 
 
-def count(mirror: Mirror, start: int, end: int, *, since_ms: int = 0, clock: SystemClock | None = None) -> Recount:
+def count(
+    mirror: Mirror, start: int, end: int, *, since_ms: int = 0, clock: SystemClock | None = None
+) -> Recount:
     """Recount one range of source offsets."""
     wanted = OffsetRange(mirror.at, start, end)
-    found = recount(mirror.name, [wanted], mirror.destination, mirror.options, clock or SystemClock(), since_ms)
+    found = recount(
+        mirror.name, [wanted], mirror.destination, mirror.options, clock or SystemClock(), since_ms
+    )
     assert list(found) == [mirror.at]
     assert found[mirror.at].range == wanted
     return found[mirror.at]
@@ -91,12 +97,22 @@ class TestComplete:
         mirror.copy(50)
         found = count(mirror, 0, 100)
         assert found.problems == []
-        assert (found.recorded, found.counted, found.foreign, found.unaccounted, found.doubled) == (100, 100, 0, 0, 0)
-        assert found.scanned == OffsetRange(mirror.at, 0, settled_end(mirror.destination, mirror.at))
+        assert (found.recorded, found.counted, found.foreign, found.unaccounted, found.doubled) == (
+            100,
+            100,
+            0,
+            0,
+            0,
+        )
+        assert found.scanned == OffsetRange(
+            mirror.at, 0, settled_end(mirror.destination, mirror.at)
+        )
         assert (found.nodes, found.thinned, found.recompressed) == ({mirror.source.name}, "", False)
 
     @pytest.mark.parametrize("cut", [1, 40, 99])
-    def test_a_window_whose_chunk_reaches_beyond_its_borders(self, mirror: Mirror, cut: int) -> None:
+    def test_a_window_whose_chunk_reaches_beyond_its_borders(
+        self, mirror: Mirror, cut: int
+    ) -> None:
         """Two windows copied in one go are proved by the chunk that covers them both."""
         mirror.copy()
         for start, end in ((0, cut), (cut, 100)):
@@ -144,19 +160,29 @@ class TestComplete:
     def test_an_empty_range(self, mirror: Mirror) -> None:
         """There is nothing to count, and nobody is asked."""
         nowhere = Cluster("nowhere", ("127.0.0.1:1",))
-        assert recount(mirror.name, [OffsetRange(mirror.at, 5, 5)], nowhere, OPTIONS, SystemClock(), 0) == {}
+        assert (
+            recount(mirror.name, [OffsetRange(mirror.at, 5, 5)], nowhere, OPTIONS, SystemClock(), 0)
+            == {}
+        )
 
     def test_a_ledger_entry_from_before_the_plan(self, mirror: Mirror) -> None:
         """A window planned after others had copied it: all of the ledger is searched."""
         mirror.copy()
-        assert count(mirror, 0, 100, since_ms=time.time_ns() // 1_000_000 + 3_600_000).problems == []
+        assert (
+            count(mirror, 0, 100, since_ms=time.time_ns() // 1_000_000 + 3_600_000).problems == []
+        )
 
     def test_a_destination_that_recompresses(self, mirror: Mirror) -> None:
         """The broker stores other bytes than were produced; the records are counted all the same."""
         configure(mirror.destination, ResourceType.TOPIC, mirror.topic, compression_type="gzip")
         assert mirror.try_copy().status is Status.DONE
         found = count(mirror, 0, 100)
-        assert (found.problems, found.counted, found.recompressed, found.differing) == ([], 100, True, 1)
+        assert (found.problems, found.counted, found.recompressed, found.differing) == (
+            [],
+            100,
+            True,
+            1,
+        )
 
     def test_markers_that_are_still_on_their_way(self, mirror: Mirror) -> None:
         """A transaction that hides committed records from readers is waited for: they are not lost."""
@@ -196,7 +222,9 @@ class TestThinned:
         behind = count(mirror, 50, 100)
         assert (behind.problems, behind.counted, behind.thinned) == ([], 50, "")
 
-    @pytest.mark.parametrize(("there", "gone"), [(60, 20), (60, 1), (90, 1)], ids=["many", "most of one chunk", "few"])
+    @pytest.mark.parametrize(
+        ("there", "gone"), [(60, 20), (60, 1), (90, 1)], ids=["many", "most of one chunk", "few"]
+    )
     def test_retention_excuses_no_other_loss(self, mirror: Mirror, there: int, gone: int) -> None:
         """Of two chunks it has begun to take the first: the second must be there all the same, byte for byte."""
         mirror.copy(0, 50)
@@ -220,14 +248,21 @@ class TestThinned:
     ) -> None:
         """The cleaner may leave fewer."""
         for broker in destination_cluster.brokers:
-            configure(destination_cluster.cluster(), ResourceType.BROKER, str(broker.node_id), log_cleaner_backoff_ms=100)
+            configure(
+                destination_cluster.cluster(),
+                ResourceType.BROKER,
+                str(broker.node_id),
+                log_cleaner_backoff_ms=100,
+            )
         mirror = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
         mirror.write(numbered(100))
         assert mirror.try_copy().status is Status.DONE
         # only then may the cleaner come: it could be faster than the first recount
         assert count(mirror, 0, 100).counted == 100
         eager = {"segment_ms": 100, "min_cleanable_dirty_ratio": 0.01, "max_compaction_lag_ms": 100}
-        configure(mirror.destination, ResourceType.TOPIC, mirror.topic, cleanup_policy="compact", **eager)
+        configure(
+            mirror.destination, ResourceType.TOPIC, mirror.topic, cleanup_policy="compact", **eager
+        )
 
         def cleaned() -> bool:
             # a later record begins a new segment: the cleaner leaves the last one alone
@@ -248,7 +283,10 @@ class TestThinned:
         replace_copy(mirror, numbered(120))
         configure(mirror.destination, ResourceType.TOPIC, mirror.topic, cleanup_policy=policy)
         found = count(mirror, 0, 100)
-        assert (found.problems, found.thinned) == ([COUNTS.format(100, 120)], "the destination is compacted")
+        assert (found.problems, found.thinned) == (
+            [COUNTS.format(100, 120)],
+            "the destination is compacted",
+        )
 
 
 class TestTampered:
@@ -308,7 +346,10 @@ class TestTampered:
         mirror.copy()
         replace_copy(mirror, numbered(100, first=1))
         found = count(mirror, 0, 100)
-        assert (found.problems, found.counted) == (["1 chunks differ in their bytes from what was committed"], 100)
+        assert (found.problems, found.counted) == (
+            ["1 chunks differ in their bytes from what was committed"],
+            100,
+        )
 
     def test_offsets_in_no_ledger_entry(self, mirror: Mirror) -> None:
         """Before, between and behind what the ledger has."""
@@ -318,7 +359,10 @@ class TestTampered:
         assert count(mirror, 20, 80).problems == ["30 source offsets stand in no ledger entry"]
         assert count(mirror, 0, 100).unaccounted == 60
         found = count(mirror, 60, 100)
-        assert (found.problems, found.scanned) == (["40 source offsets stand in no ledger entry"], None)
+        assert (found.problems, found.scanned) == (
+            ["40 source offsets stand in no ledger entry"],
+            None,
+        )
 
     def test_offsets_in_two_ledger_entries(self, mirror: Mirror) -> None:
         """What was committed twice is said, even if the records of one commit are gone."""
@@ -331,28 +375,44 @@ class TestTampered:
         write(mirror.destination, home, [Record(key, entry.value, (), now)])
         found = count(mirror, 0, 100)
         assert (found.doubled, found.unaccounted) == (100, 0)
-        assert found.problems == ["100 source offsets were committed twice", COUNTS.format(200, 100)]
+        assert found.problems == [
+            "100 source offsets were committed twice",
+            COUNTS.format(200, 100),
+        ]
 
     def test_a_mirror_that_never_copied(self, mirror: Mirror) -> None:
         """The ledger of others is not its own."""
         found = count(mirror, 0, 100)
-        assert (found.problems, found.scanned, found.nodes) == (["100 source offsets stand in no ledger entry"], None, set())
+        assert (found.problems, found.scanned, found.nodes) == (
+            ["100 source offsets stand in no ledger entry"],
+            None,
+            set(),
+        )
 
 
 def test_a_destination_without_a_ledger(mirror: Mirror) -> None:
     """Nothing was ever mirrored there: it is said, and does not fail."""
     bare = replace(mirror.destination, bootstrap_servers=mirror.source.bootstrap_servers)
-    (found,) = recount(mirror.name, [OffsetRange(mirror.at, 0, 100)], bare, OPTIONS, SystemClock(), 0).values()
+    (found,) = recount(
+        mirror.name, [OffsetRange(mirror.at, 0, 100)], bare, OPTIONS, SystemClock(), 0
+    ).values()
     assert found.problems == ["100 source offsets stand in no ledger entry"]
 
 
-def test_each_range_is_counted_by_itself(mirror: Mirror, source_cluster: EmbeddedCluster, topic_name: str) -> None:
+def test_each_range_is_counted_by_itself(
+    mirror: Mirror, source_cluster: EmbeddedCluster, topic_name: str
+) -> None:
     """A problem of one topic-partition is none of another."""
-    other = Mirror(source_cluster.cluster(), mirror.destination, f"{topic_name}-other", name=mirror.name)
+    other = Mirror(
+        source_cluster.cluster(), mirror.destination, f"{topic_name}-other", name=mirror.name
+    )
     other.write(numbered(10))
     mirror.copy()
     other.copy()
     write(mirror.destination, mirror.at, numbered(1))
     ranges = [OffsetRange(mirror.at, 0, 100), OffsetRange(other.at, 0, 10)]
     found = recount(mirror.name, ranges, mirror.destination, mirror.options, SystemClock(), 0)
-    assert {at: one.problems for at, one in found.items()} == {mirror.at: [FOREIGN.format(1)], other.at: []}
+    assert {at: one.problems for at, one in found.items()} == {
+        mirror.at: [FOREIGN.format(1)],
+        other.at: [],
+    }

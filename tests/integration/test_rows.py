@@ -13,7 +13,14 @@ import pytest
 
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import ConfigError, RelayError
-from relay_pipelines.model import ClassSpec, OnRecordError, Outcome, RecordPolicy, Status, TopicPartition
+from relay_pipelines.model import (
+    ClassSpec,
+    OnRecordError,
+    Outcome,
+    RecordPolicy,
+    Status,
+    TopicPartition,
+)
 from relay_pipelines.protocol.batch import CODEC_MASK
 from relay_pipelines.spark import sql_rows
 from tests.copying import Mirror, batches_of, numbered, settled_end
@@ -64,14 +71,21 @@ def folder(tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def mirror(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str) -> Mirror:
+def mirror(
+    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+) -> Mirror:
     """A topic of 60 records in batches of ten."""
     made = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
     made.options = replace(made.options, coalesce_below_bytes=0, fetch_max_bytes=600)
     for first in range(0, 60, 10):
         made.write(
             [
-                Record(b"k%d" % number, b"%d" % number, (("n", b"%d" % number),), (CREATE_TIME, 1_700_000_000_000 + number))
+                Record(
+                    b"k%d" % number,
+                    b"%d" % number,
+                    (("n", b"%d" % number),),
+                    (CREATE_TIME, 1_700_000_000_000 + number),
+                )
                 for number in range(first, first + 10)
             ]
         )
@@ -83,7 +97,9 @@ def spec(folder: str, name: str, config: str = "{}") -> ClassSpec:
     return ClassSpec(f"{path.name}:{name}", config, str(path.parent))
 
 
-def copy(session: Any, mirror: Mirror, record_policy: RecordPolicy, *, end: int | None = None) -> Outcome:
+def copy(
+    session: Any, mirror: Mirror, record_policy: RecordPolicy, *, end: int | None = None
+) -> Outcome:
     """Copy what there is, as rows, and see that the ledger closes where it is done."""
     copy_range = replace(mirror.range(0, end), record_policy=record_policy)
     (outcome,) = sql_rows.submit(session, mirror.job, [[copy_range]], record_policy.sql, "rows")
@@ -98,18 +114,32 @@ def values(mirror: Mirror) -> list[int]:
 
 def test_a_predicate(local_session: Any, mirror: Mirror) -> None:
     """What it does not hold for is left out and accounted for; the rest is as it was."""
-    outcome = copy(local_session, mirror, RecordPolicy(where="CAST(CAST(value AS STRING) AS INT) % 3 = 0"))
+    outcome = copy(
+        local_session, mirror, RecordPolicy(where="CAST(CAST(value AS STRING) AS INT) % 3 = 0")
+    )
     assert (outcome.error, outcome.records, outcome.skipped) == ("", 20, {"filtered": 40})
     assert outcome.next_offset == 60
     assert mirror.copied() == mirror.original()[::3]
     checkpoint = mirror.checkpoint()
-    assert (checkpoint.fingerprint and checkpoint.fingerprint.offset, checkpoint.node) == (57, mirror.source.name)
+    assert (checkpoint.fingerprint and checkpoint.fingerprint.offset, checkpoint.node) == (
+        57,
+        mirror.source.name,
+    )
 
 
 def test_batches_kept_whole_go_as_they_are(local_session: Any, mirror: Mirror) -> None:
     """With a predicate alone the records need not go through Spark."""
-    outcome = copy(local_session, mirror, RecordPolicy(where="offset < 20 OR offset BETWEEN 25 AND 39 OR offset = 55"))
-    assert (outcome.error, outcome.records, outcome.rewritten, outcome.skipped) == ("", 36, 6, {"filtered": 24})
+    outcome = copy(
+        local_session,
+        mirror,
+        RecordPolicy(where="offset < 20 OR offset BETWEEN 25 AND 39 OR offset = 55"),
+    )
+    assert (outcome.error, outcome.records, outcome.rewritten, outcome.skipped) == (
+        "",
+        36,
+        6,
+        {"filtered": 24},
+    )
     assert values(mirror) == [*range(20), *range(25, 40), 55]
 
 
@@ -125,7 +155,12 @@ def test_every_column_of_a_predicate(local_session: Any, mirror: Mirror) -> None
 def test_nothing_holds(local_session: Any, mirror: Mirror) -> None:
     """The checkpoint is moved all the same, to the end of the range; a second time copies nothing."""
     outcome = copy(local_session, mirror, RecordPolicy(where="false"))
-    assert (outcome.error, outcome.records, outcome.skipped, outcome.next_offset) == ("", 0, {"filtered": 60}, 60)
+    assert (outcome.error, outcome.records, outcome.skipped, outcome.next_offset) == (
+        "",
+        0,
+        {"filtered": 60},
+        60,
+    )
     assert mirror.copied() == []
 
 
@@ -176,10 +211,14 @@ def test_headers_that_kafka_does_not_take(local_session: Any, mirror: Mirror) ->
 def test_a_transform(local_session: Any, mirror: Mirror, folder: str) -> None:
     """Columns that it leaves out stay; it comes behind predicate and expressions."""
     record_policy = RecordPolicy(
-        where="offset >= 50", select=(("value", "CONCAT(value, X'21')"),), transform=spec(folder, "Doubled")
+        where="offset >= 50",
+        select=(("value", "CONCAT(value, X'21')"),),
+        transform=spec(folder, "Doubled"),
     )
     assert copy(local_session, mirror, record_policy).error == ""
-    expected = [replace_value(one, b"%s!|%s!" % (one.value, one.value)) for one in mirror.original()[50:]]
+    expected = [
+        replace_value(one, b"%s!|%s!" % (one.value, one.value)) for one in mirror.original()[50:]
+    ]
     assert mirror.copied() == expected
 
 
@@ -190,18 +229,29 @@ def replace_value(record: Record, value: bytes) -> Record:
 def test_a_transform_that_raises(local_session: Any, mirror: Mirror, folder: str) -> None:
     """One line with topic-partition and offset; what was committed before stays, and nothing of it comes twice."""
     mirror.options = replace(mirror.options, chunk_bytes=1, coalesce_to_bytes=100)
-    outcome = copy(local_session, mirror, RecordPolicy(transform=spec(folder, "Fails", '{"at": [25]}')))
+    outcome = copy(
+        local_session, mirror, RecordPolicy(transform=spec(folder, "Fails", '{"at": [25]}'))
+    )
     assert (outcome.status, outcome.error_kind) == (Status.FAILED, "FilterError")
     name = f"{Path(folder).name}:Fails"
-    assert outcome.error.startswith(f"{mirror.at} at offset 25: transform '{name}' raised ValueError: cannot read 25; mend it")
+    assert outcome.error.startswith(
+        f"{mirror.at} at offset 25: transform '{name}' raised ValueError: cannot read 25; mend it"
+    )
     assert 0 < outcome.next_offset <= 25
     # the driver knows the checkpoint by the next time
     mirror.known = (mirror.checkpoint(), 0)
-    assert copy(local_session, mirror, RecordPolicy(transform=spec(folder, "Fails", '{"at": []}'))).error == ""
+    assert (
+        copy(
+            local_session, mirror, RecordPolicy(transform=spec(folder, "Fails", '{"at": []}'))
+        ).error
+        == ""
+    )
     mirror.assert_equal()
 
 
-def test_a_transform_that_returns_something_else(local_session: Any, mirror: Mirror, folder: str) -> None:
+def test_a_transform_that_returns_something_else(
+    local_session: Any, mirror: Mirror, folder: str
+) -> None:
     outcome = copy(local_session, mirror, RecordPolicy(transform=spec(folder, "TooFew")))
     assert "raised TypeError: transform must return a RecordBatch of 1 rows" in outcome.error
 
@@ -219,8 +269,14 @@ def test_quarantine_at_both_ends(local_session: Any, mirror: Mirror, folder: str
         on_record_error=OnRecordError.QUARANTINE,
     )
     outcome = copy(local_session, mirror, record_policy)
-    assert (outcome.error, outcome.records, outcome.skipped) == ("", 7, {"filtered": 50, "quarantined": 3})
-    assert [one.value for one in mirror.copied()] == [b"%d!" % number for number in range(1, 20, 2) if number not in {3, 9, 15}]
+    assert (outcome.error, outcome.records, outcome.skipped) == (
+        "",
+        7,
+        {"filtered": 50, "quarantined": 3},
+    )
+    assert [one.value for one in mirror.copied()] == [
+        b"%d!" % number for number in range(1, 20, 2) if number not in {3, 9, 15}
+    ]
     found = records_of(mirror.destination, quarantine)
     assert sorted((one.value, dict(one.headers)["relay.offset"]) for one in found) == [
         (b"15!", b"15"),
@@ -233,7 +289,9 @@ def test_goes_on_from_the_checkpoint(local_session: Any, mirror: Mirror) -> None
     """Range by range; one whose rows were planned before another task copied says so, and copies nothing."""
     record_policy = RecordPolicy(where="true", select=(("key", "key"),))
     assert copy(local_session, mirror, RecordPolicy(where="true"), end=15).next_offset == 15
-    assert copy(local_session, mirror, RecordPolicy(where="true"), end=25).next_offset == 25  # from 0 on, by the plan
+    assert (
+        copy(local_session, mirror, RecordPolicy(where="true"), end=25).next_offset == 25
+    )  # from 0 on, by the plan
     stale = copy(local_session, mirror, record_policy)
     assert stale.error_kind == "DestinationError"
     assert "another task has moved the checkpoint" in stale.error
@@ -250,7 +308,9 @@ def test_codecs(local_session: Any, mirror: Mirror) -> None:
     mirror.known = (mirror.checkpoint(), 0)
     mirror.write(numbered(300, 50, 60), compression_type="zstd")
     assert copy(local_session, mirror, same).error == ""
-    found = batches_of(mirror.destination, mirror.at, plain_end, settled_end(mirror.destination, mirror.at))
+    found = batches_of(
+        mirror.destination, mirror.at, plain_end, settled_end(mirror.destination, mirror.at)
+    )
     assert {header.attributes & CODEC_MASK for header, _ in found} == {4}
     mirror.assert_equal()
 
@@ -261,14 +321,20 @@ def test_sql_that_spark_does_not_take(local_session: Any) -> None:
         ("offset >", ()): "where: Spark does not take 'offset >': [PARSE_SYNTAX_ERROR]",
         ("vaule = 1", ()): "where: Spark does not take 'vaule = 1': [UNRESOLVED_COLUMN",
         ("value", ()): "where: Spark does not take 'value': [DATATYPE_MISMATCH",
-        ("", (("value", "no_such(value)"),)): "select.value: Spark does not take 'no_such(value)': [UNRESOLVED_ROUTINE]",
+        (
+            "",
+            (("value", "no_such(value)"),),
+        ): "select.value: Spark does not take 'no_such(value)': [UNRESOLVED_ROUTINE]",
         ("", (("headers", "1"),)): "select.headers: Spark does not take '1': [DATATYPE_MISMATCH",
     }.items():
         with pytest.raises(ConfigError) as caught:
             sql_rows.check(local_session, sql)
         assert str(caught.value).startswith(line)
         assert "\n" not in str(caught.value)
-    sql_rows.check(local_session, ("value IS NOT NULL", (("key", "upper(CAST(value AS STRING))"), ("timestamp", "now()"))))
+    sql_rows.check(
+        local_session,
+        ("value IS NOT NULL", (("key", "upper(CAST(value AS STRING))"), ("timestamp", "now()"))),
+    )
 
 
 def test_sql_that_fails_on_a_record(local_session: Any, mirror: Mirror) -> None:
@@ -278,6 +344,11 @@ def test_sql_that_fails_on_a_record(local_session: Any, mirror: Mirror) -> None:
     with pytest.raises(RelayError, match="DIVIDE_BY_ZERO") as caught:
         copy(local_session, mirror, record_policy)
     assert sql_rows.is_of_sql(caught.value)
-    wanted = [replace(mirror.range(start, end), record_policy=record_policy) for start, end in ((0, 30), (36, 40))]
+    wanted = [
+        replace(mirror.range(start, end), record_policy=record_policy)
+        for start, end in ((0, 30), (36, 40))
+    ]
     found = sql_rows.failing(local_session, mirror.job, wanted, record_policy.sql, "look")
-    assert str(found).startswith(f"{mirror.at} at offset 37: SQL failed on the record: [DIVIDE_BY_ZERO]")
+    assert str(found).startswith(
+        f"{mirror.at} at offset 37: SQL failed on the record: [DIVIDE_BY_ZERO]"
+    )

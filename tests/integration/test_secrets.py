@@ -33,7 +33,9 @@ KEY_PASSWORD, WRONG = "key-of-the-horse", "wrong-horse-battery"
 class Hunt:
     """Two mirrors' worth of configuration, one right and one wrong, whose secrets stand in the environment and in a file."""
 
-    def __init__(self, folder: Path, guarded: EmbeddedCluster, tokens: TokenEndpoint, topic: str) -> None:
+    def __init__(
+        self, folder: Path, guarded: EmbeddedCluster, tokens: TokenEndpoint, topic: str
+    ) -> None:
         self.folder, self.guarded, self.tokens, self.topic = folder, guarded, tokens, topic
         self.name = f"m{topic[-8:]}"
         self.config, self.wrong = folder / "relay.yaml", folder / "wrong.yaml"
@@ -54,14 +56,25 @@ class Hunt:
             "client_id": CLIENT, "client_secret": "${file:kept/secret.txt}",
         }  # fmt: skip
         self.config.write_text(yaml.safe_dump(self.document(self.source, self.destination)))
-        wrong_source, wrong_destination = {"password": "${THE_WRONG_ONE}"}, {"client_secret": "${THE_WRONG_ONE}"}
-        self.wrong.write_text(yaml.safe_dump(self.document(self.source | wrong_source, self.destination | wrong_destination)))
+        wrong_source, wrong_destination = (
+            {"password": "${THE_WRONG_ONE}"},
+            {"client_secret": "${THE_WRONG_ONE}"},
+        )
+        self.wrong.write_text(
+            yaml.safe_dump(
+                self.document(self.source | wrong_source, self.destination | wrong_destination)
+            )
+        )
 
     def document(self, source: dict[str, Any], destination: dict[str, Any]) -> dict[str, Any]:
         """The content of a relay.yaml."""
-        servers = [list(self.guarded.address(one)) for one in (Listener.SASL_SSL, Listener.SASL_PLAINTEXT)]
+        servers = [
+            list(self.guarded.address(one)) for one in (Listener.SASL_SSL, Listener.SASL_PLAINTEXT)
+        ]
         mirror = {
-            "source": {"nodes": [{"name": "one", "bootstrap_servers": servers[0], "security": source}]},
+            "source": {
+                "nodes": [{"name": "one", "bootstrap_servers": servers[0], "security": source}]
+            },
             "destination": {"bootstrap_servers": servers[1], "security": destination},
             "topics": {"allow": [self.topic], "rename": f"{self.name}.{{topic}}"},
             "window": {"every": "10ms"},
@@ -71,14 +84,26 @@ class Hunt:
 
     def _encrypt(self, key: Path) -> None:
         target = self._kept / "client.key"
-        command = ["openssl", "pkcs8", "-topk8", "-in", key, "-out", target, "-passout", f"pass:{KEY_PASSWORD}"]
+        command = [
+            "openssl",
+            "pkcs8",
+            "-topk8",
+            "-in",
+            key,
+            "-out",
+            target,
+            "-passout",
+            f"pass:{KEY_PASSWORD}",
+        ]
         subprocess.run(command, check=True)
 
     def assert_nothing_in(self, *texts: str | bytes) -> None:
         """No secret is in any of the texts, as it is or in Base64."""
         assert self.tokens.issued
         plain = [PASSWORD, KEY_PASSWORD, WRONG, *self.tokens.issued]
-        basic = [base64.b64encode(f"{CLIENT}:{word}".encode()).decode() for word in (PASSWORD, WRONG)]
+        basic = [
+            base64.b64encode(f"{CLIENT}:{word}".encode()).decode() for word in (PASSWORD, WRONG)
+        ]
         for text in texts:
             content = text if isinstance(text, bytes) else text.encode()
             found = [word for word in (*plain, *basic) if word.encode() in content]
@@ -86,7 +111,9 @@ class Hunt:
 
     def assert_nothing_in_files(self) -> None:
         """Nor in any file below the folder, nor in what databases hold compressed."""
-        files = [one for one in self.folder.rglob("*") if one.is_file() and self._kept not in one.parents]
+        files = [
+            one for one in self.folder.rglob("*") if one.is_file() and self._kept not in one.parents
+        ]
         assert files
         for file in files:
             self.assert_nothing_in(file.read_bytes())
@@ -97,15 +124,30 @@ class Hunt:
 def unpacked(database: Path) -> Iterable[bytes]:
     """What a SQLite database holds compressed."""
     with sqlite3.connect(database) as connection:
-        tables = connection.execute("select name from sqlite_master where type = 'table'").fetchall()
-        values = [value for (table,) in tables for row in connection.execute(f"select * from {table}") for value in row]
+        tables = connection.execute(
+            "select name from sqlite_master where type = 'table'"
+        ).fetchall()
+        values = [
+            value
+            for (table,) in tables
+            for row in connection.execute(f"select * from {table}")
+            for value in row
+        ]
     connection.close()
-    return [zlib.decompress(value) for value in values if isinstance(value, bytes) and value.startswith(b"\x78")]
+    return [
+        zlib.decompress(value)
+        for value in values
+        if isinstance(value, bytes) and value.startswith(b"\x78")
+    ]
 
 
 @pytest.fixture
 def hunt(
-    guarded: EmbeddedCluster, tokens: TokenEndpoint, topic_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    guarded: EmbeddedCluster,
+    tokens: TokenEndpoint,
+    topic_name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Hunt:
     """A topic with records, and the configurations that copy it, or cannot."""
     tokens.subject = "owner"
@@ -117,7 +159,9 @@ def hunt(
     return found
 
 
-def test_commands(hunt: Hunt, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
+def test_commands(
+    hunt: Hunt, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
     """With a right and with a wrong configuration, each command says what it has to without a secret, with --debug too."""
     caplog.set_level("DEBUG")
     temporary = hunt.folder / "tmp"
@@ -134,14 +178,19 @@ def test_commands(hunt: Hunt, capfd: pytest.CaptureFixture[str], caplog: pytest.
     assert done.returncode == 0, done.stderr
     assert "10" in done.stdout
     hunt.assert_nothing_in(done.stdout, done.stderr)
-    assert list(hunt.folder.glob("*/events_*")) or list(hunt.folder.glob("local-*")), "Spark's log of its events"
+    assert list(hunt.folder.glob("*/events_*")) or list(hunt.folder.glob("local-*")), (
+        "Spark's log of its events"
+    )
 
     for flags in ([], ["--debug"]):
         for command in ("check", "plan", "status", "nodes", "ledger"):
             assert main([*flags, "-c", str(hunt.config), command]) == 0, command
         for command in ("check", "plan", "status", "nodes", "ledger", "run"):
             assert main([*flags, "-c", str(hunt.wrong), command]) == 1, command
-    broken = hunt.document(hunt.source | {"pasword": PASSWORD, "password": [PASSWORD]}, hunt.destination | {"scope": WRONG})
+    broken = hunt.document(
+        hunt.source | {"pasword": PASSWORD, "password": [PASSWORD]},
+        hunt.destination | {"scope": WRONG},
+    )
     hunt.wrong.write_text(yaml.safe_dump(broken))
     assert main(["--debug", "-c", str(hunt.wrong), "check"]) == 2
     hunt.wrong.unlink()
@@ -162,7 +211,11 @@ def stage(hunt: Hunt, guarded: EmbeddedCluster, local_session: Any) -> Iterator[
 
 
 def test_dagster(
-    hunt: Hunt, stage: Stage, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    hunt: Hunt,
+    stage: Stage,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A tick, a run, its checks and a run that is refused: configuration, events, metadata and logs hold no secret.
 
@@ -186,7 +239,9 @@ def test_dagster(
     assert run.tags["dagster/max_retries"] == "0"
 
     for result in (done, refused):
-        hunt.assert_nothing_in(repr(result.dagster_run), repr(result.dagster_run.run_config), repr(result.all_events))
+        hunt.assert_nothing_in(
+            repr(result.dagster_run), repr(result.dagster_run.run_config), repr(result.all_events)
+        )
     said = capfd.readouterr()
     hunt.assert_nothing_in(said.out, said.err, caplog.text, str(caught.value), repr(stage.health()))
     hunt.config.unlink()

@@ -39,8 +39,17 @@ from tests.token_endpoint import TokenEndpoint
 
 # who lacks what of what a copy needs; relay lacks nothing
 LACKING = ("source", "destination", "id", "checkpoints", "unread", "ledger")
-WITH_PASSWORD = [(listener, mechanism) for listener in (Listener.SASL_PLAINTEXT, Listener.SASL_SSL) for mechanism in MECHANISMS]
-WAYS = [*WITH_PASSWORD, (Listener.SSL, ""), (Listener.SASL_PLAINTEXT, OAUTHBEARER), (Listener.SASL_SSL, OAUTHBEARER)]
+WITH_PASSWORD = [
+    (listener, mechanism)
+    for listener in (Listener.SASL_PLAINTEXT, Listener.SASL_SSL)
+    for mechanism in MECHANISMS
+]
+WAYS = [
+    *WITH_PASSWORD,
+    (Listener.SSL, ""),
+    (Listener.SASL_PLAINTEXT, OAUTHBEARER),
+    (Listener.SASL_SSL, OAUTHBEARER),
+]
 # a retry would take longer than a test may
 ONCE = {"backoff_min_ms": 60_000, "backoff_max_ms": 60_000}
 
@@ -48,7 +57,9 @@ ONCE = {"backoff_min_ms": 60_000, "backoff_max_ms": 60_000}
 @pytest.fixture
 def mirror(guarded: EmbeddedCluster, topic_name: str) -> Mirror:
     """A topic with records, made by someone who may do everything."""
-    made = Mirror(guarded.cluster(), guarded.cluster(), topic_name, to=TopicPartition(f"{topic_name}-copy", 0))
+    made = Mirror(
+        guarded.cluster(), guarded.cluster(), topic_name, to=TopicPartition(f"{topic_name}-copy", 0)
+    )
     made.write(numbered(10), numbered(10, 2000, first=10))
     return made
 
@@ -66,7 +77,15 @@ def grant(mirror: Mirror, user: str, lacking: str = "") -> None:
         "ledger": (ResourceType.TOPIC, ledger.TOPIC, write),
     }
     bindings = [
-        AclBinding(kind, name, ResourcePatternType.LITERAL, f"User:{user}", "*", operation, AclPermissionType.ALLOW)
+        AclBinding(
+            kind,
+            name,
+            ResourcePatternType.LITERAL,
+            f"User:{user}",
+            "*",
+            operation,
+            AclPermissionType.ALLOW,
+        )
         for what, (kind, name, operation) in needed.items()
         if what != lacking
     ]
@@ -94,12 +113,21 @@ def assert_refused(mirror: Mirror, outcome: Outcome, kind: str = "PermissionDeni
 @pytest.mark.parametrize("side", ["source", "destination"])
 @pytest.mark.parametrize(("listener", "mechanism"), WAYS)
 def test_every_way_in(
-    guarded: EmbeddedCluster, mirror: Mirror, listener: Listener, mechanism: str, side: str, tokens: TokenEndpoint
+    guarded: EmbeddedCluster,
+    mirror: Mirror,
+    listener: Listener,
+    mechanism: str,
+    side: str,
+    tokens: TokenEndpoint,
 ) -> None:
     """With no more than the ACLs that a copy needs, a copy arrives whole over every protocol and mechanism, on either side."""
     grant(mirror, "relay")
     way = way_in(guarded, listener, mechanism, tokens)
-    outcome = copy_as(mirror, way, mirror.destination) if side == "source" else copy_as(mirror, mirror.source, way)
+    outcome = (
+        copy_as(mirror, way, mirror.destination)
+        if side == "source"
+        else copy_as(mirror, mirror.source, way)
+    )
     assert (outcome.error, outcome.records) == ("", 20)
     mirror.assert_equal()
     mirror.assert_ledger_closes()
@@ -114,7 +142,9 @@ def test_a_client_certificate_says_who_we_are(guarded: EmbeddedCluster, mirror: 
     mirror.assert_equal()
 
 
-def test_one_token_serves_all_connections(guarded: EmbeddedCluster, mirror: Mirror, tokens: TokenEndpoint) -> None:
+def test_one_token_serves_all_connections(
+    guarded: EmbeddedCluster, mirror: Mirror, tokens: TokenEndpoint
+) -> None:
     """A token is asked for with its scope, once, and shared until shortly before it expires."""
     grant(mirror, "relay")
     way = way_in(guarded, Listener.SASL_PLAINTEXT, OAUTHBEARER, tokens)
@@ -145,10 +175,18 @@ def test_sessions_that_end_are_renewed_in_the_middle_of_a_copy(
     mirror.assert_ledger_closes()
 
 
-def test_answers_outlive_the_session_that_they_came_in(guarded: EmbeddedCluster, tokens: TokenEndpoint) -> None:
+def test_answers_outlive_the_session_that_they_came_in(
+    guarded: EmbeddedCluster, tokens: TokenEndpoint
+) -> None:
     """The one that is in use stays as it is; those under way come first, in order."""
     way = way_in(guarded, *ENDING[0], tokens)
-    connection = Connection(way, ("127.0.0.1", int(way.bootstrap_servers[0].rpartition(":")[2])), "test", SourceError, 10.0)
+    connection = Connection(
+        way,
+        ("127.0.0.1", int(way.bootstrap_servers[0].rpartition(":")[2])),
+        "test",
+        SourceError,
+        10.0,
+    )
 
     def ask() -> int:
         return connection.send(MetadataRequest.API_KEY, 4, b"\0\0\0\0\0")  # of no topics
@@ -181,7 +219,9 @@ def test_large_batches_over_tls(guarded: EmbeddedCluster, mirror: Mirror) -> Non
     """Batches larger than any buffer on the way arrive as they were, both ways encrypted."""
     grant(mirror, "relay")
     mirror.write(*(numbered(9, 100_000, first=n * 9 + 20) for n in range(8)))
-    outcome = copy_as(mirror, guarded.cluster(Listener.SASL_SSL, username="relay", client_certificate=True))
+    outcome = copy_as(
+        mirror, guarded.cluster(Listener.SASL_SSL, username="relay", client_certificate=True)
+    )
     assert (outcome.error, outcome.records) == ("", 92)
     mirror.assert_equal()
 
@@ -189,7 +229,12 @@ def test_large_batches_over_tls(guarded: EmbeddedCluster, mirror: Mirror) -> Non
 @pytest.mark.parametrize("side", ["source", "destination"])
 @pytest.mark.parametrize(("listener", "mechanism"), WITH_PASSWORD)
 def test_a_wrong_password(
-    guarded: EmbeddedCluster, mirror: Mirror, listener: Listener, mechanism: str, side: str, tokens: TokenEndpoint
+    guarded: EmbeddedCluster,
+    mirror: Mirror,
+    listener: Listener,
+    mechanism: str,
+    side: str,
+    tokens: TokenEndpoint,
 ) -> None:
     """It is refused once, on either side, and the line names broker and user but no password."""
     right = way_in(guarded, listener, mechanism, tokens)
@@ -204,24 +249,34 @@ def test_a_wrong_password(
 
 
 @pytest.mark.parametrize("mechanism", SCRAM)
-def test_a_user_name_with_commas_and_equals_signs(guarded: EmbeddedCluster, mirror: Mirror, mechanism: str) -> None:
+def test_a_user_name_with_commas_and_equals_signs(
+    guarded: EmbeddedCluster, mirror: Mirror, mechanism: str
+) -> None:
     """SCRAM separates its fields by both, and escapes them in a name (RFC 5802)."""
     user = "CN=relay=3D,O=eu"
     kind = ScramMechanism[mechanism.replace("-", "_")]
-    credential = UserScramCredentialUpsertion(user, ScramCredentialInfo(kind, 4096), PASSWORD.encode())
+    credential = UserScramCredentialUpsertion(
+        user, ScramCredentialInfo(kind, 4096), PASSWORD.encode()
+    )
     admin = AdminClient(independent.client(mirror.source))
     admin.alter_user_scram_credentials([credential])[user].result(30)
     grant(mirror, user)
     way = guarded.cluster(Listener.SASL_PLAINTEXT, mechanism=mechanism)
-    outcome = copy_as(mirror, replace(way, security=replace(way.security, username=user, password=PASSWORD)))
+    outcome = copy_as(
+        mirror, replace(way, security=replace(way.security, username=user, password=PASSWORD))
+    )
     assert (outcome.error, outcome.records) == ("", 20)
 
 
-def test_a_node_that_refuses_is_left_for_good(guarded: EmbeddedCluster, mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_that_refuses_is_left_for_good(
+    guarded: EmbeddedCluster, mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A node with a wrong password is asked once; the copy goes on from another one, whatever becomes of the first."""
     right = replace(guarded.cluster(), name="right")
     locked = guarded.cluster(Listener.SASL_PLAINTEXT, username="relay")
-    locked = replace(locked, name="locked", security=replace(locked.security, password="wrong-horse"))
+    locked = replace(
+        locked, name="locked", security=replace(locked.security, password="wrong-horse")
+    )
     down = replace(right, name="down", bootstrap_servers=("127.0.0.1:1",))
     asked = spied(monkeypatch)
     job = replace(mirror.job, node=down, other_nodes=(locked, right), destination=right)
@@ -231,13 +286,17 @@ def test_a_node_that_refuses_is_left_for_good(guarded: EmbeddedCluster, mirror: 
     mirror.assert_equal()
 
 
-def test_nodes_that_all_refuse_end_it(guarded: EmbeddedCluster, mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nodes_that_all_refuse_end_it(
+    guarded: EmbeddedCluster, mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each is asked once, however many attempts there are."""
     locked = guarded.cluster(Listener.SASL_PLAINTEXT, username="relay")
     locked = replace(locked, security=replace(locked.security, password="wrong-horse"))
     asked = spied(monkeypatch)
     mirror.with_options(backoff_min_ms=10, backoff_max_ms=10)
-    job = replace(mirror.job, node=replace(locked, name="a"), other_nodes=(replace(locked, name="b"),))
+    job = replace(
+        mirror.job, node=replace(locked, name="a"), other_nodes=(replace(locked, name="b"),)
+    )
     (outcome,) = copy_ranges(job, [mirror.range()])
     assert_refused(mirror, outcome)
     assert "a broker 127.0.0.1" in outcome.error
@@ -247,35 +306,67 @@ def test_nodes_that_all_refuse_end_it(guarded: EmbeddedCluster, mirror: Mirror, 
 def spied(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the clusters that connections are made to, one by one."""
     connect, connected = Connection._connect, []
-    monkeypatch.setattr(Connection, "_connect", lambda self: connected.append(self.cluster.name) or connect(self))
+    monkeypatch.setattr(
+        Connection, "_connect", lambda self: connected.append(self.cluster.name) or connect(self)
+    )
     return connected
 
 
-def test_a_wrong_client_secret(guarded: EmbeddedCluster, mirror: Mirror, tokens: TokenEndpoint) -> None:
+def test_a_wrong_client_secret(
+    guarded: EmbeddedCluster, mirror: Mirror, tokens: TokenEndpoint
+) -> None:
     """What the token endpoint says of it becomes one line, without the secret that it repeats."""
     right = way_in(guarded, Listener.SASL_PLAINTEXT, OAUTHBEARER, tokens)
     wrong = replace(right, security=replace(right.security, client_secret="wrong-horse"))
     outcome = copy_as(mirror.with_options(**ONCE), wrong)
     assert_refused(mirror, outcome)
     assert (
-        f"token endpoint {tokens.url} refused client 'relay' (HTTP 401: invalid_client unknown client relay:***)" in outcome.error
+        f"token endpoint {tokens.url} refused client 'relay' (HTTP 401: invalid_client unknown client relay:***)"
+        in outcome.error
     )
-    assert outcome.error.endswith("; check security.token_endpoint, client_id, client_secret and scope")
+    assert outcome.error.endswith(
+        "; check security.token_endpoint, client_id, client_secret and scope"
+    )
 
 
 @pytest.mark.parametrize(
     ("answer", "kind", "said"),
     [
         ((503, None), "SourceError", "gives no token now (HTTP 503); see its log"),
-        ((404, "nothing here"), "PermissionDeniedError", "refused client 'relay' (HTTP 404); check security.token_endpoint, "),
-        ((302, None), "PermissionDeniedError", "refused client 'relay' (HTTP 302); check security.token_endpoint, "),
-        ((200, {"token_type": "Bearer"}), "UnsupportedError", "gave no token; check security.token_endpoint"),
-        ((200, {"access_token": "a\x01b"}), "UnsupportedError", "gave no token; check security.token_endpoint"),
-        ((200, {"access_token": "a.b.c"}), "PermissionDeniedError", "refused the token of client 'relay' ("),
+        (
+            (404, "nothing here"),
+            "PermissionDeniedError",
+            "refused client 'relay' (HTTP 404); check security.token_endpoint, ",
+        ),
+        (
+            (302, None),
+            "PermissionDeniedError",
+            "refused client 'relay' (HTTP 302); check security.token_endpoint, ",
+        ),
+        (
+            (200, {"token_type": "Bearer"}),
+            "UnsupportedError",
+            "gave no token; check security.token_endpoint",
+        ),
+        (
+            (200, {"access_token": "a\x01b"}),
+            "UnsupportedError",
+            "gave no token; check security.token_endpoint",
+        ),
+        (
+            (200, {"access_token": "a.b.c"}),
+            "PermissionDeniedError",
+            "refused the token of client 'relay' (",
+        ),
     ],
 )
 def test_a_token_endpoint_that_gives_no_good_token(
-    guarded: EmbeddedCluster, mirror: Mirror, tokens: TokenEndpoint, answer: tuple[int, object], kind: str, said: str
+    guarded: EmbeddedCluster,
+    mirror: Mirror,
+    tokens: TokenEndpoint,
+    answer: tuple[int, object],
+    kind: str,
+    said: str,
 ) -> None:
     """One line says which endpoint, and what it did; what was refused is not used again."""
     way = way_in(guarded, Listener.SASL_PLAINTEXT, OAUTHBEARER, tokens)
@@ -287,7 +378,9 @@ def test_a_token_endpoint_that_gives_no_good_token(
         assert len(tokens.asked) == asked
 
 
-def test_a_token_endpoint_that_is_away(guarded: EmbeddedCluster, mirror: Mirror, tokens: TokenEndpoint) -> None:
+def test_a_token_endpoint_that_is_away(
+    guarded: EmbeddedCluster, mirror: Mirror, tokens: TokenEndpoint
+) -> None:
     """It may come back: what cannot be reached is tried again, as a broker is."""
     way = way_in(guarded, Listener.SASL_PLAINTEXT, OAUTHBEARER, tokens)
     url = f"http://127.0.0.1:{free_ports(1)[0]}/token"
@@ -297,7 +390,10 @@ def test_a_token_endpoint_that_is_away(guarded: EmbeddedCluster, mirror: Mirror,
         mirror.destination,
     )
     assert_refused(mirror, outcome, "SourceError")
-    assert f"token endpoint {url} cannot be reached: Connection refused; check security.token_endpoint" in outcome.error
+    assert (
+        f"token endpoint {url} cannot be reached: Connection refused; check security.token_endpoint"
+        in outcome.error
+    )
 
 
 def test_an_unknown_mechanism(guarded: EmbeddedCluster, mirror: Mirror) -> None:
@@ -311,24 +407,38 @@ def test_an_unknown_mechanism(guarded: EmbeddedCluster, mirror: Mirror) -> None:
 
 
 @pytest.mark.parametrize("listener", [Listener.SSL, Listener.SASL_SSL])
-def test_a_wrong_authority(guarded: EmbeddedCluster, mirror: Mirror, listener: Listener, stranger: Certificates) -> None:
+def test_a_wrong_authority(
+    guarded: EmbeddedCluster, mirror: Mirror, listener: Listener, stranger: Certificates
+) -> None:
     """A broker whose certificate another authority signed is not trusted, even if that one has the same name."""
     way = guarded.cluster(listener)
     wrong = replace(way, security=replace(way.security, ca_location=str(stranger.authority)))
     outcome = copy_as(mirror.with_options(**ONCE), wrong)
     assert_refused(mirror, outcome)
-    assert f"guarded broker {way.bootstrap_servers[0]}: its certificate is not trusted" in outcome.error
-    assert outcome.error.endswith("; check security.ca_location: it must hold the authority that signed it")
+    assert (
+        f"guarded broker {way.bootstrap_servers[0]}: its certificate is not trusted"
+        in outcome.error
+    )
+    assert outcome.error.endswith(
+        "; check security.ca_location: it must hold the authority that signed it"
+    )
 
 
-def test_a_certificate_that_the_broker_does_not_know(guarded: EmbeddedCluster, mirror: Mirror, stranger: Certificates) -> None:
+def test_a_certificate_that_the_broker_does_not_know(
+    guarded: EmbeddedCluster, mirror: Mirror, stranger: Certificates
+) -> None:
     """The broker says so only with its first answer; even so it is refused once, not tried again as a lost connection is."""
     way = guarded.cluster(Listener.SSL)
     shown, key = str(stranger.client_certificate), str(stranger.client_key)
-    wrong = replace(way, security=replace(way.security, certificate_location=shown, key_location=key))
+    wrong = replace(
+        way, security=replace(way.security, certificate_location=shown, key_location=key)
+    )
     outcome = copy_as(mirror.with_options(**ONCE), wrong)
     assert_refused(mirror, outcome)
-    assert f"guarded broker {way.bootstrap_servers[0]} refused the client certificate in {shown} (" in outcome.error
+    assert (
+        f"guarded broker {way.bootstrap_servers[0]} refused the client certificate in {shown} ("
+        in outcome.error
+    )
 
 
 @pytest.mark.parametrize(
@@ -339,7 +449,11 @@ def test_a_certificate_that_the_broker_does_not_know(guarded: EmbeddedCluster, m
     ],
 )
 def test_the_next_connection_uses_rotated_files(
-    guarded: EmbeddedCluster, stranger: Certificates, tmp_path: Path, rotated: tuple[str, ...], refused: str
+    guarded: EmbeddedCluster,
+    stranger: Certificates,
+    tmp_path: Path,
+    rotated: tuple[str, ...],
+    refused: str,
 ) -> None:
     """A process that has used the files before reads them again once they were replaced, and once they are back."""
     way = guarded.cluster(Listener.SASL_SSL, client_certificate=True)
@@ -400,7 +514,9 @@ def test_a_missing_acl(guarded: EmbeddedCluster, mirror: Mirror, lacking: str) -
     # an empty partition needs no read
     home = checkpoint.home(checkpoint.TOPIC, checkpoint.key_of(mirror.name, mirror.at))
     independent.write(mirror.source, home, [Record(b"another/topic/0", None)])
-    outcome = copy_as(mirror.with_options(**ONCE), guarded.cluster(Listener.SASL_PLAINTEXT, username=lacking))
+    outcome = copy_as(
+        mirror.with_options(**ONCE), guarded.cluster(Listener.SASL_PLAINTEXT, username=lacking)
+    )
     assert_refused(mirror, outcome)
     assert mirror.to is not None
     resources = {

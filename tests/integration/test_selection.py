@@ -72,11 +72,15 @@ def test_patterns_that_select_nothing(
 ) -> None:
     """There may be no topic yet, so nothing fails; every command warns, with the nearest names."""
     pattern = topic.replace("orders", "odrers") + ".*"
-    config = configured(tmp_path, {"m": mirror(source_cluster.cluster(), destination_cluster.cluster(), pattern)})
+    config = configured(
+        tmp_path, {"m": mirror(source_cluster.cluster(), destination_cluster.cluster(), pattern)}
+    )
     for command in ("plan", "status", "run"):
         assert main([command, "-c", str(config)]) == 0
         (line,) = capsys.readouterr().err.splitlines()
-        assert re.match(r"warning: m: no topic is selected: of the \d+ topics that node one \(.*\) shows", line), line
+        assert re.match(
+            r"warning: m: no topic is selected: of the \d+ topics that node one \(.*\) shows", line
+        ), line
         assert f"did you mean {topic!r}" in line
         assert line.endswith("If there are more, grant the user Describe on them")
     assert main(["plan", "-c", str(config), "--json"]) == 0
@@ -85,7 +89,10 @@ def test_patterns_that_select_nothing(
 
 
 def test_a_user_who_may_see_nothing(
-    guarded: EmbeddedCluster, destination_cluster: EmbeddedCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    guarded: EmbeddedCluster,
+    destination_cluster: EmbeddedCluster,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Brokers hide what a user may not describe: that looks like an empty cluster."""
     hidden = guarded.cluster(Listener.SASL_PLAINTEXT, username="unfollowed")

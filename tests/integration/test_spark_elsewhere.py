@@ -41,13 +41,17 @@ class Client:
     def start(self, request: Request, **environment: str) -> Callable[[], dict[str, Any]]:
         """Start it and return what waits for its answer."""
         number = len(self.processes)
-        asked, said, log = (self._folder / f"client-{number}.{kind}" for kind in ("request", "json", "log"))
+        asked, said, log = (
+            self._folder / f"client-{number}.{kind}" for kind in ("request", "json", "log")
+        )
         asked.write_bytes(pickle.dumps(request))
         with said.open("wb") as stdout, log.open("wb") as stderr:
             process = subprocess.Popen(
                 [sys.executable, "-m", "tests.integration.spark_client", str(asked)],
                 cwd=ROOT,
-                env=os.environ | {"PYSPARK_PYTHON": str(self._python), "SPARK_LOCAL_IP": "127.0.0.1"} | environment,
+                env=os.environ
+                | {"PYSPARK_PYTHON": str(self._python), "SPARK_LOCAL_IP": "127.0.0.1"}
+                | environment,
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
                 stderr=stderr,
@@ -95,21 +99,30 @@ def statuses(answer: dict[str, Any]) -> list[str]:
 
 def test_python_of_the_executors(bare_python: Path, tmp_path: Path) -> None:
     """The Python of the executors does not find the package by itself: where it is found there, it was shipped."""
-    told = subprocess.run([bare_python, "-c", "import pyspark, relay_pipelines"], cwd=tmp_path, capture_output=True, check=False)
+    told = subprocess.run(
+        [bare_python, "-c", "import pyspark, relay_pipelines"],
+        cwd=tmp_path,
+        capture_output=True,
+        check=False,
+    )
     assert b"No module named 'relay_pipelines'" in told.stderr
 
 
 def test_standalone_cluster(client: Client, standalone_master: str, mirror: Mirror) -> None:
     """Executors in other processes, which do not have the package, get it from the driver and copy."""
     job, ranges = mirror.job()
-    answer = client.ask(Request(standalone_master, None, ON_LOOPBACK, job, [[one] for one in ranges]))
+    answer = client.ask(
+        Request(standalone_master, None, ON_LOOPBACK, job, [[one] for one in ranges])
+    )
     assert statuses(answer) == ["done", "done"]
     assert "relay_pipelines.zip" in answer["package"]
     assert answer["slots"] == 2
     mirror.assert_all_arrived()
 
 
-def test_executor_killed(client: Client, standalone_master: str, mirror: Mirror, tmp_path: Path) -> None:
+def test_executor_killed(
+    client: Client, standalone_master: str, mirror: Mirror, tmp_path: Path
+) -> None:
     """An executor killed in the middle of a chunk costs nothing: the task runs again elsewhere, the orphan is fenced."""
     trap = Trap.unset(tmp_path)
     job, ranges = mirror.job()
@@ -144,21 +157,33 @@ def test_spark_connect(client: Client, connect_remote: str, mirror: Mirror) -> N
     mirror.assert_all_arrived()
 
 
-def test_spark_connect_client_by_client(client: Client, connect_remote: str, mirror: Mirror) -> None:
+def test_spark_connect_client_by_client(
+    client: Client, connect_remote: str, mirror: Mirror
+) -> None:
     """Each run ships the package anew to a server that runs on: a second client does not trip over what the first one left."""
     job, ranges = mirror.job()
     for _ in range(2):
-        assert statuses(client.ask(Request(None, connect_remote, {}, job, [ranges]))) == ["done", "done"]
+        assert statuses(client.ask(Request(None, connect_remote, {}, job, [ranges]))) == [
+            "done",
+            "done",
+        ]
     mirror.assert_all_arrived()
 
 
-def test_cancel_through_spark_connect(client: Client, connect_remote: str, connect_trap: Trap, mirror: Mirror) -> None:
+def test_cancel_through_spark_connect(
+    client: Client, connect_remote: str, connect_trap: Trap, mirror: Mirror
+) -> None:
     """A job cancelled through Spark Connect ends; once fenced no transaction is open, and the next job completes the copy."""
     job, ranges = mirror.job()
     connect_trap.set()
-    answer = client.ask(Request(None, connect_remote, {}, job, [ranges], cancel_at=str(connect_trap.token)))
+    answer = client.ask(
+        Request(None, connect_remote, {}, job, [ranges], cancel_at=str(connect_trap.token))
+    )
     assert "cancel" in answer["told"].lower()
     _fence(job, ranges, SystemClock())
     assert mirror.held_back() == []
-    assert statuses(client.ask(Request(None, connect_remote, {}, job, [ranges]))) == ["done", "done"]
+    assert statuses(client.ask(Request(None, connect_remote, {}, job, [ranges]))) == [
+        "done",
+        "done",
+    ]
     mirror.assert_all_arrived()

@@ -34,7 +34,9 @@ def small_sources(source_cluster: EmbeddedCluster) -> list[Source]:
     return [Source.of(source_cluster, topic) for topic in topics]
 
 
-def test_several_topics_in_one_job(local_session: Any, mirror: Mirror, small_sources: list[Source]) -> None:
+def test_several_topics_in_one_job(
+    local_session: Any, mirror: Mirror, small_sources: list[Source]
+) -> None:
     """One job copies several topics, each topic-partition in one task, small ones packed; what tasks say, the ledger says."""
     mirrors = [mirror, *(dataclasses.replace(mirror, source=small) for small in small_sources)]
     for one in mirrors:
@@ -65,13 +67,17 @@ def _assert_same(outcomes: list[Any], entries: list[dict[str, Any]]) -> None:
         at = dataclasses.asdict(outcome.range.topic_partition)
         own = [entry for entry in entries if entry["source"]["topic_partition"] == at]
         assert outcome.chunks == len(own)
-        assert outcome.next_offset == max(entry["source"]["end"] for entry in own) == outcome.range.end
+        assert (
+            outcome.next_offset == max(entry["source"]["end"] for entry in own) == outcome.range.end
+        )
         for count in ("records", "size_bytes", "batches", "rewritten"):
             assert getattr(outcome, count) == sum(entry[count] for entry in own), count
         skipped: Counter[str] = Counter()
         for entry in own:
             skipped.update(entry["skipped"])
-        assert {reason: count for reason, count in outcome.skipped.items() if count} == dict(skipped)
+        assert {reason: count for reason, count in outcome.skipped.items() if count} == dict(
+            skipped
+        )
 
 
 def test_nothing_left_to_do(local_session: Any, mirror: Mirror) -> None:
@@ -86,8 +92,15 @@ def test_nothing_left_to_do(local_session: Any, mirror: Mirror) -> None:
 def test_failure_is_an_outcome(local_session: Any, mirror: Mirror) -> None:
     """What goes wrong in a task reaches the driver as an outcome with one line, not as Spark's stack trace."""
     job, ranges = mirror.job()
-    missing = dataclasses.replace(job, options=dataclasses.replace(job.options, give_up_after_ms=500))
-    ranges = [dataclasses.replace(ranges[0], destination=dataclasses.replace(ranges[0].destination, topic="missing")), ranges[1]]
+    missing = dataclasses.replace(
+        job, options=dataclasses.replace(job.options, give_up_after_ms=500)
+    )
+    ranges = [
+        dataclasses.replace(
+            ranges[0], destination=dataclasses.replace(ranges[0].destination, topic="missing")
+        ),
+        ranges[1],
+    ]
     first, second = submit(local_session, missing, [[one] for one in ranges], "failing")
     assert first.status is Status.FAILED
     assert first.error_kind == "DestinationError"
@@ -105,7 +118,9 @@ def test_cancel(local_session: Any, local_trap: Trap, mirror: Mirror) -> None:
     assert "\n" not in told
     _fence(job, ranges, SystemClock())
     assert mirror.held_back() == []
-    assert {outcome.status for outcome in submit(local_session, job, [ranges], "again")} == {Status.DONE}
+    assert {outcome.status for outcome in submit(local_session, job, [ranges], "again")} == {
+        Status.DONE
+    }
     mirror.assert_all_arrived()
 
 

@@ -31,7 +31,9 @@ def test_speculation(client: Client, tmp_path: Path) -> None:
 def test_speculation_of_a_connect_server(client: Client, tmp_path: Path, bare_python: Path) -> None:
     """Speculation that a Spark Connect server was started with is refused likewise."""
     speculating = {"spark.speculation": "true"}
-    with spark_processes.connect_server(tmp_path / "server", bare_python, speculating, {}) as remote:
+    with spark_processes.connect_server(
+        tmp_path / "server", bare_python, speculating, {}
+    ) as remote:
         answer = client.ask(Request(None, remote))
     assert answer["kind"] == "ConfigError"
     assert "spark.speculation is on" in answer["error"]

@@ -26,7 +26,16 @@ from relay_pipelines.state.ledger_reader import LedgerFollower
 from tests import commands
 from tests.chaos.harness import family, kill
 from tests.copying import KEPT, ensure_homes, numbered, settled_end
-from tests.independent import Record, client, create, delete, delete_before, records_of, until, write
+from tests.independent import (
+    Record,
+    client,
+    create,
+    delete,
+    delete_before,
+    records_of,
+    until,
+    write,
+)
 
 CLOCK = SystemClock()
 HISTORY = 10
@@ -74,11 +83,16 @@ class Topic:
     def copy(self, taken: ClusterSnapshot, only: int | None = None) -> list[tuple[int, int, int]]:
         """Copy what is new, or the first so many topic-partitions of it; partition, start and end of what was new."""
         ranges = run_plan.plan(taken).ranges
-        outcomes = list(copy_ranges(CopyJob(taken.mirror, "run", taken.node, self.destination), ranges[:only]))
+        outcomes = list(
+            copy_ranges(CopyJob(taken.mirror, "run", taken.node, self.destination), ranges[:only])
+        )
         assert [one.error for one in outcomes] == [""] * len(outcomes)
         ends = {one.source.topic_partition: one.source.end for one in ranges[:only]}
         until(lambda: ends.items() <= self.reached().items(), "the checkpoints")
-        return [(one.source.topic_partition.partition, one.source.start, one.source.end) for one in ranges]
+        return [
+            (one.source.topic_partition.partition, one.source.start, one.source.end)
+            for one in ranges
+        ]
 
     def reached(self) -> dict[TopicPartition, int]:
         stored = cluster_snapshot.read_checkpoints(self.mirror_name, self.mirror(), CLOCK)
@@ -98,7 +112,9 @@ class Topic:
 
 
 @pytest.fixture
-def topic(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str) -> Topic:
+def topic(
+    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+) -> Topic:
     return Topic(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
 
 
@@ -111,7 +127,9 @@ def test_a_first_run_that_is_killed(topic: Topic, tmp_path: Path) -> None:
     topic.write(range(3), 5)
     token = tmp_path / "token"
     fault = {"RELAY_FAULT": f"after_end_txn=SIGSTOP@1:{token}"}
-    process = subprocess.Popen([commands.RELAY, "--config", config, "run"], env=commands.environment() | fault)
+    process = subprocess.Popen(
+        [commands.RELAY, "--config", config, "run"], env=commands.environment() | fault
+    )
     try:
         until(token.exists, "the first commit", 120.0)
     finally:
@@ -130,7 +148,11 @@ def test_a_first_run_that_is_interrupted_before_anything_came(topic: Topic) -> N
     topic.write(range(3), 5)
     assert topic.copy(topic.snapshot(), only=1) == [(0, 10, 15), (1, 10, 15), (2, 10, 15)]
     topic.write(range(3), 1)
-    assert topic.copy(topic.snapshot({"timestamp": "2020-01-01"})) == [(0, 15, 16), (1, 10, 16), (2, 10, 16)]
+    assert topic.copy(topic.snapshot({"timestamp": "2020-01-01"})) == [
+        (0, 15, 16),
+        (1, 10, 16),
+        (2, 10, 16),
+    ]
     assert topic.arrived() == [6, 6, 6]
 
 
@@ -196,10 +218,14 @@ def test_a_partition_that_is_added_later(topic: Topic) -> None:
     for future in admin.create_partitions([NewPartitions(topic.name, 4)]).values():
         future.result(30)
     at = TopicPartition(topic.name, 3)
-    until(lambda: at in {one.topic_partition for one in topic.looked_at().positions}, "the partition")
+    until(
+        lambda: at in {one.topic_partition for one in topic.looked_at().positions}, "the partition"
+    )
     write(topic.source, at, [Record(None, b"new")])
     (window,) = run_plan.plan(topic.snapshot()).windows
-    assert [(one.topic_partition.partition, one.start, one.end) for one in window.ranges] == [(3, 0, 1)]
+    assert [(one.topic_partition.partition, one.start, one.end) for one in window.ranges] == [
+        (3, 0, 1)
+    ]
 
 
 @pytest.mark.parametrize("count", [2, 12], ids=["shorter", "longer"])
@@ -225,7 +251,9 @@ def test_retention_passes_the_start(topic: Topic) -> None:
     taken = topic.snapshot(on_data_loss="continue")
     assert [type(one) for one in taken.accepted] == [RetentionPassedError]
     assert topic.copy(taken) == [(0, 10, 15), (1, 13, 15), (2, 10, 15)]
-    follower = LedgerFollower(topic.destination, topic.mirror_name, None, topic.mirror().copy_options, CLOCK)
+    follower = LedgerFollower(
+        topic.destination, topic.mirror_name, None, topic.mirror().copy_options, CLOCK
+    )
     try:
         entries = follower.history(settled=True)
     finally:

@@ -36,13 +36,23 @@ class Begun:
             self.write(partition, NOON_MS + hour * 3_600_000, 10)
 
     def write(self, partition: int, from_ms: int, count: int) -> None:
-        records = [Record(None, b"%d" % number, timestamp=(CREATE_TIME, from_ms + number * 60_000)) for number in range(count)]
+        records = [
+            Record(None, b"%d" % number, timestamp=(CREATE_TIME, from_ms + number * 60_000))
+            for number in range(count)
+        ]
         write(self.source, TopicPartition(self.topic, partition), records)
 
     def mirror(self, start: Any) -> Mirror:
         return Mirror.model_validate(
             {
-                "source": {"nodes": [{"name": "only", "bootstrap_servers": ",".join(self.source.bootstrap_servers)}]},
+                "source": {
+                    "nodes": [
+                        {
+                            "name": "only",
+                            "bootstrap_servers": ",".join(self.source.bootstrap_servers),
+                        }
+                    ]
+                },
                 "destination": {"bootstrap_servers": ",".join(self.destination.bootstrap_servers)},
                 "topics": {"allow": [self.topic], "rename": "copy.{topic}"},
                 "start": start,
@@ -52,7 +62,9 @@ class Begun:
     def copy(self, start: Any) -> list[int]:
         """Copy what is new; the offsets at which the ranges begin, -1 where nothing is to be copied."""
         mirror, name = self.mirror(start), f"start-{self.topic[-8:]}"
-        taken = start_records.prepare_snapshot(lambda: cluster_snapshot.take_snapshot(name, mirror, CLOCK), mirror, CLOCK)
+        taken = start_records.prepare_snapshot(
+            lambda: cluster_snapshot.take_snapshot(name, mirror, CLOCK), mirror, CLOCK
+        )
         ranges = run_plan.plan(taken).ranges
         outcomes = list(copy_ranges(CopyJob(name, "run", taken.node, self.destination), ranges))
         assert [one.error for one in outcomes] == [""] * len(outcomes)
@@ -60,7 +72,10 @@ class Begun:
         until(
             lambda: (
                 {
-                    at: one.next_offset for at, one in cluster_snapshot.read_checkpoints(name, mirror, CLOCK).checkpoints.items()
+                    at: one.next_offset
+                    for at, one in cluster_snapshot.read_checkpoints(
+                        name, mirror, CLOCK
+                    ).checkpoints.items()
                 }.items()
                 >= ends.items()
             ),
@@ -74,7 +89,9 @@ class Begun:
 
 
 @pytest.fixture
-def begun(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str) -> Begun:
+def begun(
+    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+) -> Begun:
     return Begun(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
 
 
@@ -101,7 +118,10 @@ def test_at_a_moment(begun: Begun, moment: str, begins: list[int]) -> None:
 
 def test_at_offsets(begun: Begun) -> None:
     """As given; the earliest where none is; none that the source does not have."""
-    with pytest.raises(ConfigError, match=rf"start.offsets: {begun.topic}-1 ends at 10 on only, before 11; give an offset"):
+    with pytest.raises(
+        ConfigError,
+        match=rf"start.offsets: {begun.topic}-1 ends at 10 on only, before 11; give an offset",
+    ):
         begun.copy({"offsets": {f"{begun.topic}-1": 11}})
     assert begun.copy({"offsets": {f"{begun.topic}-1": 7, "another-3": 5}}) == [0, 7]
     assert (begun.arrived(0), begun.arrived(1)) == (10, 3)

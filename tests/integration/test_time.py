@@ -25,7 +25,9 @@ SLOW = 32 << 10
 
 
 @pytest.fixture
-def mirror(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str) -> Mirror:
+def mirror(
+    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+) -> Mirror:
     """A topic of 480 KiB, in batches of 30 KiB; transactions time out after six seconds."""
     made = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
     made.write(*(numbered(30, 1000, first) for first in range(0, 480, 30)))
@@ -73,7 +75,9 @@ def quota(servers: tuple[str, ...], client_id: str, key: str, rate: float) -> No
         assert [one.error_code for one in answer.entries] == [0]
 
 
-def test_a_timed_out_transaction_is_no_takeover(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_timed_out_transaction_is_no_takeover(
+    mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A process that was stopped for too long finds its transaction aborted by the coordinator, and copies the chunk again."""
     mirror.with_options(transaction_timeout_ms=1_000)
     stopped = False

@@ -34,7 +34,9 @@ def stamping_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embed
     cluster.discard()
 
 
-def mirror_of(source: EmbeddedCluster, destination: EmbeddedCluster, topic: str, **topics: Any) -> dict[str, Any]:
+def mirror_of(
+    source: EmbeddedCluster, destination: EmbeddedCluster, topic: str, **topics: Any
+) -> dict[str, Any]:
     """As relay.yaml has it."""
     return {
         "source": {"nodes": [{"name": "only", "bootstrap_servers": source.bootstrap_servers[0]}]},
@@ -51,10 +53,15 @@ def copy(settings: dict[str, Any], name: str, session: Any) -> None:
 
 
 def test_the_times_of_the_source_arrive(
-    source_cluster: EmbeddedCluster, stamping_cluster: EmbeddedCluster, topic_name: str, local_session: Any
+    source_cluster: EmbeddedCluster,
+    stamping_cluster: EmbeddedCluster,
+    topic_name: str,
+    local_session: Any,
 ) -> None:
     """Of topics that the source stamps, and of those that it does not, record by record as a consumer sees them."""
-    topics = {f"{topic_name}-{kind}": config for kind, config in (("stamped", STAMPED), ("created", {}))}
+    topics = {
+        f"{topic_name}-{kind}": config for kind, config in (("stamped", STAMPED), ("created", {}))
+    }
     for topic, config in topics.items():
         create(source_cluster.cluster(), topic, 1, KEPT | config)
         # small batches are merged, large ones are copied as they are
@@ -65,11 +72,17 @@ def test_the_times_of_the_source_arrive(
 
     for topic, config in topics.items():
         original = [one for _, one in read(source_cluster.cluster(), TopicPartition(topic, 0))]
-        copied = [one for _, one in read(stamping_cluster.cluster(), TopicPartition(f"copy.{topic}", 0))]
+        copied = [
+            one for _, one in read(stamping_cluster.cluster(), TopicPartition(f"copy.{topic}", 0))
+        ]
         assert len(original) == 40
-        assert {one.timestamp[0] for one in original} == {LOG_APPEND_TIME if config else CREATE_TIME}
+        assert {one.timestamp[0] for one in original} == {
+            LOG_APPEND_TIME if config else CREATE_TIME
+        }
         assert [one[:3] for one in copied] == [one[:3] for one in original]
-        assert [one.timestamp for one in copied] == [(CREATE_TIME, one.timestamp[1]) for one in original]
+        assert [one.timestamp for one in copied] == [
+            (CREATE_TIME, one.timestamp[1]) for one in original
+        ]
 
 
 def test_a_copy_that_stamps_is_warned_of(

@@ -1,6 +1,7 @@
 """The oldest brokers that docs/versions.md claims, each as source and as destination of the current one.
 
-`make versions` runs all tests of the copy against them; this is what finds most differences in little time.
+`make versions` runs all tests of the copy against them; this is what finds most differences in
+little time.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ CLOCK = SystemClock()
 
 
 @pytest.fixture(scope="module", params=VERSIONS)
-def old(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OldKafka]:
+def old(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[OldKafka]:
     """A broker of an older release."""
     cluster = OldKafka(request.param, tmp_path_factory.mktemp("old"))
     try:
@@ -53,13 +56,17 @@ def old_side(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def source_cluster(source_cluster: EmbeddedCluster, old: OldKafka, old_side: str) -> EmbeddedCluster | OldKafka:
+def source_cluster(
+    source_cluster: EmbeddedCluster, old: OldKafka, old_side: str
+) -> EmbeddedCluster | OldKafka:
     """The older broker, or the current one."""
     return old if old_side == "source" else source_cluster
 
 
 @pytest.fixture(scope="module")
-def destination_cluster(destination_cluster: EmbeddedCluster, old: OldKafka, old_side: str) -> EmbeddedCluster | OldKafka:
+def destination_cluster(
+    destination_cluster: EmbeddedCluster, old: OldKafka, old_side: str
+) -> EmbeddedCluster | OldKafka:
     """The current broker, or the older one."""
     return old if old_side == "destination" else destination_cluster
 
@@ -81,7 +88,9 @@ def test_a_run_and_the_next(
     """A run creates the topic and copies records of every kind, the next one nothing, and the one after it what came since."""
     source, destination = source_cluster.cluster(), destination_cluster.cluster()
     create(source, topic_name, source_data.PARTITIONS, {"retention.ms": "-1"})
-    config = commands.configured(tmp_path, {"versions": commands.mirror(source, destination, topic_name)})
+    config = commands.configured(
+        tmp_path, {"versions": commands.mirror(source, destination, topic_name)}
+    )
 
     def copied() -> int:
         result = run(config, local_session)
@@ -101,7 +110,9 @@ def test_a_run_and_the_next(
         assert_equal(records_of(source, at), records_of(destination, at))
 
 
-def test_compacted(eager_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str) -> None:
+def test_compacted(
+    eager_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+) -> None:
     """What the cleaner left arrives, and the holes are counted."""
     mirror = Mirror(eager_cluster.cluster(), destination_cluster.cluster(), topic_name, COMPACTED)
     mirror.write(keyed(20, 2000), [*keyed(5, 2000), *keyed(15, 20, 1000, 100)])
@@ -113,7 +124,9 @@ def test_compacted(eager_cluster: EmbeddedCluster, destination_cluster: Embedded
     assert outcome.skipped["compaction_gap"] == end - len(expected)
 
 
-def test_append_times(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str) -> None:
+def test_append_times(
+    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+) -> None:
     """Times that the source's broker has set arrive as the records' own."""
     types = ({"message.timestamp.type": one} for one in ("LogAppendTime", "CreateTime"))
     mirror = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name, *types)
@@ -121,4 +134,6 @@ def test_append_times(source_cluster: EmbeddedCluster, destination_cluster: Embe
     mirror.copy()
     original, copied = mirror.original(), mirror.copied()
     assert [one[:3] for one in copied] == [one[:3] for one in original]
-    assert [one.timestamp for one in copied] == [(CREATE_TIME, one.timestamp[1]) for one in original]
+    assert [one.timestamp for one in copied] == [
+        (CREATE_TIME, one.timestamp[1]) for one in original
+    ]

@@ -16,9 +16,14 @@ from tests.orchestration.stage import Stage, shared
 
 @pytest.fixture
 def stage(
-    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, tmp_path: Path, local_session: Any
+    source_cluster: EmbeddedCluster,
+    destination_cluster: EmbeddedCluster,
+    tmp_path: Path,
+    local_session: Any,
 ) -> Iterator[Stage]:
     """A mirror without topics, and an empty Dagster instance."""
     (tmp_path / "dagster").mkdir()
     with DagsterInstance.local_temp(str(tmp_path / "dagster")) as instance, shared(local_session):
-        yield Stage(tmp_path, f"m{uuid.uuid4().hex[:8]}", source_cluster, destination_cluster, instance)
+        yield Stage(
+            tmp_path, f"m{uuid.uuid4().hex[:8]}", source_cluster, destination_cluster, instance
+        )

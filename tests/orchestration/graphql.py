@@ -48,32 +48,55 @@ class Run:
 def runs(dagster: Dagster) -> list[Run]:
     """All runs, the newest first."""
     found = dagster.ask(_RUNS)["runsOrError"]["results"]
-    return [Run(one["runId"], one["status"], one["jobName"], {tag["key"]: tag["value"] for tag in one["tags"]}) for one in found]
+    return [
+        Run(
+            one["runId"],
+            one["status"],
+            one["jobName"],
+            {tag["key"]: tag["value"] for tag in one["tags"]},
+        )
+        for one in found
+    ]
 
 
 def messages(dagster: Dagster, run_id: str) -> list[str]:
     """What a run's log says."""
-    return [one.get("message") or "" for one in dagster.ask(_LOGS, {"id": run_id})["logsForRun"]["events"]]
+    return [
+        one.get("message") or ""
+        for one in dagster.ask(_LOGS, {"id": run_id})["logsForRun"]["events"]
+    ]
 
 
 def launch(dagster: Dagster, job: str, config: Mapping[str, Any] | None = None) -> str:
     """Start a job and return the run's id."""
     selector = {**REPOSITORY, "pipelineName": job}
-    answer = dagster.ask(_LAUNCH, {"params": {"selector": selector, "runConfigData": config or {}, "mode": "default"}})
+    answer = dagster.ask(
+        _LAUNCH,
+        {"params": {"selector": selector, "runConfigData": config or {}, "mode": "default"}},
+    )
     return str(answer["launchPipelineExecution"]["run"]["runId"])
 
 
 def materialize(dagster: Dagster, keys: Sequence[Sequence[str]], window: str) -> str:
     """What the button "Materialize" does for one asset partition; the run's id."""
-    selector = {**REPOSITORY, "pipelineName": "__ASSET_JOB", "assetSelection": [{"path": list(key)} for key in keys]}
+    selector = {
+        **REPOSITORY,
+        "pipelineName": "__ASSET_JOB",
+        "assetSelection": [{"path": list(key)} for key in keys],
+    }
     tags = {"tags": [{"key": "dagster/partition", "value": window}]}
-    answer = dagster.ask(_LAUNCH, {"params": {"selector": selector, "executionMetadata": tags, "mode": "default"}})
+    answer = dagster.ask(
+        _LAUNCH, {"params": {"selector": selector, "executionMetadata": tags, "mode": "default"}}
+    )
     return str(answer["launchPipelineExecution"]["run"]["runId"])
 
 
 def backfill(dagster: Dagster, keys: Sequence[Sequence[str]], windows: Sequence[str]) -> str:
     """What the backfill dialogue does; the backfill's id."""
-    params = {"assetSelection": [{"path": list(key)} for key in keys], "partitionNames": list(windows)}
+    params = {
+        "assetSelection": [{"path": list(key)} for key in keys],
+        "partitionNames": list(windows),
+    }
     answer = dagster.ask(_BACKFILL, {"params": params})["launchPartitionBackfill"]
     assert "backfillId" in answer, answer
     return str(answer["backfillId"])
@@ -88,7 +111,9 @@ def backfill_ended(dagster: Dagster, backfill_id: str, seconds: float = 120.0) -
     """Wait for a backfill's end and return its status."""
 
     def status() -> str | None:
-        now = dagster.ask(_BACKFILL_STATUS, {"id": backfill_id})["partitionBackfillOrError"]["status"]
+        now = dagster.ask(_BACKFILL_STATUS, {"id": backfill_id})["partitionBackfillOrError"][
+            "status"
+        ]
         return str(now) if now in _BACKFILL_ENDED else None
 
     return str(until(status, "the end of the backfill", seconds, PAUSE_SECONDS))
@@ -98,7 +123,9 @@ def ended(dagster: Dagster, run_id: str, seconds: float = 120.0) -> Run:
     """Wait for a run's end."""
 
     def found() -> Run | None:
-        return next((one for one in runs(dagster) if one.id == run_id and one.status in _ENDED), None)
+        return next(
+            (one for one in runs(dagster) if one.id == run_id and one.status in _ENDED), None
+        )
 
     result: Run = until(found, f"the end of run {run_id}", seconds, PAUSE_SECONDS)
     return result
@@ -106,7 +133,9 @@ def ended(dagster: Dagster, run_id: str, seconds: float = 120.0) -> Run:
 
 def partitions(dagster: Dagster, key: Sequence[str]) -> dict[str, list[str]]:
     """The windows of an asset by their status."""
-    found = dagster.ask(_ASSET, {"key": {"path": list(key)}})["assetNodeOrError"]["assetPartitionStatuses"]
+    found = dagster.ask(_ASSET, {"key": {"path": list(key)}})["assetNodeOrError"][
+        "assetPartitionStatuses"
+    ]
     return {name.removesuffix("Partitions"): windows for name, windows in found.items()}
 
 

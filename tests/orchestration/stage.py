@@ -46,7 +46,8 @@ class Stage:
     Args:
         folder: of relay.yaml.
         name: of the mirror.
-        location: what a code location loaded before, whose planners go on until it is reloaded; runs load anew, as in processes.
+        location: what a code location loaded before, whose planners go on until it is reloaded;
+            runs load anew, as in processes.
     """
 
     folder: Path
@@ -70,9 +71,17 @@ class Stage:
                 {
                     "mirrors": {
                         self.name: {
-                            "source": mirror.pop("source", {"nodes": [{"name": "a", "bootstrap_servers": source}]}),
-                            "destination": {"bootstrap_servers": self.destination.cluster().bootstrap_servers[0]},
-                            "topics": {"allow": list(allow), "rename": f"{self.name}.{{topic}}", "sync_configs": sync_configs},
+                            "source": mirror.pop(
+                                "source", {"nodes": [{"name": "a", "bootstrap_servers": source}]}
+                            ),
+                            "destination": {
+                                "bootstrap_servers": self.destination.cluster().bootstrap_servers[0]
+                            },
+                            "topics": {
+                                "allow": list(allow),
+                                "rename": f"{self.name}.{{topic}}",
+                                "sync_configs": sync_configs,
+                            },
                             "window": window,
                             **mirror,
                         }
@@ -86,7 +95,9 @@ class Stage:
         """The lanes of the mirror as they would be loaded now."""
         settings = load(self.config)
         return lanes_of(
-            self.name, settings.mirror(self.name), Catalog.beside(self.config).known(self.name, settings.mirror(self.name))
+            self.name,
+            settings.mirror(self.name),
+            Catalog.beside(self.config).known(self.name, settings.mirror(self.name)),
         )
 
     @property
@@ -102,18 +113,26 @@ class Stage:
 
     def fill(self, topic: str, values: Sequence[str], partition: int = 0) -> None:
         """Write records to the source."""
-        independent.write(self.source.cluster(), TopicPartition(topic, partition), [Record(None, one.encode()) for one in values])
+        independent.write(
+            self.source.cluster(),
+            TopicPartition(topic, partition),
+            [Record(None, one.encode()) for one in values],
+        )
 
     def read(self, topic: str, partition: int = 0) -> list[str]:
         """Read the copy as an independent read_committed consumer."""
-        found = independent.records_of(self.destination.cluster(), TopicPartition(f"{self.name}.{topic}", partition))
+        found = independent.records_of(
+            self.destination.cluster(), TopicPartition(f"{self.name}.{topic}", partition)
+        )
         return [(one.value or b"").decode() for one in found]
 
     def tick(self, lane: int = 0, cursor: str | None = None) -> SensorResult:
         """Evaluate a planner and do what a daemon does with the result, except for launching the runs."""
         name = f"plan_{self.lanes[lane].identifier}"
         sensor = (self.location or self.definitions).get_repository_def().get_sensor_def(name)
-        context = dg.build_sensor_context(instance=self.instance, cursor=cursor, resources={"kafka": self.resources["kafka"]})
+        context = dg.build_sensor_context(
+            instance=self.instance, cursor=cursor, resources={"kafka": self.resources["kafka"]}
+        )
         result = sensor(context)
         assert isinstance(result, SensorResult)
         self.take_events(result)
@@ -122,8 +141,12 @@ class Stage:
 
     def health(self, cursor: str | None = None) -> SensorResult:
         """Evaluate the health sensor."""
-        sensor = self.definitions.get_repository_def().get_sensor_def(f"health_{naming.group(self.name)}")
-        context = dg.build_sensor_context(instance=self.instance, cursor=cursor, resources={"kafka": self.resources["kafka"]})
+        sensor = self.definitions.get_repository_def().get_sensor_def(
+            f"health_{naming.group(self.name)}"
+        )
+        context = dg.build_sensor_context(
+            instance=self.instance, cursor=cursor, resources={"kafka": self.resources["kafka"]}
+        )
         result = sensor(context)
         assert isinstance(result, SensorResult)
         return result
@@ -133,7 +156,9 @@ class Stage:
         wanted = dg.AssetSelection.checks(dg.AssetCheckKey(asset, name))
         job = dg.define_asset_job("one_check", selection=wanted)
         definitions = dg.Definitions.merge(self.definitions, dg.Definitions(jobs=[job]))
-        result = definitions.resolve_job_def("one_check").execute_in_process(instance=self.instance, resources=self.resources)
+        result = definitions.resolve_job_def("one_check").execute_in_process(
+            instance=self.instance, resources=self.resources
+        )
         (evaluation,) = result.get_asset_check_evaluations()
         return evaluation
 
@@ -146,7 +171,9 @@ class Stage:
         """What a daemon does next."""
         for request in result.dynamic_partitions_requests or []:
             if isinstance(request, dg.AddDynamicPartitionsRequest):
-                self.instance.add_dynamic_partitions(request.partitions_def_name, list(request.partition_keys))
+                self.instance.add_dynamic_partitions(
+                    request.partitions_def_name, list(request.partition_keys)
+                )
             else:
                 for key in request.partition_keys:
                     self.instance.delete_dynamic_partition(request.partitions_def_name, key)
@@ -156,7 +183,11 @@ class Stage:
     ) -> dg.ExecuteInProcessResult:
         """Copy a window: as a planner asked for it, or as a person would."""
         partition = request.partition_key if request else key
-        wanted = list(request.asset_selection or []) if request else [naming.mirrored(self.name, topic) for topic in topics]
+        wanted = (
+            list(request.asset_selection or [])
+            if request
+            else [naming.mirrored(self.name, topic) for topic in topics]
+        )
         assets = list(self.definitions.assets or [])
         return dg.materialize(
             assets,
@@ -174,7 +205,10 @@ class Stage:
         op = next(iter(job.graph.node_dict))
         run_config = {"ops": {op: {"config": config}}} if config else {}
         return job.execute_in_process(
-            run_config=run_config, instance=self.instance, resources=self.resources, raise_on_error=False
+            run_config=run_config,
+            instance=self.instance,
+            resources=self.resources,
+            raise_on_error=False,
         )
 
 

@@ -30,7 +30,9 @@ KILLING = Path(__file__).parent / "killing"
 class Play:
     """One mirror of one topic with two topic-partitions, and the folder that Dagster runs in."""
 
-    def __init__(self, folder: Path, source: EmbeddedCluster, destination: EmbeddedCluster, topic: str) -> None:
+    def __init__(
+        self, folder: Path, source: EmbeddedCluster, destination: EmbeddedCluster, topic: str
+    ) -> None:
         self.folder = folder
         self.source = source.cluster()
         self.destination = destination.cluster()
@@ -40,19 +42,27 @@ class Play:
         create(self.source, topic, 2, {"retention.ms": "-1"})
         self.configure()
         # dead runs are found sooner than people need it
-        instance = (ROOT / "dagster.yaml").read_text().replace("poll_interval_seconds: 20", "poll_interval_seconds: 2")
+        instance = (
+            (ROOT / "dagster.yaml")
+            .read_text()
+            .replace("poll_interval_seconds: 20", "poll_interval_seconds: 2")
+        )
         (folder / "dagster.yaml").write_text(instance)
 
     def configure(self, **more: Any) -> None:
         """Write relay.yaml."""
         mirror = {
-            "source": {"nodes": [{"name": "a", "bootstrap_servers": self.source.bootstrap_servers[0]}]},
+            "source": {
+                "nodes": [{"name": "a", "bootstrap_servers": self.source.bootstrap_servers[0]}]
+            },
             "destination": {"bootstrap_servers": self.destination.bootstrap_servers[0]},
             "topics": {"allow": [self.topic], "rename": f"{self.name}.{{topic}}"},
             "window": {"every": "1s"},
         }
         spark = {"master": "local[2]", "conf": {"spark.driver.memory": "512m"}}
-        (self.folder / "relay.yaml").write_text(yaml.safe_dump({"spark": spark, "mirrors": {self.name: mirror | more}}))
+        (self.folder / "relay.yaml").write_text(
+            yaml.safe_dump({"spark": spark, "mirrors": {self.name: mirror | more}})
+        )
 
     @contextmanager
     def dagster(self, **environment: str) -> Iterator[Dagster]:
@@ -79,7 +89,10 @@ class Play:
         """Write numbered records to both topic-partitions."""
         for partition in range(2):
             made = [
-                [Record(b"k", f"{partition}/{self.number + batch * records + number}".encode()) for number in range(records)]
+                [
+                    Record(b"k", f"{partition}/{self.number + batch * records + number}".encode())
+                    for number in range(records)
+                ]
                 for batch in range(batches)
             ]
             write(self.source, TopicPartition(self.topic, partition), *made)
@@ -95,16 +108,28 @@ class Play:
     def assert_equal(self) -> None:
         """Every record there once, in order."""
         for partition, copy in enumerate(self.copies):
-            assert records_of(self.destination, copy) == records_of(self.source, TopicPartition(self.topic, partition))
+            assert records_of(self.destination, copy) == records_of(
+                self.source, TopicPartition(self.topic, partition)
+            )
 
     def all_arrived(self, seconds: float = 120.0) -> None:
         """Wait until as many records have arrived as were produced, then compare."""
-        until(lambda: self.copied() >= 2 * self.number, "the last record", seconds, graphql.PAUSE_SECONDS)
+        until(
+            lambda: self.copied() >= 2 * self.number,
+            "the last record",
+            seconds,
+            graphql.PAUSE_SECONDS,
+        )
         self.assert_equal()
 
 
 @pytest.fixture
-def play(source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, tmp_path: Path, topic_name: str) -> Play:
+def play(
+    source_cluster: EmbeddedCluster,
+    destination_cluster: EmbeddedCluster,
+    tmp_path: Path,
+    topic_name: str,
+) -> Play:
     """A mirror that has copied nothing, and a Dagster that was never started."""
     return Play(tmp_path, source_cluster, destination_cluster, topic_name)
 
@@ -151,7 +176,10 @@ def test_from_end_to_end(play: Play) -> None:
             graphql.ended(dagster, graphql.launch(dagster, "replan"))
         missing = graphql.partitions(dagster, play.asset)["unmaterialized"]
         assert len(missing) == 2
-        assert graphql.backfill_ended(dagster, graphql.backfill(dagster, [play.asset], missing)) == "COMPLETED_SUCCESS"
+        assert (
+            graphql.backfill_ended(dagster, graphql.backfill(dagster, [play.asset], missing))
+            == "COMPLETED_SUCCESS"
+        )
         play.all_arrived()
         assert not graphql.partitions(dagster, play.asset)["unmaterialized"]
 
@@ -159,11 +187,16 @@ def test_from_end_to_end(play: Play) -> None:
         by_date = {"mirror": play.name, "from": "2023-11-01", "to": "2023-12-01"}
         config = {"ops": {"freeze_and_backfill": {"config": by_date}}}
         before = set(graphql.backfills(dagster))
-        assert graphql.ended(dagster, graphql.launch(dagster, "backfill_by_date", config)).status == "SUCCESS"
+        assert (
+            graphql.ended(dagster, graphql.launch(dagster, "backfill_by_date", config)).status
+            == "SUCCESS"
+        )
         (frozen,) = set(graphql.backfills(dagster)) - before
         assert graphql.backfill_ended(dagster, frozen) == "COMPLETED_SUCCESS"
         play.assert_equal()
-        assert all(one["success"] for one in graphql.checks(dagster, play.asset, naming.MESSAGE_COUNTS))
+        assert all(
+            one["success"] for one in graphql.checks(dagster, play.asset, naming.MESSAGE_COUNTS)
+        )
 
         play.produce(2)
     shutil.rmtree(play.folder / "var" / "dagster")
@@ -181,7 +214,11 @@ def kill_in_the_middle(play: Play, dagster: Dagster) -> graphql.Run:
         "a run",
         pause_seconds=graphql.PAUSE_SECONDS,
     )
-    until(lambda: before < play.copied() < 2 * play.number, "the middle of the copy", pause_seconds=0.2)
+    until(
+        lambda: before < play.copied() < 2 * play.number,
+        "the middle of the copy",
+        pause_seconds=0.2,
+    )
     started = " ".join(graphql.messages(dagster, run.id))
     found = re.search(r"\(pid: (\d+)\)", started)
     assert found, started
@@ -192,8 +229,11 @@ def kill_in_the_middle(play: Play, dagster: Dagster) -> graphql.Run:
 
 def stop_sensor(dagster: Dagster, name: str) -> None:
     """Switch a sensor off, and wait for the run that it may have asked for."""
-    query = """query($s: SensorSelector!) { sensorOrError(sensorSelector: $s) { ... on Sensor { sensorState { id } } } }"""
-    state = dagster.ask(query, {"s": REPOSITORY | {"sensorName": name}})["sensorOrError"]["sensorState"]["id"]
+    query = """query($s: SensorSelector!) { sensorOrError(sensorSelector: $s) { ... on Sensor {
+    sensorState { id } } } }"""
+    state = dagster.ask(query, {"s": REPOSITORY | {"sensorName": name}})["sensorOrError"][
+        "sensorState"
+    ]["id"]
     dagster.ask("mutation($id: String!) { stopSensor(id: $id) { __typename } }", {"id": state})
     until(
         lambda: all(one.status in {"SUCCESS", "FAILURE"} for one in graphql.runs(dagster)),

@@ -21,7 +21,18 @@ from relay_pipelines.model import TopicPartition
 from relay_pipelines.prepare import quarantine
 from relay_pipelines.sensors.attempts import PARTITION
 from relay_pipelines.state import checkpoint
-from tests.independent import CREATE_TIME, Record, configure, create, delete, delete_before, put, transactional, until, write
+from tests.independent import (
+    CREATE_TIME,
+    Record,
+    configure,
+    create,
+    delete,
+    delete_before,
+    put,
+    transactional,
+    until,
+    write,
+)
 from tests.orchestration.stage import Stage, checks, failure
 from tests.trap import Trap
 
@@ -55,7 +66,9 @@ def test_from_new_records_to_a_checked_copy(stage: Stage, topics: list[str]) -> 
     assert [told[topic]["records"].value for topic in topics] == [100, 50, 0]
     assert [told[topic]["lag before"].value for topic in topics] == [100, 50, 0]
     assert [told[topic]["lag after"].value for topic in topics] == [0, 0, 0]
-    assert {topic: check.passed for topic, check in checks(run).items()} == dict.fromkeys(topics, True)
+    assert {topic: check.passed for topic, check in checks(run).items()} == dict.fromkeys(
+        topics, True
+    )
     assert not stage.tick().run_requests, "nothing is new"
 
 
@@ -73,8 +86,13 @@ def test_a_done_window_copies_nothing_again(stage: Stage, topics: list[str]) -> 
     assert [one.metadata["copied by this run"].value for one in events] == [0, 0, 0]
 
 
-@pytest.mark.parametrize(("tampering", "complaint"), [("doubled", "that this mirror did not write: 1"), ("lost", "are there")])
-def test_tampering_is_caught(stage: Stage, topics: list[str], tampering: str, complaint: str) -> None:
+@pytest.mark.parametrize(
+    ("tampering", "complaint"),
+    [("doubled", "that this mirror did not write: 1"), ("lost", "are there")],
+)
+def test_tampering_is_caught(
+    stage: Stage, topics: list[str], tampering: str, complaint: str
+) -> None:
     """A record that somebody adds to the destination, and records that somebody deletes there, fail the window's check."""
     (request,) = stage.tick().run_requests or []
     assert stage.run(request).success
@@ -85,7 +103,11 @@ def test_tampering_is_caught(stage: Stage, topics: list[str], tampering: str, co
         # a topic of the same name with the first ten records only
         delete(stage.destination.cluster(), at.topic)
         create(stage.destination.cluster(), at.topic, 2, {"retention.ms": "-1"})
-        write(stage.destination.cluster(), at, [Record(None, f"a{number}".encode()) for number in range(10)])
+        write(
+            stage.destination.cluster(),
+            at,
+            [Record(None, f"a{number}".encode()) for number in range(10)],
+        )
 
     again = stage.run(key=str(request.partition_key), topics=topics)
 
@@ -97,7 +119,9 @@ def test_tampering_is_caught(stage: Stage, topics: list[str], tampering: str, co
 
 def test_a_backlog_becomes_several_windows(stage: Stage, topics: list[str]) -> None:
     """More than a window holds is cut into several, so many ahead, each topic-partition getting its share."""
-    stage.write([name.replace(".", r"\.") for name in topics], window={"max_records": 60, "ahead": 2})
+    stage.write(
+        [name.replace(".", r"\.") for name in topics], window={"max_records": 60, "ahead": 2}
+    )
 
     first = stage.tick()
 
@@ -121,7 +145,9 @@ def test_a_backlog_becomes_several_windows(stage: Stage, topics: list[str]) -> N
 
 def test_windows_in_the_wrong_order_lose_nothing(stage: Stage, topics: list[str]) -> None:
     """The second window, copied first by a mirror that never copied anything, copies the first one's records as well."""
-    stage.write([name.replace(".", r"\.") for name in topics], window={"max_records": 60, "ahead": 3})
+    stage.write(
+        [name.replace(".", r"\.") for name in topics], window={"max_records": 60, "ahead": 3}
+    )
     stage.tick()
 
     second = stage.run(key=naming.window(stage.name, "main", 2), topics=topics)
@@ -135,7 +161,9 @@ def test_windows_in_the_wrong_order_lose_nothing(stage: Stage, topics: list[str]
 
 def test_the_database_is_wiped(stage: Stage, topics: list[str]) -> None:
     """With Dagster's memory lost in the middle of a backlog, planning goes on from the checkpoints."""
-    stage.write([name.replace(".", r"\.") for name in topics], window={"max_records": 60, "ahead": 2})
+    stage.write(
+        [name.replace(".", r"\.") for name in topics], window={"max_records": 60, "ahead": 2}
+    )
     (request,) = stage.tick().run_requests or []
     assert stage.run(request).success
 
@@ -168,7 +196,10 @@ def test_a_retry_begins_with_another_node(stage: Stage, topics: list[str]) -> No
 
 def test_old_windows_are_pruned(stage: Stage, topics: list[str]) -> None:
     """Beyond the number that is kept the oldest windows go, with all that Dagster remembers of their runs."""
-    stage.write([name.replace(".", r"\.") for name in topics], window={"keep": 3, "max_records": 40, "ahead": 2})
+    stage.write(
+        [name.replace(".", r"\.") for name in topics],
+        window={"keep": 3, "max_records": 40, "ahead": 2},
+    )
     while requests := stage.tick().run_requests:
         assert stage.run(requests[0]).success
 
@@ -177,7 +208,9 @@ def test_old_windows_are_pruned(stage: Stage, topics: list[str]) -> None:
     expected = [naming.window(stage.name, "main", number) for number in (2, 3, 4)]
     assert stage.instance.get_dynamic_partitions(naming.partitions(stage.name, "main")) == expected
     assert [one.tags[PARTITION] for one in stage.instance.get_runs()] == expected[::-1]
-    assert stage.instance.get_materialized_partitions(naming.mirrored(stage.name, topics[0])) == set(expected)
+    assert stage.instance.get_materialized_partitions(
+        naming.mirrored(stage.name, topics[0])
+    ) == set(expected)
     assert len(stage.read(topics[0])) == 100
 
 
@@ -188,7 +221,9 @@ def test_a_window_that_is_being_copied_is_not_pruned(stage: Stage, topics: list[
     stage.write(allow, window={"max_records": 40, "ahead": 2})
     while requests := stage.tick().run_requests:
         assert stage.run(requests[0]).success
-    again = stage.instance.create_run_for_job(dg.job(name="again")(lambda: None), tags={PARTITION: oldest})
+    again = stage.instance.create_run_for_job(
+        dg.job(name="again")(lambda: None), tags={PARTITION: oldest}
+    )
     stage.write(allow, window={"keep": 3, "ahead": 2})
     stage.tick()
     assert oldest in stage.instance.get_dynamic_partitions(partitions)
@@ -197,7 +232,9 @@ def test_a_window_that_is_being_copied_is_not_pruned(stage: Stage, topics: list[
     stage.tick()
 
     assert oldest not in stage.instance.get_dynamic_partitions(partitions)
-    assert [one.run_id for one in stage.instance.get_runs() if one.tags[PARTITION] == oldest] == [again.run_id]
+    assert [one.run_id for one in stage.instance.get_runs() if one.tags[PARTITION] == oldest] == [
+        again.run_id
+    ]
 
 
 @pytest.mark.usefixtures("topics")
@@ -205,7 +242,11 @@ def test_the_lag_check(stage: Stage) -> None:
     """While records of last year wait, the check fails and says how many; when they are copied, it passes."""
 
     def lag(events: Sequence[object]) -> dg.AssetCheckEvaluation:
-        (found,) = [event for event in events if isinstance(event, dg.AssetCheckEvaluation) and event.check_name == naming.LAG]
+        (found,) = [
+            event
+            for event in events
+            if isinstance(event, dg.AssetCheckEvaluation) and event.check_name == naming.LAG
+        ]
         return found
 
     waiting = stage.tick()
@@ -245,7 +286,9 @@ def test_the_lag_check_counts_an_open_transaction(stage: Stage, topics: list[str
 class TestKilledInTheMiddleOfATick:
     """A daemon does three things with a tick; killed between them, the next tick goes on."""
 
-    def test_after_the_events(self, stage: Stage, topics: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_after_the_events(
+        self, stage: Stage, topics: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """The plan is there, its key is not: the key is added, and the same window is asked for."""
         monkeypatch.setattr(stage, "take_partitions", lambda _: None)
         before = stage.tick()
@@ -302,7 +345,9 @@ class TestBeforeTheReload:
     def test_a_topic_without_an_asset(self, stage: Stage, topics: list[str], new: str) -> None:
         """It is copied with the windows that hold it, and its events stand in the log for when its asset comes."""
         prefix = topics[0].removesuffix(".a")
-        topic = f"{prefix}.b" if new == "-b" else f"{prefix}.new"  # Dagster cannot tell `.b` and `-b` apart: other lanes
+        topic = (
+            f"{prefix}.b" if new == "-b" else f"{prefix}.new"
+        )  # Dagster cannot tell `.b` and `-b` apart: other lanes
         stage.write([re.escape(prefix) + "[.-].*"])
         stage.tick()  # learns the topics
         stage.location = stage.definitions
@@ -316,19 +361,25 @@ class TestBeforeTheReload:
         assert run.success, failure(run)
         assert stage.read(topics[0]) == [f"a{number}" for number in range(100)]
         assert stage.read(topic) == [f"new{number}" for number in range(10)]
-        assert stage.instance.get_materialized_partitions(naming.mirrored(stage.name, topic)) == {request.partition_key}
+        assert stage.instance.get_materialized_partitions(naming.mirrored(stage.name, topic)) == {
+            request.partition_key
+        }
         assert not stage.tick().run_requests
         stage.location = None
         assert not stage.tick().run_requests, "after the reload nothing is missing"
 
-    def test_it_is_asked_for_again(self, stage: Stage, topics: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_it_is_asked_for_again(
+        self, stage: Stage, topics: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """A run that copies all but the topic without an asset fails, and the next attempt has only that to do."""
         topic = f"{topics[0].removesuffix('.a')}.new"
         stage.write([*(name.replace(".", r"\.") for name in topics), re.escape(topic) + ".?"])
         stage.location = stage.definitions
         create(stage.source.cluster(), topic, 2, {"retention.ms": "-1"})
         stage.fill(topic, [large := "x" * 1000])
-        create(stage.destination.cluster(), f"{stage.name}.{topic}", 2, {"max.message.bytes": "500"})
+        create(
+            stage.destination.cluster(), f"{stage.name}.{topic}", 2, {"max.message.bytes": "500"}
+        )
         (request,) = stage.tick().run_requests or []
         run = stage.run(request)
         assert f"{topic}: {topic}-0 at offset 0: a record of" in failure(run)
@@ -377,7 +428,9 @@ class TestBadInput:
         assert failure(run).startswith(f"window {key} has no plan")
         assert "run the job replan" in failure(run)
         assert stage.job("replan").success
-        assert key not in stage.instance.get_dynamic_partitions(naming.partitions(stage.name, "main"))
+        assert key not in stage.instance.get_dynamic_partitions(
+            naming.partitions(stage.name, "main")
+        )
 
     def test_a_plan_that_was_wiped(self, stage: Stage, topics: list[str]) -> None:
         """Somebody wipes the plan asset with a window outstanding: replan, and all is copied."""
@@ -394,7 +447,9 @@ class TestBadInput:
         assert stage.run(request).success
         assert stage.read(topics[0]) == [f"a{number}" for number in range(100)]
 
-    def test_a_topic_that_was_removed_with_windows_outstanding(self, stage: Stage, topics: list[str]) -> None:
+    def test_a_topic_that_was_removed_with_windows_outstanding(
+        self, stage: Stage, topics: list[str]
+    ) -> None:
         """The window goes on without it; asked for it by name, a run says that it is not mirrored any more."""
         (request,) = stage.tick().run_requests or []
         stage.write([topics[1]])
@@ -409,7 +464,9 @@ class TestBadInput:
         """The run fails with the line that `relay run` would say."""
         (request,) = stage.tick().run_requests or []
         stage.write(topics, give_up_after="1s")
-        text = stage.config.read_text().replace(stage.source.cluster().bootstrap_servers[0], "127.0.0.1:1")
+        text = stage.config.read_text().replace(
+            stage.source.cluster().bootstrap_servers[0], "127.0.0.1:1"
+        )
         stage.config.write_text(text)
 
         run = stage.run(request)
@@ -418,7 +475,9 @@ class TestBadInput:
         assert "cannot be reached" in failure(run)
 
 
-def test_two_code_locations_on_one_mirror(stage: Stage, topics: list[str], local_trap: Trap) -> None:
+def test_two_code_locations_on_one_mirror(
+    stage: Stage, topics: list[str], local_trap: Trap
+) -> None:
     """Another Dagster takes a window over in its middle: the first run says so in one line, and nothing is lost or doubled."""
     (request,) = stage.tick().run_requests or []
     local_trap.set()
@@ -438,7 +497,9 @@ def test_two_code_locations_on_one_mirror(stage: Stage, topics: list[str], local
     assert stage.read(topics[1], 1) == [f"b{number}" for number in range(50)]
 
 
-def test_checkpoints_that_another_transaction_hides(stage: Stage, topics: list[str], local_trap: Trap) -> None:
+def test_checkpoints_that_another_transaction_hides(
+    stage: Stage, topics: list[str], local_trap: Trap
+) -> None:
     """A run judges what was copied by the checkpoints, and waits for those that another transaction hides."""
     (request,) = stage.tick().run_requests or []
     other = transactional(stage.destination.cluster(), f"other-{stage.name}")
@@ -474,14 +535,18 @@ def test_everything_at_once(stage: Stage, topics: list[str]) -> None:
     assert run.success
     assert stage.read(topics[0]) == [f"a{number}" for number in range(100)]
     key = naming.window(stage.name, "main", 1)
-    assert stage.instance.get_materialized_partitions(naming.mirrored(stage.name, topics[0])) == {key}
+    assert stage.instance.get_materialized_partitions(naming.mirrored(stage.name, topics[0])) == {
+        key
+    }
     assert not stage.tick().run_requests
     assert stage.job("mirror_once").success
 
 
 def test_by_date(stage: Stage, topics: list[str]) -> None:
     """`backfill_by_date` freezes the windows of a span and starts a backfill of exactly those."""
-    run = stage.job("backfill_by_date", {"mirror": stage.name, "from": "2023-01-01", "to": "2030-01-01"})
+    run = stage.job(
+        "backfill_by_date", {"mirror": stage.name, "from": "2023-01-01", "to": "2030-01-01"}
+    )
 
     assert run.success
     (backfill,) = stage.instance.get_backfills()
@@ -495,14 +560,21 @@ def test_by_date(stage: Stage, topics: list[str]) -> None:
 def test_a_mirror_that_begins_by_date(stage: Stage, topics: list[str]) -> None:
     """Of a mirror that has copied nothing, the span's beginning is the start: what is older is never copied."""
     noon_ms = 1_767_268_800_000  # 2026-01-01T12:00:00Z
-    write(stage.source.cluster(), TopicPartition(topics[0], 0), [Record(None, b"later", timestamp=(CREATE_TIME, noon_ms))])
+    write(
+        stage.source.cluster(),
+        TopicPartition(topics[0], 0),
+        [Record(None, b"later", timestamp=(CREATE_TIME, noon_ms))],
+    )
 
     assert stage.job("backfill_by_date", {"mirror": stage.name, "from": "2026-01-01"}).success
 
     (key,) = stage.instance.get_dynamic_partitions(naming.partitions(stage.name, "main"))
     stage.fill(topics[0], ["new"])
     (following,) = stage.tick().run_requests or []
-    for request in (following, dg.RunRequest(partition_key=key, asset_selection=following.asset_selection)):
+    for request in (
+        following,
+        dg.RunRequest(partition_key=key, asset_selection=following.asset_selection),
+    ):
         assert stage.run(request).success, "in the wrong order"
     assert stage.read(topics[0]) == ["later", "new"]
     assert stage.read(topics[1], 1) == []
@@ -551,7 +623,9 @@ def test_a_loss_is_accepted_and_seen(stage: Stage, topics: list[str]) -> None:
     assert run.success, failure(run)
     found = checks(run)
     assert [found[topic].passed for topic in topics] == [False, False, True]
-    assert "retention took the offsets [100, 101) before they were copied" in str(found[topics[0]].description)
+    assert "retention took the offsets [100, 101) before they were copied" in str(
+        found[topics[0]].description
+    )
     assert "was deleted and created again" in str(found[topics[1]].description)
     assert {found[topic].severity for topic in topics[:2]} == {dg.AssetCheckSeverity.WARN}
     assert stage.read(topics[0]) == [*(f"a{number}" for number in range(100)), "stays"]
@@ -561,7 +635,9 @@ def test_a_loss_is_accepted_and_seen(stage: Stage, topics: list[str]) -> None:
     stage.fill(topics[1], ["more"], partition=1)
     (request,) = stage.tick().run_requests or []
     later = stage.run(request)
-    assert {topic: check.passed for topic, check in checks(later).items()} == dict.fromkeys(topics, True)
+    assert {topic: check.passed for topic, check in checks(later).items()} == dict.fromkeys(
+        topics, True
+    )
     assert (stage.read(topics[0])[-1], stage.read(topics[1], 1)[-1]) == ("more", "more")
 
 
@@ -593,21 +669,31 @@ def test_a_diverged_node_shows(stage: Stage, topics: list[str]) -> None:
     topic = topics[0]
     (request,) = stage.tick().run_requests or []
     assert stage.run(request).success
-    servers = {name: one.cluster().bootstrap_servers[0] for name, one in (("a", stage.source), ("other", stage.destination))}
+    servers = {
+        name: one.cluster().bootstrap_servers[0]
+        for name, one in (("a", stage.source), ("other", stage.destination))
+    }
     nodes = [{"name": name, "bootstrap_servers": server} for name, server in servers.items()]
     create(stage.destination.cluster(), topic, 2, {"retention.ms": "-1"})
     write(stage.destination.cluster(), TopicPartition(topic, 0), [Record(None, b"different")] * 100)
     stage.write([topic.replace(".", r"\.")], source={"nodes": nodes})
 
     first = stage.health()
-    assert [(one.asset_key.path[-1], one.passed) for one in evaluations(first)] == [("a", True), ("other", True)]
+    assert [(one.asset_key.path[-1], one.passed) for one in evaluations(first)] == [
+        ("a", True),
+        ("other", True),
+    ]
     assert stage.check(naming.node(stage.name, "a"), naming.DIVERGENCE).passed
     found = stage.check(naming.node(stage.name, "other"), naming.DIVERGENCE)
     assert not found.passed
-    assert f"{topic}-0 at offset 99: node other holds another record than a" in str(found.description)
+    assert f"{topic}-0 at offset 99: node other holds another record than a" in str(
+        found.description
+    )
 
     second = stage.health(first.cursor)
-    assert [(one.asset_key.path[-1], one.passed) for one in evaluations(second)] == [("other", False)]
+    assert [(one.asset_key.path[-1], one.passed) for one in evaluations(second)] == [
+        ("other", False)
+    ]
     assert "quarantined" in str(second.skip_reason)
     kafka = stage.resources["kafka"]
     quarantine.put(stage.name, kafka.mirror(stage.name), {"other": ""}, kafka.clock)
@@ -616,17 +702,28 @@ def test_a_diverged_node_shows(stage: Stage, topics: list[str]) -> None:
     assert not evaluations(stage.health(third.cursor)), "only changes are told"
 
 
-def evaluations(result: dg.SensorResult, check: str = naming.DIVERGENCE) -> list[dg.AssetCheckEvaluation]:
+def evaluations(
+    result: dg.SensorResult, check: str = naming.DIVERGENCE
+) -> list[dg.AssetCheckEvaluation]:
     """Of a check."""
-    return [one for one in result.asset_events if isinstance(one, dg.AssetCheckEvaluation) and one.check_name == check]
+    return [
+        one
+        for one in result.asset_events
+        if isinstance(one, dg.AssetCheckEvaluation) and one.check_name == check
+    ]
 
 
-def test_the_run_list_tells_of_a_node_that_died(stage: Stage, topic_name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_the_run_list_tells_of_a_node_that_died(
+    stage: Stage, topic_name: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     """The planner sends the next window to the other node, and the run's tags say why."""
     at = TopicPartition(topic_name, 0)
     with EmbeddedCluster("dying", folder=tmp_path_factory.mktemp("dying")) as dying:
         both = {"a": dying.cluster(), "b": stage.source.cluster()}
-        nodes = [{"name": name, "bootstrap_servers": one.bootstrap_servers[0]} for name, one in both.items()]
+        nodes = [
+            {"name": name, "bootstrap_servers": one.bootstrap_servers[0]}
+            for name, one in both.items()
+        ]
         stage.write([topic_name], source={"nodes": nodes, "health": {"request_timeout": "2s"}})
         for cluster in both.values():
             create(cluster, topic_name, 1, {"retention.ms": "-1"})
@@ -639,8 +736,14 @@ def test_the_run_list_tells_of_a_node_that_died(stage: Stage, topic_name: str, t
         (second,) = stage.tick().run_requests or []
         assert stage.run(second).success
     windows = [str(one.partition_key) for one in (first, second)]
-    told = [stage.instance.get_runs(dg.RunsFilter(tags={"dagster/partition": window}))[0].tags for window in windows]
-    assert [(tags[naming.TAG_NODE], tags[naming.TAG_ATTEMPT]) for tags in told] == [("a", "1"), ("b", "1")]
+    told = [
+        stage.instance.get_runs(dg.RunsFilter(tags={"dagster/partition": window}))[0].tags
+        for window in windows
+    ]
+    assert [(tags[naming.TAG_NODE], tags[naming.TAG_ATTEMPT]) for tags in told] == [
+        ("a", "1"),
+        ("b", "1"),
+    ]
     assert second.tags[naming.TAG_NODE] == "b", "known before the run begins"
     assert told[1][naming.TAG_WHY].startswith("the next healthy one; a: ")
     assert "cannot be reached" in told[1][naming.TAG_WHY]
@@ -661,7 +764,9 @@ def test_a_topic_that_is_gone_from_the_source(stage: Stage, topics: list[str]) -
 
     (found,) = evaluations(after, naming.SOURCE_TOPICS)
     assert (found.passed, found.severity) == (False, dg.AssetCheckSeverity.WARN)
-    assert str(found.description).startswith(f"{topics[1]}: it was copied, and node a has no such topic any more")
+    assert str(found.description).startswith(
+        f"{topics[1]}: it was copied, and node a has no such topic any more"
+    )
     (request,) = after.run_requests or []
     assert request.partition_key == waiting.partition_key
     assert {key.path[-1] for key in request.asset_selection or []} == {topics[0], topics[2]}
@@ -670,7 +775,10 @@ def test_a_topic_that_is_gone_from_the_source(stage: Stage, topics: list[str]) -
     assert (last.run_requests, evaluations(last, naming.SOURCE_TOPICS)) == ([], [])
     assert f"gone from the source: {topics[1]}" in str(last.skip_reason)
     assert not stage.check(naming.windows(stage.name, "main"), naming.SOURCE_TOPICS).passed
-    assert (stage.read(topics[0])[-1], stage.read(topics[1], 1)) == ("more", [f"b{number}" for number in range(50)])
+    assert (stage.read(topics[0])[-1], stage.read(topics[1], 1)) == (
+        "more",
+        [f"b{number}" for number in range(50)],
+    )
 
 
 def test_configurations_that_differ_show(stage: Stage, topics: list[str]) -> None:
@@ -686,7 +794,10 @@ def test_configurations_that_differ_show(stage: Stage, topics: list[str]) -> Non
     assert stage.run((stage.tick().run_requests or [])[0]).success
     found = last_check(stage, naming.CONFIGS)
     assert (found.passed, found.severity) == (False, dg.AssetCheckSeverity.WARN)
-    assert found.description == f"{stage.name}.{topics[0]}: max.message.bytes=1048588, and the source has 3000000"
+    assert (
+        found.description
+        == f"{stage.name}.{topics[0]}: max.message.bytes=1048588, and the source has 3000000"
+    )
 
     stage.write(allow, sync_configs=True)
     stage.fill(topics[0], [large := "x" * 2_500_000])

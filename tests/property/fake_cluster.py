@@ -1,7 +1,8 @@
 """A Kafka cluster in memory, behind fake sockets that fail wherever they are told to: enough of it to be copied from and to.
 
-The client's connections, requests and answers are real, byte for byte; the cluster keeps logs, transactions with their markers
-and time-outs, and epochs that fence. It has one broker, and topics of one partition.
+The client's connections, requests and answers are real, byte for byte; the cluster keeps logs,
+transactions with their markers and time-outs, and epochs that fence. It has one broker, and topics
+of one partition.
 """
 
 from __future__ import annotations
@@ -16,7 +17,12 @@ from kafka.protocol.admin import DescribeConfigsRequest, DescribeConfigsResponse
 from kafka.protocol.consumer import ListOffsetsRequest, ListOffsetsResponse
 from kafka.protocol.consumer import OffsetForLeaderEpochRequest as EpochRequest
 from kafka.protocol.consumer import OffsetForLeaderEpochResponse as EpochResponse
-from kafka.protocol.metadata import FindCoordinatorRequest, FindCoordinatorResponse, MetadataRequest, MetadataResponse
+from kafka.protocol.metadata import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
 from kafka.protocol.producer import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
@@ -26,7 +32,14 @@ from kafka.protocol.producer import (
     InitProducerIdResponse,
 )
 
-from relay_pipelines.protocol.batch import CONTROL_BIT, HEADER, HEADER_BYTES, TRANSACTIONAL_BIT, Batch, BatchHeader
+from relay_pipelines.protocol.batch import (
+    CONTROL_BIT,
+    HEADER,
+    HEADER_BYTES,
+    TRANSACTIONAL_BIT,
+    Batch,
+    BatchHeader,
+)
 from relay_pipelines.protocol.records import decode
 
 FETCH, PRODUCE, API_VERSIONS = 1, 0, 18
@@ -57,8 +70,12 @@ class Log:
     """One topic-partition."""
 
     entries: list[Entry] = field(default_factory=list)
-    open_since: dict[int, int] = field(default_factory=dict)  # producer id -> first offset of its open transaction
-    aborted: list[tuple[int, int, int]] = field(default_factory=list)  # producer id, first offset, offset of the marker
+    open_since: dict[int, int] = field(
+        default_factory=dict
+    )  # producer id -> first offset of its open transaction
+    aborted: list[tuple[int, int, int]] = field(
+        default_factory=list
+    )  # producer id, first offset, offset of the marker
 
     @property
     def end(self) -> int:
@@ -84,7 +101,9 @@ class Log:
         if first is None:
             return
         attributes = TRANSACTIONAL_BIT | CONTROL_BIT
-        marker = BatchHeader(0, HEADER_BYTES - 12, 0, 2, 0, attributes, 0, 0, 0, producer_id, 0, -1, 1)
+        marker = BatchHeader(
+            0, HEADER_BYTES - 12, 0, 2, 0, attributes, 0, 0, 0, producer_id, 0, -1, 1
+        )
         at = self.append(marker, b"")
         if not commit:
             self.aborted.append((producer_id, first, at))
@@ -96,7 +115,10 @@ class Log:
             header = entry.header
             if header.is_control or header.base_offset >= self.stable_end:
                 continue
-            if any(header.producer_id == who and first <= header.base_offset < marker for who, first, marker in self.aborted):
+            if any(
+                header.producer_id == who and first <= header.base_offset < marker
+                for who, first, marker in self.aborted
+            ):
                 continue
             found += list(decode(memoryview(entry.data)))
         return found
@@ -133,7 +155,9 @@ class FakeCluster:
 
     def _control(self, api_key: int, version: int, frame: bytes) -> bytes:
         if api_key == API_VERSIONS:
-            triples = b"".join(struct.pack(">hhh", key, 0, newest) for key, newest in _SERVED.items())
+            triples = b"".join(
+                struct.pack(">hhh", key, 0, newest) for key, newest in _SERVED.items()
+            )
             return struct.pack(">hi", 0, len(_SERVED)) + triples
         serve: dict[int, tuple[Any, Callable[[Any], Any]]] = {
             2: (ListOffsetsRequest, self._list_offsets),
@@ -146,21 +170,43 @@ class FakeCluster:
             32: (DescribeConfigsRequest, self._configs),
         }
         kind, handle = serve[api_key]
-        return bytes(handle(kind.decode(frame, version=version, header=True, framed=True)).encode(version=version))
+        return bytes(
+            handle(kind.decode(frame, version=version, header=True, framed=True)).encode(
+                version=version
+            )
+        )
 
     def _metadata(self, asked: Any) -> Any:
-        topic, broker = MetadataResponse.MetadataResponseTopic, MetadataResponse.MetadataResponseBroker
+        topic, broker = (
+            MetadataResponse.MetadataResponseTopic,
+            MetadataResponse.MetadataResponseBroker,
+        )
         partition = topic.MetadataResponsePartition(
-            error_code=0, partition_index=0, leader_id=_NODE, leader_epoch=0, replica_nodes=[_NODE], isr_nodes=[_NODE]
+            error_code=0,
+            partition_index=0,
+            leader_id=_NODE,
+            leader_epoch=0,
+            replica_nodes=[_NODE],
+            isr_nodes=[_NODE],
         )
         names = list(self.logs) if asked.topics is None else [one.name for one in asked.topics]
-        topics = [topic(error_code=0, name=name, is_internal=False, partitions=[partition]) for name in names]
+        topics = [
+            topic(error_code=0, name=name, is_internal=False, partitions=[partition])
+            for name in names
+        ]
         brokers = [broker(node_id=_NODE, host=_HOST, port=_PORT, rack=None)]
-        return MetadataResponse(brokers=brokers, cluster_id="fake", controller_id=_NODE, topics=topics)
+        return MetadataResponse(
+            brokers=brokers, cluster_id="fake", controller_id=_NODE, topics=topics
+        )
 
     def _coordinator(self, _asked: Any) -> Any:
         return FindCoordinatorResponse(
-            throttle_time_ms=0, error_code=0, error_message=None, node_id=_NODE, host=_HOST, port=_PORT
+            throttle_time_ms=0,
+            error_code=0,
+            error_message=None,
+            node_id=_NODE,
+            host=_HOST,
+            port=_PORT,
         )
 
     def _list_offsets(self, asked: Any) -> Any:
@@ -170,14 +216,24 @@ class FakeCluster:
 
         def offset(name: str, timestamp: int) -> int:
             log = self.logs[name]
-            return 0 if timestamp == _EARLIEST else log.stable_end if asked.isolation_level == _READ_COMMITTED else log.end
+            return (
+                0
+                if timestamp == _EARLIEST
+                else log.stable_end
+                if asked.isolation_level == _READ_COMMITTED
+                else log.end
+            )
 
         topics = [
             topic(
                 name=one.name,
                 partitions=[
                     topic.ListOffsetsPartitionResponse(
-                        partition_index=0, error_code=0, timestamp=-1, offset=offset(one.name, each.timestamp), leader_epoch=0
+                        partition_index=0,
+                        error_code=0,
+                        timestamp=-1,
+                        offset=offset(one.name, each.timestamp),
+                        leader_epoch=0,
                     )
                     for each in one.partitions
                 ],
@@ -191,7 +247,14 @@ class FakeCluster:
         topics = [
             topic(
                 topic=one.topic,
-                partitions=[topic.EpochEndOffset(error_code=0, partition=0, leader_epoch=0, end_offset=self.logs[one.topic].end)],
+                partitions=[
+                    topic.EpochEndOffset(
+                        error_code=0,
+                        partition=0,
+                        leader_epoch=0,
+                        end_offset=self.logs[one.topic].end,
+                    )
+                ],
             )
             for one in asked.topics
         ]
@@ -200,10 +263,21 @@ class FakeCluster:
     def _configs(self, asked: Any) -> Any:
         result = DescribeConfigsResponse.DescribeConfigsResult
         value = result.DescribeConfigsResourceResult(
-            name="cleanup.policy", value="compact", read_only=False, config_source=1, is_sensitive=False, synonyms=[]
+            name="cleanup.policy",
+            value="compact",
+            read_only=False,
+            config_source=1,
+            is_sensitive=False,
+            synonyms=[],
         )
         found = [
-            result(error_code=0, error_message=None, resource_type=2, resource_name=one.resource_name, configs=[value])
+            result(
+                error_code=0,
+                error_message=None,
+                resource_type=2,
+                resource_name=one.resource_name,
+                configs=[value],
+            )
             for one in asked.resources
         ]
         return DescribeConfigsResponse(throttle_time_ms=0, results=found)
@@ -212,7 +286,12 @@ class FakeCluster:
         known = self.ids.setdefault(asked.transactional_id, Transactions(len(self.ids) + 1))
         known.epoch += 1
         self._finish(known, commit=False)
-        return InitProducerIdResponse(throttle_time_ms=0, error_code=0, producer_id=known.producer_id, producer_epoch=known.epoch)
+        return InitProducerIdResponse(
+            throttle_time_ms=0,
+            error_code=0,
+            producer_id=known.producer_id,
+            producer_epoch=known.epoch,
+        )
 
     def _add(self, asked: Any) -> Any:
         known = self.ids[asked.v3_and_below_transactional_id]
@@ -225,7 +304,9 @@ class FakeCluster:
             topic(
                 name=one.name,
                 results_by_partition=[
-                    topic.AddPartitionsToTxnPartitionResult(partition_index=each, partition_error_code=error)
+                    topic.AddPartitionsToTxnPartitionResult(
+                        partition_index=each, partition_error_code=error
+                    )
                     for each in one.partitions
                 ],
             )
@@ -282,10 +363,17 @@ class FakeCluster:
         header = BatchHeader._make(HEADER.unpack_from(data))
         known = self.ids[transactional_id]
         fenced = (known.producer_id, known.epoch) != (header.producer_id, header.producer_epoch)
-        error = _INVALID_PRODUCER_EPOCH if fenced else 0 if name in known.topics else _INVALID_TXN_STATE
+        error = (
+            _INVALID_PRODUCER_EPOCH if fenced else 0 if name in known.topics else _INVALID_TXN_STATE
+        )
         base = -1 if error else self.logs[name].append(header, data[HEADER_BYTES:])
         answer = struct.pack(">i", 1) + _written(name)
-        return answer + struct.pack(">iihqqqi", 1, 0, error, base, -1, 0, 0) + b"\xff\xff" + struct.pack(">i", 0)
+        return (
+            answer
+            + struct.pack(">iihqqqi", 1, 0, error, base, -1, 0, 0)
+            + b"\xff\xff"
+            + struct.pack(">i", 0)
+        )
 
 
 def _string(data: bytes, at: int) -> tuple[str, int]:
@@ -301,8 +389,9 @@ class FakeSocket:
     """A connection to a fake cluster.
 
     Args:
-        mishap: asked before every request and every answer what happens: "" for nothing, "lost" for the end of the connection,
-            "late" for an answer that takes its time, "unheard" for a request that is served and its answer lost.
+        mishap: asked before every request and every answer what happens: "" for nothing, "lost" for
+            the end of the connection, "late" for an answer that takes its time, "unheard" for a
+            request that is served and its answer lost.
     """
 
     def __init__(self, cluster: FakeCluster, mishap: Callable[[], str]) -> None:

@@ -76,7 +76,9 @@ def test_a_header_is_read_as_it_was_written(batch: Batch) -> None:
 
 
 @given(batches, producers, st.integers(0, (1 << 31) - 1))
-def test_a_rehomed_batch_is_ours_and_its_records_are_untouched(batch: Batch, producer: ProducerState, sequence: int) -> None:
+def test_a_rehomed_batch_is_ours_and_its_records_are_untouched(
+    batch: Batch, producer: ProducerState, sequence: int
+) -> None:
     """The CRC is right, only codec and transactional bit are set, and what the records need of the header stays."""
     body = body_of(batch)
     (run,) = split(memoryview(rehome(batch.header, body, producer, sequence) + bytes(body)))
@@ -106,7 +108,9 @@ def test_a_changed_byte_is_noticed(batch: Batch, data: st.DataObject) -> None:
 
 
 @given(st.lists(batches, max_size=6), st.data())
-def test_a_cut_response_gives_the_complete_batches(several: list[Batch], data: st.DataObject) -> None:
+def test_a_cut_response_gives_the_complete_batches(
+    several: list[Batch], data: st.DataObject
+) -> None:
     """However far the broker cuts the last batch, those before it come whole, and nothing of it comes."""
     whole = joined(several)
     cut = data.draw(st.integers(0, len(whole)))
@@ -116,7 +120,9 @@ def test_a_cut_response_gives_the_complete_batches(several: list[Batch], data: s
 
 
 @given(st.lists(batches, max_size=12), st.integers(0, 300), st.data())
-def test_runs_are_single_batches_one_behind_the_other(several: list[Batch], below: int, data: st.DataObject) -> None:
+def test_runs_are_single_batches_one_behind_the_other(
+    several: list[Batch], below: int, data: st.DataObject
+) -> None:
     """Runs hold the same bytes as single batches; only small neighbours with the same attributes share one."""
     whole = joined(several)
     cut = data.draw(st.integers(0, len(whole)))
@@ -125,7 +131,9 @@ def test_runs_are_single_batches_one_behind_the_other(several: list[Batch], belo
     rest = iter(singles)
     for run in runs:
         members = [next(rest)]
-        while members[-1].first != run.last or sum(len(each.data) for each in members) < len(run.data):
+        while members[-1].first != run.last or sum(len(each.data) for each in members) < len(
+            run.data
+        ):
             members.append(next(rest))
         assert (run.first, run.last) == (members[0].first, members[-1].first)
         assert run.is_single == (len(members) == 1)
@@ -137,10 +145,14 @@ def test_runs_are_single_batches_one_behind_the_other(several: list[Batch], belo
 
 
 @given(st.integers(0, 1), offsets, st.binary(max_size=100), st.lists(batches, max_size=2))
-def test_an_old_message_format_is_refused(magic: int, offset: int, value: bytes, before: list[Batch]) -> None:
+def test_an_old_message_format_is_refused(
+    magic: int, offset: int, value: bytes, before: list[Batch]
+) -> None:
     """Messages of magic 0 and 1 are named, however short: taken for nothing they would be lost."""
     # the layout from before KIP-98: a timestamp since v1, no key
-    body = bytes([magic, 0]) + bytes(8 * magic) + b"\xff" * 4 + len(value).to_bytes(4, "big") + value
+    body = (
+        bytes([magic, 0]) + bytes(8 * magic) + b"\xff" * 4 + len(value).to_bytes(4, "big") + value
+    )
     message = offset.to_bytes(8, "big") + (4 + len(body)).to_bytes(4, "big") + bytes(4) + body
     with pytest.raises(UnsupportedError, match=f"v{magic}") as failure:
         list(split(memoryview(joined(before).tobytes() + message), 1000))
@@ -148,8 +160,15 @@ def test_an_old_message_format_is_refused(magic: int, offset: int, value: bytes,
     assert "\n" not in str(failure.value)
 
 
-@given(st.lists(batches, max_size=2), batches, st.integers(-(1 << 31), HEADER_BYTES - 13), st.sampled_from([0, 1000]))
-def test_an_impossible_size_is_refused(before: list[Batch], batch: Batch, size: int, below: int) -> None:
+@given(
+    st.lists(batches, max_size=2),
+    batches,
+    st.integers(-(1 << 31), HEADER_BYTES - 13),
+    st.sampled_from([0, 1000]),
+)
+def test_an_impossible_size_is_refused(
+    before: list[Batch], batch: Batch, size: int, below: int
+) -> None:
     """A size smaller than a header is corruption, not a reason to read the same bytes for ever."""
     broken = bytearray(batch.data)
     broken[8:12] = size.to_bytes(4, "big", signed=True)

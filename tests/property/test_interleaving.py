@@ -80,7 +80,13 @@ class Trouble:
         return ""
 
 
-def copy(way: Way, source: FakeCluster, destination: FakeCluster, mishap: Callable[[], str], fails_at: int) -> list[Outcome]:
+def copy(
+    way: Way,
+    source: FakeCluster,
+    destination: FakeCluster,
+    mishap: Callable[[], str],
+    fails_at: int,
+) -> list[Outcome]:
     """Copy both topics in one task, `a` first."""
     options = CopyOptions(
         chunk_bytes=1_500,
@@ -90,7 +96,11 @@ def copy(way: Way, source: FakeCluster, destination: FakeCluster, mishap: Callab
         backoff_max_ms=0,
         give_up_after_ms=20_000,
     )
-    filters = (ClassSpec("tests.property.failing_filter:FailsAt", json.dumps({"offset": fails_at})),) if fails_at >= 0 else ()
+    filters = (
+        (ClassSpec("tests.property.failing_filter:FailsAt", json.dumps({"offset": fails_at})),)
+        if fails_at >= 0
+        else ()
+    )
     known = latest(destination)
     ranges = [
         CopyRange(
@@ -103,7 +113,10 @@ def copy(way: Way, source: FakeCluster, destination: FakeCluster, mishap: Callab
     ]
 
     def connect(connection: Connection) -> FakeSocket:
-        return FakeSocket(source if connection.cluster is SOURCE or connection.cluster == SOURCE else destination, mishap)
+        return FakeSocket(
+            source if connection.cluster is SOURCE or connection.cluster == SOURCE else destination,
+            mishap,
+        )
 
     with patch.object(Connection, "_connect", connect):
         return way(CopyJob("m", "run", SOURCE, DESTINATION, options), ranges, Clock())
@@ -111,14 +124,22 @@ def copy(way: Way, source: FakeCluster, destination: FakeCluster, mishap: Callab
 
 def latest(destination: FakeCluster) -> dict[str, checkpoint.Checkpoint]:
     """The committed checkpoint of each topic."""
-    found = [checkpoint.from_record(one.value) for one in destination.logs[checkpoint.TOPIC].committed()]
+    found = [
+        checkpoint.from_record(one.value) for one in destination.logs[checkpoint.TOPIC].committed()
+    ]
     return {one.source.topic: one for one in found}
 
 
 @pytest.mark.parametrize("way", [copy_as_it_is, copy_as_rows, copy_as_kept])
 @settings(max_examples=25, deadline=None)
-@given(seed=st.integers(0, 1 << 32), rate=st.sampled_from([0.0, 0.02, 0.1]), fails_at=st.integers(-1, RECORDS - 1))
-def test_no_byte_of_one_range_reaches_another(way: Way, seed: int, rate: float, fails_at: int) -> None:
+@given(
+    seed=st.integers(0, 1 << 32),
+    rate=st.sampled_from([0.0, 0.02, 0.1]),
+    fails_at=st.integers(-1, RECORDS - 1),
+)
+def test_no_byte_of_one_range_reaches_another(
+    way: Way, seed: int, rate: float, fails_at: int
+) -> None:
     """What is committed of each topic is the beginning of its own records, in order, as far as its checkpoint says."""
     with patch.object(checkpoint, "PARTITIONS", 1):
         source, destination = filled(), FakeCluster("a", "b", checkpoint.TOPIC, ledger.TOPIC)
@@ -130,13 +151,21 @@ def test_no_byte_of_one_range_reaches_another(way: Way, seed: int, rate: float, 
             found = [one.value for one in destination.logs[topic].committed()]
             assert found == values(topic)[: reached.get(topic, 0)]
         if kept < 0 and rate == 0:
-            assert [one.status for one in outcomes] == [Status.DONE, Status.DONE], [one.error for one in outcomes]
+            assert [one.status for one in outcomes] == [Status.DONE, Status.DONE], [
+                one.error for one in outcomes
+            ]
         elif rate == 0:
-            assert [one.status for one in outcomes] == [Status.FAILED, Status.DONE], [one.error for one in outcomes]
-        outcomes = copy(way, source, destination, lambda: "", -1)  # whatever happened, the next run makes up for it
+            assert [one.status for one in outcomes] == [Status.FAILED, Status.DONE], [
+                one.error for one in outcomes
+            ]
+        outcomes = copy(
+            way, source, destination, lambda: "", -1
+        )  # whatever happened, the next run makes up for it
         assert [one.error for one in outcomes] == ["", ""]
         for topic in "ab":
             assert [one.value for one in destination.logs[topic].committed()] == values(topic)
-        entries = [ledger.from_record(one.value) for one in destination.logs[ledger.TOPIC].committed()]
+        entries = [
+            ledger.from_record(one.value) for one in destination.logs[ledger.TOPIC].committed()
+        ]
         assert all(len(one.source) == one.records + sum(one.skipped.values()) for one in entries)
         assert sum(one.records for one in entries) == 2 * RECORDS

@@ -46,8 +46,16 @@ from relay_pipelines.state import checkpoint, ledger
 from tests.copying import copy_as_it_is, copy_as_rows
 from tests.property.fake_cluster import FakeCluster, FakeSocket, put
 
-SOURCE, OTHER, DESTINATION = (Cluster(name, ("fake:1",)) for name in ("source", "other", "destination"))
-OPTIONS = CopyOptions(fetch_max_bytes=1500, coalesce_below_bytes=0, backoff_min_ms=0, backoff_max_ms=0, give_up_after_ms=2_000)
+SOURCE, OTHER, DESTINATION = (
+    Cluster(name, ("fake:1",)) for name in ("source", "other", "destination")
+)
+OPTIONS = CopyOptions(
+    fetch_max_bytes=1500,
+    coalesce_below_bytes=0,
+    backoff_min_ms=0,
+    backoff_max_ms=0,
+    give_up_after_ms=2_000,
+)
 NOW = 1_700_000_000_000
 AT = TopicPartition("a", 0)
 
@@ -59,7 +67,9 @@ class Clock(SystemClock):
         """Go on at once."""
 
 
-def record(number: int, timestamp: int | None = None, headers: Sequence[tuple[str, bytes]] = ()) -> Record:
+def record(
+    number: int, timestamp: int | None = None, headers: Sequence[tuple[str, bytes]] = ()
+) -> Record:
     value = f"{number:04d}".encode().ljust(120, b".")
     return Record(0, NOW + number if timestamp is None else timestamp, None, value, list(headers))
 
@@ -103,7 +113,15 @@ def served(**clusters: FakeCluster) -> Iterator[None]:
 
 
 def job(*others: Cluster, **options: int) -> CopyJob:
-    return CopyJob("m", "run", SOURCE, DESTINATION, replace(OPTIONS, **options), other_nodes=others, node_timeout_ms=1_000)
+    return CopyJob(
+        "m",
+        "run",
+        SOURCE,
+        DESTINATION,
+        replace(OPTIONS, **options),
+        other_nodes=others,
+        node_timeout_ms=1_000,
+    )
 
 
 def whole(topic: str, end: int, **record_policy: Any) -> CopyRange:
@@ -122,7 +140,10 @@ def test_the_fingerprint_outlives_the_buffer_of_its_fetch() -> None:
     def first_five() -> Iterator[pa.RecordBatch]:
         for rows in read_rows(job(), wanted, [0], ("offset",), Clock()):
             marked, offsets = rows.column(MARKER).to_pylist(), rows.column("offset").to_pylist()
-            keep = [marker is not None or offset < 5 for marker, offset in zip(marked, offsets, strict=True)]
+            keep = [
+                marker is not None or offset < 5
+                for marker, offset in zip(marked, offsets, strict=True)
+            ]
             if any(keep):
                 yield rows.filter(pa.array(keep))
 
@@ -148,7 +169,11 @@ def test_the_fingerprint_outlives_empty_batches() -> None:
 
 def test_a_fetch_that_is_read_again_quarantines_once() -> None:
     """Rows: a filter fails on a record, a batch after it is corrupt, and another node serves the same fetch."""
-    bad, good, copies = filled((0, 5), (5, 10)), filled((0, 5), (5, 10)), destination("a", "a.quarantine")
+    bad, good, copies = (
+        filled((0, 5), (5, 10)),
+        filled((0, 5), (5, 10)),
+        destination("a", "a.quarantine"),
+    )
     corrupt(bad, 1)
     fails = ClassSpec("tests.property.failing_filter:FailsAt", json.dumps({"offset": 2}))
     wanted = [whole("a", 10, filters=(fails,), on_record_error=OnRecordError.QUARANTINE)]
@@ -167,7 +192,10 @@ def test_a_chunk_holds_rows_of_one_node() -> None:
         (outcome,) = copy_as_rows(job(OTHER), [whole("a", 20)], Clock())
     assert outcome.error == ""
     entries = [ledger.from_record(one.value) for one in copies.logs[ledger.TOPIC].committed()]
-    assert [(one.source.start, one.source.end, one.node) for one in entries] == [(0, 10, "source"), (10, 20, "other")]
+    assert [(one.source.start, one.source.end, one.node) for one in entries] == [
+        (0, 10, "source"),
+        (10, 20, "other"),
+    ]
 
 
 @pytest.mark.parametrize("on_error", OnRecordError)
@@ -181,7 +209,10 @@ def test_what_a_filter_says_may_be_no_text(on_error: OnRecordError) -> None:
     with served(source=source, destination=copies):
         outcomes = copy_as_it_is(job(), ranges, Clock())
     assert all(arrow(one) for one in outcomes)
-    assert [one.status is Status.DONE for one in outcomes] == [on_error is OnRecordError.QUARANTINE, True]
+    assert [one.status is Status.DONE for one in outcomes] == [
+        on_error is OnRecordError.QUARANTINE,
+        True,
+    ]
 
 
 def test_a_timestamp_that_is_no_date() -> None:
@@ -212,7 +243,9 @@ def test_one_range_that_no_node_can_serve() -> None:
     other, copies = filled((0, 5), topics="ab"), destination("a", "b")
     corrupt(other, 0)
     with served(other=other, destination=copies):
-        first, second = copy_as_it_is(job(OTHER, give_up_after_ms=300), [whole("a", 5), whole("b", 5)], SystemClock())
+        first, second = copy_as_it_is(
+            job(OTHER, give_up_after_ms=300), [whole("a", 5), whole("b", 5)], SystemClock()
+        )
     assert first.status is Status.FAILED
     assert (second.status, second.error) == (Status.DONE, "")
 
@@ -226,7 +259,10 @@ def test_one_lost_connection_among_rows() -> None:
             lost.append(point)
             raise DestinationError("one connection was lost")
 
-    with served(source=source, destination=copies), patch.object(transaction, "failpoint", failpoint):
+    with (
+        served(source=source, destination=copies),
+        patch.object(transaction, "failpoint", failpoint),
+    ):
         first, second = copy_as_rows(job(), [whole("a", 5), whole("b", 5)], Clock())
     assert first.error_kind == "DestinationError"
     assert second.error == ""
@@ -234,7 +270,11 @@ def test_one_lost_connection_among_rows() -> None:
 
 def test_checkpoints_that_are_lost_within_a_run() -> None:
     """The task knows what it has committed: records are not copied again, the guard says what is gone."""
-    source, copies, commits = filled(*((first, first + 5) for first in range(0, 40, 5))), destination("a"), 0
+    source, copies, commits = (
+        filled(*((first, first + 5) for first in range(0, 40, 5))),
+        destination("a"),
+        0,
+    )
 
     def failpoint(point: Failpoint) -> None:
         nonlocal commits
@@ -244,7 +284,10 @@ def test_checkpoints_that_are_lost_within_a_run() -> None:
             copies.logs[checkpoint.TOPIC].entries.clear()
             raise DestinationError("a leader is moving")
 
-    with served(source=source, destination=copies), patch.object(transaction, "failpoint", failpoint):
+    with (
+        served(source=source, destination=copies),
+        patch.object(transaction, "failpoint", failpoint),
+    ):
         (outcome,) = copy_as_it_is(job(chunk_bytes=1000), [whole("a", 40)], Clock())
     assert (outcome.error_kind, outcome.exit_code) == ("CheckpointLostError", 3)
     values = [one.value for one in copies.logs["a"].committed()]
@@ -254,7 +297,9 @@ def test_checkpoints_that_are_lost_within_a_run() -> None:
 def test_a_marker_where_the_last_record_was_is_a_divergence() -> None:
     """A node that holds a transaction marker at an offset cannot have held a record there."""
     other = filled((100, 104))
-    other.logs["a"].append(BatchHeader(0, HEADER_BYTES - 12, 0, 2, 0, 0x30, 0, 0, 0, 9, 0, -1, 1), b"")
+    other.logs["a"].append(
+        BatchHeader(0, HEADER_BYTES - 12, 0, 2, 0, 0x30, 0, 0, 0, 9, 0, -1, 1), b""
+    )
     put(other, "a", batch(record(105)))
     copied = Checkpoint("m", AT, 5, 0, "source", {}, {}, AT, 5, Fingerprint(4, "00", "00"), "", 0)
     with served(other=other), ClusterClient(OTHER, SourceError) as client:

@@ -25,13 +25,17 @@ def lists(names: list[str]) -> st.SearchStrategy[list[Acl]]:
         permission=st.sampled_from(Permission),
         principal=st.sampled_from(["User:ann", "User:bob", "User:*"]),
         host=st.sampled_from([HOSTS[0], "*"]),
-        operation=st.sampled_from([Operation.ALL, *READERS, Operation.WRITE, Operation.ALTER_CONFIGS]),
+        operation=st.sampled_from(
+            [Operation.ALL, *READERS, Operation.WRITE, Operation.ALTER_CONFIGS]
+        ),
         prefixed=st.booleans(),
     )
     return st.lists(one, max_size=8)
 
 
-def authorizes(acls: list[Acl], principal: str, host: str, operation: Operation, topic: str) -> bool:
+def authorizes(
+    acls: list[Acl], principal: str, host: str, operation: Operation, topic: str
+) -> bool:
     """What org.apache.kafka.metadata.authorizer.StandardAuthorizer answers, allow.everyone.if.no.acl.found left at false."""
     matching = [
         one
@@ -40,7 +44,10 @@ def authorizes(acls: list[Acl], principal: str, host: str, operation: Operation,
         and one.principal in {principal, "User:*"}
         and one.host in {host, "*"}
     ]
-    if any(one.permission is Permission.DENY and one.operation in {operation, Operation.ALL} for one in matching):
+    if any(
+        one.permission is Permission.DENY and one.operation in {operation, Operation.ALL}
+        for one in matching
+    ):
         return False
     allowed = {one.operation for one in matching if one.permission is Permission.ALLOW}
     implied = operation is Operation.DESCRIBE and allowed & IMPLIES_DESCRIBE
@@ -51,21 +58,33 @@ def authorizes(acls: list[Acl], principal: str, host: str, operation: Operation,
 @given(lists(["a.one", "a.", "b", "*", "other"]), lists(["c.one", "c.", "shared", "*"]))
 def test_nothing_widens(source: list[Acl], before: list[Acl]) -> None:
     """Whoever may do something after all is created could do it before, or can do it with every source of the topic."""
-    created = [one.acl for one in plan_acls(source, before, TOPICS, COPIED_TO) if one.state is State.MISSING]
+    created = [
+        one.acl
+        for one in plan_acls(source, before, TOPICS, COPIED_TO)
+        if one.state is State.MISSING
+    ]
     assert {one.resource for one in created} <= COPIED_TO
     assert not any(one.prefixed for one in created)
     assert {one.operation for one in created} <= set(READERS)
     after = before + created
-    for who in itertools.product(PRINCIPALS, HOSTS, [one for one in Operation if one is not Operation.ALL], sorted(THERE)):
+    for who in itertools.product(
+        PRINCIPALS, HOSTS, [one for one in Operation if one is not Operation.ALL], sorted(THERE)
+    ):
         if authorizes(after, *who) and not authorizes(before, *who):
-            assert all(authorizes(source, *who[:3], topic) for topic, to in TOPICS.items() if to == who[3]), who
+            assert all(
+                authorizes(source, *who[:3], topic) for topic, to in TOPICS.items() if to == who[3]
+            ), who
 
 
 @given(lists(["a.one", "a.", "*"]))
 def test_readers_of_the_source_may_read_the_copy(source: list[Acl]) -> None:
     """What readers need arrives, where the destination says nothing against it; and then nothing is missing any more."""
-    created = [one.acl for one in plan_acls(source, [], TOPICS, COPIED_TO) if one.state is State.MISSING]
+    created = [
+        one.acl for one in plan_acls(source, [], TOPICS, COPIED_TO) if one.state is State.MISSING
+    ]
     for who in itertools.product(PRINCIPALS, HOSTS):
-        assert authorizes(created, *who, Operation.READ, "c.one") == authorizes(source, *who, Operation.READ, "a.one")
+        assert authorizes(created, *who, Operation.READ, "c.one") == authorizes(
+            source, *who, Operation.READ, "a.one"
+        )
     again = plan_acls(source, created, TOPICS, COPIED_TO)
     assert [one for one in again if one.state is State.MISSING] == []

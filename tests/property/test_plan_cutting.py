@@ -22,7 +22,9 @@ def waiting_ranges(draw: st.DrawFn) -> list[OffsetRange]:
     """Ranges of distinct topic-partitions, small enough to be cut record by record, in order."""
     found = draw(st.lists(topic_partitions, unique=True, max_size=8))
     begins = {at: draw(offsets) for at in found}
-    return [OffsetRange(at, begins[at], begins[at] + draw(st.integers(0, 60))) for at in sorted(found)]
+    return [
+        OffsetRange(at, begins[at], begins[at] + draw(st.integers(0, 60))) for at in sorted(found)
+    ]
 
 
 @st.composite
@@ -31,7 +33,11 @@ def position_lists(draw: st.DrawFn) -> list[Position]:
     positions = []
     for at in draw(st.lists(topic_partitions, unique=True, max_size=8)):
         low, end = sorted((draw(offsets), draw(offsets)))
-        positions.append(Position(at, low, end, draw(st.none() | offsets | st.just(end)), draw(st.integers(0, 9)) == 0))
+        positions.append(
+            Position(
+                at, low, end, draw(st.none() | offsets | st.just(end)), draw(st.integers(0, 9)) == 0
+            )
+        )
     return positions
 
 
@@ -71,7 +77,10 @@ def test_no_window_is_smaller_than_it_must_be(waiting, sizes, limits):
     window = cut(waiting, sizes, limits)
     share = max(map(len, window), default=0) + 1
     larger = [min(len(one), share) for one in waiting]
-    size = sum(count * sizes.get(one.topic_partition, 0.0) for count, one in zip(larger, waiting, strict=True))
+    size = sum(
+        count * sizes.get(one.topic_partition, 0.0)
+        for count, one in zip(larger, waiting, strict=True)
+    )
     assert window == waiting or sum(larger) > limits.max_records or size > limits.max_bytes
 
 
@@ -81,7 +90,9 @@ def test_the_backlog_begins_where_plans_and_checkpoints_end(positions, planned):
     found = {one.topic_partition: one for one in backlog(positions, planned)}
     assert set(found) == {one.topic_partition for one in positions}
     for one in positions:
-        known = [end for end in (planned.get(one.topic_partition), one.next_offset) if end is not None]
+        known = [
+            end for end in (planned.get(one.topic_partition), one.next_offset) if end is not None
+        ]
         cut_here = found[one.topic_partition]
         assert not known or cut_here.start == max(known)
         assert cut_here.start <= cut_here.end
@@ -91,7 +102,11 @@ def test_the_backlog_begins_where_plans_and_checkpoints_end(positions, planned):
 @given(position_lists(), planned_ends)
 def test_a_guarded_topic_partition_is_not_cut(positions, planned):
     """What a guard holds back has an empty range; what none does has all that is left."""
-    for one, cut_here in zip(sorted(positions, key=lambda one: one.topic_partition), backlog(positions, planned), strict=True):
+    for one, cut_here in zip(
+        sorted(positions, key=lambda one: one.topic_partition),
+        backlog(positions, planned),
+        strict=True,
+    ):
         if data_loss(one) is not None:
             assert len(cut_here) == 0
         else:
@@ -122,9 +137,13 @@ def test_a_backlog_that_was_planned_leaves_nothing(positions, planned):
     offsets,
     st.booleans(),
 )
-def test_a_frozen_window_comes_back_as_it_was_written(ranges, node, planned_at_ms, size_bytes, by_date):
+def test_a_frozen_window_comes_back_as_it_was_written(
+    ranges, node, planned_at_ms, size_bytes, by_date
+):
     """JSON round trip."""
-    frozen = FrozenWindow("m-main-00000001", tuple(ranges), node, planned_at_ms, size_bytes, by_date)
+    frozen = FrozenWindow(
+        "m-main-00000001", tuple(ranges), node, planned_at_ms, size_bytes, by_date
+    )
     back = FrozenWindow.from_json(frozen.key, frozen.to_json())
     assert back == frozen
     assert [one for window in back.windows(back.topics) for one in window.ranges] == ranges

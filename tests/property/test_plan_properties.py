@@ -34,7 +34,9 @@ def range_lists(draw: st.DrawFn) -> list[CopyRange]:
     for topic_partition in draw(st.lists(topic_partitions, max_size=40)):
         start = draw(st.integers(0, 1000))
         length = draw(st.integers(0, 100) | st.integers(0, 10_000_000))
-        ranges.append(CopyRange(OffsetRange(topic_partition, start, start + length), topic_partition))
+        ranges.append(
+            CopyRange(OffsetRange(topic_partition, start, start + length), topic_partition)
+        )
     return ranges
 
 
@@ -50,7 +52,11 @@ def test_every_offset_up_to_the_end_is_planned_or_accounted_for(positions):
         assert (topic_partition in lost) == (data_loss(position) is not None)
         if topic_partition in planned:
             assert topic_partition not in lost
-            assert position.low_watermark <= planned[topic_partition].start <= planned[topic_partition].end
+            assert (
+                position.low_watermark
+                <= planned[topic_partition].start
+                <= planned[topic_partition].end
+            )
             assert planned[topic_partition].end == position.end_offset
             assert position.next_offset in (None, planned[topic_partition].start)
         elif topic_partition not in lost:
@@ -63,7 +69,12 @@ def test_a_plan_that_was_carried_out_leaves_nothing_to_do(positions):
     plan = plan_windows(positions)
     ends = {each.topic_partition: each.end for window in plan.windows for each in window.ranges}
     after = [
-        Position(each.topic_partition, each.low_watermark, each.end_offset, ends.get(each.topic_partition, each.next_offset))
+        Position(
+            each.topic_partition,
+            each.low_watermark,
+            each.end_offset,
+            ends.get(each.topic_partition, each.next_offset),
+        )
         for each in positions
     ]
     assert plan_windows(after).windows == ()
@@ -72,7 +83,9 @@ def test_a_plan_that_was_carried_out_leaves_nothing_to_do(positions):
 @given(position_lists())
 def test_no_range_is_empty(positions):
     """A task that finds nothing to copy is not worth its start."""
-    assert all(len(each) > 0 for window in plan_windows(positions).windows for each in window.ranges)
+    assert all(
+        len(each) > 0 for window in plan_windows(positions).windows for each in window.ranges
+    )
 
 
 @given(position_lists())
@@ -94,7 +107,11 @@ def test_every_range_is_in_exactly_one_task(ranges, slots):
 @given(range_lists(), st.integers(1, 16))
 def test_no_topic_partition_is_in_two_tasks(ranges, slots):
     """Order within a topic-partition rests on this."""
-    seen = [topic_partition for task in pack(ranges, slots) for topic_partition in {each.source.topic_partition for each in task}]
+    seen = [
+        topic_partition
+        for task in pack(ranges, slots)
+        for topic_partition in {each.source.topic_partition for each in task}
+    ]
     assert len(seen) == len(set(seen))
     for task in pack(ranges, slots):
         for topic_partition in {each.source.topic_partition for each in task}:
@@ -109,11 +126,16 @@ def test_tasks_are_few_and_none_is_much_longer_than_its_share(ranges, slots):
     for each in ranges:
         units[each.source.topic_partition] += copy_seconds(each.source)  # type: ignore[assignment]
     small = [seconds for seconds in units.values() if seconds < BIG_SECONDS]
-    shared = [task for task in pack(ranges, slots) if units[task[0].source.topic_partition] < BIG_SECONDS]
+    shared = [
+        task for task in pack(ranges, slots) if units[task[0].source.topic_partition] < BIG_SECONDS
+    ]
     assert len(shared) <= min(slots, len(small))
     assert len(shared) <= sum(small) / TASK_SECONDS + 1
     for task in shared:
-        assert sum(copy_seconds(each.source) for each in task) <= sum(small) / len(shared) + max(small) + 1e-6
+        assert (
+            sum(copy_seconds(each.source) for each in task)
+            <= sum(small) / len(shared) + max(small) + 1e-6
+        )
 
 
 @given(range_lists(), st.integers(1, 16), st.randoms(use_true_random=False))
@@ -132,11 +154,18 @@ def test_packing_does_not_depend_on_the_order_of_its_input(ranges, slots, random
 def test_a_denied_or_internal_topic_is_never_included(topics, allow, deny):
     decisions = select(topics, allow, [deny])
     assert [each.topic for each in decisions] == sorted(set(topics))
-    assert not any(each.included and each.topic.startswith(("__", deny[0])) for each in decisions if deny == "b.*")
+    assert not any(
+        each.included and each.topic.startswith(("__", deny[0]))
+        for each in decisions
+        if deny == "b.*"
+    )
     assert not any(each.included and each.topic.startswith("__") for each in decisions)
 
 
-@given(st.sets(st.text("ab", min_size=1, max_size=5)), st.sampled_from(["{topic}", "x.{topic}", "{topic}-{topic}"]))
+@given(
+    st.sets(st.text("ab", min_size=1, max_size=5)),
+    st.sampled_from(["{topic}", "x.{topic}", "{topic}-{topic}"]),
+)
 def test_a_template_never_puts_two_topics_into_one(topics, template):
     renamed = destinations(topics, template)
     assert set(renamed) == topics

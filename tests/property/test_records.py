@@ -13,8 +13,23 @@ from hypothesis import strategies as st
 
 from relay_pipelines.errors import CorruptBatchError
 from relay_pipelines.protocol import python_codec
-from relay_pipelines.protocol.batch import CRC_END, HEADER, HEADER_BYTES, TIMESTAMP_TYPE_BIT, BatchHeader, split, verify
-from relay_pipelines.protocol.records import BatchBuilder, checked_records, codec_of, decode, digest_of, encode
+from relay_pipelines.protocol.batch import (
+    CRC_END,
+    HEADER,
+    HEADER_BYTES,
+    TIMESTAMP_TYPE_BIT,
+    BatchHeader,
+    split,
+    verify,
+)
+from relay_pipelines.protocol.records import (
+    BatchBuilder,
+    checked_records,
+    codec_of,
+    decode,
+    digest_of,
+    encode,
+)
 
 Headers = list[tuple[str, bytes | None]]
 
@@ -45,7 +60,13 @@ def seen(decoded: Any) -> Record:
 
 
 records = st.builds(Record, timestamps, payloads, payloads, record_headers)
-utf8_records = st.builds(Record, timestamps, payloads, payloads, st.lists(st.tuples(utf8_names, header_values), max_size=4))
+utf8_records = st.builds(
+    Record,
+    timestamps,
+    payloads,
+    payloads,
+    st.lists(st.tuples(utf8_names, header_values), max_size=4),
+)
 
 
 def built(wanted: list[Record], codec: int, limit: int = 1 << 20) -> list[memoryview]:
@@ -80,17 +101,28 @@ def test_records_survive_being_rewritten(wanted: list[Record], first: int, secon
     assert twice == wanted
 
 
-@given(st.lists(utf8_records, min_size=1, max_size=20), codecs, st.sampled_from([0, TIMESTAMP_TYPE_BIT]))
+@given(
+    st.lists(utf8_records, min_size=1, max_size=20),
+    codecs,
+    st.sampled_from([0, TIMESTAMP_TYPE_BIT]),
+)
 def test_both_codecs_agree(wanted: list[Record], codec: int, timestamp_type: int) -> None:
     """The one in Python gives the bytes and the records of the compiled one, for all that both can hold."""
     for data in built(wanted, codec):
         stamped = bytearray(data)
         stamped[22] |= timestamp_type
         found = list(python_codec.records(memoryview(stamped)))
-        assert [(one.offset, seen(one)) for one in found] == [(one.offset, seen(one)) for one in decode(memoryview(stamped))]
+        assert [(one.offset, seen(one)) for one in found] == [
+            (one.offset, seen(one)) for one in decode(memoryview(stamped))
+        ]
         builder = python_codec.Builder(codec, 1 << 20)
         for record in decode(data):
-            assert builder.append(record.offset, record.timestamp, record.key, record.value, record.headers) is not None
+            assert (
+                builder.append(
+                    record.offset, record.timestamp, record.key, record.value, record.headers
+                )
+                is not None
+            )
         assert builder.build() == data
 
 
@@ -104,30 +136,49 @@ def test_a_run_of_batches(wanted: list[list[Record]], codec: int) -> None:
             log += len(expected).to_bytes(8, "big") + data[8:]
             expected += [seen(one) for one in decode(data)]
     assert expected == [one for batch in wanted for one in batch]
-    found = [one for run in split(memoryview(bytes(log)), 1 << 20) for one in checked_records(run, 1 << 30)]
+    found = [
+        one
+        for run in split(memoryview(bytes(log)), 1 << 20)
+        for one in checked_records(run, 1 << 30)
+    ]
     assert [(one.offset, seen(one)) for one in found] == list(enumerate(expected))
 
 
 @pytest.mark.parametrize("odd", [0, 1, 500, 999])
 def test_only_the_rest_of_a_batch_is_built_in_python(odd: int) -> None:
     """A record whose names are not UTF-8 begins a batch of its own, and the records after it share that."""
-    wanted = [Record(1, None, b"%d" % number, [("\udcff" if number == odd else "n", b"")]) for number in range(1_000)]
+    wanted = [
+        Record(1, None, b"%d" % number, [("\udcff" if number == odd else "n", b"")])
+        for number in range(1_000)
+    ]
     found = built(wanted, 0)
     assert len(found) == (1 if odd == 0 else 2)
     assert [seen(one) for data in found for one in decode(data)] == wanted
 
 
-@given(st.lists(st.integers(0, 3000), min_size=1, max_size=40), st.integers(), codecs, st.integers(300, 80_000))
-def test_a_batch_of_several_records_keeps_within_its_limit(sizes: list[int], seed: int, codec: int, limit: int) -> None:
+@given(
+    st.lists(st.integers(0, 3000), min_size=1, max_size=40),
+    st.integers(),
+    codecs,
+    st.integers(300, 80_000),
+)
+def test_a_batch_of_several_records_keeps_within_its_limit(
+    sizes: list[int], seed: int, codec: int, limit: int
+) -> None:
     """Compression that makes incompressible records larger must not make a batch larger than asked for."""
     chance = random.Random(seed)
-    wanted = [Record(0, None, chance.randbytes(size), [("\udcff", None)] * (size % 7 == 0)) for size in sizes]
+    wanted = [
+        Record(0, None, chance.randbytes(size), [("\udcff", None)] * (size % 7 == 0))
+        for size in sizes
+    ]
     for data in built(wanted, codec, limit):
         assert len(data) <= limit or BatchHeader._make(HEADER.unpack_from(data)).records == 1
 
 
 @given(payloads, payloads, st.integers(0, 1 << 45), record_headers)
-def test_one_record_is_a_valid_batch(key: bytes | None, value: bytes | None, timestamp: int, headers: Headers) -> None:
+def test_one_record_is_a_valid_batch(
+    key: bytes | None, value: bytes | None, timestamp: int, headers: Headers
+) -> None:
     """Checkpoints, ledger entries and records in quarantine are batches of one uncompressed record."""
     batch = encode(key, value, timestamp, headers)
     verify(batch)
@@ -140,7 +191,9 @@ def test_bad_bytes_are_one_error(wanted: list[Record], codec: int, data: st.Data
     """Records that do not decode although their CRC is right are a corrupt batch with an offset, never another error."""
     broken = bytearray(built(wanted, codec)[0])
     for _ in range(data.draw(st.integers(1, 4))):
-        broken[data.draw(st.integers(HEADER_BYTES, len(broken) - 1))] = data.draw(st.integers(0, 255))
+        broken[data.draw(st.integers(HEADER_BYTES, len(broken) - 1))] = data.draw(
+            st.integers(0, 255)
+        )
     del broken[data.draw(st.integers(HEADER_BYTES, len(broken))) :]
     broken[8:12] = (len(broken) - 12).to_bytes(4, "big")
     broken[17:21] = crc32c(broken[CRC_END:]).to_bytes(4, "big")
@@ -175,7 +228,10 @@ def test_digests_are_equal_only_for_equal_records(one: Record, other: Record) ->
 
 def test_digests_of_names_that_are_utf8_stay() -> None:
     """Checkpoints hold them: a digest that changes would make every node a diverged one."""
-    assert digest(Record(1_700_000_000_000, b"k", None, [("Größe", b"1"), ("", None)])) == "c0387f2bbcad3931"
+    assert (
+        digest(Record(1_700_000_000_000, b"k", None, [("Größe", b"1"), ("", None)]))
+        == "c0387f2bbcad3931"
+    )
 
 
 @pytest.mark.parametrize(
@@ -186,13 +242,27 @@ def test_digests_of_names_that_are_utf8_stay() -> None:
         (Record(1, b"ab", b"c", []), Record(1, b"a", b"bc", [])),
         (Record(1, b"k", b"v", [("h", None)]), Record(1, b"k", b"v", [("h", b"")])),
         (Record(1, b"k", b"v", [("h", b"x")]), Record(1, b"k", b"v", [("hx", b"")])),
-        (Record(1, b"k", b"v", [("a", b"1"), ("b", b"2")]), Record(1, b"k", b"v", [("b", b"2"), ("a", b"1")])),
+        (
+            Record(1, b"k", b"v", [("a", b"1"), ("b", b"2")]),
+            Record(1, b"k", b"v", [("b", b"2"), ("a", b"1")]),
+        ),
         (Record(1, b"k", b"v", [("a", b"1"), ("a", b"1")]), Record(1, b"k", b"v", [("a", b"1")])),
         (Record(1, b"k", b"v", []), Record(2, b"k", b"v", [])),
         (Record(-1, b"k", b"v", []), Record(0, b"k", b"v", [])),
         (Record(1, b"k", b"v", [("\udcff", b"")]), Record(1, b"k", b"v", [("\udcfe", b"")])),
     ],
-    ids=["key", "value", "neighbours", "header-value", "header-name", "order", "count", "timestamp", "no-timestamp", "not-utf8"],
+    ids=[
+        "key",
+        "value",
+        "neighbours",
+        "header-value",
+        "header-name",
+        "order",
+        "count",
+        "timestamp",
+        "no-timestamp",
+        "not-utf8",
+    ],
 )
 def test_neighbours_have_digests_of_their_own(one: Record, other: Record) -> None:
     """Null is not empty, and bytes do not move from one field into the next."""

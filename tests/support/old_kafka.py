@@ -14,7 +14,8 @@ from relay_pipelines.embedded.server_properties import render
 from relay_pipelines.model import Cluster
 
 _START_TIMEOUT_SECONDS = 60.0
-# the published dependencies leave the logging library out; this one has the classes of log4j 1, which brokers before 4.0 name
+# the published dependencies leave the logging library out; this one has the classes of log4j 1,
+# which brokers before 4.0 name
 _LOGGING = "org.slf4j:slf4j-reload4j:1.7.36"
 _LOG4J = """\
 log4j.rootLogger=INFO, console
@@ -29,7 +30,8 @@ class OldKafka:
     """A cluster of one broker on 127.0.0.1, as tests use an `EmbeddedCluster`; both processes end with this one.
 
     Args:
-        version: of Apache Kafka, 2.4.0 to 3.9.x; its jars come from Maven Central at the first start.
+        version: of Apache Kafka, 2.4.0 to 3.9.x; its jars come from Maven Central at the first
+        start.
         folder: data, configuration and logs.
     """
 
@@ -40,11 +42,19 @@ class OldKafka:
     def start(self) -> Self:
         """Start both processes and wait until the broker serves."""
         port, zookeeper_port = free_ports(2)
-        classpath = jars.resolve([f"org.apache.kafka:kafka_2.13:{self.version}", _LOGGING], f"kafka-{self.version}")
+        classpath = jars.resolve(
+            [f"org.apache.kafka:kafka_2.13:{self.version}", _LOGGING], f"kafka-{self.version}"
+        )
         log4j, server = self.folder / "log4j.properties", self.folder / "server.properties"
         log4j.write_text(_LOG4J)
         server.write_text(render(_properties(port, zookeeper_port, self.folder / "data")))
-        run = [java.tool("java"), *JVM_OPTIONS, f"-Dlog4j.configuration=file:{log4j}", "-cp", classpath]
+        run = [
+            java.tool("java"),
+            *JVM_OPTIONS,
+            f"-Dlog4j.configuration=file:{log4j}",
+            "-cp",
+            classpath,
+        ]
         keeper = [
             *run,
             "-Dzookeeper.admin.enableServer=false",
@@ -53,9 +63,17 @@ class OldKafka:
             str(self.folder / "zookeeper"),
         ]
         # the broker waits for ZooKeeper by itself
-        self._zookeeper = Broker(0, zookeeper_port, keeper, self.folder / "zookeeper.log", _START_TIMEOUT_SECONDS)
+        self._zookeeper = Broker(
+            0, zookeeper_port, keeper, self.folder / "zookeeper.log", _START_TIMEOUT_SECONDS
+        )
         self._zookeeper.launch()
-        broker = Broker(1, port, [*run, "kafka.Kafka", str(server)], self.folder / "broker.log", _START_TIMEOUT_SECONDS)
+        broker = Broker(
+            1,
+            port,
+            [*run, "kafka.Kafka", str(server)],
+            self.folder / "broker.log",
+            _START_TIMEOUT_SECONDS,
+        )
         self.brokers = (broker,)
         self._port = port
         broker.start()

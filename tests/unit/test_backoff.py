@@ -45,7 +45,10 @@ def test_the_last_attempt_begins_when_the_time_is_over() -> None:
     with pytest.raises(SourceError, match="away"):
         retry_until_no_progress(options(10_000), clock, PASSING)(ask)
     assert began[-1] == pytest.approx(10)
-    assert all(min(0.1 * 2**n, 1) <= wait <= min(0.1 * 2**n, 1) + 0.1 for n, wait in enumerate(clock.waits[:-1])), clock.waits
+    assert all(
+        min(0.1 * 2**n, 1) <= wait <= min(0.1 * 2**n, 1) + 0.1
+        for n, wait in enumerate(clock.waits[:-1])
+    ), clock.waits
 
 
 def test_progress_starts_time_and_waits_again() -> None:

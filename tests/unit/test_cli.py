@@ -49,9 +49,17 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_every_command_and_option_is_documented() -> None:
     """docs/cli.md has a section per command, and in it a row per option with all its spellings; and no others."""
-    sections = re.findall(r"^## `([^`]+)`\n(.*?)(?=^## |\Z)", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    sections = re.findall(
+        r"^## `([^`]+)`\n(.*?)(?=^## |\Z)", PAGE.read_text(), re.MULTILINE | re.DOTALL
+    )
     documented = [
-        (title, [re.findall(r"`(-[^` ]+)", cell) for cell in re.findall(r"^\| (`-[^|]*) \|", text, re.MULTILINE)])
+        (
+            title,
+            [
+                re.findall(r"`(-[^` ]+)", cell)
+                for cell in re.findall(r"^\| (`-[^|]*) \|", text, re.MULTILINE)
+            ],
+        )
         for title, text in sections
     ]
     assert documented == list(commands())
@@ -62,17 +70,28 @@ def test_every_command_and_option_is_documented() -> None:
     [
         (["run", "--mirrors", "x"], r"No such option: --mirrors.*; see `relay run --help`"),
         (["copy"], r"No such command 'copy'.*; see `relay --help`"),
-        (["ledger", "--last", "0"], r"Invalid value for '--last' / '-n': .*; see `relay ledger --help`"),
-        (["ledger", "--last", "x"], r"Invalid value for '--last' / '-n': .*; see `relay ledger --help`"),
+        (
+            ["ledger", "--last", "0"],
+            r"Invalid value for '--last' / '-n': .*; see `relay ledger --help`",
+        ),
+        (
+            ["ledger", "--last", "x"],
+            r"Invalid value for '--last' / '-n': .*; see `relay ledger --help`",
+        ),
         (["run", "more"], r".*unexpected.*argument.*; see `relay run --help`"),
         (["-c"], r".*'?-c'?.* requires an argument; see `relay --help`"),
-        (["-c", "none.yaml", "plan"], r"none.yaml does not exist; name another file, or start from relay.example.yaml"),
+        (
+            ["-c", "none.yaml", "plan"],
+            r"none.yaml does not exist; name another file, or start from relay.example.yaml",
+        ),
         (["plan", "-c", "none.yaml"], r"none.yaml does not exist; .*"),
         (["plan", "--config=none.yaml"], r"none.yaml does not exist; .*"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_bad_usage_is_one_line(arguments: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_usage_is_one_line(
+    arguments: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """What is wrong and where help is, exit code 2; the global options may stand before or behind the command."""
     assert main(arguments) == 2
     assert re.fullmatch(f"error: {line}\n", (error := capsys.readouterr().err)), error
@@ -85,7 +104,10 @@ def test_the_configuration_may_come_from_the_environment(
     monkeypatch.setenv("RELAY_CONFIG", "from-the-environment.yaml")
     assert main(["status"]) == 2
     assert main(["status", "-c", "given.yaml"]) == 2
-    assert re.findall(r"error: (\S+) does not exist", capsys.readouterr().err) == ["from-the-environment.yaml", "given.yaml"]
+    assert re.findall(r"error: (\S+) does not exist", capsys.readouterr().err) == [
+        "from-the-environment.yaml",
+        "given.yaml",
+    ]
 
 
 def test_a_bug_is_one_line_and_its_trace_is_there_for_the_asking(
@@ -105,7 +127,9 @@ def test_a_bug_is_one_line_and_its_trace_is_there_for_the_asking(
     assert "in broken" in capsys.readouterr().err
 
 
-def test_an_early_ctrl_c(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_early_ctrl_c(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Ctrl-C in a command that only looks: 130, no trace."""
 
     def interrupted(*_: object, **__: object) -> int:
@@ -125,7 +149,12 @@ def test_what_is_slow_to_import_is_imported_late(tmp_path: Path, arguments: list
         f"print('imported', *[name for name in {SLOW} if name in sys.modules])"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program, *arguments], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "-c", program, *arguments],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
     )
     assert done.stdout.splitlines()[-1] == "imported"
     assert "Traceback" not in done.stderr
@@ -137,7 +166,12 @@ def test_a_reader_that_has_seen_enough_ends_the_command_quietly(tmp_path: Path) 
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, stdout=writer, stderr=subprocess.PIPE, text=True, check=False
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
     )
     os.close(writer)
     assert (done.returncode, done.stderr) == (1, "")

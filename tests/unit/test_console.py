@@ -140,7 +140,10 @@ def test_tables_lose_nothing_on_a_narrow_terminal(width: int) -> None:
     result = RunResult("m", "r", {"orders.with.a.long.name": totals}, copying_seconds=2.0)
     tables.show(screen.console, tables.summary(result))
     assert "1,234,567   1.0 GiB     617,284" in screen.text
-    assert "".join(line.split(" ")[1] for line in screen.text.splitlines()[4:]).strip() == "orders.with.a.long.name"
+    assert (
+        "".join(line.split(" ")[1] for line in screen.text.splitlines()[4:]).strip()
+        == "orders.with.a.long.name"
+    )
     assert max(len(line) for line in screen.text.splitlines()) <= max(width, 80)
 
 
@@ -149,4 +152,10 @@ def test_no_color_means_none() -> None:
     screen = Screen(terminal=True)
     result = RunResult("m", "r", {"t": TopicTotals(records=1)}, copying_seconds=2.0)
     tables.show(screen.console, tables.summary(result))
-    assert set(re.findall(r"\x1b\[([0-9;]*)m", screen.file.getvalue())) <= {"0", "1", "2", "3", "1;3"}
+    assert set(re.findall(r"\x1b\[([0-9;]*)m", screen.file.getvalue())) <= {
+        "0",
+        "1",
+        "2",
+        "3",
+        "1;3",
+    }

@@ -65,7 +65,8 @@ class TestNames:
         """A change of any name here parts users from the history of their assets."""
         graph = repository.asset_graph
         partitions = {
-            key.to_user_string(): getattr(graph.get(key).partitions_def, "name", None) for key in graph.get_all_asset_keys()
+            key.to_user_string(): getattr(graph.get(key).partitions_def, "name", None)
+            for key in graph.get_all_asset_keys()
         }
         assert partitions == {
             "to-eu/main/windows": "to-eu/main/windows",
@@ -96,7 +97,12 @@ class TestNames:
         groups = {key.path[0]: set() for key in graph.get_all_asset_keys()}
         for key in graph.get_all_asset_keys():
             groups[key.path[0]].add(graph.get(key).group_name)
-        assert groups == {"to-eu": {"to_eu"}, "logs": {"logs"}, "source": {"to_eu", "logs"}, "nodes": {"to_eu", "logs"}}
+        assert groups == {
+            "to-eu": {"to_eu"},
+            "logs": {"logs"},
+            "source": {"to_eu", "logs"},
+            "nodes": {"to_eu", "logs"},
+        }
         mirrored = graph.get(dg.AssetKey(["to-eu", "shop.orders"]))
         assert mirrored.owners == ["team:data-eng", "someone@example.com"]
         assert mirrored.metadata["dagster/uri"] == "kafka://192.0.2.3:9092/eu.shop.orders"
@@ -108,7 +114,9 @@ class TestNames:
     def test_checks(self, repository):
         """A count of every topic, that blocks; of every lane its lag, and what differs at its source; whether a node diverged."""
         graph = repository.asset_graph
-        assert sorted(f"{key.asset_key.to_user_string()}:{key.name}" for key in graph.asset_check_keys) == [
+        assert sorted(
+            f"{key.asset_key.to_user_string()}:{key.name}" for key in graph.asset_check_keys
+        ) == [
             "logs/logs_a:message_counts",
             "logs/logs_b:message_counts",
             "logs/main/windows:configs",
@@ -186,12 +194,18 @@ def test_loading_writes_nothing(sample):
     assert {path: path.stat().st_mtime_ns for path in sample.parent.rglob("*")} == before
 
 
-@pytest.mark.parametrize("catalog", [None, "{", "[]", '{"to-eu": null}'], ids=["missing", "cut off", "a list", "null"])
+@pytest.mark.parametrize(
+    "catalog", [None, "{", "[]", '{"to-eu": null}'], ids=["missing", "cut off", "a list", "null"]
+)
 def test_loads_without_a_catalog(sample, catalog):
     """On the first day, and after an accident, there are the topics that relay.yaml spells out."""
     file = sample.parent / "var" / "relay" / "topics.json"
     file.unlink() if catalog is None else file.write_text(catalog)
-    assert sorted(key.path[-1] for one in copying(sample) for key in one.keys) == ["payments", "shop-orders", "shop.orders"]
+    assert sorted(key.path[-1] for one in copying(sample) for key in one.keys) == [
+        "payments",
+        "shop-orders",
+        "shop.orders",
+    ]
 
 
 BROKEN = [
@@ -220,13 +234,17 @@ def test_a_broken_configuration_is_one_line(sample, change, capsys):
 def test_two_topics_of_different_lanes_that_would_land_on_one_are_refused(sample):
     """Their records would mix; each lane by itself sees only its own."""
     sample.write_text(SAMPLE.replace('"eu.{topic}"', "{payments: big.one}"))
-    with pytest.raises(ConfigError, match=r"topics 'big\.one' and 'payments' would both land on 'big\.one'"):
+    with pytest.raises(
+        ConfigError, match=r"topics 'big\.one' and 'payments' would both land on 'big\.one'"
+    ):
         build(sample)
 
 
 def test_a_topic_named_like_the_check_of_another_can_be_loaded(sample):
     """Dagster names outputs of an op after both."""
-    (sample.parent / "var" / "relay" / "topics.json").write_text('{"logs": ["logs_a", "logs_a.message_counts"]}')
+    (sample.parent / "var" / "relay" / "topics.json").write_text(
+        '{"logs": ["logs_a", "logs_a.message_counts"]}'
+    )
     dg.Definitions.validate_loadable(build(sample))
 
 
@@ -234,4 +252,7 @@ def test_a_missing_file_is_one_line(tmp_path):
     """It says what to do."""
     with pytest.raises(ConfigError) as caught:
         build(tmp_path / "relay.yaml")
-    assert str(caught.value) == f"{tmp_path}/relay.yaml does not exist; name another file, or start from relay.example.yaml"
+    assert (
+        str(caught.value)
+        == f"{tmp_path}/relay.yaml does not exist; name another file, or start from relay.example.yaml"
+    )

@@ -14,7 +14,9 @@ from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
 ONE, OTHER = TopicPartition("orders.events", 0), TopicPartition("orders.status", 1)
 
 
-def entry(at: TopicPartition, start: int, end: int, node: str, records: int | None = None) -> LedgerEntry:
+def entry(
+    at: TopicPartition, start: int, end: int, node: str, records: int | None = None
+) -> LedgerEntry:
     copied = end - start if records is None else records
     return LedgerEntry(
         mirror="shop",
@@ -59,11 +61,25 @@ def test_what_a_node_gave_in_a_row_is_one_share_in_whatever_order_the_ledger_was
     [
         pytest.param(LEDGER, FOUND, [], id="all explained"),
         pytest.param(LEDGER, FOUND | {ONE: 40}, [ONE], id="a record of the ledger is not there"),
-        pytest.param(LEDGER, FOUND | {OTHER: 21}, [OTHER], id="a record is there that the ledger does not know"),
-        pytest.param([*LEDGER, entry(ONE, 30, 40, "a")], FOUND | {ONE: 51}, [ONE], id="offsets given by both nodes"),
-        pytest.param([*LEDGER, entry(ONE, 50, 60, "b")], FOUND | {ONE: 51}, [ONE], id="offsets left out"),
+        pytest.param(
+            LEDGER,
+            FOUND | {OTHER: 21},
+            [OTHER],
+            id="a record is there that the ledger does not know",
+        ),
+        pytest.param(
+            [*LEDGER, entry(ONE, 30, 40, "a")],
+            FOUND | {ONE: 51},
+            [ONE],
+            id="offsets given by both nodes",
+        ),
+        pytest.param(
+            [*LEDGER, entry(ONE, 50, 60, "b")], FOUND | {ONE: 51}, [ONE], id="offsets left out"
+        ),
         pytest.param([entry(ONE, 5, 10, "a")], {ONE: 5}, [ONE], id="the first offsets left out"),
-        pytest.param(LEDGER[1:], FOUND, [OTHER], id="a topic-partition that the ledger does not know"),
+        pytest.param(
+            LEDGER[1:], FOUND, [OTHER], id="a topic-partition that the ledger does not know"
+        ),
         pytest.param(LEDGER, {ONE: 41}, [OTHER], id="a topic-partition that is not there"),
     ],
 )
@@ -79,5 +95,9 @@ def test_the_table_gives_each_nodes_sum_and_fits_into_80_columns():
     assert ["orders.events-0", "a", "0", "30", "30", "2"] in lines
     assert ["b", "30", "40", "10", "1"] in lines
     assert ["orders.status-1", "b", "0", "50", "20", "1"] in lines
-    assert lines[-3:] == [["total", "a", "31", "3"], ["total", "b", "30", "2"], ["total", "upstream-b", "12,345,678", "1"]]
+    assert lines[-3:] == [
+        ["total", "a", "31", "3"],
+        ["total", "b", "30", "2"],
+        ["total", "upstream-b", "12,345,678", "1"],
+    ]
     assert max(map(len, out.getvalue().splitlines())) <= 80

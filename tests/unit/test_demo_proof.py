@@ -39,7 +39,9 @@ def differences(verdict: Verdict) -> dict[str, int]:
         pytest.param([A, B, B, C], {"duplicates": 1}, id="a doubled record"),
         pytest.param([A, B, C, A, B, C], {"duplicates": 3}, id="everything twice"),
         pytest.param([A, CHANGED_B, C], {"changed": 1}, id="a changed record"),
-        pytest.param([A, B, B], {"lost": 1, "duplicates": 1}, id="a loss and a duplicate do not cancel out"),
+        pytest.param(
+            [A, B, B], {"lost": 1, "duplicates": 1}, id="a loss and a duplicate do not cancel out"
+        ),
         pytest.param([A, B, C, D], {"foreign": 1}, id="a record from elsewhere"),
         pytest.param([], {"lost": 3}, id="nothing arrived"),
         pytest.param([A, C, B], {}, id="another order shows in the digests alone"),

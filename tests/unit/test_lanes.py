@@ -18,7 +18,10 @@ from relay_pipelines.settings import Mirror
 
 
 def mirror(**changes: Any) -> Mirror:
-    clusters = {"source": {"nodes": [{"name": "a", "bootstrap_servers": ["a:1"]}]}, "destination": {"bootstrap_servers": ["b:1"]}}
+    clusters = {
+        "source": {"nodes": [{"name": "a", "bootstrap_servers": ["a:1"]}]},
+        "destination": {"bootstrap_servers": ["b:1"]},
+    }
     return Mirror.model_validate(clusters | changes)
 
 
@@ -36,7 +39,10 @@ def numbered(count: int, first: int = 0) -> list[str]:
     return [f"t{number:04d}" for number in range(first, first + count)]
 
 
-BIG = {"big": {"topics": ["big.*"], "window": {"max_records": 5}}, "rest": {"topics": ["x", ".*rest"]}}
+BIG = {
+    "big": {"topics": ["big.*"], "window": {"max_records": 5}},
+    "rest": {"topics": ["x", ".*rest"]},
+}
 
 
 class TestLanes:
@@ -55,7 +61,11 @@ class TestLanes:
     def test_topics_go_to_the_first_lane_that_matches_their_whole_name(self):
         """Else to main, which comes first; a lane without topics yet is there to learn them."""
         lanes = lanes_of("m", mirror(lanes=BIG), ["x", "xx", "big1", "bigrest", "my.big"])
-        assert by_name(lanes) == {MAIN: ("my.big", "xx"), "big": ("big1", "bigrest"), "rest": ("x",)}
+        assert by_name(lanes) == {
+            MAIN: ("my.big", "xx"),
+            "big": ("big1", "bigrest"),
+            "rest": ("x",),
+        }
         assert by_name(lanes_of("m", mirror(lanes=BIG), [])) == {MAIN: (), "big": (), "rest": ()}
 
     def test_a_lane_has_its_own_window_or_that_of_the_mirror(self):
@@ -72,23 +82,41 @@ class TestLanes:
         """Dagster grows slow with assets of one op; every topic is still in one lane."""
         known = numbered(2 * MOST_TOPICS + 1)
         lanes = lanes_of("m", mirror(), known)
-        assert [(lane.name, len(lane.topics)) for lane in lanes] == [(MAIN, MOST_TOPICS), ("main_2", MOST_TOPICS), ("main_3", 1)]
+        assert [(lane.name, len(lane.topics)) for lane in lanes] == [
+            (MAIN, MOST_TOPICS),
+            ("main_2", MOST_TOPICS),
+            ("main_3", 1),
+        ]
         assert sorted(homes(lanes)) == known
 
     def test_a_lane_of_its_own_is_split_as_well(self):
         """Its parts are called after it."""
         lanes = lanes_of("m", mirror(lanes={"t": {"topics": ["t.*"]}}), numbered(MOST_TOPICS + 1))
-        assert {name: len(topics) for name, topics in by_name(lanes).items()} == {MAIN: 0, "t": MOST_TOPICS, "t_2": 1}
+        assert {name: len(topics) for name, topics in by_name(lanes).items()} == {
+            MAIN: 0,
+            "t": MOST_TOPICS,
+            "t_2": 1,
+        }
 
-    @pytest.mark.parametrize("names", list(itertools.permutations(["a.b", "a-b", "a_b"])), ids="|".join)
+    @pytest.mark.parametrize(
+        "names", list(itertools.permutations(["a.b", "a-b", "a_b"])), ids="|".join
+    )
     def test_topics_that_dagster_cannot_tell_apart_are_parted(self, names):
         """It replaces dots and dashes: two outputs of one op would have one name."""
         lanes = lanes_of("m", mirror(), ["first", *names, "last"])
-        assert homes(lanes) == {"first": MAIN, names[0]: MAIN, names[1]: "main_2", names[2]: "main_3", "last": MAIN}
+        assert homes(lanes) == {
+            "first": MAIN,
+            names[0]: MAIN,
+            names[1]: "main_2",
+            names[2]: "main_3",
+            "last": MAIN,
+        }
 
     def test_a_topic_named_like_the_check_of_another_is_parted(self):
         """Dagster names outputs of one op after both, and would refuse to load anything."""
-        lanes = lanes_of("m", mirror(), ["a.message_counts", "a", "b", "b-message-counts", "b_message_counts_2"])
+        lanes = lanes_of(
+            "m", mirror(), ["a.message_counts", "a", "b", "b-message-counts", "b_message_counts_2"]
+        )
         assert by_name(lanes) == {
             MAIN: ("a.message_counts", "b", "b_message_counts_2"),
             "main_2": ("a", "b-message-counts"),
@@ -99,7 +127,9 @@ class TestLanes:
         """Windows are numbered by lane: a topic that moves begins a new history."""
         known = [*numbered(before, first=5000), "a.b"]
         came = [*numbered(2 * MOST_TOPICS), "a-b", "A"]
-        earlier, later = (homes(lanes_of("m", mirror(), topics)) for topics in (known, known + came))
+        earlier, later = (
+            homes(lanes_of("m", mirror(), topics)) for topics in (known, known + came)
+        )
         assert {topic: later[topic] for topic in known} == earlier
 
 
@@ -110,7 +140,9 @@ class TestBelongs:
     """Whether a lane copies a topic that may have come since the definitions were loaded."""
 
     @pytest.mark.parametrize(
-        "known", [[], ["a", "big1"], numbered(MOST_TOPICS), numbered(3 * MOST_TOPICS), ["a.b", "a-b"]], ids=len
+        "known",
+        [[], ["a", "big1"], numbered(MOST_TOPICS), numbered(3 * MOST_TOPICS), ["a.b", "a-b"]],
+        ids=len,
     )
     @pytest.mark.parametrize("topic", NEW)
     def test_exactly_one_lane_takes_a_new_topic(self, known, topic):
@@ -187,7 +219,19 @@ class TestCatalog:
         assert catalog.topics("other") == ["b"]
 
     @pytest.mark.parametrize(
-        "text", ["", "{", "\x00\xff", "[]", "null", "5", '"m"', '{"m": null}', '{"m": "abc"}', '{"m": {"a": 1}}']
+        "text",
+        [
+            "",
+            "{",
+            "\x00\xff",
+            "[]",
+            "null",
+            "5",
+            '"m"',
+            '{"m": null}',
+            '{"m": "abc"}',
+            '{"m": {"a": 1}}',
+        ],
     )
     def test_a_corrupt_file_is_as_good_as_none(self, catalog, text):
         """The next tick writes it anew; the code location must load until then."""
@@ -218,7 +262,9 @@ class TestCatalog:
         with ThreadPoolExecutor(threads) as pool:
             list(pool.map(learn, range(threads)))
         learned = {topic for mirror in range(3) for topic in catalog.topics(f"m{mirror}")}
-        assert learned == {f"t{number}.{topic}" for number in range(threads) for topic in range(each)}
+        assert learned == {
+            f"t{number}.{topic}" for number in range(threads) for topic in range(each)
+        }
 
     def test_literal_topics_are_known_before_they_are_seen(self, catalog):
         """relay.yaml spells them out; what a pattern matches must be seen first."""

@@ -73,13 +73,24 @@ def test_committed_records_count(observer: MetricsObserver) -> None:
     assert value(observer, "lag_records", mirror="m", topic="orders", partition="0") == 100
     assert value(observer, "lag_records", mirror="m", topic="orders", partition="1") == 0
     observer.committed([entry(0, 40, 38, control=2), entry(40, 60, 20)])
-    by_partition = {"source_topic": "orders", "source_partition": "0", "target_topic": "copy.orders", "target_partition": "0"}
+    by_partition = {
+        "source_topic": "orders",
+        "source_partition": "0",
+        "target_topic": "copy.orders",
+        "target_partition": "0",
+    }
     assert value(observer, "messages_relayed_total", **by_partition) == 58
-    assert value(observer, "msg_count", source="orders", destination="copy.orders", partition="0") == 58
+    assert (
+        value(observer, "msg_count", source="orders", destination="copy.orders", partition="0")
+        == 58
+    )
     assert value(observer, "consumed_messages_total", topic="orders") == 58
     assert value(observer, "produced_messages_total", topic="copy.orders") == 58
     assert value(observer, "messages_rewritten_total", topic="orders") == 4
-    assert value(observer, "bytes_relayed_total", source_topic="orders", target_topic="copy.orders") == 580
+    assert (
+        value(observer, "bytes_relayed_total", source_topic="orders", target_topic="copy.orders")
+        == 580
+    )
     assert value(observer, "offsets_skipped_total", topic="orders", reason="control") == 2
     assert value(observer, "lag_records", mirror="m", topic="orders", partition="0") == 40
     assert value(observer, "last_commit_timestamp_seconds", mirror="m") == 1.54
@@ -97,8 +108,18 @@ def test_the_high_watermark_is_summed_over_the_mirrors_of_a_node(observer: Metri
 def test_a_run_that_ends_well(observer: MetricsObserver) -> None:
     """Its time, the time of its commits, and when it succeeded."""
     observer.begin(planned())
-    outcome = Outcome(OffsetRange(HERE, 0, 100), THERE, Status.DONE, 100, chunks=4, commit_seconds=0.5, node="node1")
-    observer.end(RunResult("m", "r", {"orders": TopicTotals()}, [outcome], seconds=20.0, copying_seconds=3.0))
+    outcome = Outcome(
+        OffsetRange(HERE, 0, 100),
+        THERE,
+        Status.DONE,
+        100,
+        chunks=4,
+        commit_seconds=0.5,
+        node="node1",
+    )
+    observer.end(
+        RunResult("m", "r", {"orders": TopicTotals()}, [outcome], seconds=20.0, copying_seconds=3.0)
+    )
     assert value(observer, "window_duration_seconds_sum", mirror="m") == 3.0
     assert value(observer, "commit_duration_seconds_count", mirror="m") == 4
     assert value(observer, "commit_duration_seconds_sum", mirror="m") == pytest.approx(0.5)
@@ -119,7 +140,16 @@ def test_failures_count_where_they_lie(observer: MetricsObserver) -> None:
     observer.begin(planned())
     kinds = ("SourceError", "DestinationError", "PermissionDeniedError")
     outcomes = [
-        Outcome(OffsetRange(HERE, 0, 9), THERE, Status.FAILED, 0, node="node1", error_kind=kind, exit_code=1) for kind in kinds
+        Outcome(
+            OffsetRange(HERE, 0, 9),
+            THERE,
+            Status.FAILED,
+            0,
+            node="node1",
+            error_kind=kind,
+            exit_code=1,
+        )
+        for kind in kinds
     ]
     observer.end(RunResult("m", "r", {}, outcomes, [DataLossError("gone")], seconds=1.0))
     for kind in (*kinds, "DataLossError"):
@@ -137,7 +167,9 @@ def test_served_meanwhile_and_written_at_the_end(observer: MetricsObserver, tmp_
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
     textfile = tmp_path / "relay.prom"
-    with published(observer, Metrics.model_validate({"address": address, "textfile": str(textfile)})):
+    with published(
+        observer, Metrics.model_validate({"address": address, "textfile": str(textfile)})
+    ):
         observer.committed([entry(0, 5, 5)])
         with urllib.request.urlopen(f"http://{address}/metrics") as answer:
             assert b"kafka_relay_consumed_messages_total" in answer.read()
@@ -162,18 +194,30 @@ def test_an_address_in_use_is_one_line(observer: MetricsObserver) -> None:
     )
 
 
-def test_a_file_that_cannot_be_written_is_one_line(observer: MetricsObserver, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_one_line(
+    observer: MetricsObserver, tmp_path: Path
+) -> None:
     """It names the file and why."""
     where = Metrics.model_validate({"textfile": str(tmp_path)})
-    with pytest.raises(RelayError, match=f"metrics cannot be written to {tmp_path}: Is a directory"), published(observer, where):
+    with (
+        pytest.raises(RelayError, match=f"metrics cannot be written to {tmp_path}: Is a directory"),
+        published(observer, where),
+    ):
         pass
 
 
 def test_the_page_and_the_code_agree() -> None:
     """docs/metrics.md has one row per metric: name, kind, labels and meaning as in the code, in the same order."""
-    rows = re.findall(r"^\| `([^`]+)` \| (\w+) \| ([^|]*) \| (.+) \|$", PAGE.read_text(), re.MULTILINE)
+    rows = re.findall(
+        r"^\| `([^`]+)` \| (\w+) \| ([^|]*) \| (.+) \|$", PAGE.read_text(), re.MULTILINE
+    )
     assert rows == [
-        (PREFIX + metric.name, metric.kind, ", ".join(f"`{label}`" for label in metric.labels), metric.meaning)
+        (
+            PREFIX + metric.name,
+            metric.kind,
+            ", ".join(f"`{label}`" for label in metric.labels),
+            metric.meaning,
+        )
         for metric in METRICS
     ]
 
@@ -181,6 +225,7 @@ def test_the_page_and_the_code_agree() -> None:
 def test_every_metric_is_exposed_under_its_name(observer: MetricsObserver) -> None:
     """The names in the table are those a scrape shows."""
     exposed = {
-        family.name + ("_total" if family.type == "counter" else ""): family.type for family in observer.registry.collect()
+        family.name + ("_total" if family.type == "counter" else ""): family.type
+        for family in observer.registry.collect()
     }
     assert exposed == {PREFIX + metric.name: metric.kind for metric in METRICS}

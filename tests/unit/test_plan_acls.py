@@ -7,7 +7,13 @@ import pytest
 from relay_pipelines.model import Acl, Operation, Permission
 from relay_pipelines.plan.acl_decisions import State, first_acls, plan_acls
 
-TOPICS = {"orders.a": "eu.a", "orders.b": "eu.b", "pinned.1": "eu.all", "pinned.2": "eu.all", "orders.new": "eu.new"}
+TOPICS = {
+    "orders.a": "eu.a",
+    "orders.b": "eu.b",
+    "pinned.1": "eu.all",
+    "pinned.2": "eu.all",
+    "orders.new": "eu.new",
+}
 COPIED_TO = {"eu.a", "eu.b", "eu.all"}
 
 
@@ -15,7 +21,14 @@ def acl(text: str, *, prefixed: bool = False) -> Acl:
     """From `ALLOW READ eu.a User:ann`; a host may follow. A resource `orders.+` is a prefix."""
     permission, operation, resource, principal, *host = text.split()
     name = resource.removesuffix("+")
-    return Acl(name, Permission[permission], principal, *(host or ["*"]), Operation[operation], prefixed or name != resource)
+    return Acl(
+        name,
+        Permission[permission],
+        principal,
+        *(host or ["*"]),
+        Operation[operation],
+        prefixed or name != resource,
+    )
 
 
 CASES = [
@@ -40,12 +53,21 @@ CASES = [
         ["DENY READ eu.all User:eve", "ALLOW READ eu.all User:*"],
     ),
     ("All is narrowed to Read", ["ALLOW ALL orders.a User:ann"], [], ["ALLOW READ eu.a User:ann"]),
-    ("writers do not follow", ["ALLOW WRITE orders.a User:ann", "DENY WRITE orders.a User:bob"], [], []),
+    (
+        "writers do not follow",
+        ["ALLOW WRITE orders.a User:ann", "DENY WRITE orders.a User:bob"],
+        [],
+        [],
+    ),
     (
         "All, denied, denies all that could be granted",
         ["DENY ALL orders.a User:ann"],
         [],
-        ["DENY READ eu.a User:ann", "DENY DESCRIBE eu.a User:ann", "DENY DESCRIBE_CONFIGS eu.a User:ann"],
+        [
+            "DENY READ eu.a User:ann",
+            "DENY DESCRIBE eu.a User:ann",
+            "DENY DESCRIBE_CONFIGS eu.a User:ann",
+        ],
     ),
     (
         "what is denied as well is not granted",
@@ -59,10 +81,19 @@ CASES = [
         [],
         ["DENY READ eu.a User:eve", "ALLOW READ eu.a User:*"],
     ),
-    ("what is there is not created again", ["ALLOW READ orders.a User:ann"], ["ALLOW READ eu.a User:ann"], []),
+    (
+        "what is there is not created again",
+        ["ALLOW READ orders.a User:ann"],
+        ["ALLOW READ eu.a User:ann"],
+        [],
+    ),
     (
         "nor what something wider there does",
-        ["ALLOW READ orders.a User:ann", "ALLOW DESCRIBE orders.a User:bob", "DENY READ orders.a User:eve"],
+        [
+            "ALLOW READ orders.a User:ann",
+            "ALLOW DESCRIBE orders.a User:bob",
+            "DENY READ orders.a User:eve",
+        ],
         ["ALLOW ALL eu.+ User:*", "DENY ALL * User:eve"],
         [],
     ),
@@ -72,14 +103,25 @@ CASES = [
         ["ALLOW READ eu.a User:ann 10.0.0.1", "ALLOW DESCRIBE eu.a User:ann"],
         ["ALLOW READ eu.a User:ann"],
     ),
-    ("a topic that was never copied to is somebody else's", ["ALLOW READ orders.new User:ann"], [], []),
+    (
+        "a topic that was never copied to is somebody else's",
+        ["ALLOW READ orders.new User:ann"],
+        [],
+        [],
+    ),
 ]
 
 
-@pytest.mark.parametrize(("source", "destination", "created"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+@pytest.mark.parametrize(
+    ("source", "destination", "created"),
+    [case[1:] for case in CASES],
+    ids=[case[0] for case in CASES],
+)
 def test_what_is_created(source: list[str], destination: list[str], created: list[str]) -> None:
     """From the lists on both sides to what the destination lacks."""
-    found = plan_acls([acl(one) for one in source], [acl(one) for one in destination], TOPICS, COPIED_TO)
+    found = plan_acls(
+        [acl(one) for one in source], [acl(one) for one in destination], TOPICS, COPIED_TO
+    )
     assert {one.acl for one in found if one.state is State.MISSING} == {acl(one) for one in created}
     assert [bool(one.why) for one in found] == [one.state is State.NOT_COPIED for one in found]
 
@@ -92,7 +134,9 @@ def test_every_one_is_explained() -> None:
         "ALLOW READ pinned.1 User:bob",
         "DENY READ * User:bob",
     ]
-    found = plan_acls([acl(one) for one in source], [], {"orders.new": "eu.new", **TOPICS}, COPIED_TO)
+    found = plan_acls(
+        [acl(one) for one in source], [], {"orders.new": "eu.new", **TOPICS}, COPIED_TO
+    )
     lines = [f"{one.acl} | {one.origin} | {one.why or one.state}" for one in found]
     assert lines == [
         "DENY READ on eu.a to User:bob from * | DENY READ on * to User:bob from * | missing",

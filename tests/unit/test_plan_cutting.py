@@ -25,13 +25,19 @@ def ranges_of(*bounds: tuple[int, int]) -> list[OffsetRange]:
 
 
 BACKLOGS = [
-    # title, (low, end, next offset) per partition, {partition: planned end}, (start, end) per partition
+    # title, (low, end, next offset) per partition, {partition: planned end}, (start, end) per
+    # partition
     ("nothing was planned or copied", [(3, 9, None)], {}, [(3, 9)]),
     ("a plan is not cut twice while it waits to be copied", [(0, 9, None)], {0: 5}, [(5, 9)]),
     ("a plan beyond the checkpoint wins", [(0, 9, 2)], {0: 5}, [(5, 9)]),
     ("a checkpoint beyond the plan wins: `relay run` copies, too", [(0, 9, 7)], {0: 5}, [(7, 9)]),
     ("all is planned", [(0, 9, 2)], {0: 9}, [(9, 9)]),
-    ("an idle topic-partition keeps its place in the window", [(0, 9, 9), (0, 9, 1)], {}, [(9, 9), (1, 9)]),
+    (
+        "an idle topic-partition keeps its place in the window",
+        [(0, 9, 9), (0, 9, 1)],
+        {},
+        [(9, 9), (1, 9)],
+    ),
     ("retention took records: a guard holds it back", [(5, 9, 2)], {}, [(2, 2)]),
     ("a guard holds back what was planned as well", [(5, 9, 2)], {0: 7}, [(7, 7)]),
     ("truncated below the checkpoint", [(0, 5, 7)], {}, [(7, 7)]),
@@ -40,11 +46,15 @@ BACKLOGS = [
 ]
 
 
-@pytest.mark.parametrize(("held", "planned", "expected"), [one[1:] for one in BACKLOGS], ids=[one[0] for one in BACKLOGS])
+@pytest.mark.parametrize(
+    ("held", "planned", "expected"), [one[1:] for one in BACKLOGS], ids=[one[0] for one in BACKLOGS]
+)
 def test_backlog(held, planned, expected):
     """Every topic-partition has a range, that begins where plans and checkpoints end."""
     positions = [Position(at(partition), *values) for partition, values in enumerate(held)]
-    assert backlog(positions, {at(partition): end for partition, end in planned.items()}) == ranges_of(*expected)
+    assert backlog(
+        positions, {at(partition): end for partition, end in planned.items()}
+    ) == ranges_of(*expected)
 
 
 def test_a_recreated_topic_is_not_cut():
@@ -54,27 +64,61 @@ def test_a_recreated_topic_is_not_cut():
 
 def test_a_backlog_is_sorted():
     """Brokers answer in any order; a frozen window groups its ranges by topic."""
-    positions = [Position(at(partition, topic), 0, 1) for topic, partition in (("b", 0), ("a", 1), ("b", 1), ("a", 0))]
-    assert [str(one) for one in backlog(positions, {})] == ["a-0[0, 1)", "a-1[0, 1)", "b-0[0, 1)", "b-1[0, 1)"]
+    positions = [
+        Position(at(partition, topic), 0, 1)
+        for topic, partition in (("b", 0), ("a", 1), ("b", 1), ("a", 0))
+    ]
+    assert [str(one) for one in backlog(positions, {})] == [
+        "a-0[0, 1)",
+        "a-1[0, 1)",
+        "b-0[0, 1)",
+        "b-1[0, 1)",
+    ]
 
 
 CUTS = [
     # title, (start, end) per partition, bytes per offset by partition, limits, ends
     ("all of it fits", [(0, 9), (5, 8)], {}, (12, UNLIMITED), [9, 8]),
     ("one record too many: the large one waits", [(0, 9), (5, 8)], {}, (11, UNLIMITED), [8, 8]),
-    ("what is small is taken whole, so nothing starves", [(0, 1000), (0, 2), (0, 1000)], {}, (102, UNLIMITED), [50, 2, 50]),
-    ("equal shares, even if some of the limit is left", [(0, 9), (0, 9)], {}, (9, UNLIMITED), [4, 4]),
+    (
+        "what is small is taken whole, so nothing starves",
+        [(0, 1000), (0, 2), (0, 1000)],
+        {},
+        (102, UNLIMITED),
+        [50, 2, 50],
+    ),
+    (
+        "equal shares, even if some of the limit is left",
+        [(0, 9), (0, 9)],
+        {},
+        (9, UNLIMITED),
+        [4, 4],
+    ),
     ("bytes limit as well", [(0, 100), (0, 100)], {0: 10.0, 1: 1.0}, (UNLIMITED, 110), [10, 10]),
     ("one byte too many", [(0, 100), (0, 100)], {0: 10.0, 1: 1.0}, (UNLIMITED, 109), [9, 9]),
-    ("a size that is not known counts for nothing", [(0, 100), (0, 100)], {0: 10.0}, (UNLIMITED, 50), [5, 5]),
-    ("below a record a window would never end: one of each", [(0, 9), (0, 9), (4, 4)], {}, (1, UNLIMITED), [1, 1, 4]),
+    (
+        "a size that is not known counts for nothing",
+        [(0, 100), (0, 100)],
+        {0: 10.0},
+        (UNLIMITED, 50),
+        [5, 5],
+    ),
+    (
+        "below a record a window would never end: one of each",
+        [(0, 9), (0, 9), (4, 4)],
+        {},
+        (1, UNLIMITED),
+        [1, 1, 4],
+    ),
     ("one record is larger than the limit", [(7, 9)], {0: 1e12}, (UNLIMITED, 1), [8]),
     ("nothing waits", [(4, 4)], {}, (1, 1), [4]),
     ("no topic-partitions", [], {}, (1, 1), []),
 ]
 
 
-@pytest.mark.parametrize(("waiting", "sizes", "limits", "ends"), [one[1:] for one in CUTS], ids=[one[0] for one in CUTS])
+@pytest.mark.parametrize(
+    ("waiting", "sizes", "limits", "ends"), [one[1:] for one in CUTS], ids=[one[0] for one in CUTS]
+)
 def test_cut(waiting, sizes, limits, ends):
     """A window is the beginning of every range, as much of it as the limits allow."""
     sizes_by_partition = {at(partition): size for partition, size in sizes.items()}
@@ -89,7 +133,9 @@ UNCOPIED = [
 ]
 
 
-@pytest.mark.parametrize(("held", "expected"), [one[1:] for one in UNCOPIED], ids=[one[0] for one in UNCOPIED])
+@pytest.mark.parametrize(
+    ("held", "expected"), [one[1:] for one in UNCOPIED], ids=[one[0] for one in UNCOPIED]
+)
 def test_uncopied(held, expected):
     """What is to be copied does not depend on whether a guard would let it."""
     assert uncopied([Position(at(0), *held)]) == {at(0): OffsetRange(at(0), *expected)}
@@ -133,8 +179,15 @@ class TestFrozenWindow:
     def test_of_the_version_before_is_read(self):
         """Windows outlive an upgrade."""
         fields = json.loads(FROZEN.to_json())
-        topics = {topic: [[*one, None] for one in ranges] for topic, ranges in fields["topics"].items()}
-        assert FrozenWindow.from_json(FROZEN.key, json.dumps(fields | {"version": 1, "topics": topics})) == FROZEN
+        topics = {
+            topic: [[*one, None] for one in ranges] for topic, ranges in fields["topics"].items()
+        }
+        assert (
+            FrozenWindow.from_json(
+                FROZEN.key, json.dumps(fields | {"version": 1, "topics": topics})
+            )
+            == FROZEN
+        )
 
     def test_of_a_newer_version_is_refused(self):
         """What the numbers mean is not guessed."""
@@ -156,7 +209,12 @@ class TestFrozenWindow:
         """The next window begins where this one ends, also where nothing was new."""
         assert FROZEN.topics == ["a.b", "idle", "z"]
         assert FROZEN.records == 7
-        assert FROZEN.ends == {at(0, "a.b"): 9, at(1, "a.b"): 0, at(0, "idle"): 5, at(0, "z"): 2**40 + 1}
+        assert FROZEN.ends == {
+            at(0, "a.b"): 9,
+            at(1, "a.b"): 0,
+            at(0, "idle"): 5,
+            at(0, "z"): 2**40 + 1,
+        }
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,13 @@ def kept(name: str, low_a: int, low_b: int = 0) -> NodeView:
 
 JUDGED = [
     ("all level", [view("x", 10), view("y", 10)], {}, 0, [(True, True, 0), (True, True, 0)]),
-    ("one behind within the threshold", [view("x", 10), view("y", 7)], {}, 3, [(True, True, 0), (True, True, 3)]),
+    (
+        "one behind within the threshold",
+        [view("x", 10), view("y", 7)],
+        {},
+        3,
+        [(True, True, 0), (True, True, 3)],
+    ),
     (
         "one behind beyond it: charged to the late one, not to the leader",
         [view("x", 10), view("y", 6)],
@@ -35,7 +41,13 @@ JUDGED = [
         3,
         [(True, True, 0), (True, False, 4)],
     ),
-    ("no threshold: late is healthy", [view("x", 10), view("y", 0)], {}, None, [(True, True, 0), (True, True, 10)]),
+    (
+        "no threshold: late is healthy",
+        [view("x", 10), view("y", 0)],
+        {},
+        None,
+        [(True, True, 0), (True, True, 10)],
+    ),
     (
         "behind in one, ahead in the other: counted per topic-partition",
         [view("x", 10, 0), view("y", 0, 10)],
@@ -43,7 +55,13 @@ JUDGED = [
         5,
         [(True, False, 10), (True, False, 10)],
     ),
-    ("a dead node keeps no weight", [down("x"), view("y", 3)], {}, 0, [(False, False, 0), (True, True, 0)]),
+    (
+        "a dead node keeps no weight",
+        [down("x"), view("y", 3)],
+        {},
+        0,
+        [(False, False, 0), (True, True, 0)],
+    ),
     (
         "a quarantined node keeps no weight",
         [view("x", 99, quarantined="diverged"), view("y", 3)],
@@ -51,7 +69,13 @@ JUDGED = [
         0,
         [(False, False, 0), (True, True, 0)],
     ),
-    ("came back empty", [view("x", 0), view("y", 10)], {A: 5}, None, [(False, False, 0), (True, True, 0)]),
+    (
+        "came back empty",
+        [view("x", 0), view("y", 10)],
+        {A: 5},
+        None,
+        [(False, False, 0), (True, True, 0)],
+    ),
     (
         "retention passed it here alone",
         [kept("x", 6), kept("y", 5)],
@@ -59,7 +83,13 @@ JUDGED = [
         0,
         [(False, False, 0), (True, True, 0)],
     ),
-    ("retention passed it everywhere: that is for the guards", [kept("x", 6), kept("y", 6)], {A: 5}, 0, [(True, True, 0)] * 2),
+    (
+        "retention passed it everywhere: that is for the guards",
+        [kept("x", 6), kept("y", 6)],
+        {A: 5},
+        0,
+        [(True, True, 0)] * 2,
+    ),
     (
         "passed it everywhere, here further: what is left is not given up as well",
         [kept("x", 8), kept("y", 6)],
@@ -67,8 +97,20 @@ JUDGED = [
         0,
         [(False, False, 0), (True, True, 0)],
     ),
-    ("... while another one does not answer", [kept("x", 6), down("y")], {A: 5}, 0, [(False, False, 0)] * 2),
-    ("each lacks something", [kept("x", 6), kept("y", 0, 6)], {A: 5, B: 5}, 0, [(False, False, 0)] * 2),
+    (
+        "... while another one does not answer",
+        [kept("x", 6), down("y")],
+        {A: 5},
+        0,
+        [(False, False, 0)] * 2,
+    ),
+    (
+        "each lacks something",
+        [kept("x", 6), kept("y", 0, 6)],
+        {A: 5, B: 5},
+        0,
+        [(False, False, 0)] * 2,
+    ),
     (
         "ends where the copy is: nothing to copy, and eligible",
         [view("x", 5), view("y", 5)],
@@ -94,11 +136,15 @@ JUDGED = [
 
 
 @pytest.mark.parametrize(
-    ("views", "copied", "threshold", "expected"), [case[1:] for case in JUDGED], ids=[case[0] for case in JUDGED]
+    ("views", "copied", "threshold", "expected"),
+    [case[1:] for case in JUDGED],
+    ids=[case[0] for case in JUDGED],
 )
 def test_judged(views, copied, threshold, expected):
     """Eligible, healthy, behind: for every node, in order."""
-    assert [(one.eligible, one.healthy, one.behind) for one in judge(views, copied, threshold)] == expected
+    assert [
+        (one.eligible, one.healthy, one.behind) for one in judge(views, copied, threshold)
+    ] == expected
 
 
 def well(name: str) -> Verdict:
@@ -123,19 +169,35 @@ CHOSEN = [
     ("failback only to a healthy one", [late("x", 9), well("y")], "y", BACK, 0, "y"),
     ("round robin from the one that failed", [well("x"), dead("y"), well("z")], "y", NEVER, 0, "z"),
     ("round robin wraps", [well("x"), well("y"), dead("z")], "z", NEVER, 0, "x"),
-    ("a late current node is left for a healthy one", [late("x", 9), well("y")], "x", NEVER, 0, "y"),
+    (
+        "a late current node is left for a healthy one",
+        [late("x", 9), well("y")],
+        "x",
+        NEVER,
+        0,
+        "y",
+    ),
     ("all late: the least late", [late("x", 9), late("y", 4)], "x", NEVER, 0, "y"),
     ("late is better than none", [late("x", 9), dead("y")], "y", NEVER, 0, "x"),
     ("nobody", [dead("x"), dead("y")], "x", NEVER, 0, None),
     ("a first choice without a current node", [well("x"), well("y")], None, NEVER, 0, "x"),
     ("... beginning elsewhere", [well("x"), well("y")], None, NEVER, 1, "y"),
     ("... beyond the end", [well("x"), well("y")], None, NEVER, 2, "x"),
-    ("a current node that is not configured any more", [well("x"), well("y")], "gone", NEVER, 0, "x"),
+    (
+        "a current node that is not configured any more",
+        [well("x"), well("y")],
+        "gone",
+        NEVER,
+        0,
+        "x",
+    ),
 ]
 
 
 @pytest.mark.parametrize(
-    ("verdicts", "current", "failback", "first", "expected"), [case[1:] for case in CHOSEN], ids=[case[0] for case in CHOSEN]
+    ("verdicts", "current", "failback", "first", "expected"),
+    [case[1:] for case in CHOSEN],
+    ids=[case[0] for case in CHOSEN],
 )
 def test_chosen(verdicts, current, failback, first, expected):
     """The node that is read next."""
@@ -143,14 +205,33 @@ def test_chosen(verdicts, current, failback, first, expected):
 
 
 LACKING = [
-    ("the one that lacks the fewest", [kept("x", 6, 6), kept("y", 6, 0), kept("z", 0, 6)], "x", "y"),
+    (
+        "the one that lacks the fewest",
+        [kept("x", 6, 6), kept("y", 6, 0), kept("z", 0, 6)],
+        "x",
+        "y",
+    ),
     ("the current one, if others lack as many", [kept("x", 6), kept("y", 0, 6)], "x", "x"),
-    ("none while one of them does not answer", [kept("x", 6), kept("y", 0, 6), down("z")], "x", None),
-    ("one in quarantine is not asked", [kept("x", 6), kept("y", 0, 6), view("z", 10, 10, quarantined="diverged")], "y", "y"),
+    (
+        "none while one of them does not answer",
+        [kept("x", 6), kept("y", 0, 6), down("z")],
+        "x",
+        None,
+    ),
+    (
+        "one in quarantine is not asked",
+        [kept("x", 6), kept("y", 0, 6), view("z", 10, 10, quarantined="diverged")],
+        "y",
+        "y",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("views", "current", "expected"), [case[1:] for case in LACKING], ids=[case[0] for case in LACKING])
+@pytest.mark.parametrize(
+    ("views", "current", "expected"),
+    [case[1:] for case in LACKING],
+    ids=[case[0] for case in LACKING],
+)
 def test_no_node_has_everything(views, current, expected):
     """Read what most of it is in, if all have answered."""
     assert choose(judge(views, {A: 5, B: 5}, None), current, NEVER).name == expected

@@ -58,8 +58,14 @@ def test_twenty_small_topics_take_no_more_tasks_than_slots(slots):
 
 
 def of_topic(topic: str, partitions: int, records: int, parallelism: int = 0) -> list[CopyRange]:
-    record_policy = RecordPolicy(options=CopyOptions(parallelism=parallelism)) if parallelism else RecordPolicy()
-    ranges = [OffsetRange(TopicPartition(topic, partition), 0, records) for partition in range(partitions)]
+    record_policy = (
+        RecordPolicy(options=CopyOptions(parallelism=parallelism))
+        if parallelism
+        else RecordPolicy()
+    )
+    ranges = [
+        OffsetRange(TopicPartition(topic, partition), 0, records) for partition in range(partitions)
+    ]
     return [CopyRange(one, one.topic_partition, record_policy=record_policy) for one in ranges]
 
 
@@ -73,7 +79,9 @@ def test_a_bound_on_all_tasks(most, tasks):
 
 def test_a_bound_on_a_topic():
     """Two tasks at most copy it at the same time, and the others go on beside it."""
-    groups = pack([*of_topic("bound", 6, 5 * M, parallelism=2), *of_topic("free", 3, 5 * M)], slots=8)
+    groups = pack(
+        [*of_topic("bound", 6, 5 * M, parallelism=2), *of_topic("free", 3, 5 * M)], slots=8
+    )
     topics = [{each.source.topic_partition.topic for each in group} for group in groups]
     assert topics.count({"bound"}) == 2
     assert topics.count({"free"}) == 3

@@ -5,16 +5,35 @@ from __future__ import annotations
 import pytest
 
 from relay_pipelines.errors import ConfigError
-from relay_pipelines.plan.topic_selection import RenameRule, TopicDecision, destinations, is_topic_name, select, targets
+from relay_pipelines.plan.topic_selection import (
+    RenameRule,
+    TopicDecision,
+    destinations,
+    is_topic_name,
+    select,
+    targets,
+)
 
 
 @pytest.mark.parametrize(
     ("allow", "deny", "topic", "included", "why"),
     [
         (["orders"], [], "orders", True, "allowed by 'orders'"),
-        (["orders"], [], "orders.eu", False, "no allow pattern matches"),  # the whole name, not its beginning
+        (
+            ["orders"],
+            [],
+            "orders.eu",
+            False,
+            "no allow pattern matches",
+        ),  # the whole name, not its beginning
         (["orders"], [], "my.orders", False, "no allow pattern matches"),  # nor its end
-        (["a|orders"], [], "orders", True, "allowed by 'a|orders'"),  # fullmatch binds looser than |
+        (
+            ["a|orders"],
+            [],
+            "orders",
+            True,
+            "allowed by 'a|orders'",
+        ),  # fullmatch binds looser than |
         ([".*"], [r".*\.tmp"], "orders.tmp", False, r"denied by '.*\\.tmp'"),
         (["orders"], ["orders"], "orders", False, "denied by 'orders'"),
         ([".*"], [], "__consumer_offsets", False, "internal topics are never copied"),
@@ -24,7 +43,9 @@ from relay_pipelines.plan.topic_selection import RenameRule, TopicDecision, dest
         ([], [], "orders", False, "no allow pattern matches"),
     ],
 )
-def test_deny_wins_patterns_match_whole_names_and_internal_topics_stay(allow, deny, topic, included, why):
+def test_deny_wins_patterns_match_whole_names_and_internal_topics_stay(
+    allow, deny, topic, included, why
+):
     assert select([topic], allow, deny) == [TopicDecision(topic, included, why)]
 
 
@@ -93,7 +114,11 @@ def test_topics_are_pinned(rename, expected):
             ),
         ),
         (["a"], "__{topic}", "topic 'a' would land on the internal topic '__a'; change rename"),
-        (["a"], {"a": "__relay_checkpoints"}, "topic 'a' would land on the internal topic '__relay_checkpoints'; change rename"),
+        (
+            ["a"],
+            {"a": "__relay_checkpoints"},
+            "topic 'a' would land on the internal topic '__relay_checkpoints'; change rename",
+        ),
         (
             ["a" * 245],
             "copy.{topic}",

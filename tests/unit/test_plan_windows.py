@@ -9,7 +9,9 @@ from relay_pipelines.model import OffsetRange, TopicPartition, Window
 from relay_pipelines.plan.positions import Position, data_loss, lag_records, plan_windows
 
 
-def position(partition: int, low: int, end: int, next_offset: int | None = None, topic: str = "t") -> Position:
+def position(
+    partition: int, low: int, end: int, next_offset: int | None = None, topic: str = "t"
+) -> Position:
     return Position(TopicPartition(topic, partition), low, end, next_offset)
 
 
@@ -28,10 +30,15 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("held", "planned"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+@pytest.mark.parametrize(
+    ("held", "planned"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
+)
 def test_windows(held, planned):
     positions = [position(partition, *values) for partition, values in enumerate(held)]
-    ranges = tuple(OffsetRange(TopicPartition("t", partition), *bounds) for partition, bounds in planned.items())
+    ranges = tuple(
+        OffsetRange(TopicPartition("t", partition), *bounds)
+        for partition, bounds in planned.items()
+    )
     plan = plan_windows(positions)
     assert plan.windows == ((Window("t", ranges),) if ranges else ())
     assert plan.or_raise() == plan.windows
@@ -39,8 +46,13 @@ def test_windows(held, planned):
 
 def test_one_window_per_topic_sorted():
     """Positions come as the brokers answer; windows are the same every time."""
-    plan = plan_windows([position(1, 0, 1, topic="b"), position(0, 0, 1, topic="a"), position(0, 0, 1, topic="b")])
-    assert [(window.topic, [each.topic_partition.partition for each in window.ranges]) for window in plan.windows] == [
+    plan = plan_windows(
+        [position(1, 0, 1, topic="b"), position(0, 0, 1, topic="a"), position(0, 0, 1, topic="b")]
+    )
+    assert [
+        (window.topic, [each.topic_partition.partition for each in window.ranges])
+        for window in plan.windows
+    ] == [
         ("a", [0]),
         ("b", [0, 1]),
     ]
@@ -103,7 +115,9 @@ GUARDS = [
 ]
 
 
-@pytest.mark.parametrize(("held", "line"), [case[1:] for case in GUARDS], ids=[case[0] for case in GUARDS])
+@pytest.mark.parametrize(
+    ("held", "line"), [case[1:] for case in GUARDS], ids=[case[0] for case in GUARDS]
+)
 def test_going_on_would_lose_records(held, line):
     loss = data_loss(held)
     assert loss is not None
@@ -126,8 +140,13 @@ def test_a_guard_holds_back_its_topic_partition_alone():
     """One truncated topic-partition must not stop the others from being planned, nor pass unseen."""
     plan = plan_windows([position(0, 0, 5, 9), position(1, 0, 5, 2), position(2, 7, 9, 3)])
     assert plan.windows == (Window("t", (OffsetRange(TopicPartition("t", 1), 2, 5),)),)
-    assert [loss.topic_partition.partition for loss in plan.data_losses if loss.topic_partition] == [0, 2]
-    with pytest.raises(DataLossError, match=r"t-0 at offset 9: .* \(and 1 more topic-partitions are held back\); restore"):
+    assert [
+        loss.topic_partition.partition for loss in plan.data_losses if loss.topic_partition
+    ] == [0, 2]
+    with pytest.raises(
+        DataLossError,
+        match=r"t-0 at offset 9: .* \(and 1 more topic-partitions are held back\); restore",
+    ):
         plan.or_raise()
 
 
@@ -141,4 +160,8 @@ def test_one_data_loss_is_raised_as_it_is():
 def test_lag():
     """What was not copied, and never less than nothing."""
     held = [(0, 9, None), (5, 9, None), (0, 9, 4), (0, 9, 9), (0, 5, 9)]
-    assert list(lag_records([position(partition, *values) for partition, values in enumerate(held)]).values()) == [9, 4, 5, 0, 0]
+    assert list(
+        lag_records(
+            [position(partition, *values) for partition, values in enumerate(held)]
+        ).values()
+    ) == [9, 4, 5, 0, 0]

@@ -76,14 +76,33 @@ class TestAccepted:
         assert mirror.nodes == (model.Cluster("node1", ("kafka-a:9092",)),)
         assert mirror.destination_cluster == model.Cluster("destination", ("kafka-b:9092",))
         assert mirror.copy_options == model.CopyOptions()
-        assert (mirror.start.policy, mirror.destination.replication_factor) == (StartPolicy.EARLIEST, None)
-        assert (mirror.topics.allow, mirror.topics.deny, mirror.topics.rename) == ((".*",), (), "{topic}")
-        assert (settings.spark.master, settings.spark.remote, settings.spark.conf) == ("local[*]", None, {})
+        assert (mirror.start.policy, mirror.destination.replication_factor) == (
+            StartPolicy.EARLIEST,
+            None,
+        )
+        assert (mirror.topics.allow, mirror.topics.deny, mirror.topics.rename) == (
+            (".*",),
+            (),
+            "{topic}",
+        )
+        assert (settings.spark.master, settings.spark.remote, settings.spark.conf) == (
+            "local[*]",
+            None,
+            {},
+        )
         assert (settings.metrics.address, settings.metrics.textfile) == (None, None)
 
     def test_a_key_without_a_value_has_its_default(self, write):
         """`copy:` above nothing but comments is null in YAML, and no reason to fail."""
-        path = write(changed({"spark": None, "mirrors/orders/copy": None, "mirrors/orders/destination/replication_factor": None}))
+        path = write(
+            changed(
+                {
+                    "spark": None,
+                    "mirrors/orders/copy": None,
+                    "mirrors/orders/destination/replication_factor": None,
+                }
+            )
+        )
         settings = load(path)
         assert settings.spark.master == "local[*]"
         assert settings.mirror("orders").copy_options == model.CopyOptions()
@@ -93,7 +112,9 @@ class TestAccepted:
             "chunk": "64MiB", "chunk_interval": "500ms", "fetch_max": 1000, "coalesce_below": 0, "coalesce_to": "1.5 KiB",
             "transaction_timeout": "5m", "request_timeout": "3s", "backoff": {"min": "1s", "max": "1m"},
         }  # fmt: skip
-        assert load(write(changed({"mirrors/orders/copy": options}))).mirror("orders").copy_options == model.CopyOptions(
+        assert load(write(changed({"mirrors/orders/copy": options}))).mirror(
+            "orders"
+        ).copy_options == model.CopyOptions(
             chunk_bytes=64 << 20,
             chunk_ms=500,
             fetch_max_bytes=1000,
@@ -105,12 +126,21 @@ class TestAccepted:
             backoff_max_ms=60_000,
         )
 
-    @pytest.mark.parametrize(("written", "patience_ms"), [("2s", 2_000), (-1, -1), ("-1", -1), (None, 60_000)])
+    @pytest.mark.parametrize(
+        ("written", "patience_ms"), [("2s", 2_000), (-1, -1), ("-1", -1), (None, 60_000)]
+    )
     def test_patience_holds_for_all_topics_of_a_mirror(self, write, written, patience_ms):
         """Topics with settings of their own have that of the mirror, too."""
         overrides = {"one": {"copy": {"chunk": "1MiB"}}}
         mirror = load(
-            write(changed({"mirrors/orders/give_up_after": written, "mirrors/orders/topics": {"overrides": overrides}}))
+            write(
+                changed(
+                    {
+                        "mirrors/orders/give_up_after": written,
+                        "mirrors/orders/topics": {"overrides": overrides},
+                    }
+                )
+            )
         ).mirror("orders")
         assert mirror.copy_options.give_up_after_ms == patience_ms
         assert mirror.record_policy("one").options.give_up_after_ms == patience_ms
@@ -129,12 +159,23 @@ class TestAccepted:
         ],
     )
     def test_sizes(self, write, written, size):
-        assert load(write(changed({"mirrors/orders/copy/chunk": written}))).mirror("orders").copy_options.chunk_bytes == size
+        assert (
+            load(write(changed({"mirrors/orders/copy/chunk": written})))
+            .mirror("orders")
+            .copy_options.chunk_bytes
+            == size
+        )
 
-    @pytest.mark.parametrize("written", [["a:1", "b:2"], "a:1,b:2", "a:1, b:2", ["a:1,b:2"], "${SERVERS}", ["${SERVERS}"]])
+    @pytest.mark.parametrize(
+        "written",
+        [["a:1", "b:2"], "a:1,b:2", "a:1, b:2", ["a:1,b:2"], "${SERVERS}", ["${SERVERS}"]],
+    )
     def test_bootstrap_servers_are_a_list_or_a_string_with_commas(self, write, written):
         path = write(changed({f"{NODE}/bootstrap_servers": written}))
-        assert load(path, {"SERVERS": "a:1,b:2"}).mirror("orders").nodes[0].bootstrap_servers == ("a:1", "b:2")
+        assert load(path, {"SERVERS": "a:1,b:2"}).mirror("orders").nodes[0].bootstrap_servers == (
+            "a:1",
+            "b:2",
+        )
 
     @pytest.mark.parametrize("server", ["kafka-a.example:9092", "10.0.0.1:1", "[::1]:65535"])
     def test_addresses(self, write, server):
@@ -164,16 +205,25 @@ class TestAccepted:
 
     @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
     def test_sasl(self, write, mechanism):
-        security = {"protocol": "SASL_SSL", "mechanism": mechanism, "username": "relay", "password": "${PASSWORD}"}
+        security = {
+            "protocol": "SASL_SSL",
+            "mechanism": mechanism,
+            "username": "relay",
+            "password": "${PASSWORD}",
+        }
         path = write(changed({"mirrors/orders/destination/security": security}))
-        assert load(path, {"PASSWORD": SECRET}).mirror("orders").destination_cluster.security == model.Security(
+        assert load(path, {"PASSWORD": SECRET}).mirror(
+            "orders"
+        ).destination_cluster.security == model.Security(
             protocol="SASL_SSL", mechanism=mechanism, username="relay", password=SECRET
         )
 
     def test_tokens(self, write):
         security = TOKEN | {"client_secret": "${CLIENT_SECRET}", "scope": "kafka other"}
         path = write(changed({f"{NODE}/security": security}))
-        assert load(path, {"CLIENT_SECRET": SECRET}).mirror("orders").nodes[0].security == model.Security(
+        assert load(path, {"CLIENT_SECRET": SECRET}).mirror("orders").nodes[
+            0
+        ].security == model.Security(
             protocol="SASL_SSL",
             mechanism="OAUTHBEARER",
             token_endpoint="https://login.example.com/token",
@@ -183,7 +233,12 @@ class TestAccepted:
         )
 
     def test_spark_configuration_becomes_text_as_spark_spells_it(self, write):
-        conf = {"spark.executor.cores": 4, "spark.ui.enabled": False, "spark.executor.memory": "2g", "spark.speculation": False}
+        conf = {
+            "spark.executor.cores": 4,
+            "spark.ui.enabled": False,
+            "spark.executor.memory": "2g",
+            "spark.speculation": False,
+        }
         assert load(write(changed({"spark/conf": conf}))).spark.conf == {
             "spark.executor.cores": "4",
             "spark.ui.enabled": "false",
@@ -196,19 +251,30 @@ class TestAccepted:
         window = {
             "every": "1m", "max_records": 5, "max_bytes": "1MiB", "ahead": 2, "keep": 7, "lag_target": "2s",
         }  # fmt: skip
-        lanes = {"big_2024": {"topics": ["a"], "window": {"every": "1s"}}, "two": {"topics": ["b", "c.*"], "window": None}}
-        mirror = load(write(changed({"mirrors/orders/window": window, "mirrors/orders/lanes": lanes}))).mirror("orders")
+        lanes = {
+            "big_2024": {"topics": ["a"], "window": {"every": "1s"}},
+            "two": {"topics": ["b", "c.*"], "window": None},
+        }
+        mirror = load(
+            write(changed({"mirrors/orders/window": window, "mirrors/orders/lanes": lanes}))
+        ).mirror("orders")
         assert mirror.window.model_dump() == {
             "every": 60_000, "max_records": 5, "max_bytes": 1 << 20, "ahead": 2, "keep": 7, "lag_target": 2_000,
         }  # fmt: skip
         assert mirror.lanes["big_2024"].window is not None
-        assert (mirror.lanes["big_2024"].window.every, mirror.lanes["big_2024"].window.ahead) == (1_000, 3)
+        assert (mirror.lanes["big_2024"].window.every, mirror.lanes["big_2024"].window.ahead) == (
+            1_000,
+            3,
+        )
         assert (mirror.lanes["two"].topics, mirror.lanes["two"].window) == (("b", "c.*"), None)
 
     def test_overrides_are_laid_over_the_mirror_key_by_key(self, write):
         """What an override does not say is as the mirror has it, in sections as well; the first that matches counts."""
         overrides = {
-            r"orders\.big": {"copy": {"chunk": "1MiB", "backoff": {"min": "1s"}, "parallelism": 2}, "where": "key IS NULL"},
+            r"orders\.big": {
+                "copy": {"chunk": "1MiB", "backoff": {"min": "1s"}, "parallelism": 2},
+                "where": "key IS NULL",
+            },
             r"orders\.big|orders\.x": {"copy": {"chunk": "2MiB"}, "filters": []},
         }
         changes = {
@@ -217,11 +283,19 @@ class TestAccepted:
             "filters": [{"class": "a:B"}],
             "select": {"key": "value"},
         }
-        mirror = load(write(changed({f"mirrors/orders/{key}": one for key, one in changes.items()}))).mirror("orders")
-        big, other, free = (mirror.record_policy(topic) for topic in ("orders.big", "orders.x", "payments"))
+        mirror = load(
+            write(changed({f"mirrors/orders/{key}": one for key, one in changes.items()}))
+        ).mirror("orders")
+        big, other, free = (
+            mirror.record_policy(topic) for topic in ("orders.big", "orders.x", "payments")
+        )
         assert big.options is not None
         assert other.options is not None
-        assert (big.options.chunk_bytes, big.options.chunk_ms, big.options.parallelism) == (1 << 20, 2_000, 2)
+        assert (big.options.chunk_bytes, big.options.chunk_ms, big.options.parallelism) == (
+            1 << 20,
+            2_000,
+            2,
+        )
         assert (big.options.backoff_min_ms, big.options.backoff_max_ms) == (1_000, 9_000)
         assert (other.options.chunk_bytes, other.options.parallelism) == (2 << 20, 0)
         assert free.options is None
@@ -234,9 +308,14 @@ class TestAccepted:
         changes = {
             "window": {"every": "5s", "ahead": 2},
             "lanes": {"slow": {"topics": ["s.*"]}},
-            "topics/overrides": {r"Orders\.big": {"window": {"max_records": 5}}, "x": {"where": "true"}},
+            "topics/overrides": {
+                r"Orders\.big": {"window": {"max_records": 5}},
+                "x": {"where": "true"},
+            },
         }
-        mirror = load(write(changed({f"mirrors/orders/{key}": one for key, one in changes.items()}))).mirror("orders")
+        mirror = load(
+            write(changed({f"mirrors/orders/{key}": one for key, one in changes.items()}))
+        ).mirror("orders")
         assert list(mirror.all_lanes) == ["orders_big", "slow"]
         window = mirror.all_lanes["orders_big"].window
         assert (window.max_records, window.every, window.ahead) == (5, 5_000, 2)
@@ -245,11 +324,16 @@ class TestAccepted:
     def test_owners_are_addresses_and_teams(self, write):
         """What is accepted here is what Dagster takes: its own test is asked as well."""
         owners = ["team:data-eng_1", "some.one+x@mail.example.com", "a_b@example.io"]
-        assert load(write(changed({"mirrors/orders/owners": owners}))).mirror("orders").owners == tuple(owners)
+        assert load(write(changed({"mirrors/orders/owners": owners}))).mirror(
+            "orders"
+        ).owners == tuple(owners)
         for owner in owners:
             validate_asset_owner(owner, AssetKey("a"))
 
-    @pytest.mark.parametrize("owner", ["someone@example.engineering", ".a@example.com", "o'hara@example.com", "a b@example.com"])
+    @pytest.mark.parametrize(
+        "owner",
+        ["someone@example.engineering", ".a@example.com", "o'hara@example.com", "a b@example.com"],
+    )
     def test_an_address_that_dagster_refuses_is_refused(self, write, owner):
         """Else Dagster's own error would stand where a line about relay.yaml should."""
         path = write(changed({"mirrors/orders/owners": ["team:a", owner]}))
@@ -259,7 +343,9 @@ class TestAccepted:
             validate_asset_owner(owner, AssetKey("a"))
 
     def test_a_remote_spark_has_no_master(self, write):
-        spark = load(write(changed({"spark": {"remote": "sc://spark:15002", "master": None}}))).spark
+        spark = load(
+            write(changed({"spark": {"remote": "sc://spark:15002", "master": None}}))
+        ).spark
         assert (spark.master, spark.remote) == (None, "sc://spark:15002")
 
     def test_an_anchor_and_a_merge_key_may_be_overridden(self, write):
@@ -301,20 +387,37 @@ class TestInterpolation:
     def test_is_done_once_in_any_string(self, write, tmp_path, written, value):
         (tmp_path / "secret.txt").write_text("from a file\n")
         path = write(changed({"spark/conf": {"spark.app.name": written}}))
-        assert load(path, {"A": "one", "B_2": "two", "C": "${A}"}).spark.conf == {"spark.app.name": value}
+        assert load(path, {"A": "one", "B_2": "two", "C": "${A}"}).spark.conf == {
+            "spark.app.name": value
+        }
 
     def test_a_variable_cannot_change_the_structure_of_the_file(self, write):
         path = write(changed({"spark/conf": {"spark.app.name": "${A}"}}))
-        assert load(path, {"A": "x\nmirrors: {}"}).spark.conf == {"spark.app.name": "x\nmirrors: {}"}
+        assert load(path, {"A": "x\nmirrors: {}"}).spark.conf == {
+            "spark.app.name": "x\nmirrors: {}"
+        }
 
     def test_numbers_may_come_from_the_environment(self, write):
-        path = write(changed({"mirrors/orders/destination/replication_factor": "${RF}", "mirrors/orders/copy/chunk": "${CHUNK}"}))
+        path = write(
+            changed(
+                {
+                    "mirrors/orders/destination/replication_factor": "${RF}",
+                    "mirrors/orders/copy/chunk": "${CHUNK}",
+                }
+            )
+        )
         mirror = load(path, {"RF": "3", "CHUNK": "1MiB"}).mirror("orders")
-        assert (mirror.destination.replication_factor, mirror.copy_options.chunk_bytes) == (3, 1 << 20)
+        assert (mirror.destination.replication_factor, mirror.copy_options.chunk_bytes) == (
+            3,
+            1 << 20,
+        )
 
     def test_the_process_environment_is_the_default(self, write, monkeypatch):
         monkeypatch.setenv("RELAY_TEST_MASTER", "local[3]")
-        assert load(write(changed({"spark/master": "${RELAY_TEST_MASTER}"}))).spark.master == "local[3]"
+        assert (
+            load(write(changed({"spark/master": "${RELAY_TEST_MASTER}"}))).spark.master
+            == "local[3]"
+        )
 
     @pytest.mark.parametrize(
         ("written", "problem"),
@@ -323,25 +426,46 @@ class TestInterpolation:
             ("${file:no.txt}", "cannot read the file no.txt: No such file or directory"),
             ("${file:.}", "cannot read the file .: Is a directory"),
             ("${file:binary}", "the file binary is not UTF-8 text"),
-            (f"a${{{SECRET}", "expected ${NAME} or ${file:path} after the '$'; write $${ for a plain ${"),
-            ("${NOT-A-NAME}", "expected ${NAME} or ${file:path} after the '$'; write $${ for a plain ${"),
+            (
+                f"a${{{SECRET}",
+                "expected ${NAME} or ${file:path} after the '$'; write $${ for a plain ${",
+            ),
+            (
+                "${NOT-A-NAME}",
+                "expected ${NAME} or ${file:path} after the '$'; write $${ for a plain ${",
+            ),
             ("${}", "expected ${NAME} or ${file:path} after the '$'; write $${ for a plain ${"),
         ],
     )
-    def test_a_reference_that_leads_nowhere_names_the_key_and_itself(self, write, tmp_path, written, problem):
+    def test_a_reference_that_leads_nowhere_names_the_key_and_itself(
+        self, write, tmp_path, written, problem
+    ):
         """One line: the checks that fail only because the value is missing stay silent."""
         (tmp_path / "binary").write_bytes(b"\xff\xfe" + SECRET.encode())
-        security = {"protocol": "SASL_SSL", "mechanism": "PLAIN", "username": "u", "password": written}
+        security = {
+            "protocol": "SASL_SSL",
+            "mechanism": "PLAIN",
+            "username": "u",
+            "password": written,
+        }
         path = write(changed({f"{NODE}/security": security}))
         assert refusal(path) == f"{path}: {NODE_PATH}.security.password: {problem}"
 
     def test_a_missing_variable_does_not_bring_a_second_error_for_the_same_key(self, write):
         path = write(changed({f"{NODE}/bootstrap_servers": "${UNSET}"}))
-        assert refusal(path) == f"{path}: {NODE_PATH}.bootstrap_servers: the environment variable UNSET is not set"
+        assert (
+            refusal(path)
+            == f"{path}: {NODE_PATH}.bootstrap_servers: the environment variable UNSET is not set"
+        )
 
     def test_an_empty_password_is_refused(self, write):
         """A variable that is set but empty is a deployment that forgot its secret."""
-        security = {"protocol": "SASL_SSL", "mechanism": "PLAIN", "username": "u", "password": "${EMPTY}"}
+        security = {
+            "protocol": "SASL_SSL",
+            "mechanism": "PLAIN",
+            "username": "u",
+            "password": "${EMPTY}",
+        }
         path = write(changed({f"{NODE}/security": security}))
         line = f"{NODE_PATH}.security.password: expected a string that is not empty, got a string"
         assert refusal(path, {"EMPTY": ""}) == f"{path}: {line}"
@@ -359,14 +483,26 @@ SIZE = "expected a size such as 64KiB, 10MB or a number of bytes"
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     # unknown keys
     ("a misspelt section", {"metric": {}}, "metric: unknown key; did you mean 'metrics'?"),
-    ("a misspelt section without a value", {"metric": None}, "metric: unknown key; did you mean 'metrics'?"),
+    (
+        "a misspelt section without a value",
+        {"metric": None},
+        "metric: unknown key; did you mean 'metrics'?",
+    ),
     (
         "a misspelt key deep down",
         {"@node/bootstrap_server": []},
         "@node.bootstrap_server: unknown key; did you mean 'bootstrap_servers'?",
     ),
-    ("a misspelt copy key", {"@/copy/chunks": 1}, "@.copy.chunks: unknown key; did you mean 'chunk'?"),
-    ("a misspelt backoff key", {"@/copy/backoff": {"maxi": "1s"}}, "@.copy.backoff.maxi: unknown key; did you mean 'max'?"),
+    (
+        "a misspelt copy key",
+        {"@/copy/chunks": 1},
+        "@.copy.chunks: unknown key; did you mean 'chunk'?",
+    ),
+    (
+        "a misspelt backoff key",
+        {"@/copy/backoff": {"maxi": "1s"}},
+        "@.copy.backoff.maxi: unknown key; did you mean 'max'?",
+    ),
     (
         "a key that resembles none",
         {"@/health": {}},
@@ -390,20 +526,52 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         {"@/source/health": {"max_retries": 2}},
         "@.source.health.max_retries: unknown key; use give_up_after of the mirror, a duration",
     ),
-    ("the attribute's name instead of the key's", {"@/copying": {}}, "@.copying: unknown key; did you mean 'copy'?"),
+    (
+        "the attribute's name instead of the key's",
+        {"@/copying": {}},
+        "@.copying: unknown key; did you mean 'copy'?",
+    ),
     # missing keys
     ("no mirrors", {"mirrors": {}}, "mirrors: expected at least one entry, got a mapping"),
     ("mirrors left empty", {"mirrors": None}, "mirrors: is missing"),
-    ("a mirror left empty", {"mirrors/orders": None}, "mirrors.orders: expected a mapping, got nothing"),
+    (
+        "a mirror left empty",
+        {"mirrors/orders": None},
+        "mirrors.orders: expected a mapping, got nothing",
+    ),
     ("no destination", {"@/destination": None}, "@.destination: is missing"),
     ("no nodes", {"@/source/nodes": []}, "@.source.nodes: expected at least one entry, got a list"),
-    ("no servers", {"@node/bootstrap_servers": []}, "@node.bootstrap_servers: expected at least one entry, got a list"),
-    ("no allow pattern", {"@/topics/allow": []}, "@.topics.allow: expected at least one entry, got a list"),
+    (
+        "no servers",
+        {"@node/bootstrap_servers": []},
+        "@node.bootstrap_servers: expected at least one entry, got a list",
+    ),
+    (
+        "no allow pattern",
+        {"@/topics/allow": []},
+        "@.topics.allow: expected at least one entry, got a list",
+    ),
     # wrong types
-    ("text for a mapping", {"@/source": "kafka-a:9092"}, "@.source: expected a mapping, got a string"),
-    ("a mapping for a list", {"@/source/nodes": {"name": "n"}}, "@.source.nodes: expected a list, got a mapping"),
-    ("text for a list", {"@/topics/allow": "orders"}, "@.topics.allow: expected a list, got a string"),
-    ("a number for text", {"@node/name": 1}, "@node.name: expected a string, got a whole number; put it in quotes"),
+    (
+        "text for a mapping",
+        {"@/source": "kafka-a:9092"},
+        "@.source: expected a mapping, got a string",
+    ),
+    (
+        "a mapping for a list",
+        {"@/source/nodes": {"name": "n"}},
+        "@.source.nodes: expected a list, got a mapping",
+    ),
+    (
+        "text for a list",
+        {"@/topics/allow": "orders"},
+        "@.topics.allow: expected a list, got a string",
+    ),
+    (
+        "a number for text",
+        {"@node/name": 1},
+        "@node.name: expected a string, got a whole number; put it in quotes",
+    ),
     (
         "text for a truth",
         {"@node/security": {"verify_hostname": "perhaps"}},
@@ -424,27 +592,63 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         {"@/copy/parallelism": True},
         "@.copy.parallelism: expected a whole number, got true",
     ),
-    ("half a task", {"@/copy/parallelism": 1.5}, "@.copy.parallelism: expected a whole number, got 1.5"),
+    (
+        "half a task",
+        {"@/copy/parallelism": 1.5},
+        "@.copy.parallelism: expected a whole number, got 1.5",
+    ),
     ("no task", {"@/copy/parallelism": 0}, "@.copy.parallelism: expected more than zero, got 0"),
-    ("no replica", {"@/destination/replication_factor": 0}, "@.destination.replication_factor: expected more than zero, got 0"),
+    (
+        "no replica",
+        {"@/destination/replication_factor": 0},
+        "@.destination.replication_factor: expected more than zero, got 0",
+    ),
     (
         "more replicas than an int16 holds",
         {"@/destination/replication_factor": 40_000},
         "@.destination.replication_factor: expected at most 32767, got 40000",
     ),
     # sizes and durations
-    ("a duration without a unit", {"@/copy/chunk_interval": 5}, f"@.copy.chunk_interval: {DURATION}, got 5"),
-    ("YAML's 1:30, which is the number 90", {"@/copy/chunk_interval": 90}, f"@.copy.chunk_interval: {DURATION}, got 90"),
-    ("a size's unit on a duration", {"@/copy/chunk_interval": "5MB"}, f"@.copy.chunk_interval: {DURATION}, got '5MB'"),
-    ("no time", {"@/copy/request_timeout": "0s"}, "@.copy.request_timeout: expected more than zero, got '0s'"),
+    (
+        "a duration without a unit",
+        {"@/copy/chunk_interval": 5},
+        f"@.copy.chunk_interval: {DURATION}, got 5",
+    ),
+    (
+        "YAML's 1:30, which is the number 90",
+        {"@/copy/chunk_interval": 90},
+        f"@.copy.chunk_interval: {DURATION}, got 90",
+    ),
+    (
+        "a size's unit on a duration",
+        {"@/copy/chunk_interval": "5MB"},
+        f"@.copy.chunk_interval: {DURATION}, got '5MB'",
+    ),
+    (
+        "no time",
+        {"@/copy/request_timeout": "0s"},
+        "@.copy.request_timeout: expected more than zero, got '0s'",
+    ),
     (
         "half a millisecond",
         {"@/copy/request_timeout": "0.5ms"},
         f"@.copy.request_timeout: {DURATION}, got '0.5ms': a fraction of the smallest unit",
     ),
-    ("no patience", {"@/give_up_after": "0s"}, f"@.give_up_after: {DURATION}, or -1 for ever, got '0s'"),
-    ("less than no patience", {"@/give_up_after": -2}, f"@.give_up_after: {DURATION}, or -1 for ever, got -2"),
-    ("patience that is a list", {"@/give_up_after": ["60s"]}, f"@.give_up_after: {DURATION}, or -1 for ever, got a list"),
+    (
+        "no patience",
+        {"@/give_up_after": "0s"},
+        f"@.give_up_after: {DURATION}, or -1 for ever, got '0s'",
+    ),
+    (
+        "less than no patience",
+        {"@/give_up_after": -2},
+        f"@.give_up_after: {DURATION}, or -1 for ever, got -2",
+    ),
+    (
+        "patience that is a list",
+        {"@/give_up_after": ["60s"]},
+        f"@.give_up_after: {DURATION}, or -1 for ever, got a list",
+    ),
     (
         "a duration that wraps an int32",
         {"@/copy/request_timeout": "25d"},
@@ -459,8 +663,16 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         {"@/copy/fetch_max": "2GiB"},
         "@.copy.fetch_max: expected less than 2GiB, got '2GiB': the protocol counts it in 31 bits",
     ),
-    ("batches merged to less than they are", {"@/copy/coalesce_to": "1KiB"}, "@.copy.coalesce_below: is more than coalesce_to"),
-    ("backoff upside down", {"@/copy/backoff": {"min": "9s"}}, "@.copy.backoff.min: is more than backoff.max"),
+    (
+        "batches merged to less than they are",
+        {"@/copy/coalesce_to": "1KiB"},
+        "@.copy.coalesce_below: is more than coalesce_to",
+    ),
+    (
+        "backoff upside down",
+        {"@/copy/backoff": {"min": "9s"}},
+        "@.copy.backoff.min: is more than backoff.max",
+    ),
     (
         "transactions that always time out",
         {"@/copy/transaction_timeout": "5s"},
@@ -565,7 +777,10 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     # overrides
     (
         "an override that contradicts the mirror",
-        {"@/copy": {"coalesce_to": "16KiB"}, "@/topics/overrides": {"big": {"copy": {"coalesce_below": "32KiB"}}}},
+        {
+            "@/copy": {"coalesce_to": "16KiB"},
+            "@/topics/overrides": {"big": {"copy": {"coalesce_below": "32KiB"}}},
+        },
         "@.topics.overrides.big.copy.coalesce_below: is more than coalesce_to",
     ),
     (
@@ -575,7 +790,10 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ),
     (
         "an override whose lane has the name of another",
-        {"@/lanes": {"big": {"topics": ["x"]}}, "@/topics/overrides": {"big": {"window": {"ahead": 2}}}},
+        {
+            "@/lanes": {"big": {"topics": ["x"]}},
+            "@/topics/overrides": {"big": {"window": {"ahead": 2}}},
+        },
         "@.topics.overrides.big.window: its lane cannot be called 'big'; write it under lanes, with a name",
     ),
     (
@@ -600,17 +818,49 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         "@.on_record_error: expected 'fail' or 'quarantine', got 'skip'",
     ),
     # windows and lanes
-    ("no time between windows", {"@/window/every": "0s"}, "@.window.every: expected more than zero, got '0s'"),
+    (
+        "no time between windows",
+        {"@/window/every": "0s"},
+        "@.window.every: expected more than zero, got '0s'",
+    ),
     ("windows without a unit", {"@/window/every": 30}, f"@.window.every: {DURATION}, got 30"),
-    ("windows of no record", {"@/window/max_records": 0}, "@.window.max_records: expected more than zero, got 0"),
-    ("a count in words", {"@/window/max_records": "10M"}, "@.window.max_records: expected a whole number, got '10M'"),
-    ("windows of no byte", {"@/window/max_bytes": 0}, "@.window.max_bytes: expected more than zero, got 0"),
+    (
+        "windows of no record",
+        {"@/window/max_records": 0},
+        "@.window.max_records: expected more than zero, got 0",
+    ),
+    (
+        "a count in words",
+        {"@/window/max_records": "10M"},
+        "@.window.max_records: expected a whole number, got '10M'",
+    ),
+    (
+        "windows of no byte",
+        {"@/window/max_bytes": 0},
+        "@.window.max_bytes: expected more than zero, got 0",
+    ),
     ("a time for a size", {"@/window/max_bytes": "1s"}, f"@.window.max_bytes: {SIZE}, got '1s'"),
-    ("no window cut ahead", {"@/window/ahead": 0}, "@.window.ahead: expected more than zero, got 0"),
+    (
+        "no window cut ahead",
+        {"@/window/ahead": 0},
+        "@.window.ahead: expected more than zero, got 0",
+    ),
     ("no window kept", {"@/window/keep": 0}, "@.window.keep: expected more than zero, got 0"),
-    ("a target without a unit", {"@/window/lag_target": 600}, f"@.window.lag_target: {DURATION}, got 600"),
-    ("a misspelt window key", {"@/window/max_record": 1}, "@.window.max_record: unknown key; did you mean 'max_records'?"),
-    ("a lane of no topics", {"@/lanes/big": {"topics": []}}, "@.lanes.big.topics: expected at least one entry, got a list"),
+    (
+        "a target without a unit",
+        {"@/window/lag_target": 600},
+        f"@.window.lag_target: {DURATION}, got 600",
+    ),
+    (
+        "a misspelt window key",
+        {"@/window/max_record": 1},
+        "@.window.max_record: unknown key; did you mean 'max_records'?",
+    ),
+    (
+        "a lane of no topics",
+        {"@/lanes/big": {"topics": []}},
+        "@.lanes.big.topics: expected at least one entry, got a list",
+    ),
     ("a lane left empty", {"@/lanes/big": None}, "@.lanes.big: expected a mapping, got nothing"),
     ("a lane without topics", {"@/lanes/big": {"window": {}}}, "@.lanes.big.topics: is missing"),
     (
@@ -648,9 +898,21 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         {"@/lanes/big": {"topics": ["a"]}, "@/lanes/big_3": {"topics": ["b"]}},
         "@.lanes.big_3: a part of the lane big may be called so; choose another name",
     ),
-    ("an owner without a kind", {"@/owners": ["data"]}, "@.owners[0]: expected an e-mail address or team:name, got 'data'"),
-    ("a team without a name", {"@/owners": ["team:"]}, "@.owners[0]: expected an e-mail address or team:name, got 'team:'"),
-    ("one owner that is no list", {"@/owners": "team:a"}, "@.owners: expected a list, got a string"),
+    (
+        "an owner without a kind",
+        {"@/owners": ["data"]},
+        "@.owners[0]: expected an e-mail address or team:name, got 'data'",
+    ),
+    (
+        "a team without a name",
+        {"@/owners": ["team:"]},
+        "@.owners[0]: expected an e-mail address or team:name, got 'team:'",
+    ),
+    (
+        "one owner that is no list",
+        {"@/owners": "team:a"},
+        "@.owners: expected a list, got a string",
+    ),
     (
         "a start that is no word of ours",
         {"@/start": "timestamp"},
@@ -689,12 +951,20 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ),
     (
         "mirror names that Dagster cannot tell apart",
-        {f"mirrors/{name}": yaml.safe_load(MINIMAL)["mirrors"]["orders"] for name in ("a_b-c", "a-b_c", "a-b-d")},
+        {
+            f"mirrors/{name}": yaml.safe_load(MINIMAL)["mirrors"]["orders"]
+            for name in ("a_b-c", "a-b_c", "a-b-d")
+        },
         "mirrors.a_b-c: Dagster cannot tell it from a-b_c; let more differ than '-' and '_'",
     ),
     (
         "a node twice",
-        {"@/source/nodes": [{"name": "n", "bootstrap_servers": ["a:1"]}, {"name": "n", "bootstrap_servers": ["b:1"]}]},
+        {
+            "@/source/nodes": [
+                {"name": "n", "bootstrap_servers": ["a:1"]},
+                {"name": "n", "bootstrap_servers": ["b:1"]},
+            ]
+        },
         "@.source.nodes[1].name: another node has this name",
     ),
     (
@@ -721,7 +991,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         {"@/source/health": {"lag_threshold": -1}},
         "@.source.health.lag_threshold: expected a whole number, not negative, got -1",
     ),
-    ("a node without a name", {"@node/name": ""}, "@node.name: expected a name of letters, digits, '.', '_' and '-', got ''"),
+    (
+        "a node without a name",
+        {"@node/name": ""},
+        "@node.name: expected a name of letters, digits, '.', '_' and '-', got ''",
+    ),
     (
         "a server without a port",
         {"@node/bootstrap_servers": ["kafka-a"]},
@@ -732,8 +1006,16 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         {"@node/bootstrap_servers": ["tcp://kafka-a:1"]},
         "@node.bootstrap_servers[0]: expected host:port, got 'tcp://kafka-a:1'",
     ),
-    ("a trailing comma", {"@node/bootstrap_servers": "a:1,"}, "@node.bootstrap_servers[1]: expected host:port, got 'a:1,'"),
-    ("a port that is none", {"metrics/address": "localhost:70000"}, "metrics.address: expected host:port, got 'localhost:70000'"),
+    (
+        "a trailing comma",
+        {"@node/bootstrap_servers": "a:1,"},
+        "@node.bootstrap_servers[1]: expected host:port, got 'a:1,'",
+    ),
+    (
+        "a port that is none",
+        {"metrics/address": "localhost:70000"},
+        "metrics.address: expected host:port, got 'localhost:70000'",
+    ),
     (
         "a metrics file nowhere",
         {"metrics/textfile": "no/such/relay.prom"},
@@ -743,7 +1025,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         ),
     ),
     # spark
-    ("no master", {"spark": {"master": ""}}, "spark.master: expected a string that is not empty, got ''"),
+    (
+        "no master",
+        {"spark": {"master": ""}},
+        "spark.master: expected a string that is not empty, got ''",
+    ),
     (
         "two Sparks",
         {"spark": {"master": "local[1]", "remote": "sc://spark:15002"}},
@@ -827,7 +1113,10 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ),
     (
         "a token endpoint with a password in it",
-        {"@node/security": TOKEN | {"token_endpoint": "https://relay:hunter2@login.example.com/token"}},
+        {
+            "@node/security": TOKEN
+            | {"token_endpoint": "https://relay:hunter2@login.example.com/token"}
+        },
         f"@node.security.token_endpoint: {ENDPOINT}",
     ),
     (
@@ -866,12 +1155,19 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("changes", "line"), [case[1:] for case in REFUSED], ids=[case[0] for case in REFUSED])
+@pytest.mark.parametrize(
+    ("changes", "line"), [case[1:] for case in REFUSED], ids=[case[0] for case in REFUSED]
+)
 def test_is_refused_in_one_line(write, changes, line):
     """Dotted path, what was expected, what came: nothing else, and nothing accepted in silence."""
-    places = {place.replace("@node", NODE).replace("@", "mirrors/orders"): value for place, value in changes.items()}
+    places = {
+        place.replace("@node", NODE).replace("@", "mirrors/orders"): value
+        for place, value in changes.items()
+    }
     path = write(changed(places))
-    assert refusal(path) == f"{path}: " + line.replace("@node", NODE_PATH).replace("@", "mirrors.orders")
+    assert refusal(path) == f"{path}: " + line.replace("@node", NODE_PATH).replace(
+        "@", "mirrors.orders"
+    )
 
 
 class TestFile:
@@ -880,8 +1176,14 @@ class TestFile:
     @pytest.mark.parametrize(
         ("text", "line"),
         [
-            ("mirrors: {}\nspark: {}\nmirrors: {}\n", ":3:1: the key 'mirrors' stands twice, first in line 1; remove one"),
-            ("spark:\n  conf: {a: 1, b: 2, a: 3}\n", ":2:22: the key 'a' stands twice, first in line 2; remove one"),
+            (
+                "mirrors: {}\nspark: {}\nmirrors: {}\n",
+                ":3:1: the key 'mirrors' stands twice, first in line 1; remove one",
+            ),
+            (
+                "spark:\n  conf: {a: 1, b: 2, a: 3}\n",
+                ":2:22: the key 'a' stands twice, first in line 2; remove one",
+            ),
             ("on: 1\n", ":1:1: this key is not text; put it in quotes"),
             ("? [a, b]\n: 1\n", ":1:3: this key is not text; put it in quotes"),
             ("a: 1\n b: 2\n", ":2:3: not YAML: mapping values are not allowed here"),
@@ -889,7 +1191,10 @@ class TestFile:
             ("a: \tb\nc: \x07\n", ":2:4: not YAML: an unprintable character"),
             ("a: 1\n---\nb: 2\n", ":2:1: not YAML: but found another document"),
             (f"password: *{SECRET}\n", ":1:11: not YAML: found undefined alias ..."),
-            (f"password: !{SECRET} x\n", ":1:11: not YAML: could not determine a constructor for the tag ..."),
+            (
+                f"password: !{SECRET} x\n",
+                ":1:11: not YAML: could not determine a constructor for the tag ...",
+            ),
             ("", " is empty; start from relay.example.yaml"),
             ("# nothing\n", " is empty; start from relay.example.yaml"),
             ("- a\n", ": expected a mapping, got a list"),
@@ -902,7 +1207,10 @@ class TestFile:
 
     def test_a_missing_file_says_what_to_do(self, tmp_path):
         path = tmp_path / "relay.yaml"
-        assert refusal(path) == f"{path} does not exist; name another file, or start from relay.example.yaml"
+        assert (
+            refusal(path)
+            == f"{path} does not exist; name another file, or start from relay.example.yaml"
+        )
 
     def test_a_folder_is_no_file(self, tmp_path):
         assert refusal(tmp_path) == f"{tmp_path} cannot be read: Is a directory"
@@ -919,7 +1227,9 @@ class TestFile:
 
     def test_several_problems_are_told_at_once(self, write):
         """Fixing one and finding the next is a run each."""
-        path = write(changed({"metric": 1, f"{NODE}/name": "${UNSET}", "mirrors/orders/topics/allow": ["("]}))
+        path = write(
+            changed({"metric": 1, f"{NODE}/name": "${UNSET}", "mirrors/orders/topics/allow": ["("]})
+        )
         lines = refusal(path).splitlines()
         assert lines[0] == f"{path}: 3 problems"
         assert sorted(line.split(":")[0] for line in lines[1:]) == [
@@ -929,7 +1239,8 @@ class TestFile:
         ]
 
     @pytest.mark.parametrize(
-        ("name", "remedy"), [("order", "did you mean 'orders'?"), ("something-else", "valid mirrors: orders")]
+        ("name", "remedy"),
+        [("order", "did you mean 'orders'?"), ("something-else", "valid mirrors: orders")],
     )
     def test_an_unknown_mirror_names_the_nearest(self, write, name, remedy):
         with pytest.raises(ConfigError, match="no mirror") as caught:
@@ -946,7 +1257,10 @@ SECRETLY_WRONG = [
     {f"{NODE}/security": {"key_password": SECRET}},
     {f"{NODE}/security": TOKEN | {"client_secret": [SECRET]}},
     {f"{NODE}/security": TOKEN | {"client_secret": SECRET, "client_id": None}},
-    {f"{NODE}/security": TOKEN | {"token_endpoint": f"https://relay:{SECRET}@login.example.com/token"}},
+    {
+        f"{NODE}/security": TOKEN
+        | {"token_endpoint": f"https://relay:{SECRET}@login.example.com/token"}
+    },
     {f"{NODE}/security": SECRET},
     {f"{NODE}/security": [SECRET]},
     {f"{NODE}/security": SASL | {"mechanism": "${SECRET}"}},
@@ -975,14 +1289,31 @@ def test_a_secret_never_shows_in_an_error(write, changes):
 def test_a_secret_never_shows_in_repr(write):
     """Settings end up in logs and debuggers."""
     conf = {"spark.hadoop.fs.s3a.secret.key": SECRET}
-    security = SASL | {"password": "${SECRET}", "key_password": SECRET, "certificate_location": "relay.yaml"}
-    settings = load(write(changed({f"{NODE}/security": security, "spark/conf": conf})), {"SECRET": SECRET})
+    security = SASL | {
+        "password": "${SECRET}",
+        "key_password": SECRET,
+        "certificate_location": "relay.yaml",
+    }
+    settings = load(
+        write(changed({f"{NODE}/security": security, "spark/conf": conf})), {"SECRET": SECRET}
+    )
     mirror = settings.mirror("orders")
     assert mirror.nodes[0].security.password == SECRET
     with_token = TOKEN | {"client_secret": "${SECRET}"}
-    token = load(write(changed({f"{NODE}/security": with_token})), {"SECRET": SECRET}).mirror("orders")
+    token = load(write(changed({f"{NODE}/security": with_token})), {"SECRET": SECRET}).mirror(
+        "orders"
+    )
     assert token.nodes[0].security.client_secret == SECRET
-    for shown in (settings, mirror, mirror.nodes, mirror.source, settings.spark, token, token.nodes, token.source):
+    for shown in (
+        settings,
+        mirror,
+        mirror.nodes,
+        mirror.source,
+        settings.spark,
+        token,
+        token.nodes,
+        token.source,
+    ):
         assert SECRET not in repr(shown)
         assert SECRET not in str(shown)
 
@@ -992,8 +1323,12 @@ def sections(annotation: Any) -> dict[type[BaseModel], dict[str, Any]]:
     if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
         found = [sections(argument) for argument in get_args(annotation)]
         return {key: value for each in found for key, value in each.items()}
-    keys = {field.alias or name: field.annotation for name, field in annotation.model_fields.items()}
-    return {annotation: keys} | {key: value for child in keys.values() for key, value in sections(child).items()}
+    keys = {
+        field.alias or name: field.annotation for name, field in annotation.model_fields.items()
+    }
+    return {annotation: keys} | {
+        key: value for child in keys.values() for key, value in sections(child).items()
+    }
 
 
 def written_keys(tree: Any, annotation: Any) -> set[tuple[type[BaseModel], str]]:
@@ -1001,7 +1336,9 @@ def written_keys(tree: Any, annotation: Any) -> set[tuple[type[BaseModel], str]]
     if isinstance(annotation, UnionType):  # UserClass | None
         annotation = get_args(annotation)[0]
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        keys = {field.alias or name: field.annotation for name, field in annotation.model_fields.items()}
+        keys = {
+            field.alias or name: field.annotation for name, field in annotation.model_fields.items()
+        }
         below = [written_keys(value, keys[key]) for key, value in (tree or {}).items()]
         return {(annotation, key) for key in tree or {}}.union(*below)
     arguments = get_args(annotation)
@@ -1022,14 +1359,19 @@ class TestExample:
 
     def test_loads_as_it_stands(self):
         settings = load(EXAMPLE, {})
-        assert settings.mirror("orders").copy_options == model.CopyOptions(), "the example says these are the defaults"
+        assert settings.mirror("orders").copy_options == model.CopyOptions(), (
+            "the example says these are the defaults"
+        )
 
     def test_documents_every_key(self):
         every = {(section, key) for section, keys in sections(Settings).items() for key in keys}
         assert len(every) > 30
         written = written_keys(yaml.safe_load(uncommented()), Settings)
         # the mirror's own are written there
-        assert every - written - {(Override, key) for section, key in written if section is Mirror} == set()
+        assert (
+            every - written - {(Override, key) for section, key in written if section is Mirror}
+            == set()
+        )
 
     def test_loads_with_every_key_in_use(self, tmp_path):
         """What is commented out must be right too: it is what people copy."""
@@ -1039,10 +1381,14 @@ class TestExample:
         path = tmp_path / "relay.yaml"
         others_in_use = ("master:", "start: earliest", "policy:", "offsets:", "group:")
         lines = uncommented().splitlines(keepends=True)
-        path.write_text("".join(line for line in lines if not any(one in line for one in others_in_use)))
+        path.write_text(
+            "".join(line for line in lines if not any(one in line for one in others_in_use))
+        )
         settings = load(path, {"ORDERS_PASSWORD": "p", "RELAY_CLIENT_SECRET": "s"})
         assert settings.mirror("orders").nodes[0].security.key_password == "k"
 
     def test_every_key_has_a_description(self):
-        described = itertools.chain.from_iterable(section.model_fields.items() for section in sections(Settings))
+        described = itertools.chain.from_iterable(
+            section.model_fields.items() for section in sections(Settings)
+        )
         assert [name for name, field in described if not field.description] == []

@@ -30,5 +30,8 @@ class Ended:
 def test_the_session_ends_while_the_job_is_submitted() -> None:
     """An interrupted run is told in one line that the job was given up, whatever becomes of the job's tag."""
     job = CopyJob("mirror", "run", Cluster("node", ()), Cluster("destination", ()))
-    with pytest.raises(RelayError, match="Spark gave the copy job up: SparkContext or SparkSession should be created first"):
+    with pytest.raises(
+        RelayError,
+        match="Spark gave the copy job up: SparkContext or SparkSession should be created first",
+    ):
         submit(Ended(), job, [], "tag")

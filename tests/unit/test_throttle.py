@@ -54,7 +54,9 @@ def test_a_pause_is_not_made_up_for() -> None:
 def test_a_large_batch_is_owed_for_as_a_whole() -> None:
     """However long that takes: the copy waits for it with no transaction open."""
     clock = Clock()
-    throttle = Throttle(CopyOptions(max_bytes_per_second=100_000, transaction_timeout_ms=8_000), clock)
+    throttle = Throttle(
+        CopyOptions(max_bytes_per_second=100_000, transaction_timeout_ms=8_000), clock
+    )
     throttle.spend(5_000_000)
     assert throttle.owed_seconds() == 50.0
 

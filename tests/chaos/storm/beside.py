@@ -27,7 +27,12 @@ class Beside:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._over.set()
         self._thread.join(_PATIENCE_SECONDS)
 
@@ -41,7 +46,9 @@ class Beside:
         """Tell it to end and wait until it has."""
         self._over.set()
         self._thread.join(_PATIENCE_SECONDS)
-        assert not self._thread.is_alive(), f"{self._thread.name} did not end within {_PATIENCE_SECONDS:g} s"
+        assert not self._thread.is_alive(), (
+            f"{self._thread.name} did not end within {_PATIENCE_SECONDS:g} s"
+        )
         self.check()
 
     def check(self) -> None:

@@ -80,7 +80,11 @@ def story(seed: int) -> Iterator[Act]:
 
 def _act(fault: Fault, chance: random.Random) -> Act:
     others = [one for one in Target if one != fault.target]
-    company = (Fault(chance.choice(others), chance.choice(list(Kind))),) if chance.random() < _COMPANY else ()
+    company = (
+        (Fault(chance.choice(others), chance.choice(list(Kind))),)
+        if chance.random() < _COMPANY
+        else ()
+    )
     faults = (fault, *company)
     return Act(
         quiet_seconds=chance.uniform(*_QUIET_SECONDS),
@@ -93,4 +97,8 @@ def _act(fault: Fault, chance: random.Random) -> Act:
 
 def _hold(faults: Sequence[Fault]) -> tuple[float, float]:
     # without the destination nothing is ever copied, so it is back soon
-    return _DESTINATION_HOLD_SECONDS if any(one.target is Target.DESTINATION for one in faults) else _NODE_HOLD_SECONDS
+    return (
+        _DESTINATION_HOLD_SECONDS
+        if any(one.target is Target.DESTINATION for one in faults)
+        else _NODE_HOLD_SECONDS
+    )

@@ -87,7 +87,12 @@ class Mirroring:
     """
 
     def __init__(
-        self, mirror: Mirror, session: Callable[[], Any], clock: Clock, say: Callable[[str], None], tick: Callable[[], None]
+        self,
+        mirror: Mirror,
+        session: Callable[[], Any],
+        clock: Clock,
+        say: Callable[[str], None],
+        tick: Callable[[], None],
     ) -> None:
         self._mirror = mirror
         self._session = session
@@ -125,7 +130,9 @@ class Mirroring:
         finally:
             self._tick()
         if result.interrupted:
-            assert self._clock.monotonic() <= deadline, f"a run did not end within {_RUN_SECONDS:g} s"
+            assert self._clock.monotonic() <= deadline, (
+                f"a run did not end within {_RUN_SECONDS:g} s"
+            )
             raise KeyboardInterrupt
         self._follow(planned, result)
         if result.exit_code:
@@ -136,14 +143,18 @@ class Mirroring:
         """Run until something was copied: from then on Spark is warm."""
         deadline = self._clock.monotonic() + within_seconds
         while not self.tally.records:
-            assert self._clock.monotonic() < deadline, f"nothing was copied within {within_seconds:g} s"
+            assert self._clock.monotonic() < deadline, (
+                f"nothing was copied within {within_seconds:g} s"
+            )
             self.run_once()
 
     def settle(self, within_seconds: float) -> None:
         """Run until a run finds nothing."""
         deadline = self._clock.monotonic() + within_seconds
         while not self.run_once():
-            assert self._clock.monotonic() < deadline, f"all is calm, and runs still find something after {within_seconds:g} s"
+            assert self._clock.monotonic() < deadline, (
+                f"all is calm, and runs still find something after {within_seconds:g} s"
+            )
 
     def _follow(self, planned: RunPlan, result: RunResult) -> None:
         first = planned.snapshot.node.name

@@ -38,7 +38,11 @@ class Report:
     @property
     def good(self) -> bool:
         """Whether nothing was lost, doubled, altered or put out of order, and the books agree."""
-        return all(one.good for one in self.verdicts.values()) and not self.ledger and not self.held_back
+        return (
+            all(one.good for one in self.verdicts.values())
+            and not self.ledger
+            and not self.held_back
+        )
 
     def total(self, of: Callable[[Verdict], int]) -> int:
         """A figure's sum over all topic-partitions."""
@@ -76,13 +80,22 @@ class Report:
         for name in ("records", "arrived", "lost", "doubled", "foreign", "out of order"):
             table.add_column(name, justify="right", no_wrap=True)
         for at, one in self.verdicts.items():
-            figures = (one.expected, one.arrived, one.lost, one.doubled, one.foreign, one.disordered)
+            figures = (
+                one.expected,
+                one.arrived,
+                one.lost,
+                one.doubled,
+                one.foreign,
+                one.disordered,
+            )
             table.add_row(str(at), *map(count, figures))
         return table
 
 
 def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(
+        title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False
+    )
     for name in columns:
         table.add_column(name, overflow="fold")
     return table

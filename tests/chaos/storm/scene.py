@@ -7,8 +7,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.chaos.storm.record_policy import BOOKED, CONFIGS
-
 from relay_pipelines.embedded import Broker, EmbeddedCluster
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.settings import Mirror
@@ -16,6 +14,7 @@ from tests.chaos import compare
 from tests.chaos.storm import record_policy
 from tests.chaos.storm.faults import DESTINATION, NODES
 from tests.chaos.storm.mirroring import NAME
+from tests.chaos.storm.record_policies import BOOKED, CONFIGS
 from tests.chaos.storm.writer import TOPICS
 from tests.independent import Record, create, read, records_of
 
@@ -40,7 +39,10 @@ class Scene:
 
     def mirror(self) -> Mirror:
         """All topics, in chunks of a few records: a range has many, and faults strike between any two of them."""
-        nodes = [{"name": name, "bootstrap_servers": list(self.clusters[name].bootstrap_servers)} for name in NODES]
+        nodes = [
+            {"name": name, "bootstrap_servers": list(self.clusters[name].bootstrap_servers)}
+            for name in NODES
+        ]
         return Mirror.model_validate(
             {
                 "source": {"nodes": nodes, "health": {"request_timeout": "2s"}},
@@ -58,7 +60,9 @@ class Scene:
             context={"folder": _ROOT},  # where tasks find the filter
         )
 
-    def source(self, written: Mapping[TopicPartition, int]) -> dict[TopicPartition, list[tuple[int, Record]]]:
+    def source(
+        self, written: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, list[tuple[int, Record]]]:
         """All committed records of the source by their offsets, which both nodes share: else the run proves nothing.
 
         Args:
@@ -67,16 +71,24 @@ class Scene:
         found = {}
         for at in [*sorted(written), TopicPartition(BOOKED, 0)]:
             a, b = (read(self.clusters[name].cluster(), at) for name in NODES)
-            same = [[(offset, record_policy.comparable(at.topic, record)) for offset, record in each] for each in (a, b)]
+            same = [
+                [(offset, record_policy.comparable(at.topic, record)) for offset, record in each]
+                for each in (a, b)
+            ]
             assert same[0] == same[1], f"the nodes differ in {at}: {len(a)} and {len(b)} records"
             offsets = [offset for offset, _ in a]
-            assert at not in written or offsets == list(range(written[at])), f"{at} does not hold what was written"
+            assert at not in written or offsets == list(range(written[at])), (
+                f"{at} does not hold what was written"
+            )
             found[at] = a
         return found
 
     def arrived(self, at: TopicPartition) -> list[Record]:
         """All committed records of the destination."""
-        return [record_policy.comparable(at.topic, one) for one in records_of(self.destination.cluster(), at)]
+        return [
+            record_policy.comparable(at.topic, one)
+            for one in records_of(self.destination.cluster(), at)
+        ]
 
     def ledger_complaint(self, expected: Mapping[TopicPartition, list[Record]]) -> str:
         """Say what is wrong with the ledger.
@@ -89,7 +101,9 @@ class Scene:
         try:
             compare.assert_ledger_covers(self.destination, NAME, ends, counts)
         except AssertionError as error:
-            return str(error).splitlines()[0] if str(error) else "it does not cover every offset once"
+            return (
+                str(error).splitlines()[0] if str(error) else "it does not cover every offset once"
+            )
         return ""
 
 
@@ -97,7 +111,10 @@ class Scene:
 def started(folder: Path) -> Iterator[Scene]:
     """Start all brokers, with the topics at the nodes; they end with the block."""
     with ExitStack() as stack:
-        clusters = {name: stack.enter_context(EmbeddedCluster(name, folder=folder / name)) for name in (*NODES, DESTINATION)}
+        clusters = {
+            name: stack.enter_context(EmbeddedCluster(name, folder=folder / name))
+            for name in (*NODES, DESTINATION)
+        }
         for name in NODES:
             for topic, partitions in {**TOPICS, BOOKED: 1}.items():
                 create(clusters[name].cluster(), topic, partitions, CONFIGS.get(topic))

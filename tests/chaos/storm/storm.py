@@ -10,17 +10,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.storm.record_policy import BOOKED
-
 from relay_pipelines.console.formatting import count
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.state import checkpoint, ledger
 from tests.chaos import compare
-from tests.chaos.storm import record_policy
+from tests.chaos.storm import record_policies
 from tests.chaos.storm.beside import Beside
 from tests.chaos.storm.faults import NODES, Kind, story
 from tests.chaos.storm.mirroring import NAME, Mirroring, Tally
+from tests.chaos.storm.record_policies import BOOKED
 from tests.chaos.storm.report import Report
 from tests.chaos.storm.scene import Scene, started
 from tests.chaos.storm.striker import Striker
@@ -41,7 +40,13 @@ _TASKS_PER_RUN = 20
 
 
 def storm(
-    minutes: float, kills: int, seed: int, session: Callable[[], Any], folder: Path, clock: Clock, tell: Callable[[str], None]
+    minutes: float,
+    kills: int,
+    seed: int,
+    session: Callable[[], Any],
+    folder: Path,
+    clock: Clock,
+    tell: Callable[[str], None],
 ) -> Report:
     """Strike, let it settle, compare.
 
@@ -58,14 +63,19 @@ def storm(
     with started(folder) as scene, ExitStack() as stack:
         told = _Told(clock, tell)
         nodes = {name: scene.clusters[name].cluster() for name in NODES}
-        writer, transactions = Writer(nodes, seed, _PER_SECOND, clock), Transactions(nodes, seed, clock.now_ms())
+        writer, transactions = (
+            Writer(nodes, seed, _PER_SECOND, clock),
+            Transactions(nodes, seed, clock.now_ms()),
+        )
         mirror, workers, stormy = scene.mirror(), Workers(seed), threading.Event()
 
         def tick() -> None:
             if stormy.is_set() and mirroring.watch.copying.is_set():
                 workers.strike()
             told.now_and_then(
-                lambda: f"{count(writer.count)} records written, {_progress(mirroring.tally)}, {count(struck().total())} strikes"
+                lambda: (
+                    f"{count(writer.count)} records written, {_progress(mirroring.tally)}, {count(struck().total())} strikes"
+                )
             )
 
         mirroring = Mirroring(mirror, session, clock, told.line, tick)
@@ -74,10 +84,15 @@ def storm(
 
         def struck() -> Counter[str]:
             brokers = {f"broker {kind}": striker.kinds()[kind] for kind in Kind}
-            return Counter({"task killed": tasks.killed, "Spark worker killed": workers.killed, **brokers})
+            return Counter(
+                {"task killed": tasks.killed, "Spark worker killed": workers.killed, **brokers}
+            )
 
         writing = [stack.enter_context(Beside("writer", writer.write_until))]
-        writing += [stack.enter_context(Beside(f"bookings {node}", partial(transactions.write_until, node))) for node in NODES]
+        writing += [
+            stack.enter_context(Beside(f"bookings {node}", partial(transactions.write_until, node)))
+            for node in NODES
+        ]
         mirroring.begin(_BEGIN_SECONDS)
         stormy.set()
         began = clock.monotonic()
@@ -100,12 +115,20 @@ def storm(
         seconds = clock.monotonic() - began
         told.line("all is copied; source and destination are compared")
         source = scene.source(writer.written)
-        return _report(scene, source, seed=seed, seconds=seconds, struck=struck(), tally=mirroring.tally)
+        return _report(
+            scene, source, seed=seed, seconds=seconds, struck=struck(), tally=mirroring.tally
+        )
 
 
-def _report(scene: Scene, source: Mapping[TopicPartition, list[tuple[int, Record]]], **known: Any) -> Report:
+def _report(
+    scene: Scene, source: Mapping[TopicPartition, list[tuple[int, Record]]], **known: Any
+) -> Report:
     expected = {
-        at: [made for _, one in records if (made := record_policy.expected(at.topic, one)) is not None]
+        at: [
+            made
+            for _, one in records
+            if (made := record_policies.expected(at.topic, one)) is not None
+        ]
         for at, records in source.items()
     }
     timed = {at: dict(records) for at, records in source.items() if at.topic != BOOKED}
@@ -114,7 +137,9 @@ def _report(scene: Scene, source: Mapping[TopicPartition, list[tuple[int, Record
         stall=longest_stall(compare.ledger(scene.destination, NAME), timed),
         verdicts={at: judge(records, scene.arrived(at)) for at, records in expected.items()},
         ledger=scene.ledger_complaint(expected),
-        held_back=compare.held_back(scene.destination, [*TOPICS, BOOKED, checkpoint.TOPIC, ledger.TOPIC]),
+        held_back=compare.held_back(
+            scene.destination, [*TOPICS, BOOKED, checkpoint.TOPIC, ledger.TOPIC]
+        ),
     )
 
 

@@ -21,7 +21,13 @@ class Striker:
         say: where every strike is told.
     """
 
-    def __init__(self, brokers: Mapping[str, Broker], acts: Iterable[Act], watch: Watch, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        brokers: Mapping[str, Broker],
+        acts: Iterable[Act],
+        watch: Watch,
+        say: Callable[[str], None],
+    ) -> None:
         self._brokers = brokers
         self._acts = acts
         self._watch = watch
@@ -51,7 +57,10 @@ class Striker:
         try:
             for fault, name in zip(act.faults, struck, strict=True):
                 self._strike(fault, self._brokers[name])
-            told = (f"{name} ({one.target}) {one.kind}" for one, name in zip(act.faults, struck, strict=True))
+            told = (
+                f"{name} ({one.target}) {one.kind}"
+                for one, name in zip(act.faults, struck, strict=True)
+            )
             self._say(f"{' and '.join(told)}{when}, for {act.hold_seconds:.1f} s")
             over.wait(act.hold_seconds)
         finally:

@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import Connection
 from typing import Any
 
-from tests.chaos.storm.record_policy import SELECTED, WHERE, in_place_of_spark
-
 from relay_pipelines.copy.row_reader import ALWAYS, MARKER, read_rows
 from relay_pipelines.copy.task import copy_kept, copy_ranges, copy_rows
 from relay_pipelines.errors import RelayError
@@ -22,6 +20,7 @@ from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot
 from tests.chaos.storm.mirroring import NAME, Watch
+from tests.chaos.storm.record_policies import SELECTED, WHERE, in_place_of_spark
 
 _PLAN_SECONDS = 60.0
 _LIFE_SECONDS = (0.0, 0.5)
@@ -52,7 +51,8 @@ class Tasks:
         """Start a task and kill it after a moment in the middle of its copy; one with little to do may end before.
 
         Raises:
-            AssertionError: a task said something that a person would have to decide on, or did not end.
+            AssertionError: a task said something that a person would have to decide on, or did not
+                end.
         """
         told, telling = _PROCESSES.Pipe(duplex=False)
         process = _PROCESSES.Process(target=_copy, args=(self._mirror, telling), daemon=True)
@@ -97,7 +97,9 @@ def _heard(told: Connection, within_seconds: float) -> str:
 
 def _copy(mirror: Mirror, telling: Connection) -> None:
     """Plan and copy all there is: say which node is read, then each failure."""
-    logging.getLogger("relay_pipelines").addHandler(logging.NullHandler())  # the failures they end in are told
+    logging.getLogger("relay_pipelines").addHandler(
+        logging.NullHandler()
+    )  # the failures they end in are told
     clock = SystemClock()
     try:
         planned = run_plan.plan(cluster_snapshot.take_snapshot(NAME, mirror, clock))
@@ -134,4 +136,6 @@ def _outcomes(mirror: Mirror, planned: RunPlan, clock: SystemClock) -> Iterator[
 
 
 def _rows(job: CopyJob, topic: str, ranges: list[CopyRange], clock: SystemClock) -> Iterator[Any]:
-    return in_place_of_spark(topic, read_rows(job, ranges, range(len(ranges)), ALWAYS, clock), MARKER)
+    return in_place_of_spark(
+        topic, read_rows(job, ranges, range(len(ranges)), ALWAYS, clock), MARKER
+    )

@@ -7,9 +7,9 @@ import threading
 from collections.abc import Mapping
 
 from confluent_kafka import KafkaException, Producer
-from tests.chaos.storm.record_policy import BOOKED
 
 from relay_pipelines.model import Cluster, TopicPartition
+from tests.chaos.storm.record_policies import BOOKED
 from tests.chaos.storm.writer import record
 from tests.independent import Record, put, transactional
 
@@ -49,9 +49,14 @@ class Transactions:
         transaction = written = 0
         while self._begins(transaction, over):
             transaction += 1
-            records = [self._record(written + one, chance) for one in range(chance.randint(1, _MOST_RECORDS))]
+            records = [
+                self._record(written + one, chance)
+                for one in range(chance.randint(1, _MOST_RECORDS))
+            ]
             written += len(records)
-            open_seconds = chance.uniform(0, _OPEN_SECONDS) if chance.random() < _STAY_OPEN else _PAUSE_SECONDS
+            open_seconds = (
+                chance.uniform(0, _OPEN_SECONDS) if chance.random() < _STAY_OPEN else _PAUSE_SECONDS
+            )
             aborts = chance.random() < _ABORTED
             producer.begin_transaction()
             put(producer, _AT, records)

@@ -18,7 +18,8 @@ class Verdict:
     Args:
         lost: records of the source that did not arrive.
         doubled: arrivals beyond the first, of records of the source.
-        foreign: arrivals that the source does not have; an altered record is one lost and one foreign.
+        foreign: arrivals that the source does not have; an altered record is one lost and one
+        foreign.
         disordered: first arrivals behind one that comes after them at the source.
     """
 
@@ -63,12 +64,15 @@ class Stall:
     ended_at_ms: int = 0
 
 
-def longest_stall(entries: Iterable[Mapping[str, Any]], source: Mapping[TopicPartition, Mapping[int, Record]]) -> Stall:
+def longest_stall(
+    entries: Iterable[Mapping[str, Any]], source: Mapping[TopicPartition, Mapping[int, Record]]
+) -> Stall:
     """Find the longest time in which a topic-partition had a record to copy and committed nothing, after its first commit.
 
     Args:
         entries: the ledger's, in order per topic-partition.
-        source: records by their offset, timestamped when they were written; topic-partitions that are not here do not count.
+        source: records by their offset, timestamped when they were written; topic-partitions that
+            are not here do not count.
     """
     longest = Stall()
     last_commits: dict[TopicPartition, int] = {}

@@ -8,15 +8,19 @@ from collections import Counter
 from collections.abc import Mapping
 
 from confluent_kafka import Producer
-from tests.chaos.storm.record_policy import FILTERED, PLAIN, SELECTED, STAMPED, WHERE
 
 from relay_pipelines.model import Cluster, TopicPartition
 from relay_pipelines.protocol.clock import Clock
+from tests.chaos.storm.record_policies import FILTERED, PLAIN, SELECTED, STAMPED, WHERE
 from tests.independent import CREATE_TIME, Record, client
 
 TOPICS = {PLAIN: 2, FILTERED: 1, WHERE: 1, SELECTED: 2, STAMPED: 1}
 """Their numbers of partitions."""
-_ALL = [TopicPartition(topic, partition) for topic, partitions in TOPICS.items() for partition in range(partitions)]
+_ALL = [
+    TopicPartition(topic, partition)
+    for topic, partitions in TOPICS.items()
+    for partition in range(partitions)
+]
 _TICK_SECONDS = 0.05
 _VALUE_BYTES = 1_200
 
@@ -28,7 +32,9 @@ class Writer:
         per_second: records, to each node.
     """
 
-    def __init__(self, nodes: Mapping[str, Cluster], seed: int, per_second: int, clock: Clock) -> None:
+    def __init__(
+        self, nodes: Mapping[str, Cluster], seed: int, per_second: int, clock: Clock
+    ) -> None:
         self._producers = {name: Producer(client(node, **_CONFIG)) for name, node in nodes.items()}
         self._chance = random.Random(seed)
         self._per_second = per_second
@@ -47,7 +53,9 @@ class Writer:
         while not over.wait(_TICK_SECONDS):
             due = int((self._clock.monotonic() - began) * self._per_second)
             for number in range(self.count, due):
-                self._write(self._chance.choice(_ALL), record(number, self._clock.now_ms(), self._chance))
+                self._write(
+                    self._chance.choice(_ALL), record(number, self._clock.now_ms(), self._chance)
+                )
             for producer in self._producers.values():
                 producer.poll(0)
 
@@ -56,7 +64,9 @@ class Writer:
         for name, producer in self._producers.items():
             left = producer.flush(within_seconds)
             assert not left, f"node {name} still lacks {left} records after {within_seconds:g} s"
-        assert not self._refused, f"a node refused {len(self._refused)} records, the first with: {self._refused[0]}"
+        assert not self._refused, (
+            f"a node refused {len(self._refused)} records, the first with: {self._refused[0]}"
+        )
 
     def _write(self, at: TopicPartition, one: Record) -> None:
         for producer in self._producers.values():
@@ -106,7 +116,14 @@ def record(number: int, now_ms: int, chance: random.Random) -> Record:
         case 1:
             return Record(None, None, (("number", name), ("empty", None)), (CREATE_TIME, now_ms))
         case 2:
-            return Record(None, name.ljust(chance.randrange(20, _VALUE_BYTES), b"."), (), (CREATE_TIME, now_ms))
+            return Record(
+                None,
+                name.ljust(chance.randrange(20, _VALUE_BYTES), b"."),
+                (),
+                (CREATE_TIME, now_ms),
+            )
         case _:
             noise = chance.randbytes(chance.randrange(_VALUE_BYTES))
-            return Record(b"key", noise, (("number", name), ("number", b"again")), (CREATE_TIME, now_ms))
+            return Record(
+                b"key", noise, (("number", name), ("number", b"again")), (CREATE_TIME, now_ms)
+            )

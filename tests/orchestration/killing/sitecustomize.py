@@ -1,6 +1,7 @@
 """In a Dagster daemon only: kill -9 itself in the middle of a tick, once, at the point that RELAY_KILL_DAEMON names.
 
-RELAY_KILL_DAEMON is `<point>:<token file>`. Python imports this by its name when the folder is on PYTHONPATH.
+RELAY_KILL_DAEMON is `<point>:<token file>`. Python imports this by its name when the folder is on
+PYTHONPATH.
 """
 
 from __future__ import annotations

@@ -9,7 +9,14 @@ import random
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-PLAIN, FILTERED, WHERE, SELECTED, STAMPED, BOOKED = "orders", "payments", "audit", "parcels", "clicks", "bookings"
+PLAIN, FILTERED, WHERE, SELECTED, STAMPED, BOOKED = (
+    "orders",
+    "payments",
+    "audit",
+    "parcels",
+    "clicks",
+    "bookings",
+)
 CONFIGS = {STAMPED: {"message.timestamp.type": "LogAppendTime"}}
 """Of topics at the source that need some."""
 _MOODY = 0.0003
