@@ -11,7 +11,7 @@ from relay_pipelines.embedded import Broker, EmbeddedCluster
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.settings import Mirror
 from tests.chaos import compare
-from tests.chaos.storm import record_policy
+from tests.chaos.storm import record_policies
 from tests.chaos.storm.faults import DESTINATION, NODES
 from tests.chaos.storm.mirroring import NAME
 from tests.chaos.storm.record_policies import BOOKED, CONFIGS
@@ -55,7 +55,7 @@ class Scene:
                     "request_timeout": "5s",
                     "backoff": {"max": "1s"},
                 },
-                **record_policy.SETTINGS,
+                **record_policies.SETTINGS,
             },
             context={"folder": _ROOT},  # where tasks find the filter
         )
@@ -72,7 +72,7 @@ class Scene:
         for at in [*sorted(written), TopicPartition(BOOKED, 0)]:
             a, b = (read(self.clusters[name].cluster(), at) for name in NODES)
             same = [
-                [(offset, record_policy.comparable(at.topic, record)) for offset, record in each]
+                [(offset, record_policies.comparable(at.topic, record)) for offset, record in each]
                 for each in (a, b)
             ]
             assert same[0] == same[1], f"the nodes differ in {at}: {len(a)} and {len(b)} records"
@@ -86,7 +86,7 @@ class Scene:
     def arrived(self, at: TopicPartition) -> list[Record]:
         """All committed records of the destination."""
         return [
-            record_policy.comparable(at.topic, one)
+            record_policies.comparable(at.topic, one)
             for one in records_of(self.destination.cluster(), at)
         ]
 
