@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from relay_pipelines import model
 from relay_pipelines.errors import ConfigError
 from relay_pipelines.settings import Mirror, Settings, load
-from relay_pipelines.settings.overrides import Override
+from relay_pipelines.settings.topics import Override
 from relay_pipelines.settings.start import StartPolicy
 
 EXAMPLE = Path(__file__).parents[2] / "relay.example.yaml"
@@ -597,11 +597,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         {"@/copy/parallelism": 1.5},
         "@.copy.parallelism: expected a whole number, got 1.5",
     ),
-    ("no task", {"@/copy/parallelism": 0}, "@.copy.parallelism: expected more than zero, got 0"),
+    ("no task", {"@/copy/parallelism": 0}, "@.copy.parallelism: expected more than 0, got 0"),
     (
         "no replica",
         {"@/destination/replication_factor": 0},
-        "@.destination.replication_factor: expected more than zero, got 0",
+        "@.destination.replication_factor: expected more than 0, got 0",
     ),
     (
         "more replicas than an int16 holds",
@@ -627,12 +627,12 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "no time",
         {"@/copy/request_timeout": "0s"},
-        "@.copy.request_timeout: expected more than zero, got '0s'",
+        "@.copy.request_timeout: expected more than 0, got '0s'",
     ),
     (
         "half a millisecond",
         {"@/copy/request_timeout": "0.5ms"},
-        f"@.copy.request_timeout: {DURATION}, got '0.5ms': a fraction of the smallest unit",
+        f"@.copy.request_timeout: {DURATION}, got '0.5ms': less than a millisecond cannot be expressed",
     ),
     (
         "no patience",
@@ -652,31 +652,31 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "a duration that wraps an int32",
         {"@/copy/request_timeout": "25d"},
-        f"@.copy.request_timeout: {DURATION}, got '25d': longer than 24 days, which the protocol cannot express",
+        f"@.copy.request_timeout: {DURATION}, got '25d': the protocol cannot express more than 24 days",
     ),
     ("a size that is none", {"@/copy/chunk": "lots"}, f"@.copy.chunk: {SIZE}, got 'lots'"),
     ("a negative size", {"@/copy/chunk": -1}, f"@.copy.chunk: {SIZE}, got -1"),
     ("true for a size", {"@/copy/chunk": True}, f"@.copy.chunk: {SIZE}, got true"),
-    ("no size", {"@/copy/chunk": 0}, "@.copy.chunk: expected more than zero, got 0"),
+    ("no size", {"@/copy/chunk": 0}, "@.copy.chunk: expected more than 0, got 0"),
     (
         "a fetch that wraps an int32",
         {"@/copy/fetch_max": "2GiB"},
-        "@.copy.fetch_max: expected less than 2GiB, got '2GiB': the protocol counts it in 31 bits",
+        "@.copy.fetch_max: expected less than 2GiB, got '2GiB': the protocol stores it in 31 bits",
     ),
     (
         "batches merged to less than they are",
         {"@/copy/coalesce_to": "1KiB"},
-        "@.copy.coalesce_below: is more than coalesce_to",
+        "@.copy.coalesce_below: must not be more than coalesce_to",
     ),
     (
         "backoff upside down",
         {"@/copy/backoff": {"min": "9s"}},
-        "@.copy.backoff.min: is more than backoff.max",
+        "@.copy.backoff.min: must not be more than backoff.max",
     ),
     (
         "transactions that always time out",
         {"@/copy/transaction_timeout": "5s"},
-        "@.copy.chunk_interval: must be shorter than transaction_timeout, or the destination aborts every transaction",
+        "@.copy.chunk_interval: must be shorter than transaction_timeout; otherwise every transaction is aborted",
     ),
     # topics
     (
@@ -694,7 +694,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         {"@/topics/rename": "all"},
         (
             '@.topics.rename: expected a template that contains "{topic}", or pins a partition as in "all:0",'
-            " got 'all': every topic would land on the same"
+            " got 'all': otherwise all topics get the same name"
         ),
     ),
     (
@@ -711,7 +711,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         "a list for rename",
         {"@/topics/rename": ["a"]},
         (
-            "@.topics.rename[0].match: expected the two keys match and to, both text in quotes, as in"
+            "@.topics.rename[0].match: expected the two keys match and to, both in quotes, as in"
             ' {match: "orders\\.(.*)", to: "eu.\\1"}'
         ),
     ),
@@ -731,7 +731,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "a rule that refers to nothing",
         {"@/topics/rename": [{"match": "a(.*)", "to": r"b\2"}]},
-        "@.topics.rename[0].to: refers to group 2, and match has 1",
+        "@.topics.rename[0].to: refers to group 2, but match has 1",
     ),
     (
         "a rule with an illegal name",
@@ -752,8 +752,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         "a destination pinned by one topic alone",
         {"@/topics/rename": {"a": "c", "b": "c:0"}},
         (
-            '@.topics.rename.a: another topic is renamed to the same; pin both to a partition of it, as in "dst:0",'
-            " or let their names differ"
+            '@.topics.rename.a: another topic gets the same name; choose another one,'
+            ' or pin both topics to a partition, as in "dst:0"'
         ),
     ),
     (
@@ -770,8 +770,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         "two topics renamed to one",
         {"@/topics/rename": {"a": "c", "b": "c"}},
         (
-            '@.topics.rename.b: another topic is renamed to the same; pin both to a partition of it, as in "dst:0",'
-            " or let their names differ"
+            '@.topics.rename.b: another topic gets the same name; choose another one,'
+            ' or pin both topics to a partition, as in "dst:0"'
         ),
     ),
     # overrides
@@ -781,12 +781,12 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
             "@/copy": {"coalesce_to": "16KiB"},
             "@/topics/overrides": {"big": {"copy": {"coalesce_below": "32KiB"}}},
         },
-        "@.topics.overrides.big.copy.coalesce_below: is more than coalesce_to",
+        "@.topics.overrides.big.copy.coalesce_below: must not be more than coalesce_to",
     ),
     (
         "an override of what all topics share",
         {"@/topics/overrides": {"big": {"copy": {"request_timeout": "5s"}}}},
-        "@.topics.overrides.big.copy.request_timeout: holds for all topics of a mirror, whose connections are shared",
+        "@.topics.overrides.big.copy.request_timeout: cannot differ between topics: all topics of a mirror share their connections",
     ),
     (
         "an override whose lane has the name of another",
@@ -794,12 +794,12 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
             "@/lanes": {"big": {"topics": ["x"]}},
             "@/topics/overrides": {"big": {"window": {"ahead": 2}}},
         },
-        "@.topics.overrides.big.window: its lane cannot be called 'big'; write it under lanes, with a name",
+        "@.topics.overrides.big.window: its lane cannot be named 'big'; define the lane under lanes",
     ),
     (
         "an override of a pattern without a letter",
         {"@/topics/overrides": {".*": {"window": {"ahead": 2}}}},
-        "@.topics.overrides..*.window: its lane cannot be called ''; write it under lanes, with a name",
+        "@.topics.overrides..*.window: its lane cannot be named ''; define the lane under lanes",
     ),
     (
         "an override of what there is not",
@@ -809,7 +809,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "a column that no record has",
         {"@/select": {"vaule": "1"}},
-        "@.select.vaule: a record has no such column; it has key, value, headers, timestamp",
+        "@.select.vaule: unknown column; a record has key, value, headers, timestamp",
     ),
     ("an empty predicate", {"@/where": ""}, "@.where: expected a string that is not empty, got ''"),
     (
@@ -821,13 +821,13 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "no time between windows",
         {"@/window/every": "0s"},
-        "@.window.every: expected more than zero, got '0s'",
+        "@.window.every: expected more than 0, got '0s'",
     ),
     ("windows without a unit", {"@/window/every": 30}, f"@.window.every: {DURATION}, got 30"),
     (
         "windows of no record",
         {"@/window/max_records": 0},
-        "@.window.max_records: expected more than zero, got 0",
+        "@.window.max_records: expected more than 0, got 0",
     ),
     (
         "a count in words",
@@ -837,15 +837,15 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "windows of no byte",
         {"@/window/max_bytes": 0},
-        "@.window.max_bytes: expected more than zero, got 0",
+        "@.window.max_bytes: expected more than 0, got 0",
     ),
     ("a time for a size", {"@/window/max_bytes": "1s"}, f"@.window.max_bytes: {SIZE}, got '1s'"),
     (
         "no window cut ahead",
         {"@/window/ahead": 0},
-        "@.window.ahead: expected more than zero, got 0",
+        "@.window.ahead: expected more than 0, got 0",
     ),
-    ("no window kept", {"@/window/keep": 0}, "@.window.keep: expected more than zero, got 0"),
+    ("no window kept", {"@/window/keep": 0}, "@.window.keep: expected more than 0, got 0"),
     (
         "a target without a unit",
         {"@/window/lag_target": 600},
@@ -891,12 +891,12 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "a lane called as a part of main would be",
         {"@/lanes/main_2": {"topics": ["a"]}},
-        "@.lanes.main_2: a part of the lane main may be called so; choose another name",
+        "@.lanes.main_2: a part of the lane main may get this name; choose another name",
     ),
     (
         "a lane called as a part of another would be",
         {"@/lanes/big": {"topics": ["a"]}, "@/lanes/big_3": {"topics": ["b"]}},
-        "@.lanes.big_3: a part of the lane big may be called so; choose another name",
+        "@.lanes.big_3: a part of the lane big may get this name; choose another name",
     ),
     (
         "an owner without a kind",
@@ -921,17 +921,17 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "two places to start",
         {"@/start": {"timestamp": "2026-01-01", "group": "g"}},
-        "@.start.group: timestamp says already where to start; give one of them",
+        "@.start.group: timestamp already says where to start; remove one of them",
     ),
     (
         "a place and a policy",
         {"@/start": {"policy": "latest", "group": "g"}},
-        "@.start.policy: group says already where to start; give one of them",
+        "@.start.policy: group already says where to start; remove one of them",
     ),
     (
         "no moment",
         {"@/start": {"timestamp": "noon"}},
-        "@.start.timestamp: expected a moment such as 2026-01-31 or 2026-01-31T12:00:00Z, got 'noon'",
+        "@.start.timestamp: expected a date or time such as 2026-01-31 or 2026-01-31T12:00:00Z, got 'noon'",
     ),
     (
         "no topic-partition",
@@ -941,7 +941,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "an offset below zero",
         {"@/start": {"offsets": {"orders-0": -1}}},
-        "@.start.offsets.orders-0: expected a whole number, not negative, got -1",
+        "@.start.offsets.orders-0: expected at least 0, got -1",
     ),
     # names and addresses
     (
@@ -955,7 +955,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
             f"mirrors/{name}": yaml.safe_load(MINIMAL)["mirrors"]["orders"]
             for name in ("a_b-c", "a-b_c", "a-b-d")
         },
-        "mirrors.a_b-c: Dagster cannot tell it from a-b_c; let more differ than '-' and '_'",
+        "mirrors.a_b-c: Dagster cannot tell it from a-b_c, because '-' becomes '_'; rename one",
     ),
     (
         "a node twice",
@@ -984,12 +984,12 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "failover settings of a single node",
         {"@/source/health": {"lag_threshold": 5}},
-        "@.source.health.lag_threshold: there is one node only, and nothing to choose",
+        "@.source.health.lag_threshold: has no effect: the source has only one node",
     ),
     (
         "a threshold below zero",
         {"@/source/health": {"lag_threshold": -1}},
-        "@.source.health.lag_threshold: expected a whole number, not negative, got -1",
+        "@.source.health.lag_threshold: expected at least 0, got -1",
     ),
     (
         "a node without a name",
@@ -1053,7 +1053,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "the master among the configuration, where it has no effect",
         {"spark/conf": {"spark.master": "local"}},
-        "spark.conf.spark.master: belongs one level up, as the key master of spark",
+        "spark.conf.spark.master: has no effect here; set the key master of spark",
     ),
     # security
     (
@@ -1094,12 +1094,12 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "a password beside a token",
         {"@node/security": TOKEN | {"password": "p"}},
-        "@node.security.password: is of no use to OAUTHBEARER; remove it, or choose another mechanism",
+        "@node.security.password: OAUTHBEARER does not use it; remove it or choose another mechanism",
     ),
     (
         "a token's key beside a password",
         {"@node/security": SASL | {"scope": "kafka"}},
-        "@node.security.scope: is of no use to PLAIN; remove it, or choose another mechanism",
+        "@node.security.scope: PLAIN does not use it; remove it or choose another mechanism",
     ),
     (
         "a token that would go over no SASL",
@@ -1178,14 +1178,14 @@ class TestFile:
         [
             (
                 "mirrors: {}\nspark: {}\nmirrors: {}\n",
-                ":3:1: the key 'mirrors' stands twice, first in line 1; remove one",
+                ":3:1: duplicate key 'mirrors', first in line 1; remove one",
             ),
             (
                 "spark:\n  conf: {a: 1, b: 2, a: 3}\n",
-                ":2:22: the key 'a' stands twice, first in line 2; remove one",
+                ":2:22: duplicate key 'a', first in line 2; remove one",
             ),
-            ("on: 1\n", ":1:1: this key is not text; put it in quotes"),
-            ("? [a, b]\n: 1\n", ":1:3: this key is not text; put it in quotes"),
+            ("on: 1\n", ":1:1: this key is not a string; put it in quotes"),
+            ("? [a, b]\n: 1\n", ":1:3: this key is not a string; put it in quotes"),
             ("a: 1\n b: 2\n", ":2:3: not YAML: mapping values are not allowed here"),
             ("a: [1\n", ":2:1: not YAML: expected ',' or ']', but got '<stream end>'"),
             ("a: \tb\nc: \x07\n", ":2:4: not YAML: an unprintable character"),
