@@ -45,7 +45,7 @@ def matches(pattern: str, what: str) -> AfterValidator:
 
 
 def _size_bytes(value: object) -> int:
-    """Bytes from `64KiB`, `10MB` (10^6) or a number of bytes; not true, which pydantic takes for 1."""
+    """Bytes from `64KiB`, `10MB` (10^6) or a number; not true, which pydantic takes for 1."""
     if isinstance(value, int | str) and not isinstance(value, bool):
         with suppress(ValidationError):
             return int(_BYTE_SIZE.validate_python(value))

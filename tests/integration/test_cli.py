@@ -298,7 +298,7 @@ def test_records_that_retention_took(copied: Copied) -> None:
         f"warning: damaged: {here}: retention took the offsets [{DAMAGED}, {DAMAGED + 10})"
         in done.stderr
     )
-    assert "the copy goes on behind it: on_data_loss is continue" in done.stderr
+    assert "the copy resumes after the gap: on_data_loss is continue" in done.stderr
     assert len(read(copied.destination, here)) == DAMAGED + 10
     *_, gap, after = json.loads(
         relay(accepting, "ledger", "--topic", copied.trimmed, "--json").stdout
@@ -601,7 +601,7 @@ def ended_in_words(code: int, said: str) -> None:
     assert code == 130, said[-2000:]
     (line,) = re.findall(r"^error: (.*)$", said, re.MULTILINE)
     assert re.fullmatch(
-        r"big: interrupted, stopped at committed checkpoints: [1-9][\d,]* of [\d,]+ records copied; run again to go on",
+        r"big: interrupted, stopped at committed checkpoints: [1-9][\d,]* of [\d,]+ records copied; run again to continue",
         line,
     )
     assert "Traceback" not in said
