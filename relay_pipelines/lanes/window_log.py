@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import dagster as dg
 
-from relay_pipelines.console.formatting import count, moment, size
+from relay_pipelines.console.formatting import count, format_time, size
 from relay_pipelines.lanes import naming
 from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.model import TopicPartition
@@ -42,7 +42,7 @@ def event(lane: Lane, frozen: FrozenWindow) -> dg.AssetMaterialization:
             "size": size(frozen.size_bytes),
             "topics with new records": len({one.topic_partition.topic for one in busy}),
             "node": frozen.node,
-            "planned": moment(frozen.planned_at_ms),
+            "planned": format_time(frozen.planned_at_ms),
             "ranges": dg.MetadataValue.table(
                 [
                     dg.TableRecord(
