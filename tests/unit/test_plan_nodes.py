@@ -1,4 +1,4 @@
-"""Which node is read: tables, titled by what would go wrong."""
+"""Which node is read, as tables."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 def view(name: str, a: int, b: int = 0, **more: str) -> NodeView:
-    """A node that answers."""
+    """Return a node that answers."""
     return NodeView(name, {A: a, B: b}, **more)
 
 
 def down(name: str) -> NodeView:
-    """A node that does not."""
+    """Return a node that does not answer."""
     return NodeView(name, None, f"{name} cannot be reached")
 
 
 def kept(name: str, low_a: int, low_b: int = 0) -> NodeView:
-    """A node of which retention has taken the beginning."""
+    """Return a node whose retention has deleted the start of the log."""
     return NodeView(name, {A: 10, B: 10}, low_watermarks={A: low_a, B: low_b})
 
 
@@ -141,24 +141,24 @@ JUDGED = [
     ids=[case[0] for case in JUDGED],
 )
 def test_judged(views, copied, threshold, expected):
-    """Eligible, healthy, behind: for every node, in order."""
+    """The expected values are eligible, healthy and behind, per node."""
     assert [
         (one.eligible, one.healthy, one.behind) for one in judge(views, copied, threshold)
     ] == expected
 
 
 def well(name: str) -> Verdict:
-    """A healthy node."""
+    """Return a healthy node."""
     return Verdict(name, eligible=True, healthy=True)
 
 
 def late(name: str, behind: int) -> Verdict:
-    """One that is too far behind."""
+    """Return a node that is too far behind."""
     return Verdict(name, eligible=True, healthy=False, behind=behind, why="late")
 
 
 def dead(name: str) -> Verdict:
-    """One that cannot be read."""
+    """Return a node that cannot be read."""
     return Verdict(name, eligible=False, healthy=False, why=f"{name} is down")
 
 

@@ -1,4 +1,4 @@
-"""Which topics are copied and what they are called, as tables."""
+"""Which topics are copied, and their names at the destination, as tables."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_deny_wins_patterns_match_whole_names_and_internal_topics_stay(
 
 
 def test_every_topic_is_decided_once_in_order():
-    """Two nodes list the same topic; a plan must not copy it twice."""
+    """A topic that two nodes list must not be copied twice."""
     assert [decision.topic for decision in select(["b", "a", "b"], [".*"], [])] == ["a", "b"]
 
 
@@ -82,7 +82,7 @@ def test_topics_are_renamed(rename, expected):
     ],
 )
 def test_topics_are_pinned(rename, expected):
-    """Several may share a partition, on purpose."""
+    """Several topics may share a partition on purpose."""
     assert targets(["b.c", "a"], rename) == expected
 
 

@@ -1,4 +1,4 @@
-"""From watermarks and checkpoints to windows, as tables."""
+"""From positions to the windows of a run, as tables."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_windows(held, planned):
 
 
 def test_one_window_per_topic_sorted():
-    """Positions come as the brokers answer; windows are the same every time."""
+    """Brokers return positions in any order; the windows are always the same."""
     plan = plan_windows(
         [position(1, 0, 1, topic="b"), position(0, 0, 1, topic="a"), position(0, 0, 1, topic="b")]
     )
