@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from relay_pipelines.cli.context import Invocation, chosen
+from relay_pipelines.cli.context import Invocation, selected_mirrors
 from relay_pipelines.console import json_output, messages, tables
 from relay_pipelines.console.formatting import plural, stdout
 from relay_pipelines.prepare import reader_acls
@@ -16,8 +16,8 @@ def run(invocation: Invocation, names: Sequence[str], *, apply: bool, as_json: b
     """Show which ACLs the destination does not have, and create them with `apply`."""
     clock = SystemClock()
     found = []
-    for name, mirror in chosen(invocation.settings(), names).items():
-        with invocation.tolerating(name):
+    for name, mirror in selected_mirrors(invocation.settings(), names).items():
+        with invocation.reporting_errors(name):
             report = reader_acls.report(name, mirror, clock)
             if not as_json:
                 _show(name, report)

@@ -87,7 +87,7 @@ def nodes(
     *,
     as_json: Json = False,
 ) -> int:
-    """Show the health and lag of every source node, and which node is read."""
+    """Show health and lag of the source nodes, and which is read."""
     from relay_pipelines.cli import nodes_command as command
 
     if clear:
@@ -135,7 +135,7 @@ def run(
 
 @app.command()
 def status(context: typer.Context, mirror: MirrorNames = None, *, as_json: Json = False) -> int:
-    """Show source end, checkpoint and lag of every topic-partition."""
+    """Show source end, checkpoint and lag per topic-partition."""
     from relay_pipelines.cli import inspect_commands
 
     return inspect_commands.status(context.obj, mirror or [], as_json=as_json)
@@ -172,7 +172,7 @@ def acls(
     ] = False,
     as_json: Json = False,
 ) -> int:
-    """Show which ACLs of mirrored topics are missing at the destination, or create them."""
+    """Show or create missing ACLs of the copied topics."""
     from relay_pipelines.cli import acls_command as command
 
     return command.run(context.obj, mirror or [], apply=apply, as_json=as_json)
@@ -185,7 +185,7 @@ def demo(
         bool, typer.Option("--keep", help="Keep the folder with relay.yaml, logs and data.")
     ] = False,
 ) -> int:
-    """Mirror between local Kafka clusters, kill the mirror and a node, and verify the copy."""
+    """Show a mirror between local clusters, with failures."""
     from relay_pipelines.demo import main
 
     return int(main(keep=keep))
@@ -204,7 +204,7 @@ def ui(
         bool, typer.Option("--keep", help="Keep the folder with relay.yaml, logs and data.")
     ] = False,
 ) -> int:
-    """Mirror between local Kafka clusters with Dagster, and serve its UI."""
+    """Show a mirror between local clusters in Dagster's UI."""
     from relay_pipelines.demo.ui import main
 
     return int(main(port, keep=keep))

@@ -47,7 +47,7 @@ class Invocation:
         self.raise_exit_code(error.exit_code)
 
     @contextmanager
-    def tolerating(self, mirror: str) -> Iterator[None]:
+    def reporting_errors(self, mirror: str) -> Iterator[None]:
         """Report an error of a mirror, and continue with the next mirror."""
         try:
             yield
@@ -55,7 +55,7 @@ class Invocation:
             self.fail(error, mirror)
 
 
-def chosen(settings: Settings, names: Iterable[str]) -> dict[str, Mirror]:
+def selected_mirrors(settings: Settings, names: Iterable[str]) -> dict[str, Mirror]:
     """Return the mirrors of these names, each once and in this order; without names, all mirrors.
 
     Raises:

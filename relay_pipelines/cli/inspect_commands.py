@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain
 
-from relay_pipelines.cli.context import Invocation, chosen
+from relay_pipelines.cli.context import Invocation, selected_mirrors
 from relay_pipelines.cli.session import Session
 from relay_pipelines.console import json_output, messages, tables
 from relay_pipelines.console.formatting import open_transactions, plural, stdout
@@ -26,7 +26,7 @@ def check(invocation: Invocation, names: Sequence[str]) -> int:
     session = Session(settings.spark, stop, verbose=invocation.debug)
     with stop.heard():
         try:
-            for name, mirror in chosen(settings, names).items():
+            for name, mirror in selected_mirrors(settings, names).items():
                 for finding in chain(
                     preflight.check(name, mirror, clock), preflight.check_sql(name, mirror, session)
                 ):
@@ -43,8 +43,8 @@ def plan(
     """Show what a run would copy."""
     clock = SystemClock()
     found = []
-    for name, mirror in chosen(invocation.settings(), names).items():
-        with invocation.tolerating(name):
+    for name, mirror in selected_mirrors(invocation.settings(), names).items():
+        with invocation.reporting_errors(name):
             planned = run_plan.plan(
                 cluster_snapshot.take_snapshot(name, mirror, clock, only_topic=topic)
             )
@@ -95,8 +95,8 @@ def status(invocation: Invocation, names: Sequence[str], *, as_json: bool) -> in
     """Show the progress of every topic-partition."""
     clock = SystemClock()
     found = []
-    for name, mirror in chosen(invocation.settings(), names).items():
-        with invocation.tolerating(name):
+    for name, mirror in selected_mirrors(invocation.settings(), names).items():
+        with invocation.reporting_errors(name):
             snapshot = cluster_snapshot.take_snapshot(name, mirror, clock)
             document = json_output.status(snapshot, clock.now_ms())
             found.append(document)
@@ -119,8 +119,8 @@ def ledger(
     """Show the committed chunks."""
     clock = SystemClock()
     found: list[LedgerEntry] = []
-    for name, mirror in chosen(invocation.settings(), names).items():
-        with invocation.tolerating(name):
+    for name, mirror in selected_mirrors(invocation.settings(), names).items():
+        with invocation.reporting_errors(name):
             follower = LedgerFollower(
                 mirror.destination_cluster, name, None, mirror.copy_options, clock
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from relay_pipelines.cli.context import Invocation, chosen
+from relay_pipelines.cli.context import Invocation, selected_mirrors
 from relay_pipelines.console import json_output, messages, tables
 from relay_pipelines.console.formatting import stdout
 from relay_pipelines.errors import ConfigError, RelayError, SourceError
@@ -20,8 +20,8 @@ def show(invocation: Invocation, names: Sequence[str], *, as_json: bool) -> int:
     """Show the state of every node, and which one a run would read."""
     clock = SystemClock()
     found = []
-    for name, mirror in chosen(invocation.settings(), names).items():
-        with invocation.tolerating(name):
+    for name, mirror in selected_mirrors(invocation.settings(), names).items():
+        with invocation.reporting_errors(name):
             try:
                 stored = cluster_snapshot.read_checkpoints(name, mirror, clock, patient=False)
             except RelayError as error:  # the nodes can still be compared with each other
@@ -47,10 +47,10 @@ def clear(invocation: Invocation, names: Sequence[str], nodes: Sequence[str]) ->
         ConfigError: no mirror has a node of that name.
     """
     clock = SystemClock()
-    mirrors = chosen(invocation.settings(), names)
+    mirrors = selected_mirrors(invocation.settings(), names)
     _refuse_unknown(mirrors.values(), nodes)
     for name, mirror in mirrors.items():
-        with invocation.tolerating(name):
+        with invocation.reporting_errors(name):
             quarantined = cluster_snapshot.read_checkpoints(name, mirror, clock).quarantined
             quarantine.put(name, mirror, {node: "" for node in nodes if node in quarantined}, clock)
             for node in (node.name for node in mirror.nodes if node.name in nodes):

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from relay_pipelines.cli.context import Invocation, chosen
+from relay_pipelines.cli.context import Invocation, selected_mirrors
 from relay_pipelines.cli.session import Session
 from relay_pipelines.console import messages, tables
 from relay_pipelines.console.formatting import count, open_transactions, plural, stderr, stdout
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def run(invocation: Invocation, names: Sequence[str], topic: str | None) -> int:
     """Copy all new records and return the highest exit code."""
     settings = invocation.settings()
-    mirrors = chosen(settings, names)
+    mirrors = selected_mirrors(settings, names)
     stop = StopSignal()
     session = Session(settings.spark, stop, verbose=invocation.debug)
     with stop.heard(), _metrics(settings.metrics) as metrics:
