@@ -148,17 +148,17 @@ def test_judged(views, copied, threshold, expected):
 
 
 def well(name: str) -> Verdict:
-    """Return a healthy node."""
+    """A healthy node."""
     return Verdict(name, eligible=True, healthy=True)
 
 
 def late(name: str, behind: int) -> Verdict:
-    """Return a node that is too far behind."""
+    """One that is too far behind."""
     return Verdict(name, eligible=True, healthy=False, behind=behind, why="late")
 
 
 def dead(name: str) -> Verdict:
-    """Return a node that cannot be read."""
+    """One that cannot be read."""
     return Verdict(name, eligible=False, healthy=False, why=f"{name} is down")
 
 
