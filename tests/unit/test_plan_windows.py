@@ -137,7 +137,7 @@ def test_a_lost_checkpoint_is_held_back():
 
 
 def test_a_guard_holds_back_its_topic_partition_alone():
-    """One truncated topic-partition must not stop the others from being planned, nor pass unseen."""
+    """One truncated topic-partition is reported and does not stop the others."""
     plan = plan_windows([position(0, 0, 5, 9), position(1, 0, 5, 2), position(2, 7, 9, 3)])
     assert plan.windows == (Window("t", (OffsetRange(TopicPartition("t", 1), 2, 5),)),)
     assert [
