@@ -32,9 +32,7 @@ def show(console: Console, table: Table) -> None:
     for column in table.columns:
         if column.no_wrap:
             column.min_width = max(len(str(cell)) for cell in (column.header, *column.cells))
-    least = sum(column.min_width or 1 for column in table.columns) + _BETWEEN_COLUMNS * len(
-        table.columns
-    )
+    least = sum((column.min_width or 1) + _BETWEEN_COLUMNS for column in table.columns)
     console.width = max(console.width, least)
     console.print(table)
 
