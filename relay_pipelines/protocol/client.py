@@ -50,6 +50,7 @@ class Metadata:
     """What a cluster says of itself."""
 
     cluster_id: str = ""
+    controller_id: int = -1
     brokers: dict[int, tuple[str, int]] = field(default_factory=dict)
     topics: dict[str, TopicMetadata] = field(default_factory=dict)
 
@@ -129,7 +130,9 @@ class ClusterClient:
             for topic in answer.topics
         }
         self._metadata.topics.update(found)
-        return Metadata(self._metadata.cluster_id, self._metadata.brokers, found)
+        return Metadata(
+            self._metadata.cluster_id, answer.controller_id, self._metadata.brokers, found
+        )
 
     @property
     def cluster_id(self) -> str:
@@ -218,6 +221,14 @@ class ClusterClient:
         connection = self._any_connection()
         return connection.call(request, _newest(connection, request, version))
 
+    def call_controller(self, request: Any, version: int) -> Any:
+        """Send a control request to the controller: before KRaft, other brokers refuse some.
+
+        Raises:
+            RetriableError: the cluster has no controller now.
+        """
+        return self.call(self.metadata([]).controller_id, request, version)
+
     def coordinator(self, key: str, kind: int = TRANSACTION) -> int:
         """Return the id of the broker that coordinates the transactions of a transactional id, or a consumer group.
 
@@ -225,8 +236,7 @@ class ClusterClient:
             kind: what the key is: `TRANSACTION` or `GROUP`.
         """
         answer = self.call_any(FindCoordinatorRequest(key=key, key_type=kind), 2)
-        if answer.error_code != error_codes.NONE:
-            raise self.failure(answer.error_code, f"FindCoordinator of {key}")
+        self.raise_for_error(answer, f"FindCoordinator of {key}")
         self._metadata.brokers[answer.node_id] = (answer.host, answer.port)
         return int(answer.node_id)
 
@@ -311,6 +321,26 @@ class ClusterClient:
             topic_partition=topic_partition,
             offset=offset,
         )
+
+    def raise_for_error(
+        self, answer: Any, doing: str, permission: str = "", tolerated: int = error_codes.NONE
+    ) -> None:
+        """Raise the error that an answer, or one part of it, carries, with the broker's message.
+
+        Args:
+            doing: what was asked for.
+            permission: what the user needs for it.
+            tolerated: a code that is no error here.
+        """
+        if answer.error_code not in {error_codes.NONE, tolerated}:
+            raise error_codes.failure(
+                answer.error_code,
+                doing,
+                at=str(self.cluster),
+                retriable=self.retriable,
+                detail=getattr(answer, "error_message", None) or "",
+                permission=permission,
+            )
 
     def forget(self) -> None:
         """Forget who leads what: the next call asks again."""
