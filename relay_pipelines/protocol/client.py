@@ -1,6 +1,6 @@
-"""A cluster as a client sees it: who leads which topic-partition, which broker coordinates, and connections to them.
+"""A client of one cluster: which brokers lead and coordinate, and connections to them.
 
-Every call is tried once: whoever owns the work owns its retries.
+Every call is tried once: the caller owns the retries.
 """
 
 from __future__ import annotations
@@ -30,7 +30,12 @@ _UNKNOWN_TOPIC = 3
 
 @dataclass(frozen=True, slots=True)
 class TopicMetadata:
-    """A topic: its id (empty before Kafka 2.8), the leading broker per partition, -1 where there is none, and its epoch."""
+    """A topic.
+
+    Args:
+        topic_id: empty before Kafka 2.8.
+        leaders: the leading broker's id per partition; -1 for none.
+    """
 
     name: str
     topic_id: str
@@ -41,13 +46,13 @@ class TopicMetadata:
 
     @property
     def topic_partitions(self) -> list[TopicPartition]:
-        """All of them, in order."""
+        """All its topic-partitions, in order."""
         return [TopicPartition(self.name, partition) for partition in sorted(self.leaders)]
 
 
 @dataclass(slots=True)
 class Metadata:
-    """What a cluster says of itself."""
+    """What a cluster reports about itself."""
 
     cluster_id: str = ""
     controller_id: int = -1
@@ -59,8 +64,8 @@ class ClusterClient:
     """A client of one cluster, for one thread; used on the driver and in tasks.
 
     Args:
-        retriable: what failures that may pass become: `SourceError` or `DestinationError`.
-        client_id: under which the brokers see us in their logs and quotas.
+        retriable: the error for failures that may pass: `SourceError` or `DestinationError`.
+        client_id: names us in the brokers' logs and quotas.
     """
 
     def __init__(
@@ -87,16 +92,16 @@ class ClusterClient:
         self.close()
 
     def metadata(self, topics: Sequence[str] | None = None) -> Metadata:
-        """Ask for the given topics, or for all; a topic that does not exist comes with its error code."""
+        """Return metadata of the given topics or of all; a missing topic has an error code."""
         request = _metadata_request(topics)
         connection = self._any_connection()
         return self._take_metadata(connection.call(request, _newest(connection, request, 12)))
 
     def topic_at_leader(self, topic_partition: TopicPartition) -> TopicMetadata:
-        """Ask the leader of `topic_partition` itself about its topic; any other broker may not have heard of a change yet.
+        """Ask the leader of `topic_partition` about its topic: other brokers may be out of date.
 
         Raises:
-            RetriableError: the leader is away, or no longer has the topic.
+            RetriableError: the leader is not reachable, or no longer has the topic.
         """
         name = topic_partition.topic
         answer = self.call(self.leader(topic_partition), _metadata_request([name]), 12)
@@ -140,10 +145,10 @@ class ClusterClient:
         return self._metadata.cluster_id
 
     def topic(self, name: str, wanted: TopicPartition | None = None) -> TopicMetadata:
-        """Return one topic's metadata, asked for only once until `forget`.
+        """Return one topic's metadata, cached until `forget`.
 
         Args:
-            wanted: the topic-partition that an error is to name.
+            wanted: the topic-partition that an error names.
 
         Raises:
             RetriableError: it does not exist (yet), or has no leader.
@@ -158,7 +163,7 @@ class ClusterClient:
         return known
 
     def has_topic(self, name: str) -> bool:
-        """Ask whether the cluster shows a topic."""
+        """Whether the cluster has a topic that the user may see."""
         return self.metadata([name]).topics[name].error_code != _UNKNOWN_TOPIC
 
     def leader(self, topic_partition: TopicPartition) -> int:
@@ -187,7 +192,7 @@ class ClusterClient:
         return known
 
     def acquire(self, broker_id: int) -> Connection:
-        """Return a connection to a broker on which the caller alone sends requests ahead, until it is released."""
+        """Return a connection for the caller alone, who may pipeline requests, until `release`."""
         address = self._address(broker_id)
         idle = self._idle[address]
         connection = idle.pop() if idle else self._connect(address)
@@ -195,7 +200,7 @@ class ClusterClient:
         return connection
 
     def release(self, connection: Connection) -> None:
-        """Take an acquired connection back. If it still owes an answer, it is closed: nobody else may receive that answer."""
+        """Take an acquired connection back; close it if answers are due, which no other may get."""
         self._leased.discard(connection)
         if connection.is_open and not connection.unanswered:
             self._idle[connection.address].append(connection)
@@ -204,7 +209,7 @@ class ClusterClient:
 
     @contextmanager
     def lease(self, broker_id: int) -> Iterator[Connection]:
-        """Acquire a connection, and release it however the block ends."""
+        """Acquire a connection for a block, and release it when the block ends."""
         connection = self.acquire(broker_id)
         try:
             yield connection
@@ -212,12 +217,12 @@ class ClusterClient:
             self.release(connection)
 
     def call(self, broker_id: int, request: Any, version: int) -> Any:
-        """Send a control request to a broker, in the newest version up to `version` that it serves."""
+        """Send a control request to a broker, in its newest version up to `version`."""
         connection = self.connection(broker_id)
         return connection.call(request, _newest(connection, request, version))
 
     def call_any(self, request: Any, version: int) -> Any:
-        """Send a control request to whichever broker answers."""
+        """Send a control request to any broker."""
         connection = self._any_connection()
         return connection.call(request, _newest(connection, request, version))
 
@@ -230,10 +235,10 @@ class ClusterClient:
         return self.call(self.metadata([]).controller_id, request, version)
 
     def coordinator(self, key: str, kind: int = TRANSACTION) -> int:
-        """Return the id of the broker that coordinates the transactions of a transactional id, or a consumer group.
+        """Return the id of the coordinating broker of a transactional id or a consumer group.
 
         Args:
-            kind: what the key is: `TRANSACTION` or `GROUP`.
+            kind: what `key` is: `TRANSACTION` or `GROUP`.
         """
         answer = self.call_any(FindCoordinatorRequest(key=key, key_type=kind), 2)
         self.raise_for_error(answer, f"FindCoordinator of {key}")
@@ -246,14 +251,13 @@ class ClusterClient:
         """Return an offset per topic-partition, one request per leader.
 
         Args:
-            timestamp: `LATEST`, `EARLIEST`, or milliseconds: then the first record not older.
-            isolation: `READ_COMMITTED` makes `LATEST` the last stable offset, else it is the high
-                watermark.
+            timestamp: `LATEST`, `EARLIEST`, or milliseconds for the first record that is not older.
+            isolation: `READ_COMMITTED` makes `LATEST` the last stable offset, otherwise it is the
+                high watermark.
 
         Raises:
-            RetriableError: OFFSET_NOT_AVAILABLE among others: a new leader does not know its high
-                watermark yet (KIP-207), which is why v5, the first with that error, is the least
-                that may be used.
+            RetriableError: a new leader does not know its high watermark yet (KIP-207), among
+                others; v5 is the first version that reports that.
         """
         offsets: dict[TopicPartition, int] = {}
         for broker_id, topics in self._by_leader(topic_partitions).items():
@@ -272,11 +276,11 @@ class ClusterClient:
     def first_offsets(
         self, from_ms: int, ends: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
-        """Return the offset of the first committed record that is not older, by the time index; the end where none is as young.
+        """Return the first committed offset at or after a time, by the time index; else the end.
 
         Args:
             from_ms: milliseconds since the epoch.
-            ends: the end offset of every topic-partition to ask for.
+            ends: the wanted topic-partitions, with their end offsets.
         """
         found = self.list_offsets(ends, from_ms, READ_COMMITTED)
         return {at: offset if offset >= 0 else ends[at] for at, offset in found.items()}
@@ -343,11 +347,11 @@ class ClusterClient:
             )
 
     def forget(self) -> None:
-        """Forget who leads what: the next call asks again."""
+        """Drop the cached metadata: the next call asks again."""
         self._metadata.topics.clear()
 
     def close(self) -> None:
-        """Close every connection; the client may be used again and then connects anew."""
+        """Close every connection; a later call connects again."""
         idle = [connection for some in self._idle.values() for connection in some]
         for connection in (*self._control.values(), *idle, *self._leased):
             connection.close()
@@ -385,7 +389,7 @@ class ClusterClient:
 
     def _connect_to_any(self) -> Connection:
         addresses = [_parsed(server) for server in self.cluster.bootstrap_servers]
-        # brokers met before, in case the configured ones are down
+        # known brokers, in case the configured ones are down
         addresses += [
             address for address in self._metadata.brokers.values() if address not in addresses
         ]
