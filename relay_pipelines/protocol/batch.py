@@ -80,7 +80,7 @@ class BatchRun(NamedTuple):
     """One batch of a fetch response, or several small ones in a row with the same attributes.
 
     Small batches come in runs because parsing the header of each in Python would cost more than
-    decoding its record. `data` is a view into the connection's buffer: valid until the next receive.
+    decoding its record. `data` is a view into the connection's buffer until the next receive.
     """
 
     first: BatchHeader

@@ -51,7 +51,7 @@ class Answer:
 
 
 def script(*answers: Answer) -> Callable[[int, int], Answer]:
-    """Give one answer after the other, whatever is asked; behind the last one the connection ends."""
+    """Give the answers in order, whatever is asked; the connection ends after the last one."""
     remaining = iter(answers)
     return lambda _offset, _max_bytes: next(remaining, Answer(sent=lambda _: b"", closes=True))
 

@@ -1,4 +1,4 @@
-"""A topic-partition's log, made by hand: what producers do to it, and what stands there afterwards."""
+"""A topic-partition's log, made by hand: what producers do, and what the log then holds."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def transactional(base_offset: int, count: int, producer_id: int) -> bytes:
 
 
 def marker(offset: int, producer_id: int) -> bytes:
-    """What ends a transaction; whether by commit or abort, a reader learns from the list of the aborted alone."""
+    """The end of a transaction; a reader knows from the list of aborted ones which way it ended."""
     return batch(offset, ["marker"], producer_id, TRANSACTIONAL_BIT | CONTROL_BIT)
 
 
@@ -105,7 +105,7 @@ class FakeLog:
                 self._append(transactional(first, what, producer_id), what)
 
     def fetch(self, offset: int, max_bytes: int) -> Answer:
-        """Answer as a broker does: whole batches from the one with `offset` on, one even if it is too large."""
+        """Answer as a broker does: whole batches from `offset` on, at least one."""
         if not self.start <= offset <= self.end:
             return Answer(error_code=1)
         records, following = b"", offset

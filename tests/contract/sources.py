@@ -133,7 +133,7 @@ def account_read(
     run_below_bytes: int = 0,
     clock: SystemClock | None = None,
 ) -> Account:
-    """Read a range, and say what became of each of its offsets; the pieces must follow one another without a gap."""
+    """Read a range, and return what became of each offset; the spans must leave no gap."""
     account: Account = {}
     position = wanted.start
     for pieces in read(client, wanted, max_bytes, clock or PatientClock(), run_below_bytes):

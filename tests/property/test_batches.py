@@ -1,4 +1,4 @@
-"""What holds for every record batch: the 61 header bytes, the cuts of a fetch response, the runs of small batches."""
+"""What holds for every record batch: its header, cut fetch responses, runs of small batches."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_header_is_read_as_it_was_written(batch: Batch) -> None:
 def test_a_rehomed_batch_is_ours_and_its_records_are_untouched(
     batch: Batch, producer: ProducerState, sequence: int
 ) -> None:
-    """The CRC is right, only codec and transactional bit are set, and what the records need of the header stays."""
+    """The CRC is right, only codec and transactional bit are set, the rest of the header stays."""
     body = body_of(batch)
     (run,) = split(memoryview(rehome(batch.header, body, producer, sequence) + bytes(body)))
     verify(Batch(run.first, run.data))
@@ -111,7 +111,7 @@ def test_a_changed_byte_is_noticed(batch: Batch, data: st.DataObject) -> None:
 def test_a_cut_response_gives_the_complete_batches(
     several: list[Batch], data: st.DataObject
 ) -> None:
-    """However far the broker cuts the last batch, those before it come whole, and nothing of it comes."""
+    """Wherever the broker cuts the last batch, the result is the batches before it, whole."""
     whole = joined(several)
     cut = data.draw(st.integers(0, len(whole)))
     ends = [sum(len(each.data) for each in several[: count + 1]) for count in range(len(several))]
@@ -123,7 +123,7 @@ def test_a_cut_response_gives_the_complete_batches(
 def test_runs_are_single_batches_one_behind_the_other(
     several: list[Batch], below: int, data: st.DataObject
 ) -> None:
-    """Runs hold the same bytes as single batches; only small neighbours with the same attributes share one."""
+    """Runs hold the bytes of the single batches; only small neighbours of equal attributes join."""
     whole = joined(several)
     cut = data.draw(st.integers(0, len(whole)))
     singles, runs = list(split(whole[:cut])), list(split(whole[:cut], below))
