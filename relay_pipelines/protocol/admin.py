@@ -228,7 +228,7 @@ def alter_topic_configs(
 
 
 def sizes_on_disk(client: ClusterClient, topics: Sequence[str]) -> dict[TopicPartition, int]:
-    """Return bytes on the leader's disk per topic-partition; empty if the user may not know."""
+    """Return bytes on the leader's disk per topic-partition; empty without the permission."""
     by_leader: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for name in topics:
         for partition, leader in client.topic(name).leaders.items():
@@ -246,7 +246,7 @@ def sizes_on_disk(client: ClusterClient, topics: Sequence[str]) -> dict[TopicPar
         for folder in answer.results:
             for topic in folder.topics:
                 sizes |= {
-                    TopicPartition(topic.name, one.partition_index): one.partition_size
-                    for one in topic.partitions
+                    TopicPartition(topic.name, found.partition_index): found.partition_size
+                    for found in topic.partitions
                 }
     return sizes

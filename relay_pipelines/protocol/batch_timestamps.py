@@ -33,7 +33,7 @@ def timestamps_ms(
         offsets: where to look; the most important come first.
 
     Raises:
-        RetriableError: a broker is away.
+        RetriableError: a broker is not reachable.
     """
     found: dict[TopicPartition, int] = {}
     waiting = dict(offsets)

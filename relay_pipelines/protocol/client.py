@@ -122,12 +122,12 @@ class ClusterClient:
             topic.name: TopicMetadata(
                 name=topic.name,
                 topic_id=str(topic.topic_id or ""),
-                leaders={one.partition_index: one.leader_id for one in topic.partitions},
+                leaders={found.partition_index: found.leader_id for found in topic.partitions},
                 # before version 7 brokers do not say
                 leader_epochs={
-                    one.partition_index: one.leader_epoch
-                    for one in topic.partitions
-                    if one.leader_epoch is not None
+                    found.partition_index: found.leader_epoch
+                    for found in topic.partitions
+                    if found.leader_epoch is not None
                 },
                 is_internal=topic.is_internal,
                 error_code=topic.error_code,
@@ -263,14 +263,14 @@ class ClusterClient:
         for broker_id, topics in self._by_leader(topic_partitions).items():
             answer = self.call(broker_id, _list_offsets_request(topics, timestamp, isolation), 5)
             for topic in answer.topics:
-                for one in topic.partitions:
-                    topic_partition = TopicPartition(topic.name, one.partition_index)
-                    if one.error_code != error_codes.NONE:
+                for found in topic.partitions:
+                    topic_partition = TopicPartition(topic.name, found.partition_index)
+                    if found.error_code != error_codes.NONE:
                         self.forget()
                         raise self.failure(
-                            one.error_code, "ListOffsets", topic_partition=topic_partition
+                            found.error_code, "ListOffsets", topic_partition=topic_partition
                         )
-                    offsets[topic_partition] = one.offset
+                    offsets[topic_partition] = found.offset
         return offsets
 
     def first_offsets(
@@ -298,14 +298,16 @@ class ClusterClient:
         ends: dict[TopicPartition, int] = {}
         for broker_id, topics in self._by_leader(epochs).items():
             for topic in self.call(broker_id, _epochs_request(topics, epochs), 3).topics:
-                for one in topic.partitions:
-                    topic_partition = TopicPartition(topic.topic, one.partition)
-                    if one.error_code != error_codes.NONE:
+                for found in topic.partitions:
+                    topic_partition = TopicPartition(topic.topic, found.partition)
+                    if found.error_code != error_codes.NONE:
                         self.forget()
                         raise self.failure(
-                            one.error_code, "OffsetForLeaderEpoch", topic_partition=topic_partition
+                            found.error_code,
+                            "OffsetForLeaderEpoch",
+                            topic_partition=topic_partition,
                         )
-                    ends[topic_partition] = one.end_offset
+                    ends[topic_partition] = found.end_offset
         return ends
 
     def failure(
@@ -368,8 +370,9 @@ class ClusterClient:
     ) -> Mapping[int, Mapping[str, Sequence[int]]]:
         """Broker id -> topic -> partitions."""
         grouped: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
-        for one in topic_partitions:
-            grouped[self.leader(one)][one.topic].append(one.partition)
+        for topic_partition in topic_partitions:
+            by_topic = grouped[self.leader(topic_partition)]
+            by_topic[topic_partition.topic].append(topic_partition.partition)
         return grouped
 
     def _any_connection(self) -> Connection:

@@ -24,7 +24,7 @@ _ANSWER = struct.Struct(">iihqqqi")
 
 
 def prefix(transactional_id: str, topic: str, timeout_ms: int) -> bytes:
-    """The part of the request that is the same for every batch to `topic`."""
+    """Return the part of the request that all batches to `topic` share."""
     return (
         encode_string(transactional_id)
         + _HEAD.pack(_ACKS_ALL, timeout_ms, 1)
@@ -33,7 +33,7 @@ def prefix(transactional_id: str, topic: str, timeout_ms: int) -> bytes:
 
 
 def head(of_topic: bytes, topic_partition: TopicPartition, size_bytes: int) -> bytes:
-    """The request up to the batch: the topic's `prefix`, the partition and the batch's size."""
+    """Return the request up to the batch: the topic's `prefix`, the partition, the batch's size."""
     return of_topic + _PARTITION.pack(1, topic_partition.partition, size_bytes)
 
 

@@ -132,7 +132,7 @@ class TransactionalProducer:
 
     def add(self, topic_partitions: Iterable[TopicPartition]) -> None:
         """Make topic-partitions part of the open transaction; open one if necessary."""
-        new = [one for one in topic_partitions if one not in self._added]
+        new = [at for at in topic_partitions if at not in self._added]
         if not new:
             return
         if not self._added:
@@ -203,8 +203,8 @@ class TransactionalProducer:
         self, topic_partitions: Iterable[TopicPartition], expected: frozenset[int] = frozenset()
     ) -> None:
         topics: dict[str, list[int]] = {}
-        for one in topic_partitions:
-            topics.setdefault(one.topic, []).append(one.partition)
+        for at in topic_partitions:
+            topics.setdefault(at.topic, []).append(at.partition)
         refused: dict[TopicPartition, int] = {}
 
         def ask() -> int:
@@ -223,10 +223,10 @@ class TransactionalProducer:
             # if one topic-partition fails, the others come back as OPERATION_NOT_ATTEMPTED
             refused.clear()
             refused.update(
-                (TopicPartition(topic.name, one.partition_index), one.partition_error_code)
+                (TopicPartition(topic.name, found.partition_index), found.partition_error_code)
                 for topic in answer.results_by_topic_v3_and_below
-                for one in topic.results_by_partition
-                if one.partition_error_code
+                for found in topic.results_by_partition
+                if found.partition_error_code
                 not in {error_codes.NONE, error_codes.OPERATION_NOT_ATTEMPTED}
             )
             return next(iter(refused.values()), error_codes.NONE)

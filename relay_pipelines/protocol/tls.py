@@ -169,9 +169,9 @@ def _stamps(security: Security) -> tuple[tuple[int, int, int] | None, ...]:
     """Return inode, size and modification time of each file: a rotated file differs in one."""
     authorities = security.ca_location or ssl.get_default_verify_paths().cafile
     return tuple(
-        _stamp(one)
-        for one in (authorities, security.certificate_location, security.key_location)
-        if one
+        _stamp(location)
+        for location in (authorities, security.certificate_location, security.key_location)
+        if location
     )
 
 

@@ -75,7 +75,7 @@ def test_a_corrupt_batch_stops_the_range(
     outcome = mirror.try_copy()
     assert (outcome.error_kind, outcome.next_offset) == ("CorruptBatchError", FIRST)
     assert (mirror.checkpoint(), len(mirror.copied())) == (before, FIRST)
-    # an operator may go round it: another mirror that starts behind the batch
+    # an operator may avoid it with another mirror that starts after the batch
     beyond = Mirror(mirror.source, mirror.destination, topic, to=mirror.to)
     assert beyond.copy(FIRST + COUNT).records == FIRST
     assert mirror.copied() == [

@@ -74,7 +74,7 @@ def test_aborted_transactions_over_several_answers(start: Start) -> None:
             + log.marker(7, two),
             aborted=((one, 0),),
         ),
-        # unsorted, and with a transaction that begins behind the range
+        # unsorted, and with a transaction that begins after the range
         Answer(
             records=log.marker(8, one)
             + log.transactional(9, 1, two)
@@ -185,7 +185,7 @@ def test_a_log_that_stays_short_is_given_up(start: Start) -> None:
 
 
 def test_gaps_inside_the_range_are_named(start: Start) -> None:
-    """Offsets that no batch holds are a gap, before, between and behind batches."""
+    """Offsets that no batch holds are a gap, before, between and after batches."""
     broker = start(Answer(records=log.plain(2, 2) + log.plain(6, 2) + log.plain(12, 2)))
     assert account(broker, 0, 10) == values(2, 3, 6, 7) | dict.fromkeys(
         (0, 1, 4, 5, 8, 9), "compaction_gap"
@@ -203,7 +203,7 @@ def test_gaps_inside_the_range_are_named(start: Start) -> None:
         (29, "TOPIC_AUTHORIZATION_FAILED", PermissionDeniedError),
     ],
 )
-def test_an_error_code_is_named_and_the_leader_asked_for_anew(
+def test_an_error_code_is_named_and_the_leader_asked_for_again(
     start: Start, code: int, name: str, kind: type[RelayError]
 ) -> None:
     """A refused fetch names error, topic-partition and offset; the next read finds the leader."""
@@ -218,17 +218,17 @@ def test_an_error_code_is_named_and_the_leader_asked_for_anew(
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-@pytest.mark.parametrize("behind", [b"", log.plain(0, 4)], ids=["alone", "behind a batch"])
-def test_an_old_message_format_is_refused(start: Start, magic: int, behind: bytes) -> None:
+@pytest.mark.parametrize("before", [b"", log.plain(0, 4)], ids=["alone", "after a batch"])
+def test_an_old_message_format_is_refused(start: Start, magic: int, before: bytes) -> None:
     """Messages from before Kafka 0.11, however short, are refused; the error names their offset."""
-    base = 4 if behind else 0
+    base = 4 if before else 0
     content = bytes([magic]) + bytes(1 + 8 * magic) + b"\xff\xff\xff\xff\0\0\0\1v"
     message = (
         base.to_bytes(8, "big") + (4 + len(content)).to_bytes(4, "big") + b"\0\0\0\0" + content
     )
     assert len(message) < 61
     for messages in (message, message * 5):
-        line = refusal(start(Answer(records=behind + messages)), UnsupportedError)
+        line = refusal(start(Answer(records=before + messages)), UnsupportedError)
         assert line.startswith(
             f"orders-3 at offset {base}: message format v{magic} (written before Kafka 0.11)"
             " is not copied; "

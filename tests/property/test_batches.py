@@ -120,7 +120,7 @@ def test_a_cut_response_gives_the_complete_batches(
 
 
 @given(st.lists(batches, max_size=12), st.integers(0, 300), st.data())
-def test_runs_are_single_batches_one_behind_the_other(
+def test_runs_are_consecutive_single_batches(
     several: list[Batch], below: int, data: st.DataObject
 ) -> None:
     """Runs hold the bytes of the single batches; only small neighbours of equal attributes join."""
@@ -169,7 +169,7 @@ def test_an_old_message_format_is_refused(
 def test_an_impossible_size_is_refused(
     before: list[Batch], batch: Batch, size: int, below: int
 ) -> None:
-    """A size smaller than a header is corruption, not a reason to read the same bytes for ever."""
+    """A size smaller than a header is corruption, and does not make the loop endless."""
     broken = bytearray(batch.data)
     broken[8:12] = size.to_bytes(4, "big", signed=True)
     with pytest.raises(CorruptBatchError) as failure:

@@ -1,4 +1,4 @@
-"""What holds for every plan, whatever the clusters say."""
+"""What holds for every plan, whatever the clusters report."""
 
 from __future__ import annotations
 

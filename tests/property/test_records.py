@@ -1,4 +1,4 @@
-"""What holds for every record: it is encoded and decoded as it is, and its digest is its own."""
+"""What holds for every record: it survives encoding and decoding, and its digest is unique."""
 
 from __future__ import annotations
 
