@@ -1,4 +1,4 @@
-"""What the reader of an offset range promises, at a real broker and at the fake one alike."""
+"""What the reader of an offset range guarantees, with a real broker and with the fake one."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_every_offset_is_accounted_for(source: Source, steps: list[Step]) -> Non
     "steps", [LOGS["two batches"], LOGS["interleaved"]], ids=["plain", "interleaved"]
 )
 def test_a_range_may_begin_and_end_anywhere(source: Source, steps: list[Step]) -> None:
-    """Inside a batch, on a marker, between two batches: exactly the offsets of the range come."""
+    """A range may begin and end in a batch, on a marker or between batches: it is read exactly."""
     source.perform(steps)
     account = account_of(steps)
     with client_of(source.cluster) as client:
@@ -80,7 +80,7 @@ def test_a_range_may_begin_and_end_anywhere(source: Source, steps: list[Step]) -
 
 
 def test_an_empty_range_brings_nothing(source: Source) -> None:
-    """Wherever it stands, even where the topic has no such offset."""
+    """An empty range gives nothing, even where the topic has no such offset."""
     source.perform([("-", 3)])
     with client_of(source.cluster) as client:
         for start in (0, 2, 3, 100):

@@ -41,7 +41,7 @@ def start() -> Iterator[Start]:
 def account(
     broker: FakeBroker, begin: int, end: int, clock: PatientClock | None = None, **more: int
 ) -> log.Account:
-    """What the reader makes of a range."""
+    """What the reader finds in a range."""
     with client_of(broker.cluster) as client:
         return account_read(client, OffsetRange(AT, begin, end), clock=clock, **more)
 
@@ -155,7 +155,7 @@ def test_a_gap_seen_before_proves_a_cleaner(start: Start) -> None:
 
 
 def test_an_answer_about_another_topic_is_refused(start: Start) -> None:
-    """Whatever its correlation id says: it ends the connection, and none of its records is used."""
+    """An answer for another topic-partition ends the connection, whatever its correlation id."""
     broker = start(
         Answer(records=log.plain(0, 9), sent=lambda whole: whole.replace(b"orders", b"others"))
     )
@@ -253,7 +253,7 @@ def test_a_connection_that_ends_inside_an_answer(start: Start, kept: int) -> Non
 
 
 def test_an_answer_to_another_request(start: Start) -> None:
-    """A wrong correlation id ends the connection: what follows on it could not be told apart."""
+    """A wrong correlation id ends the connection: later answers could not be matched."""
     broker = start(
         Answer(records=log.plain(0, 9), sent=lambda whole: whole[:4] + b"\0\0\0\x63" + whole[8:])
     )
@@ -276,7 +276,7 @@ def test_what_is_not_kafka_is_refused(start: Start, said: bytes) -> None:
 def test_a_broker_without_the_fetch_we_speak(
     start: Start, versions: tuple[int, int] | None
 ) -> None:
-    """It is told by its versions, before anything is asked of it."""
+    """The reader recognises it by its versions, and sends no fetch."""
     served = {key: value for key, value in (SERVED | {FETCH: versions}).items() if value}
     broker = start(Answer(records=log.plain(0, 9)), served=served)
     assert "does not serve request 1 in version 11; Kafka 2.4 or newer is needed" in refusal(
@@ -287,7 +287,7 @@ def test_a_broker_without_the_fetch_we_speak(
 
 @pytest.mark.parametrize("version", range(4, 13))
 def test_every_version_of_metadata(start: Start, version: int) -> None:
-    """Whichever a broker serves at most, the reader finds the leader."""
+    """Whichever version of Metadata a broker serves at most, the reader finds the leader."""
     broker = start(Answer(records=log.plain(0, 9)), served=SERVED | {METADATA: (0, version)})
     assert account(broker, 0, 9) == values(*range(9))
 
@@ -299,7 +299,7 @@ def test_a_silent_broker_is_given_up(start: Start) -> None:
 
 
 def test_an_empty_range_asks_for_nothing(start: Start) -> None:
-    """Not one fetch is sent for a range that has no offset."""
+    """The reader sends no fetch for an empty range."""
     broker = start()
     assert account(broker, 5, 5) == {}
     assert broker.asked[FETCH] == 0

@@ -128,7 +128,7 @@ def test_both_codecs_agree(wanted: list[Record], codec: int, timestamp_type: int
 
 @given(st.lists(st.lists(records, min_size=1, max_size=4), min_size=1, max_size=6), codecs)
 def test_a_run_of_batches(wanted: list[list[Record]], codec: int) -> None:
-    """Each record comes once and in order, whichever batches of the run have names beyond UTF-8."""
+    """Each record comes once and in order, whichever batches have names that are not UTF-8."""
     log = bytearray()
     expected = []
     for batch in wanted:
