@@ -15,8 +15,8 @@ from relay_pipelines.copy.sources import BatchSource
 from relay_pipelines.copy.transaction import RangeTransactions
 from relay_pipelines.errors import AbortableError, FencedError, RelayError, RetriableError
 from relay_pipelines.model import CopyOptions, CopyRange
-from relay_pipelines.protocol.backoff import retry_until_no_progress
 from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.protocol.retries import retry_until_no_progress
 
 _PASSING = (RetriableError, AbortableError)
 _LONGEST_WAIT_SECONDS = 1.0

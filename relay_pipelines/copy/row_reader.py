@@ -38,10 +38,10 @@ from relay_pipelines.model import (
     OffsetRange,
     Skipped,
 )
-from relay_pipelines.protocol.backoff import retry_until_no_progress
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.reader import FetchedSpan
 from relay_pipelines.protocol.records import codec_of
+from relay_pipelines.protocol.retries import retry_until_no_progress
 
 MARKER = "relay_marker"
 ALWAYS = ("offset", "timestamp", "key", "value", "headers")

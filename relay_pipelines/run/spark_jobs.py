@@ -23,10 +23,9 @@ from relay_pipelines.model import (
     TopicPartition,
 )
 from relay_pipelines.plan.task_packing import pack
-from relay_pipelines.protocol.backoff import retry_until_no_progress
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock
-from relay_pipelines.protocol.retries import retry
+from relay_pipelines.protocol.retries import retry, retry_until_no_progress
 from relay_pipelines.spark import job as spark_job
 from relay_pipelines.spark import session as spark_session
 from relay_pipelines.state import checkpoint as checkpoints

@@ -1,4 +1,4 @@
-"""A Kafka cluster in memory, behind fake sockets that fail wherever they are told to: enough of it to be copied from and to.
+"""A Kafka cluster in memory, with sockets that fail where a test says: a source and destination.
 
 The client's connections, requests and answers are real, byte for byte; the cluster keeps logs,
 transactions with their markers and time-outs, and epochs that fence. It has one broker, and topics
@@ -49,7 +49,8 @@ _SERVED = {
 _NODE, _HOST, _PORT = 1, "fake", 9092
 _OUT_OF_RANGE, _INVALID_PRODUCER_EPOCH, _INVALID_TXN_STATE = 1, 47, 48
 _EARLIEST, _READ_COMMITTED = -2, 1
-_PATIENCE = 100  # a transaction is aborted after as many questions for a last stable offset: nobody else measures time here
+# a transaction is aborted after so many requests for a last stable offset, instead of after a time
+_PATIENCE = 100
 
 
 @dataclass

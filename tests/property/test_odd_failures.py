@@ -1,4 +1,4 @@
-"""Failures that take an unlucky moment, each in memory: what is committed, counted and blamed stays right."""
+"""Failures at an unlucky moment, in memory: what is committed, counted and blamed stays right."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def checkpoints_of(cluster: FakeCluster) -> list[Checkpoint]:
 
 
 def test_the_fingerprint_outlives_the_buffer_of_its_fetch() -> None:
-    """The last record kept stands in an earlier fetch than the chunk's end: its bytes have been overwritten by then."""
+    """The chunk's last record is from an earlier fetch; its bytes are overwritten by then."""
     source, copies, wanted = filled((0, 5), (5, 10), (10, 20)), destination("a"), [whole("a", 20)]
 
     def first_five() -> Iterator[pa.RecordBatch]:
@@ -168,7 +168,7 @@ def test_the_fingerprint_outlives_empty_batches() -> None:
 
 
 def test_a_fetch_that_is_read_again_quarantines_once() -> None:
-    """Rows: a filter fails on a record, a batch after it is corrupt, and another node serves the same fetch."""
+    """Rows: a filter fails on a record, a later batch is corrupt, another node serves the fetch."""
     bad, good, copies = (
         filled((0, 5), (5, 10)),
         filled((0, 5), (5, 10)),
@@ -269,7 +269,7 @@ def test_one_lost_connection_among_rows() -> None:
 
 
 def test_checkpoints_that_are_lost_within_a_run() -> None:
-    """The task knows what it has committed: records are not copied again, the guard says what is gone."""
+    """The task knows what it committed: it copies nothing again, and the guard reports the loss."""
     source, copies, commits = (
         filled(*((first, first + 5) for first in range(0, 40, 5))),
         destination("a"),

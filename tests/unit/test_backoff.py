@@ -6,7 +6,7 @@ import pytest
 
 from relay_pipelines.errors import PermissionDeniedError, SourceError
 from relay_pipelines.model import CopyOptions
-from relay_pipelines.protocol.backoff import retry_until_no_progress
+from relay_pipelines.protocol.retries import retry_until_no_progress
 
 PASSING = (SourceError,)
 AWAY = SourceError("away")
