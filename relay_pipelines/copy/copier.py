@@ -13,12 +13,11 @@ from tenacity import retry_if_exception
 from relay_pipelines.copy.chunk import Chunk, Portion
 from relay_pipelines.copy.sources import BatchSource
 from relay_pipelines.copy.transaction import RangeTransactions
-from relay_pipelines.errors import AbortableError, FencedError, RelayError, RetriableError
+from relay_pipelines.errors import FencedError, RelayError
 from relay_pipelines.model import CopyOptions, CopyRange
-from relay_pipelines.protocol.backoff import retry_until_no_progress
+from relay_pipelines.protocol.backoff import is_retryable, retry_until_no_progress
 from relay_pipelines.protocol.clock import Clock
 
-_PASSING = (RetriableError, AbortableError)
 _LONGEST_WAIT_SECONDS = 1.0
 """With a transaction open; what takes longer is waited for after a commit. Readers of the destination wait for the open ones."""
 
@@ -52,12 +51,8 @@ class RangeCopier:
             RelayError: anything else that stopped it. No transaction is left open, as far as the
                 destination answers.
         """
-        attempts = retry_until_no_progress(
-            self._options, self._clock, _PASSING, lambda: self._failing_since
-        )
-        may_pass = retry_if_exception(
-            lambda error: isinstance(error, _PASSING) and self._source.can_reopen
-        )
+        attempts = retry_until_no_progress(self._options, self._clock, lambda: self._failing_since)
+        may_pass = retry_if_exception(lambda error: is_retryable(error) and self._source.can_reopen)
         try:
             for attempt in attempts.copy(retry=may_pass):
                 with attempt:

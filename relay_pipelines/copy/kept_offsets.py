@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from relay_pipelines.copy.row_reader import FailedRecord, ProgressMarker
 from relay_pipelines.copy.row_stream import RowStream
-from relay_pipelines.errors import RelayError, RetriableError
+from relay_pipelines.errors import RelayError
 from relay_pipelines.model import TopicPartition
 
 
@@ -105,7 +105,7 @@ class KeptOffsets:
             self._start = marker.end  # the first marker stands before the rows
         self._end = marker.end
         error = marker.error
-        if isinstance(error, RetriableError):
+        if error is not None and error.retryable:
             # the copy reads and retries by itself; what Spark had to say of these records is not
             # said again
             raise RelayError(

@@ -28,7 +28,7 @@ from relay_pipelines.copy.columns import (
 )
 from relay_pipelines.copy.failover import FailoverSource
 from relay_pipelines.copy.filtering import FilterChain
-from relay_pipelines.errors import RelayError, SourceError
+from relay_pipelines.errors import RelayError
 from relay_pipelines.model import (
     Checkpoint,
     CopyJob,
@@ -165,7 +165,7 @@ class _RangeRows:
     def batches(self) -> Iterator[pa.RecordBatch]:
         self._source.begin()
         for attempt in retry_until_no_progress(
-            self._options, self._clock, (SourceError,), lambda: self._failing_since
+            self._options, self._clock, lambda: self._failing_since
         ):
             with attempt:
                 try:

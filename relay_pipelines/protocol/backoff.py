@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_random
+from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random
 
+from relay_pipelines.errors import RelayError
 from relay_pipelines.model import CopyOptions
 from relay_pipelines.protocol.clock import Clock
 
@@ -14,7 +15,6 @@ from relay_pipelines.protocol.clock import Clock
 def retry_until_no_progress(
     options: CopyOptions,
     clock: Clock,
-    passing: tuple[type[Exception], ...],
     progress_at: Callable[[], float] | None = None,
     before_sleep: Callable[[RetryCallState], None] | None = None,
 ) -> Retrying:
@@ -24,7 +24,6 @@ def retry_until_no_progress(
     after progress.
 
     Args:
-        passing: errors that may pass; any other one ends the attempts at once.
         progress_at: when something last moved, in seconds of `clock.monotonic()`; by default the
         moment of this call.
         before_sleep: called before every wait.
@@ -49,10 +48,15 @@ def retry_until_no_progress(
         return seconds
 
     return Retrying(
-        retry=retry_if_exception_type(passing),
+        retry=retry_if_exception(is_retryable),
         stop=lambda _: seconds_left() <= 0,
         wait=wait,
         sleep=clock.sleep,
         before_sleep=before_sleep,
         reraise=True,
     )
+
+
+def is_retryable(error: BaseException) -> bool:
+    """Whether the call that raised this may succeed if it is made again."""
+    return isinstance(error, RelayError) and error.retryable

@@ -9,7 +9,6 @@ from typing import Protocol, TypeVar
 
 from tenacity import RetryCallState
 
-from relay_pipelines.errors import AbortableError, RetriableError
 from relay_pipelines.model import CopyOptions
 from relay_pipelines.protocol.backoff import retry_until_no_progress
 from relay_pipelines.protocol.clock import Clock
@@ -64,5 +63,4 @@ def retry(
             how_long = "until it answers" if options.give_up_after_ms < 0 else f"for {left:.0f} s"
             _LOG.warning("%s: %s; trying again %s", name, state.outcome.exception(), how_long)
 
-    passing = (RetriableError, AbortableError)
-    return retry_until_no_progress(options, clock, passing, before_sleep=between_attempts)(ask)
+    return retry_until_no_progress(options, clock, before_sleep=between_attempts)(ask)

@@ -12,7 +12,7 @@ from typing import Any
 
 from tenacity import retry_if_result
 
-from relay_pipelines.errors import DestinationError, RelayError
+from relay_pipelines.errors import DestinationError, RelayError, Side, error_class
 from relay_pipelines.model import (
     CopyJob,
     CopyOptions,
@@ -33,7 +33,6 @@ from relay_pipelines.state import checkpoint as checkpoints
 
 _CANCEL_SECONDS = 2.0
 _SHOWN = 3
-_MAY_PASS = frozenset({"DestinationError", "AbortableError"})
 
 Groups = Sequence[Sequence[CopyRange]]
 
@@ -154,7 +153,7 @@ class SparkJobs:
             waiting = [group for group in again if group]
             return waiting
 
-        attempts = retry_until_no_progress(self._job.options, self._clock, (), lambda: progress_at)
+        attempts = retry_until_no_progress(self._job.options, self._clock, lambda: progress_at)
         try:
             attempts.copy(retry=retry_if_result(bool), retry_error_callback=lambda _: None)(copy)
         finally:
@@ -177,7 +176,8 @@ class SparkJobs:
 
 
 def _may_pass(outcome: Outcome) -> bool:
-    return outcome.status is Status.FAILED and outcome.error_kind in _MAY_PASS
+    kind = error_class(outcome.error_kind)  # a task has already retried what failed at the source
+    return outcome.status is Status.FAILED and kind.retryable and kind.side is Side.DESTINATION
 
 
 def _share(options: CopyOptions, tasks: int) -> CopyOptions:
