@@ -6,7 +6,8 @@ in bytes, times in milliseconds since the Unix epoch unless the name says otherw
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import json
+from dataclasses import asdict, dataclass, field
 from enum import IntEnum, StrEnum
 
 
@@ -421,6 +422,23 @@ class Outcome:
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     peak_memory_bytes: int = 0
+
+    def to_json(self) -> str:
+        """Return the text that `from_json` reads."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Outcome:
+        """Read an outcome back."""
+        fields = json.loads(text)
+        planned = fields.pop("range")
+        return cls(
+            range=OffsetRange(TopicPartition(**planned.pop("topic_partition")), **planned),
+            destination=TopicPartition(**fields.pop("destination")),
+            status=Status(fields.pop("status")),
+            segments=tuple(Segment(**segment) for segment in fields.pop("segments")),
+            **fields,
+        )
 
 
 class Operation(IntEnum):

@@ -6,7 +6,6 @@ later one would import the Kafka libraries again, half a second of CPU time each
 
 from __future__ import annotations
 
-import pyarrow.json  # noqa: F401 - for the forked
 from pyspark.daemon import manager
 
 import relay_pipelines.spark.job  # noqa: F401 - for the forked

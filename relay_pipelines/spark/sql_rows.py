@@ -21,7 +21,7 @@ from relay_pipelines.copy.task import copy_kept, copy_rows
 from relay_pipelines.errors import ConfigError, FilterError, RelayError
 from relay_pipelines.model import CopyJob, CopyRange, Outcome, Sql
 from relay_pipelines.protocol.clock import SystemClock
-from relay_pipelines.spark.job import SCHEMA, arrow, collect
+from relay_pipelines.spark.job import SCHEMA, collect, outcome_row
 from relay_pipelines.spark.session import first_line
 
 
@@ -190,7 +190,7 @@ def _write(
 ) -> Iterator[pa.RecordBatch]:
     with uncollected():
         for outcome in copy_rows(job, ranges, batches, SystemClock()):
-            yield from arrow(outcome)
+            yield outcome_row(outcome)
 
 
 def _copy(
@@ -198,4 +198,4 @@ def _copy(
 ) -> Iterator[pa.RecordBatch]:
     with uncollected():
         for outcome in copy_kept(job, ranges, batches, SystemClock()):
-            yield from arrow(outcome)
+            yield outcome_row(outcome)

@@ -31,6 +31,7 @@ from relay_pipelines.model import (
     Fingerprint,
     OffsetRange,
     OnRecordError,
+    Outcome,
     RecordPolicy,
     Status,
     TopicPartition,
@@ -41,7 +42,7 @@ from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.connection import Connection
 from relay_pipelines.protocol.python_codec import Record
 from relay_pipelines.protocol.records import BatchBuilder, decode
-from relay_pipelines.spark.job import arrow
+from relay_pipelines.spark.job import outcome_row
 from relay_pipelines.state import checkpoint, ledger
 from tests.copying import copy_as_it_is, copy_as_rows
 from tests.property.fake_cluster import FakeCluster, FakeSocket, put
@@ -208,7 +209,8 @@ def test_what_a_filter_says_may_be_no_text(on_error: OnRecordError) -> None:
     ranges = [whole("a", 1, filters=(quotes,), on_record_error=on_error), whole("b", 1)]
     with served(source=source, destination=copies):
         outcomes = copy_as_it_is(job(), ranges, Clock())
-    assert all(arrow(one) for one in outcomes)
+    rows = [outcome_row(outcome).column("outcome")[0].as_py() for outcome in outcomes]
+    assert [Outcome.from_json(row) for row in rows] == outcomes
     assert [one.status is Status.DONE for one in outcomes] == [
         on_error is OnRecordError.QUARANTINE,
         True,

@@ -5,8 +5,17 @@ from __future__ import annotations
 import pytest
 
 from relay_pipelines.errors import RelayError
-from relay_pipelines.model import Cluster, CopyJob
-from relay_pipelines.spark.job import submit
+from relay_pipelines.model import (
+    Cluster,
+    CopyJob,
+    OffsetRange,
+    Outcome,
+    Segment,
+    Skipped,
+    Status,
+    TopicPartition,
+)
+from relay_pipelines.spark.job import outcome_row, submit
 
 
 class Ended:
@@ -35,3 +44,26 @@ def test_the_session_ends_while_the_job_is_submitted() -> None:
         match="Spark gave the copy job up: SparkContext or SparkSession should be created first",
     ):
         submit(Ended(), job, [], "tag")
+
+
+def test_an_outcome_survives_its_way_through_spark() -> None:
+    """Spark carries an outcome as one JSON column; nothing of it is lost or changes its type."""
+    here, there = TopicPartition("a", 1), TopicPartition("b", 1)
+    outcome = Outcome(
+        OffsetRange(here, 5, 25),
+        there,
+        Status.FENCED,
+        15,
+        records=7,
+        skipped={str(Skipped.FILTERED): 3},
+        commit_seconds=0.5,
+        segments=(Segment("node1", 5, 10), Segment("node2", 10, 15)),
+        diverged={"node3": "holds another record"},
+        error_kind="FencedError",
+        error='a header "\udcff" and an Ö',
+    )
+    row = outcome_row(outcome)
+    assert row.schema.names == ["outcome"]
+    found = Outcome.from_json(row.column("outcome")[0].as_py())
+    assert found == outcome
+    assert (type(found.status), type(found.range.topic_partition)) == (Status, TopicPartition)
