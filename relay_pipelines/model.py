@@ -7,7 +7,7 @@ in bytes, times in milliseconds since the Unix epoch unless the name says otherw
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import IntEnum, StrEnum
 
 
@@ -168,6 +168,44 @@ class Checkpoint:
     destination_topic_id: str = ""
     reset_at_ms: int = 0
     leader_epoch_end: int = -1
+
+    @classmethod
+    def initial(
+        cls, mirror: str, source: TopicPartition, destination: TopicPartition, next_offset: int
+    ) -> Checkpoint:
+        """Return the checkpoint of a topic-partition before anything is copied."""
+        return cls(mirror, source, next_offset, -1, "", {}, {}, destination, -1, None, "", 0)
+
+    def advanced(
+        self,
+        next_offset: int,
+        leader_epoch: tuple[int, int],
+        identity: NodeIdentity,
+        fingerprint: Fingerprint | None,
+    ) -> Checkpoint:
+        """Return the checkpoint after the source offsets below `next_offset` were read.
+
+        Args:
+            leader_epoch: the epoch of the last batch read, and the offset after it; -1 if none was.
+            identity: the log that was read.
+            fingerprint: of the last record read; None if none was.
+        """
+        node = identity.node
+        if leader_epoch[0] < 0 and (self.node, self.topic_ids.get(node)) == (
+            node,
+            identity.topic_id,
+        ):
+            leader_epoch = self.leader_epoch, self.leader_epoch_end  # still those of the same log
+        return replace(
+            self,
+            next_offset=next_offset,
+            leader_epoch=leader_epoch[0],
+            leader_epoch_end=leader_epoch[1],
+            node=node,
+            topic_ids=self.topic_ids | {node: identity.topic_id},
+            cluster_ids=self.cluster_ids | {node: identity.cluster_id},
+            fingerprint=fingerprint or self.fingerprint,
+        )
 
 
 class Skipped(StrEnum):

@@ -237,27 +237,15 @@ class _RangeRows:
             identity=identity,
             fingerprint=fingerprint_of(last) if last else None,
         )
-        self._remember(marker, identity)
+        # another node must hold what was read, should this one fail
+        epoch_reached = marker.leader_epoch, marker.leader_epoch_end
+        self._checkpoint = (
+            self._checkpoint
+            or Checkpoint.initial(
+                self._job.mirror, self._topic_partition, self._range.destination, spans[0].start
+            )
+        ).advanced(marker.end, epoch_reached, identity, marker.fingerprint)
         return [*found, _marker(marker, self._columns)]
-
-    def _remember(self, marker: ProgressMarker, identity: NodeIdentity) -> None:
-        """Keep what another node must hold, should this one fail."""
-        before = self._checkpoint
-        self._checkpoint = Checkpoint(
-            mirror=self._job.mirror,
-            source=self._topic_partition,
-            next_offset=marker.end,
-            leader_epoch=marker.leader_epoch,
-            leader_epoch_end=marker.leader_epoch_end,
-            node=identity.node,
-            topic_ids={**(before.topic_ids if before else {}), identity.node: identity.topic_id},
-            cluster_ids={},
-            destination=self._range.destination,
-            destination_next_offset=-1,
-            fingerprint=marker.fingerprint or (before.fingerprint if before else None),
-            run_id=self._job.run_id,
-            committed_at_ms=0,
-        )
 
 
 def _failed_record(record: Any, error: RelayError) -> FailedRecord:

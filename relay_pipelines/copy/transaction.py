@@ -242,36 +242,18 @@ class RangeTransactions:
     def _next_checkpoint(
         self, chunk: Chunk, identity: NodeIdentity, landed: tuple[int, int] | None
     ) -> Checkpoint:
-        before, node = self.checkpoint, identity.node
-        epoch, epoch_end = chunk.leader_epoch, chunk.leader_epoch_end
-        if (
-            epoch < 0
-            and before is not None
-            and before.node == node
-            and before.topic_ids.get(node) == identity.topic_id
-        ):
-            # the chunk holds no batch; an epoch of another log would mean nothing
-            epoch, epoch_end = before.leader_epoch, before.leader_epoch_end
-        return Checkpoint(
-            mirror=self._job.mirror,
-            source=self._source_partition,
-            next_offset=chunk.end,
-            leader_epoch=epoch,
-            leader_epoch_end=epoch_end,
-            node=node,
-            topic_ids={**(before.topic_ids if before else {}), node: identity.topic_id},
-            cluster_ids={**(before.cluster_ids if before else {}), node: identity.cluster_id},
-            destination=self._range.destination,
-            destination_next_offset=landed[1]
-            if landed
-            else before.destination_next_offset
-            if before
-            else -1,
-            fingerprint=chunk.fingerprint() or (before.fingerprint if before else None),
+        to = self._range.destination
+        before = self.checkpoint or Checkpoint.initial(
+            self._job.mirror, self._source_partition, to, chunk.start
+        )
+        epoch = chunk.leader_epoch, chunk.leader_epoch_end
+        return replace(
+            before.advanced(chunk.end, epoch, identity, chunk.fingerprint()),
+            destination=to,
+            destination_next_offset=landed[1] if landed else before.destination_next_offset,
+            destination_topic_id=self._destination.topic(to.topic).topic_id,
             run_id=self._job.run_id,
             committed_at_ms=self._clock.now_ms(),
-            destination_topic_id=self._destination.topic(self._range.destination.topic).topic_id,
-            reset_at_ms=before.reset_at_ms if before else 0,
         )
 
     def _entry(
