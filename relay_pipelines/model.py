@@ -400,6 +400,10 @@ class CopyJob:
     other_nodes: tuple[Cluster, ...] = ()
     node_timeout_ms: int = 3_000
 
+    def options_for(self, copy_range: CopyRange) -> CopyOptions:
+        """Return the options of the range's topic, or the mirror's."""
+        return copy_range.record_policy.options or self.options
+
 
 class Status(StrEnum):
     """How a range ended."""

@@ -137,10 +137,13 @@ class SparkJobs:
             try:
                 found = sql_rows.submit(self._session, self._job, waiting, sql, self._tag)
             except RelayError as error:
-                if sql_rows.is_of_sql(error):
+                if sql_rows.is_sql_error(error):
                     ranges = [one for group in self._as_they_stand(waiting) for one in group]
                     raise (
-                        sql_rows.failing(self._session, self._job, ranges, sql, self._tag) or error
+                        sql_rows.find_failing_record(
+                            self._session, self._job, ranges, sql, self._tag
+                        )
+                        or error
                     ) from error
                 raise
             if any(one.chunks or one.status is Status.DONE for one in found):

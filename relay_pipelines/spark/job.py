@@ -1,4 +1,4 @@
-"""The one Spark job of a run: a task per group of ranges, `mapInArrow`, outcomes as Arrow rows. No shuffle, one stage.
+"""The Spark job of a run: one stage without a shuffle, with a task per group of ranges.
 
 `submit` runs on the driver, `_copy_groups` in a task.
 """
@@ -19,19 +19,19 @@ from relay_pipelines.model import CopyJob, CopyRange, Outcome
 from relay_pipelines.spark.session import context_of
 
 SCHEMA = "outcome string"
-"""Of the rows that a copy job returns: outcomes as JSON."""
+"""The schema of the rows that a copy job returns; each is an outcome as JSON."""
 
 
 def submit(
     session: Any, job: CopyJob, groups: Sequence[Sequence[CopyRange]], tag: str
 ) -> list[Outcome]:
-    """Copy all groups, one task each, and return an outcome per range; blocks until the job has ended.
+    """Copy all groups, one task each, and return an outcome per range; blocks until the job ends.
 
     Args:
-        tag: under which `cancel` finds the job.
+        tag: `cancel` finds the job by it.
 
     Raises:
-        RelayError: Spark gave the job up. What was committed until then is in the ledger.
+        RelayError: the Spark job failed. What it committed is in the ledger.
     """
 
     def frame() -> Any:
@@ -47,36 +47,32 @@ def collect(session: Any, frame: Callable[[], Any], tag: str) -> list[Outcome]:
     """Run a job whose rows are outcomes.
 
     Args:
-        frame: makes the DataFrame.
-        tag: under which `cancel` finds the job.
+        frame: returns the DataFrame.
+        tag: `cancel` finds the job by it.
 
     Raises:
-        RelayError: Spark gave the job up.
+        RelayError: the Spark job failed.
     """
     context = context_of(session)
     try:
-        # a session's own tag is unknown to every thread but this one, and cancelling is another
-        # thread's business
+        # not the session's tag: only this thread would know it, and another thread cancels
         (session.addTag if context is None else context.addJobTag)(tag)
         rows = frame().collect()
-    except Exception as error:  # whatever py4j or gRPC raise
+    except Exception as error:  # py4j and gRPC raise many kinds
         raise RelayError(
-            f"Spark gave the copy job up: {_reason(error)}",
-            remedy="what is committed stays; run again to go on, with --debug to see Spark's own words",
+            f"the Spark job failed: {_reason(error)}",
+            remedy="run again to continue from the checkpoints; --debug shows Spark's messages",
         ) from error
     finally:
-        with suppress(
-            Exception
-        ):  # an interrupted run ends the session while the job is being submitted, and its tags with it
+        with suppress(Exception):  # an interrupted run has ended the session, and its tags with it
             (session.removeTag if context is None else context.removeJobTag)(tag)
     return [Outcome.from_json(row.outcome) for row in rows]
 
 
 def cancel(session: Any, tag: str) -> None:
-    """Stop the job submitted under `tag`; its tasks die without committing what they have under way.
+    """Stop the job submitted under `tag`; its tasks die without committing their transactions.
 
-    A job that Spark has not begun yet is not found, and goes on: ask again until `submit` has
-        returned.
+    It does not find a job that Spark has not started yet: call it until `submit` has returned.
     """
     context = context_of(session)
     if context is None:
@@ -96,8 +92,7 @@ def _copy_groups(
 
 def outcome_row(outcome: Outcome) -> pa.RecordBatch:
     """Return an outcome as a row of `SCHEMA`."""
-    # from buffers, because making an array from Python objects imports pandas: 50 MB and half a
-    # second in every worker
+    # making an Arrow array from Python objects imports pandas: 50 MB and half a second per worker
     text = outcome.to_json().encode()
     column = pa.StringArray.from_buffers(
         1, pa.py_buffer(struct.pack("=2i", 0, len(text))), pa.py_buffer(text)
@@ -106,7 +101,7 @@ def outcome_row(outcome: Outcome) -> pa.RecordBatch:
 
 
 def _reason(error: Exception) -> str:
-    """The line of a Spark error that says what happened, not the stack around it."""
+    """Return the line of a Spark error that says what happened, without the stack trace."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     telling = [
         line

@@ -232,10 +232,10 @@ def test_a_timestamp_that_is_no_date() -> None:
 def test_a_missing_acl_concerns_its_topic_alone() -> None:
     """The next range reads from the same node, and its own error is what it ends with."""
     nodes = FailoverSource(job(), "relay")
-    nodes.begin()
+    nodes.begin_range()
     refused = PermissionDeniedError("no Read", topic_partition=AT)
     assert nodes.fail_over(refused) is refused
-    nodes.begin()
+    nodes.begin_range()
     passing = SourceError("a leader is moving", topic_partition=TopicPartition("b", 0))
     assert nodes.fail_over(passing) is passing
 

@@ -41,7 +41,7 @@ def test_the_session_ends_while_the_job_is_submitted() -> None:
     job = CopyJob("mirror", "run", Cluster("node", ()), Cluster("destination", ()))
     with pytest.raises(
         RelayError,
-        match="Spark gave the copy job up: SparkContext or SparkSession should be created first",
+        match="the Spark job failed: SparkContext or SparkSession should be created first",
     ):
         submit(Ended(), job, [], "tag")
 

@@ -27,7 +27,7 @@ class Clock:
 def pay(throttle: Throttle, clock: Clock, size: int) -> None:
     """Send and wait, as the copy loop does."""
     throttle.spend(size)
-    owed = throttle.owed_seconds()
+    owed = throttle.throttled_seconds()
     if owed:
         clock.sleep(owed)
 
@@ -48,7 +48,7 @@ def test_a_pause_is_not_made_up_for() -> None:
     throttle = Throttle(CopyOptions(max_bytes_per_second=100_000), clock)
     clock.now += 3_600
     throttle.spend(500_000)
-    assert throttle.owed_seconds() == 4.0
+    assert throttle.throttled_seconds() == 4.0
 
 
 def test_a_large_batch_is_owed_for_as_a_whole() -> None:
@@ -58,7 +58,7 @@ def test_a_large_batch_is_owed_for_as_a_whole() -> None:
         CopyOptions(max_bytes_per_second=100_000, transaction_timeout_ms=8_000), clock
     )
     throttle.spend(5_000_000)
-    assert throttle.owed_seconds() == 50.0
+    assert throttle.throttled_seconds() == 50.0
 
 
 def test_without_a_limit_nobody_waits() -> None:
