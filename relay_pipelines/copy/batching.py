@@ -19,7 +19,7 @@ from relay_pipelines.protocol.records import BatchBuilder, checked_records, code
 
 
 class Merged(NamedTuple):
-    """What a merger returns: finished batches, their last record, and records that are too large."""
+    """What a merger returns: full batches, their last record, and records that are too large."""
 
     batches: list[Batch]
     last: Any

@@ -61,7 +61,7 @@ class KeptOffsets:
         return True
 
     def can_decide_from(self, start: int) -> bool:
-        """Whether Spark decides on all offsets from `start` on: not if the checkpoint moved back."""
+        """Whether Spark decides on all offsets from `start` on: no if the checkpoint moved back."""
         while self._start < 0:
             self.covers(0)
         return start >= self._start

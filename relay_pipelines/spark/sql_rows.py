@@ -168,7 +168,8 @@ def _column(name: str, select: dict[str, str]) -> str:
     if name not in select:
         return name
     # expressions are for records, not for progress markers
-    return f"CASE WHEN {MARKER} IS NULL THEN CAST(({select[name]}) AS {COLUMNS[name]}) ELSE {name} END AS {name}"
+    value = f"CAST(({select[name]}) AS {COLUMNS[name]})"
+    return f"CASE WHEN {MARKER} IS NULL THEN {value} ELSE {name} END AS {name}"
 
 
 def _read(

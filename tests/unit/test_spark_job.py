@@ -1,4 +1,4 @@
-"""The Spark job's edges that need no Spark."""
+"""Parts of the Spark job that need no Spark."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from relay_pipelines.spark.job import outcome_row, submit
 
 
 class Ended:
-    """A session, and its context, that another thread ends while a job is being submitted."""
+    """A session, and its context, that another thread stops while a job is being submitted."""
 
     def __init__(self) -> None:
         self.sparkContext = self
 
     def addJobTag(self, tag: str) -> None:  # noqa: N802 - Spark's name
-        """Still there."""
+        """Succeed: the session still runs."""
 
     def removeJobTag(self, tag: str) -> None:  # noqa: N802 - Spark's name
-        """As PySpark does it: its Java context is None by then."""
+        """Fail as PySpark does, whose Java context is None by then."""
         raise AttributeError(f"'NoneType' object has no attribute 'removeJobTag' ({tag})")
 
     def range(self, *_: int) -> None:
-        """Gone."""
+        """Fail as PySpark does after the session was stopped."""
         raise RuntimeError("SparkContext or SparkSession should be created first.")
 
 
 def test_the_session_ends_while_the_job_is_submitted() -> None:
-    """An interrupted run is told in one line that the job was given up, whatever becomes of the job's tag."""
+    """The error says in one line that the job failed, although removing its tag fails, too."""
     job = CopyJob("mirror", "run", Cluster("node", ()), Cluster("destination", ()))
     with pytest.raises(
         RelayError,
@@ -46,8 +46,8 @@ def test_the_session_ends_while_the_job_is_submitted() -> None:
         submit(Ended(), job, [], "tag")
 
 
-def test_an_outcome_survives_its_way_through_spark() -> None:
-    """Spark carries an outcome as one JSON column; nothing of it is lost or changes its type."""
+def test_an_outcome_survives_the_way_through_spark() -> None:
+    """Spark carries an outcome as one JSON column; every field keeps its value and type."""
     here, there = TopicPartition("a", 1), TopicPartition("b", 1)
     outcome = Outcome(
         OffsetRange(here, 5, 25),
