@@ -92,7 +92,7 @@ class ConfigError(RelayError):
 
 
 class RetriableError(RelayError):
-    """The same call may succeed later: a broker is away, a leader is moving."""
+    """The same call may succeed later: a broker is down, a leader is moving."""
 
     retryable = True
 

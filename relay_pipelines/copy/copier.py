@@ -72,21 +72,18 @@ class RangeCopier:
         try:
             checkpoint = self._transactions.start()
             start = self._source.open(checkpoint)
-            self._copy_from(start)
+            self._begin_chunk(start)
+            with closing(self._source.portions(start)) as portions:
+                for portion in portions:
+                    self._send(portion)
+                    self._commit_if_due(chunk_ends=portion.ends_chunk)
+            if len(self._chunk):
+                self._commit()
         except RelayError as error:
             if self._failing_since < 0:
                 self._failing_since = self._clock.monotonic()
             self._transactions.fail()
             raise self._source.fail(error) from error
-
-    def _copy_from(self, start: int) -> None:
-        self._begin_chunk(start)
-        with closing(self._source.portions(start)) as portions:
-            for portion in portions:
-                self._send(portion)
-                self._commit_if_due(chunk_ends=portion.ends_chunk)
-        if len(self._chunk):
-            self._commit()
 
     def _begin_chunk(self, start: int) -> None:
         self._chunk = Chunk(start)

@@ -49,7 +49,7 @@ def read_positions(
             same records under a new topic id; then only a record tells (`verify_position`).
 
     Raises:
-        RetriableError: a leader is away or moving.
+        RetriableError: a leader is down or moving.
     """
     wanted = list(wanted)
     low = client.list_offsets(wanted, EARLIEST, READ_COMMITTED)

@@ -45,7 +45,7 @@ class RowStream:
     def ranges(self) -> Iterator[int]:
         """Yield the index of each range when its first rows arrive.
 
-        It drops the rows of the range before that nobody took.
+        It drops rows of the previous range that nobody took.
         """
         while True:
             while self._next is None and not self._ended:
