@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from crc32c import crc32c
 
-from relay_pipelines.copy.row_reader import ALWAYS, read_rows
+from relay_pipelines.copy.row_reader import RECORD_COLUMNS, read_rows
 from relay_pipelines.copy.task import copy_kept, copy_ranges, copy_rows
 from relay_pipelines.errors import SourceError
 from relay_pipelines.model import (
@@ -228,7 +228,7 @@ def numbered(
 
 def copy_as_rows(job: CopyJob, ranges: Sequence[CopyRange], clock: Clock) -> list[Outcome]:
     """Copy as rows, with reader and writer in this process and no SQL between them."""
-    rows = read_rows(job, ranges, range(len(ranges)), ALWAYS, clock)
+    rows = read_rows(job, ranges, range(len(ranges)), RECORD_COLUMNS, clock)
     return list(copy_rows(job, ranges, rows, clock))
 
 

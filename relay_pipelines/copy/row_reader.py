@@ -44,7 +44,7 @@ from relay_pipelines.protocol.reader import FetchedSpan, read
 from relay_pipelines.protocol.records import codec_of
 
 MARKER = "relay_marker"
-ALWAYS = ("offset", "timestamp", "key", "value", "headers")
+RECORD_COLUMNS = ("offset", "timestamp", "key", "value", "headers")
 _BATCH_RECORDS = 20_000
 
 

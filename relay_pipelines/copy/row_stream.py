@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 
 from relay_pipelines.copy.row_reader import MARKER, FailedRecord, ProgressMarker
 
-_AHEAD = 4
-_TICK_SECONDS = 0.25
+_QUEUE_SIZE = 4
+_POLL_SECONDS = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class RowStream:
     """
 
     def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
-        self._queue: queue.Queue[MarkedRows | BaseException | None] = queue.Queue(_AHEAD)
+        self._queue: queue.Queue[MarkedRows | BaseException | None] = queue.Queue(_QUEUE_SIZE)
         self._next: MarkedRows | None = None
         self._ended = False
         threading.Thread(target=self._read_ahead, args=(batches,), name="rows", daemon=True).start()
@@ -63,7 +63,7 @@ class RowStream:
         `has_ended` tells the two apart; "in time" means a quarter of a second.
         """
         if self._next is None and not self._ended:
-            self._next = self._poll(_TICK_SECONDS)
+            self._next = self._poll(_POLL_SECONDS)
         if self._next is None or self._next.index != index:
             return None
         taken, self._next = self._next, None

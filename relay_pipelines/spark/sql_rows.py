@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 
 from relay_pipelines.copy.columns import COLUMNS, garbage_collection_paused
-from relay_pipelines.copy.row_reader import ALWAYS, MARKER, read_rows, schema
+from relay_pipelines.copy.row_reader import MARKER, RECORD_COLUMNS, read_rows, schema
 from relay_pipelines.copy.task import copy_kept, copy_rows
 from relay_pipelines.errors import ConfigError, FilterError, RelayError
 from relay_pipelines.model import CopyJob, CopyRange, Outcome, Sql
@@ -70,7 +70,7 @@ def submit(
     )
 
     def frame() -> Any:
-        rows = _rows(session, job, groups, sql, ("offset",) if only_where else ALWAYS)
+        rows = _rows(session, job, groups, sql, ("offset",) if only_where else RECORD_COLUMNS)
         return rows.mapInArrow(partial(_copy_kept if only_where else _write, job, ranges), SCHEMA)
 
     return collect(session, frame, tag)
@@ -139,7 +139,7 @@ def _rows(
     job: CopyJob,
     groups: Sequence[Sequence[CopyRange]],
     sql: Sql,
-    columns: Sequence[str] = ALWAYS,
+    columns: Sequence[str] = RECORD_COLUMNS,
 ) -> Any:
     """Return a DataFrame of these columns, after the SQL, with a Spark partition per group."""
     where, select = sql
