@@ -18,9 +18,9 @@ from relay_pipelines import settings
 from relay_pipelines.copy.columns import (
     COLUMNS,
     ColumnBuilder,
+    garbage_collection_paused,
     is_log_append_time,
     records_in,
-    uncollected,
 )
 from relay_pipelines.errors import ConfigError, DestinationError, SourceError
 from relay_pipelines.model import Cluster, OffsetRange, TopicPartition
@@ -104,7 +104,10 @@ class _Reader(DataSourceReader):  # type: ignore[misc]
         if not isinstance(partition, _Range):
             return  # Spark passes one empty partition if there are none
         builder = ColumnBuilder(self._columns, partition.wanted.topic_partition)
-        with uncollected(), ClusterClient(partition.cluster, SourceError, "relay-frame") as client:
+        with (
+            garbage_collection_paused(),
+            ClusterClient(partition.cluster, SourceError, "relay-frame") as client,
+        ):
             for spans in read(client, partition.wanted, _FETCH_BYTES, SystemClock()):
                 for span in spans:
                     for records in records_in(span):

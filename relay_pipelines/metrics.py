@@ -17,7 +17,7 @@ import prometheus_client as prometheus
 from prometheus_client import CollectorRegistry
 
 from relay_pipelines import settings
-from relay_pipelines.errors import ConfigError, RelayError
+from relay_pipelines.errors import ConfigError, RelayError, Side, error_class
 from relay_pipelines.model import LedgerEntry, Outcome, Skipped, Status, TopicPartition
 from relay_pipelines.plan.node_choice import Verdict
 from relay_pipelines.plan.positions import Position
@@ -27,26 +27,6 @@ from relay_pipelines.run.run_plan import RunPlan
 
 PREFIX = "kafka_relay_"
 _DURATIONS = (0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
-_AT_SOURCE = frozenset(
-    {
-        "SourceError",
-        "DivergedNodeError",
-        "DataLossError",
-        "RetentionPassedError",
-        "TopicRecreatedError",
-        "LogTruncatedError",
-    }
-)
-_AT_TARGET = frozenset(
-    {
-        "DestinationError",
-        "RecordTooLargeError",
-        "AbortableError",
-        "FencedError",
-        "DestinationTopicLostError",
-        "CheckpointLostError",
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,9 +251,10 @@ class MetricsObserver:
             node: the source node that was read; empty if there was none yet.
         """
         self._metrics["failures_total"].labels(mirror, error).inc()
-        if error in _AT_SOURCE:
+        side = error_class(error).side
+        if side is Side.SOURCE:
             self._metrics["source_errors_total"].labels(node, error).inc()
-        if error in _AT_TARGET:
+        elif side is Side.DESTINATION:
             self._metrics["target_errors_total"].labels(error).inc()
 
     def _count(self, entry: LedgerEntry) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import dagster as dg
 
 from relay_pipelines.checks import divergence, message_counts, topic_configs
-from relay_pipelines.errors import PermissionDeniedError, RelayError
+from relay_pipelines.errors import RelayError
 from relay_pipelines.lanes import metadata, naming, window_log
 from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.lanes.run_log import RunLog
@@ -22,7 +22,6 @@ from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 _RETRY_NUMBER = "dagster/retry_number"
 _MAX_RETRIES = "dagster/max_retries"
-_USELESS_TO_RETRY = frozenset({2, 3})  # exit codes of what a person must decide
 
 Event = dg.MaterializeResult[Any] | dg.AssetCheckResult
 
@@ -160,7 +159,7 @@ def _copy(
                 attempt=attempt,
             )
         except RelayError as error:
-            if error.exit_code in _USELESS_TO_RETRY or isinstance(error, PermissionDeniedError):
+            if error.needs_operator:
                 _forbid_retries(context)
             raise dg.Failure(f"window {frozen.key}: {error}") from None
     for node, why in report.result.diverged.items():
@@ -199,8 +198,7 @@ def _raise_for(
 ) -> None:
     """Fail the run for topics that are not complete; a count that differs fails it as well, by its blocking check or here."""
     differs = any(topic.problems for topic in report.topics)
-    refused = PermissionDeniedError.__name__ in report.result.error_kinds
-    if differs or (report.failures and (refused or report.result.exit_code in _USELESS_TO_RETRY)):
+    if differs or (report.failures and report.result.needs_operator):
         _forbid_retries(context)
     unchecked = [topic for topic in report.topics if topic.topic not in selected]
     lines = [

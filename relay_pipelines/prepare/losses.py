@@ -116,38 +116,21 @@ def _moved(snapshot: ClusterSnapshot, position: Position, found: Loss, now_ms: i
 
 def _as_recorded(entry: LedgerEntry) -> Checkpoint:
     """What the checkpoint said, as far as the ledger entry of the same commit tells."""
-    return Checkpoint(
-        mirror=entry.mirror,
-        source=entry.source.topic_partition,
-        next_offset=entry.source.end,
-        leader_epoch=-1,
+    source, copies = entry.source, entry.destination
+    return replace(
+        Checkpoint.initial(
+            entry.mirror, source.topic_partition, copies.topic_partition, source.end
+        ),
         node=entry.node,
-        topic_ids={},
-        cluster_ids={},
-        destination=entry.destination.topic_partition,
-        destination_next_offset=entry.destination.end,
-        fingerprint=None,
-        run_id=entry.run_id,
-        committed_at_ms=entry.committed_at_ms,
+        destination_next_offset=copies.end,
     )
 
 
 def _at_start(snapshot: ClusterSnapshot, position: Position) -> Checkpoint:
     """What a checkpoint would say of a topic-partition that has a start record, and of which nothing was copied yet."""
-    return Checkpoint(
-        mirror=snapshot.mirror,
-        source=position.topic_partition,
-        next_offset=position.begin,
-        leader_epoch=-1,
-        node=snapshot.node.name,
-        topic_ids={},
-        cluster_ids={},
-        destination=snapshot.destination_of(position.topic_partition),
-        destination_next_offset=-1,
-        fingerprint=None,
-        run_id=_BY_DRIVER,
-        committed_at_ms=0,
-    )
+    at = position.topic_partition
+    first = Checkpoint.initial(snapshot.mirror, at, snapshot.destination_of(at), position.begin)
+    return replace(first, node=snapshot.node.name)
 
 
 def _gap(position: Position, found: Loss, following: Checkpoint) -> LedgerEntry:

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_random
+from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random
 
-from relay_pipelines.errors import AbortableError, RetriableError
+from relay_pipelines.errors import RelayError
 from relay_pipelines.model import CopyOptions
 from relay_pipelines.protocol.clock import Clock
 
@@ -27,7 +27,6 @@ T = TypeVar("T")
 def retry_until_no_progress(
     options: CopyOptions,
     clock: Clock,
-    passing: tuple[type[Exception], ...],
     progress_at: Callable[[], float] | None = None,
     before_sleep: Callable[[RetryCallState], None] | None = None,
 ) -> Retrying:
@@ -37,7 +36,6 @@ def retry_until_no_progress(
     `backoff_max_ms`, and starts at the minimum again after progress.
 
     Args:
-        passing: errors that may pass; any other error ends the attempts at once.
         progress_at: when something last moved, in seconds of `clock.monotonic()`; the time of this
             call by default.
         before_sleep: called before every wait.
@@ -62,13 +60,18 @@ def retry_until_no_progress(
         return seconds
 
     return Retrying(
-        retry=retry_if_exception_type(passing),
+        retry=retry_if_exception(is_retryable),
         stop=lambda _: seconds_left() <= 0,
         wait=wait,
         sleep=clock.sleep,
         before_sleep=before_sleep,
         reraise=True,
     )
+
+
+def is_retryable(error: BaseException) -> bool:
+    """Whether the call that raised this may succeed if it is made again."""
+    return isinstance(error, RelayError) and error.retryable
 
 
 class Closable(Protocol):
@@ -114,5 +117,4 @@ def retry(
             how_long = "until it answers" if options.give_up_after_ms < 0 else f"for {left:.0f} s"
             _LOG.warning("%s: %s; trying again %s", name, state.outcome.exception(), how_long)
 
-    passing = (RetriableError, AbortableError)
-    return retry_until_no_progress(options, clock, passing, before_sleep=between_attempts)(ask)
+    return retry_until_no_progress(options, clock, before_sleep=between_attempts)(ask)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from relay_pipelines.errors import RelayError
+from relay_pipelines.errors import RelayError, error_class
 from relay_pipelines.model import LedgerEntry, Outcome, Status
 from relay_pipelines.prepare.topic_configs import Difference
 
@@ -81,11 +81,11 @@ class RunResult:
         return list(dict.fromkeys(lines))
 
     @property
-    def error_kinds(self) -> set[str]:
-        """The names of the errors, of tasks too."""
-        return {type(error).__name__ for error in self.errors} | {
-            one.error_kind for one in self.outcomes if one.error_kind
-        }
+    def needs_operator(self) -> bool:
+        """Whether another run fails in the same way until a person changes something."""
+        kinds = [type(error) for error in self.errors]
+        kinds += [error_class(outcome.error_kind) for outcome in self.outcomes]
+        return any(kind.needs_operator for kind in kinds)
 
     @property
     def exit_code(self) -> int:

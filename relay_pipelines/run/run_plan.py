@@ -76,7 +76,7 @@ class RunPlan:
             checkpoint=snapshot.checkpoints.get(topic_partition),
             checkpoint_position=snapshot.checkpoint_ends.get(home, 0),
             record_policy=snapshot.record_policy.get(topic_partition.topic, RecordPolicy()),
-            surveyed=NodeIdentity(
+            planned_log=NodeIdentity(
                 snapshot.node.name, snapshot.source_topics[topic_partition.topic].topic_id, ""
             ),
         )

@@ -12,7 +12,7 @@ from typing import Any
 
 from tenacity import retry_if_result
 
-from relay_pipelines.errors import DestinationError, RelayError
+from relay_pipelines.errors import DestinationError, RelayError, Side, error_class
 from relay_pipelines.model import (
     CopyJob,
     CopyOptions,
@@ -32,7 +32,6 @@ from relay_pipelines.state import checkpoint as checkpoints
 
 _CANCEL_SECONDS = 2.0
 _SHOWN = 3
-_MAY_PASS = frozenset({"DestinationError", "AbortableError"})
 
 Groups = Sequence[Sequence[CopyRange]]
 
@@ -137,10 +136,13 @@ class SparkJobs:
             try:
                 found = sql_rows.submit(self._session, self._job, waiting, sql, self._tag)
             except RelayError as error:
-                if sql_rows.is_of_sql(error):
+                if sql_rows.is_sql_error(error):
                     ranges = [one for group in self._as_they_stand(waiting) for one in group]
                     raise (
-                        sql_rows.failing(self._session, self._job, ranges, sql, self._tag) or error
+                        sql_rows.find_failing_record(
+                            self._session, self._job, ranges, sql, self._tag
+                        )
+                        or error
                     ) from error
                 raise
             if any(one.chunks or one.status is Status.DONE for one in found):
@@ -153,7 +155,7 @@ class SparkJobs:
             waiting = [group for group in again if group]
             return waiting
 
-        attempts = retry_until_no_progress(self._job.options, self._clock, (), lambda: progress_at)
+        attempts = retry_until_no_progress(self._job.options, self._clock, lambda: progress_at)
         try:
             attempts.copy(retry=retry_if_result(bool), retry_error_callback=lambda _: None)(copy)
         finally:
@@ -176,7 +178,8 @@ class SparkJobs:
 
 
 def _may_pass(outcome: Outcome) -> bool:
-    return outcome.status is Status.FAILED and outcome.error_kind in _MAY_PASS
+    kind = error_class(outcome.error_kind)  # a task has already retried what failed at the source
+    return outcome.status is Status.FAILED and kind.retryable and kind.side is Side.DESTINATION
 
 
 def _share(options: CopyOptions, tasks: int) -> CopyOptions:

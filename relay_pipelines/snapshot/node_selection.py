@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 
-from relay_pipelines.errors import DivergedNodeError, RelayError, RetriableError, SourceError
+from relay_pipelines.errors import DivergedNodeError, RelayError, SourceError
 from relay_pipelines.model import Checkpoint, Cluster, OffsetRange, TopicPartition
 from relay_pipelines.plan.node_choice import Choice, NodeView, Verdict, choose, judge
 from relay_pipelines.plan.positions import Loss, Position
@@ -180,7 +180,7 @@ def _probe(name: str, mirror: Mirror, node: Cluster, clock: Clock) -> NodeState:
             low = client.list_offsets(wanted, EARLIEST, READ_COMMITTED)
             ends = client.list_offsets(wanted, LATEST, READ_COMMITTED)
     except RelayError as error:
-        refusal = None if isinstance(error, RetriableError) else error
+        refusal = None if error.retryable else error
         return NodeState(
             node, None, (clock.monotonic() - began) * 1000, str(error), refusal=refusal
         )

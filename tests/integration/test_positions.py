@@ -44,7 +44,7 @@ def surveyed(mirror: Mirror) -> CopyRange:
     """What a driver plans: with the checkpoint and the log that it saw."""
     with ClusterClient(mirror.source, SourceError) as client:
         identity = NodeIdentity(mirror.source.name, client.topic(mirror.topic).topic_id, "")
-    return replace(mirror.range(), surveyed=identity)
+    return replace(mirror.range(), planned_log=identity)
 
 
 def recreate(mirror: Mirror, count: int) -> None:

@@ -27,7 +27,7 @@ class Clock:
 def pay(throttle: Throttle, clock: Clock, size: int) -> None:
     """Send and wait, like the copy loop."""
     throttle.spend(size)
-    owed = throttle.owed_seconds()
+    owed = throttle.throttled_seconds()
     if owed:
         clock.sleep(owed)
 
@@ -48,7 +48,7 @@ def test_a_pause_does_not_allow_a_long_burst() -> None:
     throttle = Throttle(CopyOptions(max_bytes_per_second=100_000), clock)
     clock.now += 3_600
     throttle.spend(500_000)
-    assert throttle.owed_seconds() == 4.0
+    assert throttle.throttled_seconds() == 4.0
 
 
 def test_a_large_batch_delays_the_next_by_its_whole_size() -> None:
@@ -58,7 +58,7 @@ def test_a_large_batch_delays_the_next_by_its_whole_size() -> None:
         CopyOptions(max_bytes_per_second=100_000, transaction_timeout_ms=8_000), clock
     )
     throttle.spend(5_000_000)
-    assert throttle.owed_seconds() == 50.0
+    assert throttle.throttled_seconds() == 50.0
 
 
 def test_without_a_limit_there_is_no_wait() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import Connection
 from typing import Any
 
-from relay_pipelines.copy.row_reader import ALWAYS, MARKER, read_rows
+from relay_pipelines.copy.row_reader import MARKER, RECORD_COLUMNS, read_rows
 from relay_pipelines.copy.task import copy_kept, copy_ranges, copy_rows
 from relay_pipelines.errors import RelayError
 from relay_pipelines.model import CopyJob, CopyRange, Outcome, Status
@@ -137,5 +137,5 @@ def _outcomes(mirror: Mirror, planned: RunPlan, clock: SystemClock) -> Iterator[
 
 def _rows(job: CopyJob, topic: str, ranges: list[CopyRange], clock: SystemClock) -> Iterator[Any]:
     return in_place_of_spark(
-        topic, read_rows(job, ranges, range(len(ranges)), ALWAYS, clock), MARKER
+        topic, read_rows(job, ranges, range(len(ranges)), RECORD_COLUMNS, clock), MARKER
     )
