@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks import machine
-from benchmarks.orchestration import busy, crowded, idle, report, scene
+from benchmarks.orchestration import busy, crowded, environment, idle, report
 
 _ROOT = Path(__file__).resolve().parents[2]
 _REPORT = _ROOT / "docs" / "benchmarks-dagster.md"
@@ -40,12 +40,12 @@ def main() -> int:
     def progress(line: str) -> None:
         print(f"{time.monotonic() - began:4.0f} s  {line}", flush=True)
 
-    with scene.staged(_FOLDER, 20 if quick else 200) as stage:
+    with environment.start_environment(_FOLDER, 20 if quick else 200) as running:
         progress("topics are there")
-        working = busy.measure(stage, 4 if quick else 20, progress)
-        waiting = idle.measure(stage, 10.0 if quick else 60.0)
+        working = busy.measure(running, 4 if quick else 20, progress)
+        waiting = idle.measure(running, 10.0 if quick else 60.0)
         progress(f"idle: {waiting.share:.1%} of a core; ticks {waiting.ticks}")
-        full = crowded.measure(stage, 500 if quick else 25_000, progress)
+        full = crowded.measure(running, 500 if quick else 25_000, progress)
     figures = {
         "busy": asdict(working),
         "idle": asdict(waiting),

@@ -6,8 +6,8 @@ import time
 
 import psutil
 
+from benchmarks.orchestration.environment import MIRROR, Environment, dagster_variables
 from benchmarks.orchestration.figures import Idle
-from benchmarks.orchestration.scene import MIRROR, Scene, surroundings
 from relay_pipelines.demo.dagster import Dagster, running
 from relay_pipelines.lanes import naming
 
@@ -18,16 +18,16 @@ _TICKS = """query($s: SensorSelector!) { sensorOrError(sensorSelector: $s) { __t
 _DONE = {"SKIPPED", "SUCCESS"}
 
 
-def measure(scene: Scene, seconds: float) -> Idle:
+def measure(environment: Environment, seconds: float) -> Idle:
     """Start one planner and one health sensor, let them settle, and look at the CPU time of all processes."""
-    with running(scene.folder, environment=surroundings(scene.folder)) as dagster:
-        dagster.start_sensor(scene.planner)
+    with running(environment.folder, environment=dagster_variables(environment.folder)) as dagster:
+        dagster.start_sensor(environment.planner)
         dagster.start_sensor(f"health_{naming.group(MIRROR)}")
         time.sleep(_SETTLING_SECONDS)
         since, began, before = time.time(), time.monotonic(), _cpu_seconds(dagster.process.pid)
         time.sleep(seconds)
         used, lasted = _cpu_seconds(dagster.process.pid) - before, time.monotonic() - began
-        return Idle(lasted, used / lasted, ticks(dagster, scene.planner, since))
+        return Idle(lasted, used / lasted, ticks(dagster, environment.planner, since))
 
 
 def ticks(dagster: Dagster, sensor: str, since: float) -> list[float]:

@@ -10,7 +10,7 @@ import pytest
 
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.protocol.clock import SystemClock
-from tests.chaos.storm.faults import Kind, Target, story
+from tests.chaos.storm.faults import Kind, Target, scenario
 from tests.chaos.storm.storm import storm
 from tests.chaos.storm.verdict import Verdict, judge, longest_stall
 from tests.independent import Record
@@ -74,9 +74,11 @@ def test_the_longest_stall() -> None:
 
 
 def test_the_story_is_told_again() -> None:
-    """The same seed draws the same acts, another seed others; every kind of fault strikes every target before long."""
-    acts = list(islice(story(SEED), 15))
-    assert acts == list(islice(story(SEED), 15))
-    assert acts != list(islice(story(SEED + 1), 15))
-    struck = {(fault.target, fault.kind) for act in acts for fault in act.faults}
+    """The same seed draws the same disruptions, another seed others; every kind of fault strikes every target before long."""
+    disruptions = list(islice(scenario(SEED), 15))
+    assert disruptions == list(islice(scenario(SEED), 15))
+    assert disruptions != list(islice(scenario(SEED + 1), 15))
+    struck = {
+        (fault.target, fault.kind) for disruption in disruptions for fault in disruption.faults
+    }
     assert struck == {(target, kind) for target in Target for kind in Kind}

@@ -23,7 +23,7 @@ from relay_pipelines.model import TopicPartition
 from relay_pipelines.protocol.client import ClusterClient
 from tests.chaos import source_data
 from tests.chaos.harness import Mirror, Source
-from tests.chaos.storm.beside import Beside
+from tests.chaos.storm.background import BackgroundThread
 from tests.copying import numbered
 from tests.independent import client, producer, put, transactional, until
 
@@ -110,8 +110,8 @@ class Writers:
     def writing(self) -> Iterator[None]:
         """Write while the block runs."""
         with (
-            Beside("plain", self._plain) as plain,
-            Beside("transactional", self._transactional) as other,
+            BackgroundThread("plain", self._plain) as plain,
+            BackgroundThread("transactional", self._transactional) as other,
         ):
             yield
             plain.end()

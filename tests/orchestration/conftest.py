@@ -1,4 +1,4 @@
-"""A stage per test: a mirror of its own between the clusters of the test run."""
+"""A environment per test: a mirror of its own between the clusters of the test run."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import pytest
 from dagster import DagsterInstance
 
 from relay_pipelines.embedded import EmbeddedCluster
-from tests.orchestration.stage import Stage, shared
+from tests.orchestration.environment import Environment, shared
 
 
 @pytest.fixture
-def stage(
+def environment(
     source_cluster: EmbeddedCluster,
     destination_cluster: EmbeddedCluster,
     tmp_path: Path,
     local_session: Any,
-) -> Iterator[Stage]:
+) -> Iterator[Environment]:
     """A mirror without topics, and an empty Dagster instance."""
     (tmp_path / "dagster").mkdir()
     with DagsterInstance.local_temp(str(tmp_path / "dagster")) as instance, shared(local_session):
-        yield Stage(
+        yield Environment(
             tmp_path, f"m{uuid.uuid4().hex[:8]}", source_cluster, destination_cluster, instance
         )

@@ -42,18 +42,18 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Act:
-    """Faults that strike together, last and are mended together: between two acts everything runs.
+class Disruption:
+    """Faults that strike together, last and are mended together: between two disruptions everything runs.
 
     Args:
         quiet_seconds: how long everything is left alone before.
-        in_a_copy: strike while a run copies, if one begins to in time; else whenever it is.
+        during_copy: strike while a run copies, if one begins to in time; else whenever it is.
         delay_seconds: from the beginning of that copy to the strike.
         hold_seconds: how long what was struck is left so.
     """
 
     quiet_seconds: float
-    in_a_copy: bool
+    during_copy: bool
     delay_seconds: float
     faults: tuple[Fault, ...]
     hold_seconds: float
@@ -69,16 +69,16 @@ _COMPANY = 0.15
 """How often a second broker is struck as well: then no copy may go on until they are mended."""
 
 
-def story(seed: int) -> Iterator[Act]:
-    """Draw acts without end, from a deck that holds every pair of target and kind: none is forgotten for long."""
+def scenario(seed: int) -> Iterator[Disruption]:
+    """Draw disruptions without end, from a deck that holds every pair of target and kind: none is forgotten for long."""
     chance = random.Random(seed)
     while True:
         deck = [Fault(target, kind) for target, kind in product(_DEALT, Kind)]
         chance.shuffle(deck)
-        yield from (_act(fault, chance) for fault in deck)
+        yield from (_disruption(fault, chance) for fault in deck)
 
 
-def _act(fault: Fault, chance: random.Random) -> Act:
+def _disruption(fault: Fault, chance: random.Random) -> Disruption:
     others = [one for one in Target if one != fault.target]
     company = (
         (Fault(chance.choice(others), chance.choice(list(Kind))),)
@@ -86,9 +86,9 @@ def _act(fault: Fault, chance: random.Random) -> Act:
         else ()
     )
     faults = (fault, *company)
-    return Act(
+    return Disruption(
         quiet_seconds=chance.uniform(*_QUIET_SECONDS),
-        in_a_copy=chance.random() < 0.5,
+        during_copy=chance.random() < 0.5,
         delay_seconds=chance.uniform(*_DELAY_SECONDS),
         faults=faults,
         hold_seconds=chance.uniform(*_hold(faults)),

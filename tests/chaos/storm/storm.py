@@ -16,13 +16,13 @@ from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.state import checkpoint, ledger
 from tests.chaos import compare
 from tests.chaos.storm import record_policies
-from tests.chaos.storm.beside import Beside
-from tests.chaos.storm.faults import NODES, Kind, story
+from tests.chaos.storm.background import BackgroundThread
+from tests.chaos.storm.environment import Environment, start_environment
+from tests.chaos.storm.fault_injector import FaultInjector
+from tests.chaos.storm.faults import NODES, Kind, scenario
 from tests.chaos.storm.mirroring import NAME, Mirroring, Tally
 from tests.chaos.storm.record_policies import BOOKED
 from tests.chaos.storm.report import Report
-from tests.chaos.storm.scene import Scene, started
-from tests.chaos.storm.striker import Striker
 from tests.chaos.storm.tasks import Tasks
 from tests.chaos.storm.transactions import Transactions
 from tests.chaos.storm.verdict import judge, longest_stall
@@ -60,14 +60,14 @@ def storm(
     Raises:
         AssertionError: the chaos run itself went wrong, or something did not end in time.
     """
-    with started(folder) as scene, ExitStack() as stack:
+    with start_environment(folder) as environment, ExitStack() as stack:
         told = _Told(clock, tell)
-        nodes = {name: scene.clusters[name].cluster() for name in NODES}
+        nodes = {name: environment.clusters[name].cluster() for name in NODES}
         writer, transactions = (
             Writer(nodes, seed, _PER_SECOND, clock),
             Transactions(nodes, seed, clock.now_ms()),
         )
-        mirror, workers, stormy = scene.mirror(), Workers(seed), threading.Event()
+        mirror, workers, stormy = environment.mirror(), Workers(seed), threading.Event()
 
         def tick() -> None:
             if stormy.is_set() and mirroring.watch.copying.is_set():
@@ -80,23 +80,25 @@ def storm(
 
         mirroring = Mirroring(mirror, session, clock, told.line, tick)
         tasks = Tasks(mirror, seed, mirroring.watch, told.line)
-        striker = Striker(scene.brokers, story(seed), mirroring.watch, told.line)
+        injector = FaultInjector(environment.brokers, scenario(seed), mirroring.watch, told.line)
 
         def struck() -> Counter[str]:
-            brokers = {f"broker {kind}": striker.kinds()[kind] for kind in Kind}
+            brokers = {f"broker {kind}": injector.kinds()[kind] for kind in Kind}
             return Counter(
                 {"task killed": tasks.killed, "Spark worker killed": workers.killed, **brokers}
             )
 
-        writing = [stack.enter_context(Beside("writer", writer.write_until))]
+        writing = [stack.enter_context(BackgroundThread("writer", writer.write_until))]
         writing += [
-            stack.enter_context(Beside(f"bookings {node}", partial(transactions.write_until, node)))
+            stack.enter_context(
+                BackgroundThread(f"bookings {node}", partial(transactions.write_until, node))
+            )
             for node in NODES
         ]
         mirroring.begin(_BEGIN_SECONDS)
         stormy.set()
         began = clock.monotonic()
-        with Beside("striker", striker.strike_until) as striking:
+        with BackgroundThread("injector", injector.strike_until) as striking:
             while clock.monotonic() < began + minutes * 60 or struck().total() < kills:
                 for _ in range(_TASKS_PER_RUN):
                     tasks.run_once()
@@ -114,14 +116,16 @@ def storm(
         mirroring.settle(_SETTLE_SECONDS)
         seconds = clock.monotonic() - began
         told.line("all is copied; source and destination are compared")
-        source = scene.source(writer.written)
+        source = environment.source(writer.written)
         return _report(
-            scene, source, seed=seed, seconds=seconds, struck=struck(), tally=mirroring.tally
+            environment, source, seed=seed, seconds=seconds, struck=struck(), tally=mirroring.tally
         )
 
 
 def _report(
-    scene: Scene, source: Mapping[TopicPartition, list[tuple[int, Record]]], **known: Any
+    environment: Environment,
+    source: Mapping[TopicPartition, list[tuple[int, Record]]],
+    **known: Any,
 ) -> Report:
     expected = {
         at: [
@@ -134,11 +138,11 @@ def _report(
     timed = {at: dict(records) for at, records in source.items() if at.topic != BOOKED}
     return Report(
         **known,
-        stall=longest_stall(compare.ledger(scene.destination, NAME), timed),
-        verdicts={at: judge(records, scene.arrived(at)) for at, records in expected.items()},
-        ledger=scene.ledger_complaint(expected),
+        stall=longest_stall(compare.ledger(environment.destination, NAME), timed),
+        verdicts={at: judge(records, environment.arrived(at)) for at, records in expected.items()},
+        ledger=environment.ledger_complaint(expected),
         held_back=compare.held_back(
-            scene.destination, [*TOPICS, BOOKED, checkpoint.TOPIC, ledger.TOPIC]
+            environment.destination, [*TOPICS, BOOKED, checkpoint.TOPIC, ledger.TOPIC]
         ),
     )
 

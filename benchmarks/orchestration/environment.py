@@ -39,7 +39,7 @@ _LIMIT_SECONDS = 600
 
 
 @dataclass
-class Scene:
+class Environment:
     """Where it is measured.
 
     Args:
@@ -123,7 +123,7 @@ class Scene:
         )
 
     def _process(self, name: str, command: Sequence[str]) -> Spent:
-        figures, variables = self.folder / f"{name}.json", clean_environment(self.folder)
+        figures, variables = self.folder / f"{name}.json", process_variables(self.folder)
         figures.unlink(missing_ok=True)
         with (self.folder / f"{name}.log").open("ab") as log:
             subprocess.run(
@@ -149,20 +149,20 @@ class Ticker:
         definitions: as loaded.
     """
 
-    def __init__(self, scene: Scene, definitions: dg.Definitions) -> None:
-        self._scene = scene
-        self._sensor = definitions.get_repository_def().get_sensor_def(scene.planner)
+    def __init__(self, environment: Environment, definitions: dg.Definitions) -> None:
+        self._scene = environment
+        self._sensor = definitions.get_repository_def().get_sensor_def(environment.planner)
         self._kafka = (definitions.resources or {})["kafka"]
 
     def tick(self) -> dg.SensorResult:
         """Evaluate it, and write down what comes of it as the daemon does."""
-        instance, scene = self._scene.instance, self._scene
+        instance, environment = self._scene.instance, self._scene
         context = dg.build_sensor_context(
-            instance=instance, cursor=scene.cursor, resources={"kafka": self._kafka}
+            instance=instance, cursor=environment.cursor, resources={"kafka": self._kafka}
         )
         result = self._sensor(context)
         assert isinstance(result, dg.SensorResult)
-        scene.cursor = result.cursor
+        environment.cursor = result.cursor
         for event in result.asset_events:
             instance.report_runless_asset_event(event)
         for request in result.dynamic_partitions_requests or []:
@@ -176,42 +176,42 @@ class Ticker:
         return result
 
 
-def clean_environment(folder: Path) -> dict[str, str]:
+def process_variables(folder: Path) -> dict[str, str]:
     """What a process of the folder needs to find it."""
     variables = {name: value for name, value in os.environ.items() if name != "RELAY_CATALOG"}
-    return variables | {"RELAY_CONFIG": str(folder / "relay.yaml")} | surroundings(folder)
+    return variables | {"RELAY_CONFIG": str(folder / "relay.yaml")} | dagster_variables(folder)
 
 
-def surroundings(folder: Path) -> dict[str, str]:
+def dagster_variables(folder: Path) -> dict[str, str]:
     """The instance, and compiled modules as any installation has them: compiling 2,400 anew would cost each process seconds."""
     compiled = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(folder / "compiled")}
     return {"DAGSTER_HOME": str(folder)} | compiled
 
 
 @contextmanager
-def staged(folder: Path, topics: int) -> Iterator[Scene]:
+def start_environment(folder: Path, topics: int) -> Iterator[Environment]:
     """Two brokers, topics at the source, and a folder with everything that Dagster wants there."""
     names = [f"topic{number:03}" for number in range(topics)]
     with clusters.embedded("source") as source, clusters.embedded("destination") as destination:
-        scene = Scene(folder, source.cluster(), destination.cluster(), names)
-        scene.configure()
+        environment = Environment(folder, source.cluster(), destination.cluster(), names)
+        environment.configure()
         text = (
             (ROOT / "dagster.yaml")
             .read_text()
             .replace("base_dir: var/dagster", f"base_dir: {folder}/var/dagster")
         )
         (folder / "dagster.yaml").write_text(text)
-        with ClusterClient(scene.source, SourceError) as client:
+        with ClusterClient(environment.source, SourceError) as client:
             for first in range(0, topics, _CREATED_AT_ONCE):
                 wanted = names[first : first + _CREATED_AT_ONCE]
                 create_topics(client, [NewTopic(name, PARTITIONS, {}) for name in wanted], None)
-        clusters.create_topic(scene.source, names[-1])  # waits until it serves
-        Catalog.beside(scene.config).learn(MIRROR, names)
+        clusters.create_topic(environment.source, names[-1])  # waits until it serves
+        Catalog.beside(environment.config).learn(MIRROR, names)
         try:
-            yield scene
+            yield environment
         finally:
-            if "instance" in scene.__dict__:
-                scene.instance.dispose()
+            if "instance" in environment.__dict__:
+                environment.instance.dispose()
 
 
 def run_of(instance: dg.DagsterInstance, window: str) -> str:
@@ -223,4 +223,4 @@ def run_of(instance: dg.DagsterInstance, window: str) -> str:
 
 def mirrored(topic: str) -> dg.AssetKey:
     """The asset of a topic."""
-    return naming.mirrored(MIRROR, topic)
+    return naming.mirrored_asset(MIRROR, topic)

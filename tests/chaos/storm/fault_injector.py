@@ -1,4 +1,4 @@
-"""Performs the story: signals to brokers, and their return."""
+"""Performs the scenario: signals to brokers, and their return."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from relay_pipelines.embedded import Broker
-from tests.chaos.storm.faults import DESTINATION, NODES, Act, Fault, Kind, Target
+from tests.chaos.storm.faults import DESTINATION, NODES, Disruption, Fault, Kind, Target
 from tests.chaos.storm.mirroring import Watch
 
 _COPY_PATIENCE_SECONDS = 10.0
 
 
-class Striker:
+class FaultInjector:
     """Strikes brokers until told to end, and leaves all of them running.
 
     Args:
@@ -24,12 +24,12 @@ class Striker:
     def __init__(
         self,
         brokers: Mapping[str, Broker],
-        acts: Iterable[Act],
+        disruptions: Iterable[Disruption],
         watch: Watch,
         say: Callable[[str], None],
     ) -> None:
         self._brokers = brokers
-        self._acts = acts
+        self._acts = disruptions
         self._watch = watch
         self._say = say
         self.struck: Counter[Fault] = Counter()
@@ -39,30 +39,30 @@ class Striker:
         return Counter(fault.kind for fault in self.struck.elements())
 
     def strike_until(self, over: threading.Event) -> None:
-        """Perform one act after the other; one that has begun is mended before the end."""
-        for act in self._acts:
-            if over.wait(act.quiet_seconds):
+        """Perform one disruption after the other; one that has begun is mended before the end."""
+        for disruption in self._acts:
+            if over.wait(disruption.quiet_seconds):
                 return
-            if act.in_a_copy:
+            if disruption.during_copy:
                 self._watch.copying.wait(_COPY_PATIENCE_SECONDS)
-                over.wait(act.delay_seconds)
+                over.wait(disruption.delay_seconds)
             if over.is_set():
                 return
-            self._perform(act, over)
+            self._perform(disruption, over)
 
-    def _perform(self, act: Act, over: threading.Event) -> None:
+    def _perform(self, disruption: Disruption, over: threading.Event) -> None:
         named = self._named()
         when = ", in the middle of a copy" if self._watch.copying.is_set() else ""
-        struck = [named[one.target] for one in act.faults]
+        struck = [named[one.target] for one in disruption.faults]
         try:
-            for fault, name in zip(act.faults, struck, strict=True):
+            for fault, name in zip(disruption.faults, struck, strict=True):
                 self._strike(fault, self._brokers[name])
             told = (
                 f"{name} ({one.target}) {one.kind}"
-                for one, name in zip(act.faults, struck, strict=True)
+                for one, name in zip(disruption.faults, struck, strict=True)
             )
-            self._say(f"{' and '.join(told)}{when}, for {act.hold_seconds:.1f} s")
-            over.wait(act.hold_seconds)
+            self._say(f"{' and '.join(told)}{when}, for {disruption.hold_seconds:.1f} s")
+            over.wait(disruption.hold_seconds)
         finally:
             self._mend([self._brokers[name] for name in struck])
         self._say(f"{' and '.join(struck)} back")

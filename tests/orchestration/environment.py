@@ -40,7 +40,7 @@ _shared: dict[str, Any] = {}
 
 
 @dataclass
-class Stage:
+class Environment:
     """One mirror between the two clusters of the test run.
 
     Args:
@@ -186,7 +186,7 @@ class Stage:
         wanted = (
             list(request.asset_selection or [])
             if request
-            else [naming.mirrored(self.name, topic) for topic in topics]
+            else [naming.mirrored_asset(self.name, topic) for topic in topics]
         )
         assets = list(self.definitions.assets or [])
         return dg.materialize(

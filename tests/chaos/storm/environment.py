@@ -22,7 +22,7 @@ _ROOT = Path(__file__).parents[3]
 
 
 @dataclass(frozen=True)
-class Scene:
+class Environment:
     """Two nodes and a destination of this run alone: other tests never see what happens to them."""
 
     clusters: Mapping[str, EmbeddedCluster]
@@ -108,7 +108,7 @@ class Scene:
 
 
 @contextmanager
-def started(folder: Path) -> Iterator[Scene]:
+def start_environment(folder: Path) -> Iterator[Environment]:
     """Start all brokers, with the topics at the nodes; they end with the block."""
     with ExitStack() as stack:
         clusters = {
@@ -118,4 +118,4 @@ def started(folder: Path) -> Iterator[Scene]:
         for name in NODES:
             for topic, partitions in {**TOPICS, BOOKED: 1}.items():
                 create(clusters[name].cluster(), topic, partitions, CONFIGS.get(topic))
-        yield Scene(clusters)
+        yield Environment(clusters)

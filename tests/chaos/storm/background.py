@@ -10,7 +10,7 @@ from typing import Self
 _PATIENCE_SECONDS = 180.0
 
 
-class Beside:
+class BackgroundThread:
     """A thread that is told to end, and whose failure is raised where it is waited for.
 
     Args:
