@@ -31,11 +31,15 @@ def build(config: Path) -> dg.Definitions:
     catalog = Catalog.beside(config)
     parts = [_mirror(name, mirror, catalog) for name, mirror in loaded.mirrors.items()]
     kafka = KafkaResource(config_path=str(config.absolute()))
+
+    def repository() -> dg.RepositoryDefinition:
+        return everything.get_repository_def()
+
     shared = dg.Definitions(
         jobs=[
             mirror_once.build(loaded, catalog),
             replan.build(loaded, catalog),
-            backfill_by_date.build(loaded, catalog, lambda: everything.get_repository_def()),
+            backfill_by_date.build(loaded, catalog, repository),
         ],
         resources={"kafka": kafka, "pyspark": SparkResource(kafka=kafka)},
         # a run is one op: a separate process for it would cost two seconds

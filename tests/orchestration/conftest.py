@@ -1,4 +1,4 @@
-"""A environment per test: a mirror of its own between the clusters of the test run."""
+"""An environment per test: its own mirror between the clusters of the test run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real `dagster dev`, driven by GraphQL alone, between real brokers; killed, wiped, and compared record by record."""
+"""A real `dagster dev` between real brokers, used by GraphQL, killed and wiped."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KILLING = Path(__file__).parent / "killing"
 
 
 class DevEnvironment:
-    """One mirror of one topic with two topic-partitions, and the folder that Dagster runs in."""
+    """A mirror of one topic with two partitions, and the folder that Dagster runs in."""
 
     def __init__(
         self, folder: Path, source: EmbeddedCluster, destination: EmbeddedCluster, topic: str
@@ -41,7 +41,7 @@ class DevEnvironment:
         self.number = 0
         create(self.source, topic, 2, {"retention.ms": "-1"})
         self.configure()
-        # dead runs are found sooner than people need it
+        # find dead runs sooner than by default
         instance = (
             (ROOT / "dagster.yaml")
             .read_text()
@@ -66,23 +66,23 @@ class DevEnvironment:
 
     @contextmanager
     def dagster(self, **environment: str) -> Iterator[Dagster]:
-        """Run Dagster until the end of the context."""
+        """Run Dagster within the context."""
         with running(self.folder, environment=environment) as dagster:
             yield dagster
 
     @property
     def planner(self) -> str:
-        """The sensor."""
+        """The name of the planner sensor."""
         return f"plan_{naming.identifier(self.name, 'main')}"
 
     @property
     def asset(self) -> list[str]:
-        """The mirrored topic."""
+        """The asset key of the mirrored topic."""
         return [self.name, self.topic]
 
     @property
     def copies(self) -> list[TopicPartition]:
-        """Where the records go."""
+        """The topic-partitions at the destination."""
         return [TopicPartition(f"{self.name}.{self.topic}", partition) for partition in range(2)]
 
     def produce(self, batches: int, records: int = 20) -> None:
@@ -99,14 +99,14 @@ class DevEnvironment:
         self.number += batches * records
 
     def copied(self) -> int:
-        """How many records have arrived."""
+        """The number of records at the destination."""
         try:
             return sum(len(read(self.destination, one)) for one in self.copies)
         except Exception:  # noqa: BLE001 - the topic is not there yet
             return 0
 
     def assert_equal(self) -> None:
-        """Every record there once, in order."""
+        """Assert that the destination has every record once, in order."""
         for partition, copy in enumerate(self.copies):
             assert records_of(self.destination, copy) == records_of(
                 self.source, TopicPartition(self.topic, partition)
@@ -130,15 +130,15 @@ def dev(
     tmp_path: Path,
     topic_name: str,
 ) -> DevEnvironment:
-    """A mirror that has copied nothing, and a Dagster that was never started."""
+    """A mirror that has copied nothing, and a Dagster that has never run."""
     return DevEnvironment(tmp_path, source_cluster, destination_cluster, topic_name)
 
 
 @pytest.mark.timeout(600)  # a dozen runs, each of which starts a Spark of its own
 def test_from_end_to_end(dev: DevEnvironment) -> None:
-    """Start the sensor, produce, see windows succeed; kill -9 a run in its middle, see its retry finish; backfill; all is equal.
+    """Windows, a killed run and its retry, and backfills leave equal records at the destination.
 
-    Then Dagster's database is wiped while records wait, and it goes on from the checkpoints.
+    Then Dagster's database is wiped while records wait, and it resumes from the checkpoints.
     """
     dev.configure(copy={"chunk": "1kB", "coalesce_below": "0"})
     with dev.dagster() as dagster:
@@ -155,7 +155,7 @@ def test_from_end_to_end(dev: DevEnvironment) -> None:
         assert graphql.checks(dagster, dev.asset, naming.MESSAGE_COUNTS)[0]["success"]
 
         dev.produce(300)
-        killed = kill_in_the_middle(dev, dagster)
+        killed = kill_during_copy(dev, dagster)
         dev.all_arrived(240)
 
         def statuses() -> list[str]:
@@ -206,8 +206,8 @@ def test_from_end_to_end(dev: DevEnvironment) -> None:
         assert not [one for one in graphql.runs(dagster) if one.status == "FAILURE"]
 
 
-def kill_in_the_middle(dev: DevEnvironment, dagster: Dagster) -> graphql.Run:
-    """Kill -9 the process of the run under way once it has committed something of its window."""
+def kill_during_copy(dev: DevEnvironment, dagster: Dagster) -> graphql.Run:
+    """Kill the process of the active run with SIGKILL after its first commit."""
     before = dev.copied()
     run: graphql.Run = until(
         lambda: next((one for one in graphql.runs(dagster) if one.status == "STARTED"), None),
@@ -228,7 +228,7 @@ def kill_in_the_middle(dev: DevEnvironment, dagster: Dagster) -> graphql.Run:
 
 
 def stop_sensor(dagster: Dagster, name: str) -> None:
-    """Switch a sensor off, and wait for the run that it may have asked for."""
+    """Stop a sensor and wait for the run that it may have requested."""
     query = """query($s: SensorSelector!) { sensorOrError(sensorSelector: $s) { ... on Sensor {
     sensorState { id } } } }"""
     state = dagster.ask(query, {"s": REPOSITORY | {"sensorName": name}})["sensorOrError"][
@@ -242,8 +242,8 @@ def stop_sensor(dagster: Dagster, name: str) -> None:
     )
 
 
-def test_the_daemon_is_killed_in_the_middle_of_a_tick(dev: DevEnvironment) -> None:
-    """Killed -9 after the events of a tick, then after the partition, then before the run: one window comes of it, all equal."""
+def test_the_daemon_is_killed_during_a_tick(dev: DevEnvironment) -> None:
+    """Killed at three points of a tick, the daemon still cuts one window, and all is copied."""
     dev.produce(5)
     for point in ("after_events", "after_partition", "before_run"):
         token = dev.folder / point
@@ -263,8 +263,8 @@ def test_the_daemon_is_killed_in_the_middle_of_a_tick(dev: DevEnvironment) -> No
         assert not found["unmaterialized"]
 
 
-def test_tampered_with_between_copy_and_check(dev: DevEnvironment) -> None:
-    """Records that somebody deletes at the destination behind the copy, before it is counted, fail the check and the run."""
+def test_records_are_deleted_before_the_recount(dev: DevEnvironment) -> None:
+    """Records deleted at the destination after the copy fail the check and the run."""
     dev.produce(5)
     token = dev.folder / "stopped"
     with dev.dagster(RELAY_FAULT=f"before_recount=SIGSTOP@1:{token}") as dagster:
@@ -285,9 +285,10 @@ def test_tampered_with_between_copy_and_check(dev: DevEnvironment) -> None:
 
 
 def test_a_broken_configuration(dev: DevEnvironment) -> None:
-    """In place of the code location Dagster shows the line that `relay check` says."""
+    """Dagster shows the error message of `relay check` in place of the code location."""
     dev.configure(windw={"every": "10s"})
     with pytest.raises(RelayError) as refused, dev.dagster():
         pass
-    line = f"ConfigError: {dev.folder}/relay.yaml: mirrors.{dev.name}.windw: unknown key; did you mean 'window'?"
+    problem = f"mirrors.{dev.name}.windw: unknown key; did you mean 'window'?"
+    line = f"ConfigError: {dev.folder}/relay.yaml: {problem}"
     assert str(refused.value).endswith(line)

@@ -1,4 +1,4 @@
-"""Windows: cut by the planner, copied by runs, counted; on real brokers, with Dagster in this process."""
+"""Windows from the planner to the recount, on real brokers, with Dagster in this process."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.trap import Trap
 
 @pytest.fixture
 def topics(environment: Environment, topic_name: str) -> list[str]:
-    """Two topics with records, and one without; with dots and dashes in their names."""
+    """Two topics with records and an empty one, with dots and dashes in their names."""
     names = [f"{topic_name}.a", f"{topic_name}-b", f"{topic_name}.empty"]
     for name in names:
         create(environment.source.cluster(), name, 2, {"retention.ms": "-1"})
@@ -49,7 +49,7 @@ def topics(environment: Environment, topic_name: str) -> list[str]:
 
 
 def test_from_new_records_to_a_checked_copy(environment: Environment, topics: list[str]) -> None:
-    """One tick freezes one window of all topics and asks for one run; the run copies it, tells what it did, and counts."""
+    """One tick freezes one window of all topics and requests one run, which copies and recounts."""
     result = environment.tick()
 
     (request,) = result.run_requests or []
@@ -71,8 +71,10 @@ def test_from_new_records_to_a_checked_copy(environment: Environment, topics: li
     assert not environment.tick().run_requests, "nothing is new"
 
 
-def test_a_done_window_copies_nothing_again(environment: Environment, topics: list[str]) -> None:
-    """Materialised again, a window copies nothing and passes its check again."""
+def test_a_complete_window_copies_nothing_again(
+    environment: Environment, topics: list[str]
+) -> None:
+    """A window that is materialised again copies nothing and passes its check again."""
     (request,) = environment.tick().run_requests or []
     assert environment.run(request).success
 
@@ -92,7 +94,7 @@ def test_a_done_window_copies_nothing_again(environment: Environment, topics: li
 def test_tampering_is_caught(
     environment: Environment, topics: list[str], tampering: str, complaint: str
 ) -> None:
-    """A record that somebody adds to the destination, and records that somebody deletes there, fail the window's check."""
+    """Records added to or deleted from the destination fail the check of the window."""
     (request,) = environment.tick().run_requests or []
     assert environment.run(request).success
     at = TopicPartition(f"{environment.name}.{topics[0]}", 0)
@@ -117,7 +119,7 @@ def test_tampering_is_caught(
 
 
 def test_a_backlog_becomes_several_windows(environment: Environment, topics: list[str]) -> None:
-    """More than a window holds is cut into several, so many ahead, each topic-partition getting its share."""
+    """A backlog is cut into several windows, with a share of each topic-partition in each."""
     environment.write(
         [name.replace(".", r"\.") for name in topics], window={"max_records": 60, "ahead": 2}
     )
@@ -157,7 +159,7 @@ def test_a_backlog_becomes_several_windows(environment: Environment, topics: lis
 def test_windows_in_the_wrong_order_lose_nothing(
     environment: Environment, topics: list[str]
 ) -> None:
-    """The second window, copied first by a mirror that never copied anything, copies the first one's records as well."""
+    """If the second window of a new mirror runs first, it also copies the first window."""
     environment.write(
         [name.replace(".", r"\.") for name in topics], window={"max_records": 60, "ahead": 3}
     )
@@ -172,8 +174,10 @@ def test_windows_in_the_wrong_order_lose_nothing(
     assert all(check.passed for run in (first, second) for check in checks(run).values())
 
 
-def test_the_database_is_wiped(environment: Environment, topics: list[str]) -> None:
-    """With Dagster's memory lost in the middle of a backlog, planning goes on from the checkpoints."""
+def test_planning_resumes_after_the_database_is_wiped(
+    environment: Environment, topics: list[str]
+) -> None:
+    """With Dagster's database lost during a backlog, planning resumes from the checkpoints."""
     environment.write(
         [name.replace(".", r"\.") for name in topics], window={"max_records": 60, "ahead": 2}
     )
@@ -191,7 +195,7 @@ def test_the_database_is_wiped(environment: Environment, topics: list[str]) -> N
 
 
 def test_a_retry_begins_with_another_node(environment: Environment, topics: list[str]) -> None:
-    """Dagster's own retry of a run reads another node than the run that failed, and says which in its tags."""
+    """Dagster's retry reads another node than the failed run and names it in its tags."""
     server = environment.source.cluster().bootstrap_servers[0]
     nodes = [{"name": name, "bootstrap_servers": server} for name in ("a", "b")]
     environment.write([name.replace(".", r"\.") for name in topics], source={"nodes": nodes})
@@ -210,7 +214,7 @@ def test_a_retry_begins_with_another_node(environment: Environment, topics: list
 
 
 def test_old_windows_are_pruned(environment: Environment, topics: list[str]) -> None:
-    """Beyond the number that is kept the oldest windows go, with all that Dagster remembers of their runs."""
+    """The oldest windows beyond `keep` are deleted, with all data of their runs."""
     environment.write(
         [name.replace(".", r"\.") for name in topics],
         window={"keep": 3, "max_records": 40, "ahead": 2},
@@ -239,7 +243,7 @@ def test_old_windows_are_pruned(environment: Environment, topics: list[str]) -> 
 def test_a_window_that_is_being_copied_is_not_pruned(
     environment: Environment, topics: list[str]
 ) -> None:
-    """However old: somebody may have materialised it again. What others run for partitions of the same name is theirs."""
+    """A window with an active run stays; runs of other code locations are not deleted."""
     allow = [name.replace(".", r"\.") for name in topics]
     partitions, oldest = (
         naming.partitions_name(environment.name, "main"),
@@ -268,7 +272,7 @@ def test_a_window_that_is_being_copied_is_not_pruned(
 
 @pytest.mark.usefixtures("topics")
 def test_the_lag_check(environment: Environment) -> None:
-    """While records of last year wait, the check fails and says how many; when they are copied, it passes."""
+    """The check fails while old records wait and passes when they are copied."""
 
     def lag(events: Sequence[object]) -> dg.AssetCheckEvaluation:
         (found,) = [
@@ -292,7 +296,7 @@ def test_the_lag_check(environment: Environment) -> None:
 def test_the_lag_check_counts_an_open_transaction(
     environment: Environment, topics: list[str]
 ) -> None:
-    """What nobody can copy for it is late all the same, from the first record of the transaction on."""
+    """Records of an open transaction count as lag from its first record on."""
     assert environment.run((environment.tick().run_requests or [])[0]).success
     sender = transactional(environment.source.cluster(), environment.name)
     sender.begin_transaction()
@@ -315,13 +319,13 @@ def test_the_lag_check_counts_an_open_transaction(
 
 
 class TestKilledInTheMiddleOfATick:
-    """A daemon does three things with a tick; killed between them, the next tick goes on."""
+    """If the daemon is killed between two steps of a tick, the next tick resumes."""
 
     def test_after_the_events(
         self, environment: Environment, topics: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The plan is there, its key is not: the key is added, and the same window is asked for."""
-        monkeypatch.setattr(environment, "take_partitions", lambda _: None)
+        """The plan exists without its key: the key is added, and the same window is requested."""
+        monkeypatch.setattr(environment, "update_partitions", lambda _: None)
         before = environment.tick()
         monkeypatch.undo()
 
@@ -334,7 +338,7 @@ class TestKilledInTheMiddleOfATick:
     def test_after_the_partition_was_added(
         self, environment: Environment, topics: list[str]
     ) -> None:
-        """Key and plan are there, the run is not: it is asked for."""
+        """Key and plan exist without a run: the run is requested."""
         before = environment.tick()
 
         (request,) = environment.tick().run_requests or []
@@ -345,7 +349,7 @@ class TestKilledInTheMiddleOfATick:
 
 
 def test_a_name_that_the_source_does_not_show(environment: Environment, topics: list[str]) -> None:
-    """Ticks say so, and the check of the source's topics fails; the others are copied, and `mirror_once` fails by it."""
+    """Ticks warn, the `source_topics` check and `mirror_once` fail, other topics are copied."""
     misspelt = f"{topics[0]}aa"
     environment.write([name.replace(".", r"\.") for name in [*topics, misspelt]])
 
@@ -353,7 +357,8 @@ def test_a_name_that_the_source_does_not_show(environment: Environment, topics: 
 
     (found,) = evaluations(first, naming.SOURCE_TOPICS)
     assert not found.passed
-    said = f"topics.allow names {misspelt!r}, and node a ({environment.source.cluster().bootstrap_servers[0]}) shows no such topic; "
+    node = f"node a ({environment.source.cluster().bootstrap_servers[0]})"
+    said = f"topics.allow names {misspelt!r}, and {node} shows no such topic; "
     assert str(found.description).startswith(f"{said}did you mean {topics[0]!r}")
     run = environment.run((first.run_requests or [])[0])
     assert run.success, failure(run)
@@ -364,7 +369,7 @@ def test_a_name_that_the_source_does_not_show(environment: Environment, topics: 
 
 
 def test_patterns_that_select_nothing(environment: Environment, topics: list[str]) -> None:
-    """Every tick says so, with the nearest name."""
+    """Every tick says so and suggests the nearest name."""
     environment.write([re.escape(f"{topics[0]}aa") + ".*"])
     said = str(environment.tick().skip_reason)
     assert "no topic is selected: of the " in said
@@ -372,17 +377,16 @@ def test_patterns_that_select_nothing(environment: Environment, topics: list[str
 
 
 class TestBeforeTheReload:
-    """The code location's planner knows the topics of when it was loaded; runs are processes that know those of today."""
+    """A planner knows the topics at its loading; runs load the definitions again."""
 
     @pytest.mark.parametrize("new", ["new", "-b"], ids=["of the same lane", "of another lane"])
     def test_a_topic_without_an_asset(
         self, environment: Environment, topics: list[str], new: str
     ) -> None:
-        """It is copied with the windows that hold it, and its events stand in the log for when its asset comes."""
+        """It is copied with its windows, and its events are in the log before its asset exists."""
         prefix = topics[0].removesuffix(".a")
-        topic = (
-            f"{prefix}.b" if new == "-b" else f"{prefix}.new"
-        )  # Dagster cannot tell `.b` and `-b` apart: other lanes
+        # Dagster cannot distinguish `.b` and `-b`, so they are in different lanes
+        topic = f"{prefix}.b" if new == "-b" else f"{prefix}.new"
         environment.write([re.escape(prefix) + "[.-].*"])
         environment.tick()  # learns the topics
         environment.location = environment.definitions
@@ -403,10 +407,10 @@ class TestBeforeTheReload:
         environment.location = None
         assert not environment.tick().run_requests, "after the reload nothing is missing"
 
-    def test_it_is_asked_for_again(
+    def test_it_is_requested_again(
         self, environment: Environment, topics: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A run that copies all but the topic without an asset fails, and the next attempt has only that to do."""
+        """If a run fails only for that topic, the next attempt copies only that topic."""
         topic = f"{topics[0].removesuffix('.a')}.new"
         environment.write([*(name.replace(".", r"\.") for name in topics), re.escape(topic) + ".?"])
         environment.location = environment.definitions
@@ -434,7 +438,7 @@ class TestBeforeTheReload:
         assert not environment.tick().run_requests
 
     def test_a_topic_that_is_denied(self, environment: Environment, topics: list[str]) -> None:
-        """With a window outstanding: the planner asks for the others, says which it left out, and the lane goes on."""
+        """The planner requests the other topics of its window and names the one it left out."""
         environment.location = environment.definitions
         environment.tick()
         text = yaml.safe_load(environment.config.read_text())
@@ -453,12 +457,12 @@ class TestBeforeTheReload:
 
 
 class TestBadInput:
-    """One line that says what to do, and nothing lost."""
+    """The error is one line that says what to do, and nothing is lost."""
 
     def test_a_window_that_was_never_planned(
         self, environment: Environment, topics: list[str]
     ) -> None:
-        """Somebody adds a partition by hand and materialises it."""
+        """A person adds a partition by hand and materialises it."""
         key = naming.window_key(environment.name, "main", 77)
         environment.instance.add_dynamic_partitions(
             naming.partitions_name(environment.name, "main"), [key]
@@ -475,7 +479,7 @@ class TestBadInput:
         )
 
     def test_a_plan_that_was_wiped(self, environment: Environment, topics: list[str]) -> None:
-        """Somebody wipes the plan asset with a window outstanding: replan, and all is copied."""
+        """After the plan asset is wiped with a window outstanding, `replan` recovers everything."""
         (request,) = environment.tick().run_requests or []
         environment.instance.wipe_assets([naming.windows_asset(environment.name, "main")])
 
@@ -492,7 +496,7 @@ class TestBadInput:
     def test_a_topic_that_was_removed_with_windows_outstanding(
         self, environment: Environment, topics: list[str]
     ) -> None:
-        """The window goes on without it; asked for it by name, a run says that it is not mirrored any more."""
+        """The window is copied without the topic, and the planner requests nothing more."""
         (request,) = environment.tick().run_requests or []
         environment.write([topics[1]])
 
@@ -503,7 +507,7 @@ class TestBadInput:
         assert not environment.tick().run_requests
 
     def test_no_node_answers(self, environment: Environment, topics: list[str]) -> None:
-        """The run fails with the line that `relay run` would say."""
+        """The run fails with the error message of `relay run`."""
         (request,) = environment.tick().run_requests or []
         environment.write(topics, give_up_after="1s")
         text = environment.config.read_text().replace(
@@ -520,7 +524,7 @@ class TestBadInput:
 def test_two_code_locations_on_one_mirror(
     environment: Environment, topics: list[str], local_trap: Trap
 ) -> None:
-    """Another Dagster takes a window over in its middle: the first run says so in one line, and nothing is lost or doubled."""
+    """A second Dagster takes a window over: the first run says so; nothing is lost or doubled."""
     (request,) = environment.tick().run_requests or []
     local_trap.set()
     with ThreadPoolExecutor(1) as elsewhere, dg.DagsterInstance.ephemeral() as other:
@@ -529,7 +533,7 @@ def test_two_code_locations_on_one_mirror(
         second = dataclasses.replace(environment, instance=other)
         (theirs,) = second.tick().run_requests or []
         assert second.run(theirs).success
-        go_on()
+        resume_workers()
         run = first.result()
 
     assert not run.success
@@ -542,7 +546,7 @@ def test_two_code_locations_on_one_mirror(
 def test_checkpoints_that_another_transaction_hides(
     environment: Environment, topics: list[str], local_trap: Trap
 ) -> None:
-    """A run judges what was copied by the checkpoints, and waits for those that another transaction hides."""
+    """A run waits for checkpoints that another open transaction hides from readers."""
     (request,) = environment.tick().run_requests or []
     other = transactional(environment.destination.cluster(), f"other-{environment.name}")
     local_trap.set()
@@ -553,7 +557,7 @@ def test_checkpoints_that_another_transaction_hides(
         for home in checkpoint.homes(checkpoint.TOPIC):
             put(other, home, [Record(b"other//", None)])
         other.flush(30)
-        go_on()
+        resume_workers()
         until(lambda: len(environment.read(topics[0])) == 100, "the end of the copy")
         time.sleep(2)
         other.abort_transaction()
@@ -563,15 +567,15 @@ def test_checkpoints_that_another_transaction_hides(
     assert checks(run)[topics[0]].passed
 
 
-def go_on() -> None:
-    """Let the Spark worker go on that a trap has stopped."""
+def resume_workers() -> None:
+    """Resume the Spark workers that a trap has stopped."""
     for process in psutil.Process().children(recursive=True):
         if process.status() == psutil.STATUS_STOPPED:
             process.send_signal(signal.SIGCONT)
 
 
-def test_everything_at_once(environment: Environment, topics: list[str]) -> None:
-    """`mirror_once` copies all there is in one run, and leaves a window with its materialisations and checks."""
+def test_mirror_once(environment: Environment, topics: list[str]) -> None:
+    """`mirror_once` copies everything in one run and reports a window, its topics and checks."""
     run = environment.job("mirror_once")
 
     assert run.success
@@ -584,7 +588,7 @@ def test_everything_at_once(environment: Environment, topics: list[str]) -> None
     assert environment.job("mirror_once").success
 
 
-def test_by_date(environment: Environment, topics: list[str]) -> None:
+def test_backfill_by_date(environment: Environment, topics: list[str]) -> None:
     """`backfill_by_date` freezes the windows of a span and starts a backfill of exactly those."""
     run = environment.job(
         "backfill_by_date", {"mirror": environment.name, "from": "2023-01-01", "to": "2030-01-01"}
@@ -601,8 +605,8 @@ def test_by_date(environment: Environment, topics: list[str]) -> None:
     assert backfill.title == f"{environment.name}/main by date"
 
 
-def test_a_mirror_that_begins_by_date(environment: Environment, topics: list[str]) -> None:
-    """Of a mirror that has copied nothing, the span's beginning is the start: what is older is never copied."""
+def test_a_mirror_that_starts_by_date(environment: Environment, topics: list[str]) -> None:
+    """A new mirror starts at the beginning of the time span: older records are never copied."""
     noon_ms = 1_767_268_800_000  # 2026-01-01T12:00:00Z
     write(
         environment.source.cluster(),
@@ -630,7 +634,7 @@ def test_a_mirror_that_begins_by_date(environment: Environment, topics: list[str
 
 
 def test_a_mirror_that_starts_at_the_end(environment: Environment, topics: list[str]) -> None:
-    """The first tick decides where that is, and cuts nothing; what comes then is copied, and nothing else."""
+    """The first tick sets the start and cuts nothing; only later records are copied."""
     environment.write([name.replace(".", r"\.") for name in topics], start="latest")
     assert not environment.tick().run_requests
     for values in (["one"], ["two", "three"]):
@@ -646,8 +650,8 @@ def test_a_mirror_that_starts_at_the_end(environment: Environment, topics: list[
     )
 
 
-def test_a_loss_is_accepted_and_seen(environment: Environment, topics: list[str]) -> None:
-    """Retention and a topic created anew: held back and said; told to continue, the planner cuts behind the gap; checks fail."""
+def test_an_accepted_loss_is_reported(environment: Environment, topics: list[str]) -> None:
+    """Losses hold topics back; with `continue`, the planner cuts after the gap and checks fail."""
     allow = [name.replace(".", r"\.") for name in topics]
     (request,) = environment.tick().run_requests or []
     assert environment.run(request).success
@@ -668,7 +672,7 @@ def test_a_loss_is_accepted_and_seen(environment: Environment, topics: list[str]
     environment.write(allow, on_data_loss="continue")
     told = environment.tick()
     (lag,) = evaluations(told, naming.LAG)
-    assert not lag.passed, "seen once, where people look"
+    assert not lag.passed, "the check reports the loss once"
     (request,) = told.run_requests or []
     run = environment.run(request)
     assert run.success, failure(run)
@@ -692,8 +696,10 @@ def test_a_loss_is_accepted_and_seen(environment: Environment, topics: list[str]
     assert (environment.read(topics[0])[-1], environment.read(topics[1], 1)[-1]) == ("more", "more")
 
 
-def test_a_window_cut_before_a_loss_is_void(environment: Environment, topics: list[str]) -> None:
-    """Offsets of a topic that is gone mean nothing: such a window copies nothing of it, says why, and holds up no later one."""
+def test_a_window_cut_before_a_loss_is_superseded(
+    environment: Environment, topics: list[str]
+) -> None:
+    """A window of a recreated topic copies nothing of it, says why, and blocks no later one."""
     allow = [name.replace(".", r"\.") for name in topics]
     assert environment.run((environment.tick().run_requests or [])[0]).success
     environment.fill(topics[1], [f"never{number}" for number in range(10)], partition=1)
@@ -715,8 +721,8 @@ def test_a_window_cut_before_a_loss_is_void(environment: Environment, topics: li
     assert environment.read(topics[1], 1) == [*(f"b{number}" for number in range(50)), "anew"]
 
 
-def test_a_diverged_node_shows(environment: Environment, topics: list[str]) -> None:
-    """The check of a node compares; what differs is put into quarantine, which the health sensor tells, and its end as well."""
+def test_a_diverged_node_is_reported(environment: Environment, topics: list[str]) -> None:
+    """The check quarantines a node that differs; the sensor reports its begin and its end."""
     topic = topics[0]
     (request,) = environment.tick().run_requests or []
     assert environment.run(request).success
@@ -754,13 +760,13 @@ def test_a_diverged_node_shows(environment: Environment, topics: list[str]) -> N
     quarantine.put(environment.name, kafka.mirror(environment.name), {"other": ""}, kafka.clock)
     third = environment.health(second.cursor)
     assert [(one.asset_key.path[-1], one.passed) for one in evaluations(third)] == [("other", True)]
-    assert not evaluations(environment.health(third.cursor)), "only changes are told"
+    assert not evaluations(environment.health(third.cursor)), "only changes are reported"
 
 
 def evaluations(
     result: dg.SensorResult, check: str = naming.DIVERGENCE
 ) -> list[dg.AssetCheckEvaluation]:
-    """Of a check."""
+    """The evaluations of one check."""
     return [
         one
         for one in result.asset_events
@@ -768,10 +774,10 @@ def evaluations(
     ]
 
 
-def test_the_run_list_tells_of_a_node_that_died(
+def test_run_tags_name_a_dead_node(
     environment: Environment, topic_name: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """The planner sends the next window to the other node, and the run's tags say why."""
+    """The planner assigns the next window to the other node, and the tags of the run say why."""
     at = TopicPartition(topic_name, 0)
     with EmbeddedCluster("dying", folder=tmp_path_factory.mktemp("dying")) as dying:
         both = {"a": dying.cluster(), "b": environment.source.cluster()}
@@ -801,14 +807,16 @@ def test_the_run_list_tells_of_a_node_that_died(
         ("a", "1"),
         ("b", "1"),
     ]
-    assert second.tags[naming.TAG_NODE] == "b", "known before the run begins"
+    assert second.tags[naming.TAG_NODE] == "b", "known before the run starts"
     assert told[1][naming.TAG_WHY].startswith("the next healthy one; a: ")
     assert "cannot be reached" in told[1][naming.TAG_WHY]
     assert environment.read(topic_name) == [str(number) for number in range(6)]
 
 
-def test_a_topic_that_is_gone_from_the_source(environment: Environment, topics: list[str]) -> None:
-    """Ticks go on and say so once; a window that waits with it is copied without it, and its copy stays."""
+def test_a_topic_that_was_deleted_at_the_source(
+    environment: Environment, topics: list[str]
+) -> None:
+    """The check reports it once; waiting windows are copied without it, and its copy stays."""
     assert environment.run((environment.tick().run_requests or [])[0]).success
     environment.fill(topics[0], ["more"])
     environment.fill(topics[1], ["never copied"], partition=1)
@@ -840,8 +848,8 @@ def test_a_topic_that_is_gone_from_the_source(environment: Environment, topics: 
     )
 
 
-def test_configurations_that_differ_show(environment: Environment, topics: list[str]) -> None:
-    """A run warns of them, or sets them when it is told to, before it copies; a person may ask at any time."""
+def test_differing_configurations_are_reported(environment: Environment, topics: list[str]) -> None:
+    """A run warns of them or, with `sync_configs`, changes them; a person can run the check."""
     allow = [name.replace(".", r"\.") for name in topics]
     plan = naming.windows_asset(environment.name, "main")
     assert environment.run((environment.tick().run_requests or [])[0]).success
@@ -870,7 +878,7 @@ def test_configurations_that_differ_show(environment: Environment, topics: list[
 
 
 def last_check(environment: Environment, name: str) -> dg.AssetCheckEvaluation:
-    """What a check of the lane said last."""
+    """The latest evaluation of a check of the lane."""
     key = dg.AssetCheckKey(naming.windows_asset(environment.name, "main"), name)
     (record,) = environment.instance.event_log_storage.get_asset_check_execution_history(
         key, limit=1
