@@ -1,4 +1,4 @@
-"""Runs a command and tells what it and all its descendants used: `tree.py <file for the figures> <command ...>`.
+"""Measures a command and its child processes: `tree.py <file for figures> <command ...>`.
 
 Orphans become children of this process (Linux), so Spark's JVM and its Python workers count
 although the command does not wait for them. The figures are JSON: wall seconds of the command, CPU

@@ -70,7 +70,9 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one copy cost; None where a contender cannot tell, seconds of CPU over all processes of the contender.
+    """The cost of one copy; None where a contender cannot measure it.
+
+    CPU seconds are those of all processes of the contender.
 
     Args:
         copy_seconds, copy_cpu_seconds: of the copy phase alone: everything was started and imported

@@ -21,7 +21,7 @@ _START_SECONDS = 60.0
 
 
 class Work(Protocol):
-    """What one process does; picklable. Unpickling it imports what it needs, which is not part of the copy phase."""
+    """The picklable work of one process; unpickling imports its modules before the copy phase."""
 
     def run(self) -> None:
         """Copy. Raises what went wrong."""
@@ -38,7 +38,7 @@ class _Report:
 
 
 def run_together(works: Sequence[Work], limit_seconds: float) -> Cost:
-    """Run every piece of work in a process of its own; the copy phase begins when all of them are ready."""
+    """Run each work in its own process; the copy phase begins when all processes are ready."""
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(len(works))
     began = time.monotonic()

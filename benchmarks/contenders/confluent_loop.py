@@ -1,4 +1,4 @@
-"""What one writes first: confluent-kafka's consumer and producer in a loop, with librdkafka's own defaults for batching."""
+"""A loop of confluent-kafka's consumer and producer, with librdkafka's batching defaults."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class MirrorMaker:
         self._classpath = jars.resolve(COORDINATES, f"mirrormaker-{jars.KAFKA_VERSION}")
 
     def copy(self, case: Case) -> Cost:
-        """Run it until the destination has everything; the copy phase lasts from the first arrival to the last."""
+        """Run it until all records arrived; the copy phase is from first to last arrival."""
         command = self._command(case)
         seen = _Seen(began=time.monotonic())
         try:
@@ -173,7 +173,7 @@ def _take(seen: _Seen, ends: list[int], process: psutil.Process, case: Case) -> 
 
 
 def _has_all(seen: _Seen, case: Case) -> bool:
-    """Whether no offset has moved for a while and all records are there; markers among them hide that from the offsets."""
+    """Whether all records arrived; counts them, because offsets include transaction markers."""
     enough = len(seen.ends) == len(case.extents) and all(
         end >= extent.records for end, extent in zip(seen.ends, case.extents, strict=True)
     )

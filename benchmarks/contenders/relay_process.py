@@ -1,4 +1,4 @@
-"""This mirror as a user runs it: `relay run --stop-at-end` from a cold start, Spark's session included."""
+"""`relay run --stop-at-end` from a cold start, including the start of Spark."""
 
 from __future__ import annotations
 

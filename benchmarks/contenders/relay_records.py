@@ -27,15 +27,15 @@ _PREDICATE = "length(value) > 0"
 
 
 class KeepsAll:
-    """As trivial as a filter can be."""
+    """A filter that keeps every record."""
 
     def keep(self, record: Record) -> bool:
-        """Look at the record, and keep it."""
+        """Read the value and keep the record."""
         return record.value is not None
 
 
 class RelayFilter(RelayTask):
-    """Tasks that ask a filter about every record."""
+    """Tasks that call a filter for every record."""
 
     name = "relay, tasks alone, filter class"
     inputs: tuple[str, ...] = LARGE_BATCHES
@@ -64,11 +64,10 @@ class RelayWhere(RelaySpark):
 
 
 class RelayFrame:
-    """The data source `relay`: reads, and counts by a predicate; copies nothing.
+    """Reads a topic with the data source `relay` and counts its records with a predicate.
 
-    In a process of its own, as there can be but one JVM in each: the session of somebody who looks
-    at topics is a plain one, with all of the JVM's compilers, where that of a copy has little to
-    compile.
+    It runs in its own process, because a process has one JVM only, and its session is a plain one
+    with all JIT compilers, unlike the session of a copy.
     """
 
     name = "relay data source, counted by SQL"
@@ -87,17 +86,17 @@ class RelayFrame:
             case.limit_seconds
         )
         if counted != case.records:
-            return Cost(error=f"{counted} records counted where {case.records} were due")
+            return Cost(error=f"{counted} records counted instead of {case.records}")
         return cost
 
     def close(self) -> None:
-        """End the process, and with it the session."""
+        """Stop the process and its session."""
         self._process.shutdown()
 
 
 def _count_warm(config: Path, topic: str) -> tuple[int, Cost]:
     session = _plain_session()
-    # Spark ends Python workers that were idle for a minute, as they are while others copy
+    # Spark stops Python workers that are idle for a minute, as while other contenders copy
     _count(session, config, topic)
     before, began = cpu_by_process(session), time.monotonic()
     counted = _count(session, config, topic)

@@ -71,8 +71,8 @@ def cpu_since(session: Any, before: dict[int, float]) -> float:
 
 
 def cpu_by_process(session: Any) -> dict[int, float]:
-    """CPU seconds so far of this process, Spark's JVM and its Python workers; brokers, our children too, are not among them."""
-    jvm = psutil.Process(session.sparkContext._gateway.proc.pid)  # noqa: SLF001 - PySpark has no other way to its JVM
+    """CPU seconds so far of this process, Spark's JVM and its Python workers, without brokers."""
+    jvm = psutil.Process(session.sparkContext._gateway.proc.pid)  # noqa: SLF001 - PySpark has no public access to its JVM
     used = {}
     for process in (psutil.Process(), jvm, *jvm.children(recursive=True)):
         with suppress(psutil.NoSuchProcess):

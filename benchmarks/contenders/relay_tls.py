@@ -35,7 +35,7 @@ class RelayTls(RelayTask):
 
 
 def _copy_unmeasured(case: Case, plain: Cluster) -> None:
-    """Have the brokers' JVMs compile their ciphers: the plain listeners were warmed when the source was filled."""
+    """Warm the TLS listeners, as filling the source has warmed the plain ones."""
     for number in range(_WARMING_COPIES):
         warming = replace(case, attempt=f"warming-{number}")
         clusters.create_topic(plain, warming.destination_topic)

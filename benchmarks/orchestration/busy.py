@@ -1,4 +1,4 @@
-"""New data in some of many topics: the planner's tick, the run, and the command for the same."""
+"""New data in some of many topics: the planner's tick, the run, and `relay run`."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ print(json.dumps([time.perf_counter() - wall, time.process_time() - cpu]))
 
 
 def measure(environment: Environment, busy_topics: int, progress: Callable[[str], None]) -> Busy:
-    """Mirror everything once, then measure a window."""
+    """Mirror everything once, then measure one window."""
     environment.fill(environment.topics, _FIRST_RECORDS)
     _window(environment)
     first = environment.run(environment.newest())
     progress(
-        f"first window, {len(environment.topics)} topics: {first.seconds:.1f} s, {first.cpu_seconds:.1f} CPU-s"
+        f"first window, {len(environment.topics)} topics: {first.seconds:.1f} s,"
+        f" {first.cpu_seconds:.1f} CPU-s"
     )
     environment.command()
     ticker = environment.ticker()
@@ -39,14 +40,15 @@ def measure(environment: Environment, busy_topics: int, progress: Callable[[str]
     busy = environment.topics[:: len(environment.topics) // busy_topics]
     idle = [spent(ticker.tick) for _ in range(_IDLE_TICKS)]
     environment.fill(busy, _RECORDS)
-    time.sleep(1.1)  # a window is cut once a second at most
+    time.sleep(1.1)  # at most one window is cut per second
     tick = spent(ticker.tick)
     window, began = environment.newest(), time.time()
     run = environment.run(window)
     records = environment.instance.all_logs(run_of(environment.instance, window))
     phases = _phases(records, began, began + run.seconds)
     progress(
-        f"window, {len(busy)} of {len(environment.topics)} topics: {run.seconds:.1f} s, {run.cpu_seconds:.1f} CPU-s; {phases}"
+        f"window, {len(busy)} of {len(environment.topics)} topics: {run.seconds:.1f} s,"
+        f" {run.cpu_seconds:.1f} CPU-s; {phases}"
     )
     command = environment.command()
     progress(f"command: {command.seconds:.1f} s, {command.cpu_seconds:.1f} CPU-s")
@@ -83,7 +85,7 @@ def _definitions(environment: Environment) -> Spent:
 
 
 def _phases(records: Sequence[EventLogEntry], began: float, ended: float) -> dict[str, float]:
-    """What the run's own events tell of its time."""
+    """The phases of a run, by its events."""
     step = _when(records, lambda one: one.dagster_event_type is DagsterEventType.STEP_START)
     snapshot = _when(records, lambda one: one.user_message.startswith("copying "))
     copied = _when(records, lambda one: one.user_message.startswith("copied "))
@@ -95,7 +97,7 @@ def _phases(records: Sequence[EventLogEntry], began: float, ended: float) -> dic
     copying = float(str(event.metadata["seconds"].value))
     return {
         "start: Python, Dagster, definitions, the run's first events": step - began,
-        "plan and survey": snapshot - step,
+        "snapshot and plan": snapshot - step,
         "Spark's start": copied - snapshot - copying,
         "copy": copying,
         "recount": found[0].timestamp - copied,

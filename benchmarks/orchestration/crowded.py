@@ -1,4 +1,4 @@
-"""A database that holds very many old windows: ticks, and the queries of the asset page."""
+"""A database with very many old windows: ticks, and queries of the asset page."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ _ONE = """query($key: AssetKeyInput!, $window: String!) { assetNodeOrError(asset
 
 
 def measure(environment: Environment, windows: int, progress: Callable[[str], None]) -> Crowded:
-    """Multiply the newest window, then tick and ask: with all in view, then as pruning leaves it with the default of `keep`."""
+    """Multiply the newest window, then measure with all windows and with the default `keep`."""
     began, default = time.monotonic(), min(WindowSettings().keep, windows // 5)
     written = _multiply(environment, windows)
     progress(f"{windows:,} windows written in {time.monotonic() - began:.0f} s")
     whole = _kept(environment, windows, progress)
-    _forget(environment, written[0], written[windows - default - 1])
+    _prune(environment, written[0], written[windows - default - 1])
     return Crowded(windows, whole, _kept(environment, default, progress))
 
 
@@ -61,7 +61,7 @@ def _kept(environment: Environment, windows: int, progress: Callable[[str], None
     )
     found = {"nothing new": slowest([spent(environment.ticker().tick) for _ in range(_REPEATED)])}
     environment.fill(environment.topics[:_TOPICS], 200)
-    time.sleep(1.1)  # a window is cut once a second at most
+    time.sleep(1.1)  # at most one window is cut per second
     ticker, before = environment.ticker(), environment.newest()
     found["a new window is cut"] = spent(ticker.tick)
     assert environment.newest() > before
@@ -75,7 +75,7 @@ def _kept(environment: Environment, windows: int, progress: Callable[[str], None
     for name, one in found.items():
         progress(f"tick, {name}: {one.seconds:.2f} s, {one.cpu_seconds:.2f} CPU-s")
     with running(environment.folder, environment=dagster_variables(environment.folder)) as dagster:
-        dagster.sensors()  # a browser asks for the workspace before it can show an asset
+        dagster.sensors()  # a browser requests the workspace before it can show an asset
         queries = _queries(environment, dagster)
         progress(f"queries: {queries}")
         dagster.start_sensor(environment.planner)
@@ -122,9 +122,9 @@ def _runs_file(environment: Environment) -> Path:
 
 
 def _multiply(environment: Environment, windows: int) -> list[str]:
-    """Write old windows as copies of the newest: their keys and plans, their runs, and what these say of a few topics.
+    """Copy the newest window: key, plan, run, and the events of a few topics.
 
-    Straight into SQLite: through Dagster's own interface it would take half an hour.
+    This writes directly into SQLite, because Dagster's own interface would take half an hour.
     """
     window, lane = environment.newest(), environment.lane
     run_id = run_of(environment.instance, window)
@@ -154,8 +154,8 @@ def _multiply(environment: Environment, windows: int) -> list[str]:
     return written
 
 
-def _forget(environment: Environment, first: str, last: str) -> None:
-    """Leave of the windows from the first to the last what pruning leaves; its way would take half an hour, too."""
+def _prune(environment: Environment, first: str, last: str) -> None:
+    """Delete what pruning deletes of these windows, directly in SQLite."""
     between = (first, last)
     with closing(sqlite3.connect(_events_file(environment))) as database, database:
         for topic in _few(environment):
@@ -175,7 +175,7 @@ def _forget(environment: Environment, first: str, last: str) -> None:
 
 
 def _few(environment: Environment) -> list[str]:
-    """The topics of which runs said something."""
+    """The topics with events in the copied windows."""
     return [mirrored(topic).to_string() for topic in environment.topics[:_TOPICS]]
 
 
@@ -188,8 +188,8 @@ def _copy(
     run_id: str,
     copies: Sequence[tuple[str, str]],
 ) -> None:
-    # in their order: Dagster takes a window for unfinished if it was planned after it was
-    # materialised
+    # in order of id: Dagster regards a window as incomplete if its plan is after its
+    # materialisation
     cursor = database.execute(f"select * from {table} where {where} order by id", values)
     names = [one[0] for one in cursor.description if one[0] != "id"]
     at = [number for number, one in enumerate(cursor.description) if one[0] != "id"]

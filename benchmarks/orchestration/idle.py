@@ -19,7 +19,7 @@ _DONE = {"SKIPPED", "SUCCESS"}
 
 
 def measure(environment: Environment, seconds: float) -> Idle:
-    """Start one planner and one health sensor, let them settle, and look at the CPU time of all processes."""
+    """Start a planner and a health sensor, and measure the CPU time of all processes."""
     with running(environment.folder, environment=dagster_variables(environment.folder)) as dagster:
         dagster.start_sensor(environment.planner)
         dagster.start_sensor(f"health_{naming.group(MIRROR)}")
@@ -31,13 +31,13 @@ def measure(environment: Environment, seconds: float) -> Idle:
 
 
 def ticks(dagster: Dagster, sensor: str, since: float) -> list[float]:
-    """The seconds that a sensor's ticks took, by the daemon's record.
+    """The durations of a sensor's ticks in seconds, as the daemon recorded them.
 
     Args:
-        since: seconds since the epoch; ticks that began before are left out.
+        since: seconds since the epoch; earlier ticks are ignored.
 
     Raises:
-        RuntimeError: one failed.
+        RuntimeError: a tick failed.
     """
     selector = {
         "repositoryName": "__repository__",
@@ -52,6 +52,6 @@ def ticks(dagster: Dagster, sensor: str, since: float) -> list[float]:
 
 
 def _cpu_seconds(pid: int) -> float:
-    """The CPU time of a process, those below it, and those that have ended there."""
+    """The CPU time of a process and its descendants, also of those that have ended."""
     root = psutil.Process(pid)
     return sum(sum(one.cpu_times()[:4]) for one in [root, *root.children(recursive=True)])

@@ -1,4 +1,4 @@
-"""The chaos run of `make chaos`, shorter; and whether its judgement sees what it is there to see."""
+"""A short version of `make chaos`, and tests of its comparison."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ AT = TopicPartition("topic", 0)
 
 @pytest.mark.timeout(900)
 def test_chaos(local_session: Any, tmp_path: Path) -> None:
-    """Tasks, Spark's workers and brokers are killed while records arrive: all are copied once, as their topic is to be copied."""
+    """Records are copied once and correctly while tasks, Spark workers and brokers are killed."""
     report = storm(MINUTES, 0, SEED, lambda: local_session, tmp_path, SystemClock(), print)
     assert [(at, one) for at, one in report.verdicts.items() if not one.good] == []
     assert (report.ledger, report.held_back, report.tally.refusals) == ("", [], [])
-    # and it was a storm
+    # and there were faults of every kind
     assert min(report.struck.values()) >= 1, report.struck
     assert report.struck["task killed"] > 20
     assert report.total(lambda one: one.expected) > 5_000
@@ -50,13 +50,13 @@ def numbered(*numbers: int) -> list[Record]:
     ids=["all as it was", "one lost", "a chunk twice", "two swapped", "one altered", "nothing"],
 )
 def test_the_judgement(arrived: list[Record], verdict: Verdict) -> None:
-    """What is lost, doubled, altered or out of order is counted as that, and as nothing else."""
+    """Lost, doubled, altered and disordered records are each counted as such."""
     assert judge(numbered(0, 1, 2, 3), arrived) == verdict
     assert verdict.good == (arrived == numbered(0, 1, 2, 3))
 
 
 def test_the_longest_stall() -> None:
-    """It lasts from the last commit, or from the first record waiting if that came later; the first commit begins the count."""
+    """A stall begins with the last commit or the first waiting record, whichever is later."""
     source = {
         AT: {
             at: Record(None, b"%d" % ms, timestamp=(1, ms))
@@ -74,7 +74,7 @@ def test_the_longest_stall() -> None:
 
 
 def test_the_story_is_told_again() -> None:
-    """The same seed draws the same disruptions, another seed others; every kind of fault strikes every target before long."""
+    """A seed determines the disruptions, and every kind of fault soon hits every target."""
     disruptions = list(islice(scenario(SEED), 15))
     assert disruptions == list(islice(scenario(SEED), 15))
     assert disruptions != list(islice(scenario(SEED + 1), 15))

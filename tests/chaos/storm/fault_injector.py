@@ -1,4 +1,4 @@
-"""Performs the scenario: signals to brokers, and their return."""
+"""Injects the faults of a scenario into brokers and ends them again."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from relay_pipelines.embedded import Broker
 from tests.chaos.storm.faults import DESTINATION, NODES, Disruption, Fault, Kind, Target
 from tests.chaos.storm.mirroring import Watch
 
-_COPY_PATIENCE_SECONDS = 10.0
+_COPY_TIMEOUT_SECONDS = 10.0
 
 
 class FaultInjector:
-    """Strikes brokers until told to end, and leaves all of them running.
+    """Injects faults until it is stopped, and leaves all brokers running.
 
     Args:
-        watch: knows which node is read, and whether a run copies now.
-        say: where every strike is told.
+        watch: knows the node that is read, and whether a run copies now.
+        say: receives a line for every fault.
     """
 
     def __init__(
@@ -29,30 +29,30 @@ class FaultInjector:
         say: Callable[[str], None],
     ) -> None:
         self._brokers = brokers
-        self._acts = disruptions
+        self._disruptions = disruptions
         self._watch = watch
         self._say = say
         self.struck: Counter[Fault] = Counter()
 
     def kinds(self) -> Counter[Kind]:
-        """How often what was done."""
+        """The number of faults by kind."""
         return Counter(fault.kind for fault in self.struck.elements())
 
     def strike_until(self, over: threading.Event) -> None:
-        """Perform one disruption after the other; one that has begun is mended before the end."""
-        for disruption in self._acts:
+        """Inject one disruption after the other; an active one ends before this returns."""
+        for disruption in self._disruptions:
             if over.wait(disruption.quiet_seconds):
                 return
             if disruption.during_copy:
-                self._watch.copying.wait(_COPY_PATIENCE_SECONDS)
+                self._watch.copying.wait(_COPY_TIMEOUT_SECONDS)
                 over.wait(disruption.delay_seconds)
             if over.is_set():
                 return
-            self._perform(disruption, over)
+            self._inject(disruption, over)
 
-    def _perform(self, disruption: Disruption, over: threading.Event) -> None:
+    def _inject(self, disruption: Disruption, over: threading.Event) -> None:
         named = self._named()
-        when = ", in the middle of a copy" if self._watch.copying.is_set() else ""
+        when = ", during a copy" if self._watch.copying.is_set() else ""
         struck = [named[one.target] for one in disruption.faults]
         try:
             for fault, name in zip(disruption.faults, struck, strict=True):
@@ -64,7 +64,7 @@ class FaultInjector:
             self._say(f"{' and '.join(told)}{when}, for {disruption.hold_seconds:.1f} s")
             over.wait(disruption.hold_seconds)
         finally:
-            self._mend([self._brokers[name] for name in struck])
+            self._recover([self._brokers[name] for name in struck])
         self._say(f"{' and '.join(struck)} back")
 
     def _named(self) -> dict[Target, str]:
@@ -76,7 +76,7 @@ class FaultInjector:
         {Kind.KILL: broker.kill, Kind.STOP: broker.pause, Kind.RESTART: broker.stop}[fault.kind]()
         self.struck[fault] += 1
 
-    def _mend(self, brokers: Sequence[Broker]) -> None:
+    def _recover(self, brokers: Sequence[Broker]) -> None:
         for broker in brokers:
             if broker.running:
                 broker.resume()

@@ -1,4 +1,4 @@
-"""A chaos run from the first broker to the report."""
+"""A chaos run, from the start of the brokers to the report."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _BEGIN_SECONDS = 120.0
 _FLUSH_SECONDS = 120.0
 _SETTLE_SECONDS = 240.0
 _TASKS_PER_RUN = 20
-"""Tasks are killed twice a second, a run under Spark takes some seconds."""
+"""Two tasks are killed per second; a run under Spark takes some seconds."""
 
 
 def storm(
@@ -48,17 +48,17 @@ def storm(
     clock: Clock,
     tell: Callable[[str], None],
 ) -> Report:
-    """Strike, let it settle, compare.
+    """Inject faults, wait until everything is copied, and compare source and destination.
 
     Args:
-        minutes: how long to strike at least.
-        kills: how many processes to kill or freeze at least.
-        session: gives the Spark session.
-        folder: for the brokers' data and logs, which are left there.
-        tell: takes a line now and then.
+        minutes: the least duration of the faults.
+        kills: the least number of processes to kill or freeze.
+        session: returns the Spark session.
+        folder: the folder for data and logs of the brokers, which stay there.
+        tell: receives progress lines.
 
     Raises:
-        AssertionError: the chaos run itself went wrong, or something did not end in time.
+        AssertionError: the chaos run itself failed, or something did not end in time.
     """
     with start_environment(folder) as environment, ExitStack() as stack:
         told = _Told(clock, tell)
@@ -74,7 +74,8 @@ def storm(
                 workers.strike()
             told.now_and_then(
                 lambda: (
-                    f"{count(writer.count)} records written, {_progress(mirroring.tally)}, {count(struck().total())} strikes"
+                    f"{count(writer.count)} records written, {_progress(mirroring.tally)},"
+                    f" {count(struck().total())} faults"
                 )
             )
 
@@ -104,18 +105,18 @@ def storm(
                     tasks.run_once()
                     tick()
                 mirroring.run_once()
-                for one in (*writing, striking):
-                    one.check()
+                for thread in (*writing, striking):
+                    thread.check()
             stormy.clear()
-            told.line("the storm is over")
-            while not striking.ends():
+            told.line("no more faults")
+            while not striking.has_stopped():
                 mirroring.run_once()
-        for one in writing:
-            one.end()
+        for thread in writing:
+            thread.stop()
         writer.flush(_FLUSH_SECONDS)
         mirroring.settle(_SETTLE_SECONDS)
         seconds = clock.monotonic() - began
-        told.line("all is copied; source and destination are compared")
+        told.line("everything is copied; comparing source and destination")
         source = environment.source(writer.written)
         return _report(
             environment, source, seed=seed, seconds=seconds, struck=struck(), tally=mirroring.tally
@@ -148,11 +149,12 @@ def _report(
 
 
 def _progress(tally: Tally) -> str:
-    return f"{count(tally.records)} copied in {tally.runs} runs, {tally.failed} failed, {tally.failovers} failovers"
+    runs = f"{tally.runs} runs, {tally.failed} failed, {tally.failovers} failovers"
+    return f"{count(tally.records)} copied in {runs}"
 
 
 class _Told:
-    """Lines with the time since the beginning."""
+    """Progress lines with the time since the start."""
 
     def __init__(self, clock: Clock, tell: Callable[[str], None]) -> None:
         self._clock = clock
@@ -160,11 +162,11 @@ class _Told:
         self._began = self._last = clock.monotonic()
 
     def line(self, text: str) -> None:
-        """Tell something."""
+        """Print a line."""
         self._tell(f"{self._clock.monotonic() - self._began:6.1f} s  {text}")
 
     def now_and_then(self, text: Callable[[], str]) -> None:
-        """Tell how far it has got, every few seconds."""
+        """Print the progress, every few seconds."""
         if self._clock.monotonic() >= self._last + _TELL_SECONDS:
             self._last = self._clock.monotonic()
             self.line(text())
