@@ -20,7 +20,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def main(figures: Path, command: list[str]) -> None:
-    """Run the command and write the figures once its last descendant has ended."""
+    """Run the command and write the figures after its last child process has ended."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     began = time.monotonic()

@@ -41,7 +41,7 @@ class RelayFilter(RelayTask):
     inputs: tuple[str, ...] = LARGE_BATCHES
 
     def copy(self, case: Case) -> Cost:
-        """Run the tasks side by side."""
+        """Run the tasks in parallel."""
         record_policy = RecordPolicy(filters=(ClassSpec(f"{__name__}:{KeepsAll.__name__}"),))
         filtering = [
             CopyWork(work.job, replace(work.range, record_policy=record_policy))
@@ -51,16 +51,16 @@ class RelayFilter(RelayTask):
 
 
 class RelayWhere(RelaySpark):
-    """Rows through Spark's SQL, in a session that is already warm."""
+    """Rows that pass a `where` of Spark SQL, in a warm session."""
 
     name = "relay, warm Spark session, where"
     inputs: tuple[str, ...] = LARGE_BATCHES
-    _handling = RecordPolicy(where=_PREDICATE)
+    _policy = RecordPolicy(where=_PREDICATE)
 
     def submit(self, session: Any, job: CopyJob, tasks: list[CopyWork], tag: str) -> list[Outcome]:
-        """Submit the rows' job."""
-        groups = [[replace(task.range, record_policy=self._handling)] for task in tasks]
-        return sql_rows.submit(session, job, groups, self._handling.sql, tag)
+        """Submit the job for rows."""
+        groups = [[replace(task.range, record_policy=self._policy)] for task in tasks]
+        return sql_rows.submit(session, job, groups, self._policy.sql, tag)
 
 
 class RelayFrame:
@@ -80,7 +80,7 @@ class RelayFrame:
         self._process = ProcessPoolExecutor(1, get_context("spawn"))
 
     def copy(self, case: Case) -> Cost:
-        """Count in a session that has just counted the same."""
+        """Count the records in a session that has just counted the same."""
         self._config.write_text(yaml.safe_dump({"mirrors": {"frame": _mirror(case)}}))
         counted, cost = self._process.submit(_count_warm, self._config, case.topic).result(
             case.limit_seconds

@@ -59,8 +59,8 @@ for those here. Two costs grow with the number of windows: the list of keys, whi
 read as a whole, and the statuses of a topic. Dagster caches these statuses in the database and
 drops them when a window is added or pruned. The first query after that reads all windows of the
 topic again, and half of its time is SQLite looking up two events per window. Later queries read
-only what is new. All windows here are complete. For each incomplete window the first query also loads a
-run, about 1 ms with this many topics.
+only what is new. All windows here are complete. For each incomplete window the first query also
+loads a run, about 1 ms with this many topics.
 """
 _IDLE = """\
 `dagster dev` (web server, daemon, code server) runs one planner of {topics} topics, which ticked

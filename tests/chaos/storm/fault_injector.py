@@ -38,7 +38,7 @@ class FaultInjector:
         """The number of faults by kind."""
         return Counter(fault.kind for fault in self.struck.elements())
 
-    def strike_until(self, over: threading.Event) -> None:
+    def inject_until(self, over: threading.Event) -> None:
         """Inject one disruption after the other; an active one ends before this returns."""
         for disruption in self._disruptions:
             if over.wait(disruption.quiet_seconds):
@@ -56,7 +56,7 @@ class FaultInjector:
         struck = [named[one.target] for one in disruption.faults]
         try:
             for fault, name in zip(disruption.faults, struck, strict=True):
-                self._strike(fault, self._brokers[name])
+                self._inject_fault(fault, self._brokers[name])
             told = (
                 f"{name} ({one.target}) {one.kind}"
                 for one, name in zip(disruption.faults, struck, strict=True)
@@ -72,7 +72,7 @@ class FaultInjector:
         (spare,) = (name for name in NODES if name != read)
         return {Target.READ: read, Target.SPARE: spare, Target.DESTINATION: DESTINATION}
 
-    def _strike(self, fault: Fault, broker: Broker) -> None:
+    def _inject_fault(self, fault: Fault, broker: Broker) -> None:
         {Kind.KILL: broker.kill, Kind.STOP: broker.pause, Kind.RESTART: broker.stop}[fault.kind]()
         self.struck[fault] += 1
 

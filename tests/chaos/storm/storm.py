@@ -99,7 +99,7 @@ def storm(
         mirroring.begin(_BEGIN_SECONDS)
         stormy.set()
         began = clock.monotonic()
-        with BackgroundThread("injector", injector.strike_until) as striking:
+        with BackgroundThread("injector", injector.inject_until) as striking:
             while clock.monotonic() < began + minutes * 60 or struck().total() < kills:
                 for _ in range(_TASKS_PER_RUN):
                     tasks.run_once()
