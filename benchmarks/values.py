@@ -15,10 +15,10 @@ class Extent:
     """The records of one topic-partition that a consumer sees.
 
     Args:
-        range: from its first to its last stable offset.
-        records: committed ones.
-        size_bytes: of their batches as they lie in the log.
-        batches: committed ones, without control batches.
+        range: the offsets from the first to the last stable offset.
+        records: the number of committed records.
+        size_bytes: the size of their batches in the log.
+        batches: the number of committed batches, without control batches.
     """
 
     range: OffsetRange
@@ -32,12 +32,12 @@ class Case:
     """One copy to make.
 
     Args:
-        attempt: unique in the run; the destination topic is `<attempt>.<source topic>`, as
-        MirrorMaker names it.
-        extents: of the source topic, by partition.
-        codec: the name of the input's compression, for contenders that choose one.
-        limit_seconds: after which the contender is stopped.
-        over_tls: source and destination by their TLS listeners.
+        attempt: a name, unique in the run; the destination topic is `<attempt>.<source topic>`,
+            which is MirrorMaker's naming scheme.
+        extents: the extents of the source topic, by partition.
+        codec: the compression of the input, for contenders that choose one.
+        limit_seconds: the time limit of the contender.
+        over_tls: source and destination at their TLS listeners.
     """
 
     attempt: str
