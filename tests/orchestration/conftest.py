@@ -11,6 +11,7 @@ import pytest
 from dagster import DagsterInstance
 
 from relay_pipelines.embedded import EmbeddedCluster
+from tests.independent import create
 from tests.orchestration.environment import Environment, shared
 
 
@@ -27,3 +28,15 @@ def environment(
         yield Environment(
             tmp_path, f"m{uuid.uuid4().hex[:8]}", source_cluster, destination_cluster, instance
         )
+
+
+@pytest.fixture
+def topics(environment: Environment, topic_name: str) -> list[str]:
+    """Two topics with records and an empty one, with dots and dashes in their names."""
+    names = [f"{topic_name}.a", f"{topic_name}-b", f"{topic_name}.empty"]
+    for name in names:
+        create(environment.source.cluster(), name, 2, {"retention.ms": "-1"})
+    environment.fill(names[0], [f"a{number}" for number in range(100)])
+    environment.fill(names[1], [f"b{number}" for number in range(50)], partition=1)
+    environment.write([name.replace(".", r"\.") for name in names])
+    return names

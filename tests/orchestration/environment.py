@@ -162,6 +162,15 @@ class Environment:
         (evaluation,) = result.get_asset_check_evaluations()
         return evaluation
 
+    def last_check(self, name: str) -> dg.AssetCheckEvaluation:
+        """The latest evaluation of a check of the lane `main`."""
+        key = dg.AssetCheckKey(naming.windows_asset(self.name, "main"), name)
+        storage = self.instance.event_log_storage
+        (record,) = storage.get_asset_check_execution_history(key, limit=1)
+        assert record.event is not None
+        assert record.event.dagster_event is not None
+        return record.event.dagster_event.asset_check_evaluation_data
+
     def report_events(self, result: SensorResult) -> None:
         """Report the events of a tick, as a daemon does first."""
         for event in result.asset_events:
@@ -222,6 +231,15 @@ def failure(result: dg.ExecuteInProcessResult) -> str:
 def checks(result: dg.ExecuteInProcessResult) -> dict[str, dg.AssetCheckEvaluation]:
     """The count checks of a run by topic."""
     return {one.asset_key.path[-1]: one for one in result.get_asset_check_evaluations()}
+
+
+def evaluations(result: SensorResult, check: str) -> list[dg.AssetCheckEvaluation]:
+    """The evaluations of one check."""
+    return [
+        one
+        for one in result.asset_events
+        if isinstance(one, dg.AssetCheckEvaluation) and one.check_name == check
+    ]
 
 
 @contextmanager

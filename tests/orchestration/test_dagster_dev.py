@@ -242,7 +242,7 @@ def stop_sensor(dagster: Dagster, name: str) -> None:
     )
 
 
-def test_the_daemon_is_killed_during_a_tick(dev: DevEnvironment) -> None:
+def test_the_daemon_is_killed_in_the_middle_of_a_tick(dev: DevEnvironment) -> None:
     """Killed at three points of a tick, the daemon still cuts one window, and all is copied."""
     dev.produce(5)
     for point in ("after_events", "after_partition", "before_run"):
