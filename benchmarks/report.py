@@ -16,37 +16,34 @@ from benchmarks.values import Result
 _INTRODUCTION = """\
 # Benchmarks
 
-Written by `make bench`. All contenders run on the same machine in the same run, interleaved: in
-each repetition every contender copies each input once into a new topic, in rotating order. Figures
-are medians of {repetitions} repetition{plural}. After each copy the benchmark counts the records at
-the destination. An incomplete copy is listed as such and is not part of a median. Every topic has
-two partitions. Source, destination and contender share the machine. The costs of Dagster, with 200
-topics and with 25,000 old windows, are in [benchmarks-dagster.md](benchmarks-dagster.md).
+Written by `make bench`. All contenders ran on the same machine, in the same run, interleaved: in
+each repetition every contender copies every input once into a fresh topic, and a different
+contender goes first each time. Figures are medians of {repetitions} repetition{plural}. After each
+copy the benchmark reads the destination and counts its records; an incomplete copy is shown as such
+and enters no median. Every topic has two topic-partitions. Source, destination and contender share
+the machine. What Dagster costs around the copy, with 200 topics and with 25,000 old windows, is in
+[benchmarks-dagster.md](benchmarks-dagster.md).
 
-- **copy**: the time in which records move, after everything has started. For MirrorMaker 2 it lasts
-  from the first arrival at the destination to the last. For the others it is the call that copies,
-  with connecting and taking over the transactional id.
-- **whole**: the time from the start of the first process to its end, or to the last arrival for
-  MirrorMaker 2, which does not end.
-- **CPU**: the CPU time of all processes of the contender, without the brokers. For a warm Spark
+- **copy**: the time in which records move, after everything was started and imported. For
+  MirrorMaker 2 it lasts from the first arrival at the destination to the last. For the others it is
+  the call that copies, including connecting and taking over the transaction.
+- **whole**: from the start of the first process to its end; for MirrorMaker 2, which does not end,
+  to the last arrival.
+- **CPU**: of all processes of the contender; the brokers' CPU is not counted. For a warm Spark
   session: driver, JVM and Python workers.
-- **memory**: the largest resident size of a process that copies records: a Python task, or the JVM
-  of MirrorMaker (at its end).
+- **memory**: the largest resident size of a process that moves records: a Python task, or
+  MirrorMaker's JVM (at its end).
 
-Contenders:
-
-- *relay, warm Spark session*: the Spark job of a run, in a session that has run before.
-- *relay, tasks alone*: the same copy without Spark, one process per topic-partition.
-- *TLS*: TLS 1.3 on both sides. Three copies warm the TLS listeners first, as filling the source
-  warms the plain ones.
-- *filter class* and *where*: filters that read every record and keep all of them.
-- *data source*: reads the topic and counts its records with a predicate, in a plain Spark session
-  that has just counted the same.
-- *relay run, cold*: the command, from its start to its end.
-- *confluent-kafka loop*: consumes and produces in Python with librdkafka's default batching, one
-  process per topic-partition.
-- *MirrorMaker 2*: a dedicated node with exactly-once and two tasks, otherwise with defaults, but
-  without heartbeats, group checkpoints and synchronised offsets, configurations and ACLs.
+Contenders: *relay, warm Spark session* is the job of a run in a session that has run before;
+*relay, tasks alone* is the same copy without Spark, a process per topic-partition; *TLS* means TLS
+1.3 on both sides; three copies first warm its listeners, as filling the source warms the plain
+ones; *filter class* and *where* leave nothing out, but look at every record; the *data source*
+reads the topic and counts its records by a predicate, in a plain Spark session that has just
+counted the same; *relay run, cold* is the command from its start to its end; the *confluent-kafka
+loop* consumes and produces in Python with librdkafka's default batching, a process per
+topic-partition; *MirrorMaker 2* is a dedicated node with exactly-once enabled and two tasks; all
+else is at its defaults, without heartbeats, group checkpoints and syncing of offsets,
+configurations and ACLs.
 """
 
 
