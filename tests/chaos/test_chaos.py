@@ -49,7 +49,7 @@ def numbered(*numbers: int) -> list[Record]:
     ],
     ids=["all as it was", "one lost", "a chunk twice", "two swapped", "one altered", "nothing"],
 )
-def test_the_judgement(arrived: list[Record], verdict: Verdict) -> None:
+def test_the_comparison(arrived: list[Record], verdict: Verdict) -> None:
     """Lost, doubled, altered and disordered records are each counted as such."""
     assert judge(numbered(0, 1, 2, 3), arrived) == verdict
     assert verdict.good == (arrived == numbered(0, 1, 2, 3))
@@ -73,7 +73,7 @@ def test_the_longest_stall() -> None:
     assert (stall.seconds, stall.topic_partition, stall.ended_at_ms) == (3.0, AT, 12_000)
 
 
-def test_the_story_is_told_again() -> None:
+def test_a_seed_determines_the_scenario() -> None:
     """A seed determines the disruptions, and every kind of fault soon hits every target."""
     disruptions = list(islice(scenario(SEED), 15))
     assert disruptions == list(islice(scenario(SEED), 15))
