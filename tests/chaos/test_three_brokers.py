@@ -114,8 +114,8 @@ class Writers:
             BackgroundThread("transactional", self._transactional) as other,
         ):
             yield
-            plain.end()
-            other.end()
+            plain.stop()
+            other.stop()
         assert self.transactions > 3
 
     def _plain(self, over: threading.Event) -> None:
