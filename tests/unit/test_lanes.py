@@ -177,21 +177,21 @@ class TestKeys:
         (lane,) = lanes_of("to-eu", mirror(), [])
         assert (lane.identifier, lane.partitions_name) == ("to_eu__main", "to-eu/main/windows")
         assert naming.group("to-eu") == "to_eu"
-        assert naming.windows("to-eu", MAIN).path == ["to-eu", "main", "windows"]
-        assert naming.mirrored("to-eu", "a.b-c").path == ["to-eu", "a.b-c"]
+        assert naming.windows_asset("to-eu", MAIN).path == ["to-eu", "main", "windows"]
+        assert naming.mirrored_asset("to-eu", "a.b-c").path == ["to-eu", "a.b-c"]
 
     def test_window_keys_sort_by_number(self):
         """Dagster shows and backfills them in this order."""
         numbers = [1, 9, 10, 99_999, 99_999_999]
-        made = [naming.window("m", "main", number) for number in numbers]
+        made = [naming.window_key("m", "main", number) for number in numbers]
         assert made[0] == "m-main-00000001"
         assert sorted(made) == made
-        assert [naming.number(key) for key in made] == numbers
+        assert [naming.window_number(key) for key in made] == numbers
 
     @pytest.mark.parametrize("key", ["", "m-main", "2026-01-31", "m-main-0000x001"])
     def test_a_foreign_key_has_no_number(self, key):
         """People may add partitions by hand."""
-        assert naming.number(key) == 0
+        assert naming.window_number(key) == 0
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Work that goes on beside the mirror, on a thread of its own."""
+"""Work on a background thread while the mirror runs."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-_PATIENCE_SECONDS = 180.0
+_TIMEOUT_SECONDS = 180.0
 
 
-class Beside:
-    """A thread that is told to end, and whose failure is raised where it is waited for.
+class BackgroundThread:
+    """A thread that stops on request and re-raises its failure in the waiting thread.
 
     Args:
-        work: what to do until the event is set.
+        work: runs until the event is set.
     """
 
     def __init__(self, name: str, work: Callable[[threading.Event], None]) -> None:
         self._work = work
-        self._over = threading.Event()
+        self._stopping = threading.Event()
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._do, name=name, daemon=True)
 
@@ -33,31 +33,31 @@ class Beside:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._over.set()
-        self._thread.join(_PATIENCE_SECONDS)
+        self._stopping.set()
+        self._thread.join(_TIMEOUT_SECONDS)
 
-    def ends(self) -> bool:
-        """Tell it to end; whether it has."""
-        self._over.set()
+    def has_stopped(self) -> bool:
+        """Ask the thread to stop; return whether it has stopped."""
+        self._stopping.set()
         self.check()
         return not self._thread.is_alive()
 
-    def end(self) -> None:
-        """Tell it to end and wait until it has."""
-        self._over.set()
-        self._thread.join(_PATIENCE_SECONDS)
+    def stop(self) -> None:
+        """Ask the thread to stop, and wait for it."""
+        self._stopping.set()
+        self._thread.join(_TIMEOUT_SECONDS)
         assert not self._thread.is_alive(), (
-            f"{self._thread.name} did not end within {_PATIENCE_SECONDS:g} s"
+            f"{self._thread.name} did not end within {_TIMEOUT_SECONDS:g} s"
         )
         self.check()
 
     def check(self) -> None:
-        """Raise what went wrong there."""
+        """Raise the failure of the thread, if there is one."""
         if self._failure is not None:
             raise self._failure
 
     def _do(self) -> None:
         try:
-            self._work(self._over)
-        except Exception as failure:  # noqa: BLE001 - raised where it is waited for
+            self._work(self._stopping)
+        except Exception as failure:  # noqa: BLE001 - raised by `check`
             self._failure = failure

@@ -1,4 +1,4 @@
-"""What became of a window so far, by the runs that copied it: the planner's, those from the UI, and backfills."""
+"""Which topics of a window are missing, by its runs: from the planner, the UI and backfills."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -10,23 +10,21 @@ from relay_pipelines.lanes import naming
 from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.plan.frozen_window import FrozenWindow
 
-PARTITION = "dagster/partition"
-"""The tag of a run's window."""
 _WILL_RETRY = "dagster/will_retry"
 _RETRIED_BY = "dagster/auto_retry_run_id"
 _PARENT = "dagster/parent_run_id"
-_RETRY_SECONDS = 120.0  # a retry that has not begun by then never will
-MOST_ATTEMPTS = 3
+_RETRY_SECONDS = 120.0  # Dagster starts a retry within this time or never
+MAX_ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Attempts:
-    """One window.
+class WindowStatus:
+    """The state of one window.
 
     Args:
-        missing: topics of the window that no run has brought to its end.
-        active: whether a run is under way, or about to be started again.
-        requested: how often the planner asked for it.
+        missing: topics of the window that no run has completed.
+        active: whether a run is in progress or about to be retried.
+        requested: how often the planner has requested a run of the window.
         failed_at: when the last run ended, in seconds since the epoch; 0 if none has.
     """
 
@@ -38,18 +36,18 @@ class Attempts:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the planner has no more to do for it; what failed for good is copied with the next window."""
-        return not self.active and (not self.missing or self.requested >= MOST_ATTEMPTS)
+        """Whether the planner is done with it; the next window copies what failed for good."""
+        return not self.active and (not self.missing or self.requested >= MAX_ATTEMPTS)
 
 
-def of_window(
+def window_status(
     instance: dg.DagsterInstance, lane: Lane, window: FrozenWindow, now: float
-) -> Attempts:
-    """Look up the window's runs."""
-    records = instance.get_run_records(RunsFilter(tags={PARTITION: window.key}))
+) -> WindowStatus:
+    """Look up the runs of a window."""
+    records = instance.get_run_records(RunsFilter(tags={naming.TAG_PARTITION: window.key}))
     missing = set(window.topics)
     for record in records:
-        missing -= _done(instance, lane, window, record)
+        missing -= _completed(instance, lane, window, record)
     if not records:
         missing = {
             topic for topic in missing if not _is_materialized(instance, lane, topic, window.key)
@@ -59,34 +57,22 @@ def of_window(
         for record in records
         if record.dagster_run.is_finished
     ]
-    roots = [
+    requested = [
         record
         for record in records
         if naming.TAG_ATTEMPT in record.dagster_run.tags and not _is_retry(record)
     ]
-    return Attempts(
+    return WindowStatus(
         window=window,
         missing=missing,
         active=any(is_active(record, now) for record in records),
-        requested=len(roots),
+        requested=len(requested),
         failed_at=max(ended, default=0.0),
     )
 
 
-def _is_materialized(instance: dg.DagsterInstance, lane: Lane, topic: str, key: str) -> bool:
-    """Whether a run of no single window, `mirror_once`, has copied the topic."""
-    records = dg.AssetRecordsFilter(
-        asset_key=naming.mirrored(lane.mirror, topic), asset_partitions=[key]
-    )
-    return bool(instance.fetch_materializations(records, limit=1).records)
-
-
-def _is_retry(record: RunRecord) -> bool:
-    return _PARENT in record.dagster_run.tags
-
-
 def is_active(record: RunRecord, now: float) -> bool:
-    """Whether a run is under way, or about to be started again."""
+    """Whether a run is in progress or about to be retried."""
     run = record.dagster_run
     if not run.is_finished:
         return True
@@ -94,7 +80,19 @@ def is_active(record: RunRecord, now: float) -> bool:
     return waits and now - (record.end_time or now) < _RETRY_SECONDS
 
 
-def _done(
+def _is_retry(record: RunRecord) -> bool:
+    return _PARENT in record.dagster_run.tags
+
+
+def _is_materialized(instance: dg.DagsterInstance, lane: Lane, topic: str, key: str) -> bool:
+    """Whether `mirror_once`, whose runs have no partition tag, has copied the topic."""
+    records = dg.AssetRecordsFilter(
+        asset_key=naming.mirrored_asset(lane.mirror, topic), asset_partitions=[key]
+    )
+    return bool(instance.fetch_materializations(records, limit=1).records)
+
+
+def _completed(
     instance: dg.DagsterInstance, lane: Lane, window: FrozenWindow, record: RunRecord
 ) -> set[str]:
     run = record.dagster_run
@@ -103,10 +101,10 @@ def _done(
         return {
             topic
             for topic in window.topics
-            if topic in unlisted or naming.mirrored(lane.mirror, topic) in run.asset_selection
+            if topic in unlisted or naming.mirrored_asset(lane.mirror, topic) in run.asset_selection
         }
     events = instance.get_records_for_run(
         run.run_id, of_type=DagsterEventType.ASSET_MATERIALIZATION
     ).records
     found = {event.asset_key for event in events}
-    return {topic for topic in window.topics if naming.mirrored(lane.mirror, topic) in found}
+    return {topic for topic in window.topics if naming.mirrored_asset(lane.mirror, topic) in found}

@@ -1,4 +1,4 @@
-"""A relay.yaml, a Dagster instance and the definitions, driven in this process: ticks, runs, and what came of them."""
+"""A relay.yaml, a Dagster instance and its definitions: ticks and runs in this process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.independent import Record
 
 
 class SharedSpark(SparkResource):
-    """The session of the test run, which outlives the Dagster run."""
+    """The Spark session of the test run, which outlives the Dagster run."""
 
     @property
     def spark_session(self) -> Any:
@@ -33,21 +33,21 @@ class SharedSpark(SparkResource):
         return _shared["session"]
 
     def teardown_after_execution(self, context: Any) -> None:
-        """Leave it to the others."""
+        """Keep the session for other tests."""
 
 
 _shared: dict[str, Any] = {}
 
 
 @dataclass
-class Stage:
+class Environment:
     """One mirror between the two clusters of the test run.
 
     Args:
-        folder: of relay.yaml.
-        name: of the mirror.
-        location: what a code location loaded before, whose planners go on until it is reloaded;
-            runs load anew, as in processes.
+        folder: the folder of relay.yaml.
+        name: the name of the mirror.
+        location: definitions that a code location loaded earlier and whose planners still run. Runs
+            load relay.yaml again, as run processes do.
     """
 
     folder: Path
@@ -59,11 +59,11 @@ class Stage:
 
     @property
     def config(self) -> Path:
-        """Where relay.yaml is."""
+        """Path of relay.yaml."""
         return self.folder / "relay.yaml"
 
     def write(self, allow: Sequence[str], *, sync_configs: bool = False, **mirror: Any) -> None:
-        """Write relay.yaml; keys of the mirror may be given."""
+        """Write relay.yaml; `mirror` gives further keys of the mirror."""
         window = {"every": "10ms"} | mirror.pop("window", {})
         source = self.source.cluster().bootstrap_servers[0]
         self.config.write_text(
@@ -102,12 +102,12 @@ class Stage:
 
     @property
     def definitions(self) -> dg.Definitions:
-        """As they would be loaded now."""
+        """The definitions as they would be loaded now."""
         return build(self.config)
 
     @property
     def resources(self) -> dict[str, Any]:
-        """Of the definitions, with the session of the test run."""
+        """The resources of the definitions, with the Spark session of the test run."""
         kafka = self.definitions.resources["kafka"]
         return {"kafka": kafka, "pyspark": SharedSpark(kafka=kafka)}
 
@@ -127,7 +127,7 @@ class Stage:
         return [(one.value or b"").decode() for one in found]
 
     def tick(self, lane: int = 0, cursor: str | None = None) -> SensorResult:
-        """Evaluate a planner and do what a daemon does with the result, except for launching the runs."""
+        """Evaluate a planner and apply the result as a daemon does, but launch no runs."""
         name = f"plan_{self.lanes[lane].identifier}"
         sensor = (self.location or self.definitions).get_repository_def().get_sensor_def(name)
         context = dg.build_sensor_context(
@@ -135,8 +135,8 @@ class Stage:
         )
         result = sensor(context)
         assert isinstance(result, SensorResult)
-        self.take_events(result)
-        self.take_partitions(result)
+        self.report_events(result)
+        self.update_partitions(result)
         return result
 
     def health(self, cursor: str | None = None) -> SensorResult:
@@ -152,7 +152,7 @@ class Stage:
         return result
 
     def check(self, asset: dg.AssetKey, name: str) -> dg.AssetCheckEvaluation:
-        """Run one check as a person would."""
+        """Run one check as from the UI."""
         wanted = dg.AssetSelection.checks(dg.AssetCheckKey(asset, name))
         job = dg.define_asset_job("one_check", selection=wanted)
         definitions = dg.Definitions.merge(self.definitions, dg.Definitions(jobs=[job]))
@@ -162,13 +162,22 @@ class Stage:
         (evaluation,) = result.get_asset_check_evaluations()
         return evaluation
 
-    def take_events(self, result: SensorResult) -> None:
-        """What a daemon does first."""
+    def last_check(self, name: str) -> dg.AssetCheckEvaluation:
+        """The latest evaluation of a check of the lane `main`."""
+        key = dg.AssetCheckKey(naming.windows_asset(self.name, "main"), name)
+        storage = self.instance.event_log_storage
+        (record,) = storage.get_asset_check_execution_history(key, limit=1)
+        assert record.event is not None
+        assert record.event.dagster_event is not None
+        return record.event.dagster_event.asset_check_evaluation_data
+
+    def report_events(self, result: SensorResult) -> None:
+        """Report the events of a tick, as a daemon does first."""
         for event in result.asset_events:
             self.instance.report_runless_asset_event(event)
 
-    def take_partitions(self, result: SensorResult) -> None:
-        """What a daemon does next."""
+    def update_partitions(self, result: SensorResult) -> None:
+        """Add and delete partition keys, as a daemon does next."""
         for request in result.dynamic_partitions_requests or []:
             if isinstance(request, dg.AddDynamicPartitionsRequest):
                 self.instance.add_dynamic_partitions(
@@ -181,12 +190,12 @@ class Stage:
     def run(
         self, request: dg.RunRequest | None = None, *, key: str = "", topics: Sequence[str] = ()
     ) -> dg.ExecuteInProcessResult:
-        """Copy a window: as a planner asked for it, or as a person would."""
+        """Copy a window: requested by the planner, or materialised from the UI."""
         partition = request.partition_key if request else key
         wanted = (
             list(request.asset_selection or [])
             if request
-            else [naming.mirrored(self.name, topic) for topic in topics]
+            else [naming.mirrored_asset(self.name, topic) for topic in topics]
         )
         assets = list(self.definitions.assets or [])
         return dg.materialize(
@@ -213,7 +222,7 @@ class Stage:
 
 
 def failure(result: dg.ExecuteInProcessResult) -> str:
-    """The one line of the failure of a run."""
+    """The error message of a failed run."""
     events = [one for one in result.all_events if one.event_type is DagsterEventType.STEP_FAILURE]
     data = events[0].step_failure_data
     return str(data.user_failure_data.description if data.user_failure_data else data.error)
@@ -224,9 +233,18 @@ def checks(result: dg.ExecuteInProcessResult) -> dict[str, dg.AssetCheckEvaluati
     return {one.asset_key.path[-1]: one for one in result.get_asset_check_evaluations()}
 
 
+def evaluations(result: SensorResult, check: str) -> list[dg.AssetCheckEvaluation]:
+    """The evaluations of one check."""
+    return [
+        one
+        for one in result.asset_events
+        if isinstance(one, dg.AssetCheckEvaluation) and one.check_name == check
+    ]
+
+
 @contextmanager
 def shared(session: Any) -> Iterator[None]:
-    """Let the runs use this Spark session."""
+    """Let runs use this Spark session."""
     _shared["session"] = session
     yield
     _shared.clear()

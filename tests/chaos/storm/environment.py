@@ -1,4 +1,4 @@
-"""The clusters of a chaos run, and what an independent client finds in them."""
+"""The clusters of a chaos run, and their records as an independent client reads them."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ _ROOT = Path(__file__).parents[3]
 
 
 @dataclass(frozen=True)
-class Scene:
-    """Two nodes and a destination of this run alone: other tests never see what happens to them."""
+class Environment:
+    """Two source nodes and a destination that only this run uses."""
 
     clusters: Mapping[str, EmbeddedCluster]
 
     @property
     def brokers(self) -> dict[str, Broker]:
-        """One by name."""
+        """The broker of each cluster."""
         return {name: cluster.brokers[0] for name, cluster in self.clusters.items()}
 
     @property
     def destination(self) -> EmbeddedCluster:
-        """Where records go."""
+        """The destination cluster."""
         return self.clusters[DESTINATION]
 
     def mirror(self) -> Mirror:
-        """All topics, in chunks of a few records: a range has many, and faults strike between any two of them."""
+        """A mirror of all topics, with small chunks, so that faults occur between chunks."""
         nodes = [
             {"name": name, "bootstrap_servers": list(self.clusters[name].bootstrap_servers)}
             for name in NODES
@@ -57,16 +57,16 @@ class Scene:
                 },
                 **record_policies.SETTINGS,
             },
-            context={"folder": _ROOT},  # where tasks find the filter
+            context={"folder": _ROOT},  # the folder in which tasks find the filter
         )
 
     def source(
         self, written: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, list[tuple[int, Record]]]:
-        """All committed records of the source by their offsets, which both nodes share: else the run proves nothing.
+        """All committed records of the source by offset; both nodes must have the same.
 
         Args:
-            written: how many records each topic-partition has that is written without transactions.
+            written: the number of records of each topic-partition without transactions.
         """
         found = {}
         for at in [*sorted(written), TopicPartition(BOOKED, 0)]:
@@ -84,17 +84,17 @@ class Scene:
         return found
 
     def arrived(self, at: TopicPartition) -> list[Record]:
-        """All committed records of the destination."""
+        """All committed records of a topic-partition at the destination."""
         return [
             record_policies.comparable(at.topic, one)
             for one in records_of(self.destination.cluster(), at)
         ]
 
     def ledger_complaint(self, expected: Mapping[TopicPartition, list[Record]]) -> str:
-        """Say what is wrong with the ledger.
+        """Describe what is wrong with the ledger; empty if it is complete.
 
         Args:
-            expected: what is to arrive.
+            expected: the records that must arrive.
         """
         counts = {(at.topic, at.partition): len(records) for at, records in expected.items()}
         ends = compare.ends(self.clusters[NODES[0]], list(counts))
@@ -108,8 +108,8 @@ class Scene:
 
 
 @contextmanager
-def started(folder: Path) -> Iterator[Scene]:
-    """Start all brokers, with the topics at the nodes; they end with the block."""
+def start_environment(folder: Path) -> Iterator[Environment]:
+    """Start all brokers and create the topics at the nodes; stop the brokers at the end."""
     with ExitStack() as stack:
         clusters = {
             name: stack.enter_context(EmbeddedCluster(name, folder=folder / name))
@@ -118,4 +118,4 @@ def started(folder: Path) -> Iterator[Scene]:
         for name in NODES:
             for topic, partitions in {**TOPICS, BOOKED: 1}.items():
                 create(clusters[name].cluster(), topic, partitions, CONFIGS.get(topic))
-        yield Scene(clusters)
+        yield Environment(clusters)

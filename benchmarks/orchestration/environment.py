@@ -33,18 +33,18 @@ from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.settings import load
 
 MIRROR = "orders"
-_BY_COMMAND = "command"  # the mirror that only `relay run` copies
+_BY_COMMAND = "command"  # the mirror of `relay run`
 _CREATED_AT_ONCE = 50
 _LIMIT_SECONDS = 600
 
 
 @dataclass
-class Scene:
-    """Where it is measured.
+class Environment:
+    """The clusters, topics and folder of the benchmark.
 
     Args:
-        folder: of relay.yaml, and of everything Dagster writes.
-        topics: at the source.
+        folder: the folder of relay.yaml and of all data of Dagster.
+        topics: the source topics.
     """
 
     folder: Path
@@ -55,28 +55,28 @@ class Scene:
 
     @property
     def config(self) -> Path:
-        """What Dagster loads."""
+        """The relay.yaml that Dagster loads."""
         return self.folder / "relay.yaml"
 
     @property
     def planner(self) -> str:
-        """The sensor's name."""
+        """The name of the planner sensor."""
         return f"plan_{self.lane.identifier}"
 
     @property
     def lane(self) -> Lane:
-        """The one lane."""
+        """The only lane."""
         mirror = load(self.config).mirror(MIRROR)
         (lane,) = lanes_of(MIRROR, mirror, Catalog.beside(self.config).known(MIRROR, mirror))
         return lane
 
     @cached_property
     def instance(self) -> dg.DagsterInstance:
-        """That of the folder."""
+        """The Dagster instance in the folder."""
         return dg.DagsterInstance.from_config(str(self.folder))
 
     def configure(self, **window: str | int) -> None:
-        """Write relay.yaml for Dagster, and one for the command."""
+        """Write relay.yaml for Dagster and for the command."""
         for file, name in ((self.config, MIRROR), (self.folder / "command.yaml", _BY_COMMAND)):
             mirror = {
                 "source": {
@@ -100,11 +100,11 @@ class Scene:
         return Ticker(self, build(self.config))
 
     def newest(self) -> str:
-        """The key of the window cut last."""
+        """The key of the newest window."""
         return max(self.instance.get_dynamic_partitions(self.lane.partitions_name))
 
     def run(self, window: str) -> Spent:
-        """Copy a window in a process of its own."""
+        """Copy a window in its own process."""
         dagster = [
             sys.executable,
             "-m",
@@ -117,13 +117,13 @@ class Scene:
         return self._process("run", [*dagster, "--select", "kind:pyspark", "--partition", window])
 
     def command(self) -> Spent:
-        """Copy the same with the command."""
+        """Copy the same with `relay run`."""
         return self._process(
             "command", [str(COMMAND), "--config", "command.yaml", "run", "--stop-at-end"]
         )
 
     def _process(self, name: str, command: Sequence[str]) -> Spent:
-        figures, variables = self.folder / f"{name}.json", clean_environment(self.folder)
+        figures, variables = self.folder / f"{name}.json", process_variables(self.folder)
         figures.unlink(missing_ok=True)
         with (self.folder / f"{name}.log").open("ab") as log:
             subprocess.run(
@@ -143,26 +143,22 @@ class Scene:
 
 
 class Ticker:
-    """The planner, evaluated in this process.
+    """Evaluates the planner in this process."""
 
-    Args:
-        definitions: as loaded.
-    """
-
-    def __init__(self, scene: Scene, definitions: dg.Definitions) -> None:
-        self._scene = scene
-        self._sensor = definitions.get_repository_def().get_sensor_def(scene.planner)
+    def __init__(self, environment: Environment, definitions: dg.Definitions) -> None:
+        self._scene = environment
+        self._sensor = definitions.get_repository_def().get_sensor_def(environment.planner)
         self._kafka = (definitions.resources or {})["kafka"]
 
     def tick(self) -> dg.SensorResult:
-        """Evaluate it, and write down what comes of it as the daemon does."""
-        instance, scene = self._scene.instance, self._scene
+        """Evaluate the planner and apply its result as the daemon does."""
+        instance, environment = self._scene.instance, self._scene
         context = dg.build_sensor_context(
-            instance=instance, cursor=scene.cursor, resources={"kafka": self._kafka}
+            instance=instance, cursor=environment.cursor, resources={"kafka": self._kafka}
         )
         result = self._sensor(context)
         assert isinstance(result, dg.SensorResult)
-        scene.cursor = result.cursor
+        environment.cursor = result.cursor
         for event in result.asset_events:
             instance.report_runless_asset_event(event)
         for request in result.dynamic_partitions_requests or []:
@@ -176,46 +172,46 @@ class Ticker:
         return result
 
 
-def clean_environment(folder: Path) -> dict[str, str]:
-    """What a process of the folder needs to find it."""
+def process_variables(folder: Path) -> dict[str, str]:
+    """The environment variables of a process that uses the folder."""
     variables = {name: value for name, value in os.environ.items() if name != "RELAY_CATALOG"}
-    return variables | {"RELAY_CONFIG": str(folder / "relay.yaml")} | surroundings(folder)
+    return variables | {"RELAY_CONFIG": str(folder / "relay.yaml")} | dagster_variables(folder)
 
 
-def surroundings(folder: Path) -> dict[str, str]:
-    """The instance, and compiled modules as any installation has them: compiling 2,400 anew would cost each process seconds."""
+def dagster_variables(folder: Path) -> dict[str, str]:
+    """Variables for the Dagster instance and a cache of compiled modules, which saves seconds."""
     compiled = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(folder / "compiled")}
     return {"DAGSTER_HOME": str(folder)} | compiled
 
 
 @contextmanager
-def staged(folder: Path, topics: int) -> Iterator[Scene]:
-    """Two brokers, topics at the source, and a folder with everything that Dagster wants there."""
+def start_environment(folder: Path, topics: int) -> Iterator[Environment]:
+    """Start two brokers, create the topics, and prepare the folder for Dagster."""
     names = [f"topic{number:03}" for number in range(topics)]
     with clusters.embedded("source") as source, clusters.embedded("destination") as destination:
-        scene = Scene(folder, source.cluster(), destination.cluster(), names)
-        scene.configure()
+        environment = Environment(folder, source.cluster(), destination.cluster(), names)
+        environment.configure()
         text = (
             (ROOT / "dagster.yaml")
             .read_text()
             .replace("base_dir: var/dagster", f"base_dir: {folder}/var/dagster")
         )
         (folder / "dagster.yaml").write_text(text)
-        with ClusterClient(scene.source, SourceError) as client:
+        with ClusterClient(environment.source, SourceError) as client:
             for first in range(0, topics, _CREATED_AT_ONCE):
                 wanted = names[first : first + _CREATED_AT_ONCE]
                 create_topics(client, [NewTopic(name, PARTITIONS, {}) for name in wanted], None)
-        clusters.create_topic(scene.source, names[-1])  # waits until it serves
-        Catalog.beside(scene.config).learn(MIRROR, names)
+        clusters.create_topic(environment.source, names[-1])  # waits for its leaders
+        Catalog.beside(environment.config).learn(MIRROR, names)
         try:
-            yield scene
+            yield environment
         finally:
-            if "instance" in scene.__dict__:
-                scene.instance.dispose()
+            if "instance" in environment.__dict__:
+                environment.instance.dispose()
 
 
 def run_of(instance: dg.DagsterInstance, window: str) -> str:
-    """The id of a window's newest run."""
+    """The id of the newest run of a window."""
     return instance.get_run_records(dg.RunsFilter(tags={"dagster/partition": window}), limit=1)[
         0
     ].dagster_run.run_id
@@ -223,4 +219,4 @@ def run_of(instance: dg.DagsterInstance, window: str) -> str:
 
 def mirrored(topic: str) -> dg.AssetKey:
     """The asset of a topic."""
-    return naming.mirrored(MIRROR, topic)
+    return naming.mirrored_asset(MIRROR, topic)
