@@ -8,12 +8,11 @@ from relay_pipelines.cli.context import Invocation, chosen
 from relay_pipelines.console import json_output, messages, tables
 from relay_pipelines.console.formatting import stdout
 from relay_pipelines.errors import ConfigError, RelayError, SourceError
-from relay_pipelines.prepare import quarantine
+from relay_pipelines.prepare import node_quarantine
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import Mirror
 from relay_pipelines.settings.validation_errors import nearest
-from relay_pipelines.snapshot import cluster_snapshot
-from relay_pipelines.snapshot import node_selection as upstream
+from relay_pipelines.snapshot import cluster_snapshot, node_selection
 from relay_pipelines.state.checkpoint import CheckpointSnapshot
 
 
@@ -30,8 +29,8 @@ def show(invocation: Invocation, names: Sequence[str], *, as_json: bool) -> int:
             ) as error:  # the nodes can be judged all the same, by what they say of each other
                 invocation.fail(error, name)
                 stored = CheckpointSnapshot()
-            states = upstream.probe(name, mirror, clock, stored.quarantined)
-            made = upstream.choice(mirror, states, stored)
+            states = node_selection.probe(name, mirror, clock, stored.quarantined)
+            made = node_selection.choose_node(mirror, states, stored)
             found.append(json_output.nodes(name, states, made))
             if not as_json:
                 tables.show(stdout(), tables.nodes(name, states, made))
@@ -57,7 +56,9 @@ def clear(invocation: Invocation, names: Sequence[str], nodes: Sequence[str]) ->
     for name, mirror in mirrors.items():
         with invocation.tolerating(name):
             quarantined = cluster_snapshot.read_checkpoints(name, mirror, clock).quarantined
-            quarantine.put(name, mirror, {node: "" for node in nodes if node in quarantined}, clock)
+            node_quarantine.set_quarantine(
+                name, mirror, {node: "" for node in nodes if node in quarantined}, clock
+            )
             for node in (one.name for one in mirror.nodes if one.name in nodes):
                 done = (
                     f"cleared; it was in quarantine: {quarantined[node]}"

@@ -136,7 +136,9 @@ def copy_window(
         mirror_name, mirror, kafka.clock, settled=True
     ).checkpoints
     # what lies before the start of the mirror is not waited for
-    reached = {one.topic_partition: one.begin for one in snapshot.positions if one.recorded is None}
+    reached = {
+        one.topic_partition: one.begin for one in snapshot.positions if one.ledger_end is None
+    }
     reached |= {at: checkpoint.next_offset for at, checkpoint in after.items()}
     before = lag_records(snapshot.positions)
     ends = {one.topic_partition: one.end_offset for one in snapshot.positions}

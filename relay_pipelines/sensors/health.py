@@ -7,7 +7,7 @@ import dagster as dg
 from relay_pipelines.checks import divergence
 from relay_pipelines.errors import RelayError
 from relay_pipelines.lanes import naming
-from relay_pipelines.plan.node_choice import Verdict
+from relay_pipelines.plan.node_choice import NodeVerdict
 from relay_pipelines.resources import KafkaResource
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot, node_selection
@@ -38,7 +38,7 @@ def build(name: str, mirror: Mirror) -> dg.SensorDefinition:
         ) as error:  # the nodes can be judged all the same, by what they say of each other
             stored, unknown = CheckpointSnapshot(), f"; what was copied is not known: {error}"
         states = node_selection.probe(name, settings, kafka.clock, stored.quarantined)
-        verdicts = node_selection.choice(settings, states, stored).verdicts
+        verdicts = node_selection.choose_node(settings, states, stored).verdicts
         said = json.loads(context.cursor or "{}")
         again = now - said.get("at", 0.0) > _SAID_AGAIN_SECONDS
         pairs = list(zip(states, verdicts, strict=True))
@@ -72,7 +72,7 @@ def build(name: str, mirror: Mirror) -> dg.SensorDefinition:
     return health
 
 
-def _observation(mirror: str, state: NodeState, verdict: Verdict) -> dg.AssetObservation:
+def _observation(mirror: str, state: NodeState, verdict: NodeVerdict) -> dg.AssetObservation:
     return dg.AssetObservation(
         asset_key=naming.node(mirror, verdict.name),
         description=verdict.why or "healthy",
