@@ -59,8 +59,8 @@ def report(name: str, mirror: Mirror, clock: Clock) -> AclReport:
             for client in (source, destination)
         )
     if source_acls is None or destination_acls is None:
-        asked = (snapshot.node, source_acls), (snapshot.destination, destination_acls)
-        return AclReport(unsecured=[str(cluster) for cluster, acls in asked if acls is None])
+        answers = (snapshot.node, source_acls), (snapshot.destination, destination_acls)
+        return AclReport(unsecured=[str(cluster) for cluster, acls in answers if acls is None])
     decisions = plan_acls(source_acls, destination_acls, snapshot.destinations, snapshot.copied_to)
     return AclReport(decisions, first=first_acls(decisions, destination_acls))
 

@@ -92,11 +92,11 @@ def differences(snapshot: ClusterSnapshot) -> list[Difference]:
 
 def changes(snapshot: ClusterSnapshot) -> dict[str, dict[str, str | None]]:
     """Return what a run sets, of its own topics: topic -> key -> value, None for keys to remove."""
-    found: dict[str, dict[str, str | None]] = defaultdict(dict)
+    by_topic: dict[str, dict[str, str | None]] = defaultdict(dict)
     for difference in differences(snapshot):
         if difference.is_ours:
-            found[difference.topic][difference.key] = difference.wanted
-    return found
+            by_topic[difference.topic][difference.key] = difference.wanted
+    return by_topic
 
 
 def sync(

@@ -373,8 +373,8 @@ class _Snapshot:
 
     def _has_copies(self, topics: _Topics) -> bool:
         """Whether any record was written to the destination topics: else none can be duplicated."""
-        found = map(self._at_destination.topics.get, topics.destinations.values())
-        wanted = {at for topic in found if topic for at in topic.topic_partitions}
+        existing = map(self._at_destination.topics.get, topics.destinations.values())
+        wanted = {at for topic in existing if topic for at in topic.topic_partitions}
         return any(self._destination.list_offsets(wanted, LATEST, READ_UNCOMMITTED).values())
 
     def _deleted(self, checkpoints: CheckpointSnapshot, belongs: Belongs) -> dict[str, str]:

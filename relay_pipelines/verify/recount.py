@@ -123,9 +123,9 @@ def recount(
         RelayError: the destination does not answer, or refuses.
     """
     wanted = [one for one in ranges if len(one)]
-    found: dict[TopicPartition, Recount] = {}
+    recounts: dict[TopicPartition, Recount] = {}
     if not wanted:
-        return found
+        return recounts
     with destination_client(mirror, destination, options, "recount") as client:
         # again if records seem foreign: another run may have committed since the ledger was read
         for _ in range(2):
@@ -138,11 +138,11 @@ def recount(
             configs = retry(ask_configs, mirror, options, clock, client)
             for one in wanted:
                 count = partial(_count, client, one, entries, configs, options, clock)
-                found[one.topic_partition] = retry(count, mirror, options, clock, client)
-            wanted = [one for one in wanted if found[one.topic_partition].foreign]
+                recounts[one.topic_partition] = retry(count, mirror, options, clock, client)
+            wanted = [one for one in wanted if recounts[one.topic_partition].foreign]
             if not wanted:
                 break
-    return found
+    return recounts
 
 
 def _count(
@@ -153,7 +153,7 @@ def _count(
     options: CopyOptions,
     clock: Clock,
 ) -> Recount:
-    return _Counting(client, wanted, entries, configs, options, clock).count()
+    return _RangeCount(client, wanted, entries, configs, options, clock).count()
 
 
 def _entries(
@@ -208,7 +208,7 @@ def _uncovered(wanted: OffsetRange, entries: Sequence[LedgerEntry]) -> int:
     return missing + wanted.end - position
 
 
-class _Counting:
+class _RangeCount:
     """Counts the records of one range at the destination."""
 
     def __init__(
@@ -238,30 +238,32 @@ class _Counting:
         self._configs = configs
         self._options = options
         self._clock = clock
-        self._found = Recount(wanted)
+        self._result = Recount(wanted)
 
     def count(self) -> Recount:
-        found, ours = self._found, self._ours
-        found.unaccounted = _uncovered(found.range, ours)
+        result, ours = self._result, self._ours
+        result.unaccounted = _uncovered(result.range, ours)
         # offsets may be uncovered because a loss was accepted since
-        found.gaps = [
+        result.gaps = [
             one.gap
             for one in self._entries
             if one.gap
-            and (_concerns(one.source, found.range) or (found.unaccounted and not len(one.source)))
+            and (
+                _concerns(one.source, result.range) or (result.unaccounted and not len(one.source))
+            )
         ]
-        found.doubled = sum(len(one.source) for one in ours) - _covered(one.source for one in ours)
+        result.doubled = sum(len(one.source) for one in ours) - _covered(one.source for one in ours)
         if ours:
-            found.recorded = sum(one.records for one in ours)
-            found.rewritten = sum(one.rewritten for one in ours)
+            result.recorded = sum(one.records for one in ours)
+            result.rewritten = sum(one.rewritten for one in ours)
             for one in ours:
-                found.skipped.update(one.skipped)
-                found.nodes.add(one.node)
+                result.skipped.update(one.skipped)
+                result.nodes.add(one.node)
             self._scan()
-        return found
+        return result
 
     def _scan(self) -> None:
-        found = self._found
+        result = self._result
         # the first chunks of a mirror have no destination offsets while they have no record
         placed = [
             one.destination for one in self._ours if one.destination.start >= 0 and not one.gap
@@ -274,17 +276,17 @@ class _Counting:
         low = self._client.list_offsets([at], EARLIEST, READ_COMMITTED)[at]
         end = self._end(at, last)
         if "compact" in self._value(at.topic, _CLEANUP):
-            found.thinned = "the destination is compacted"
+            result.thinned = "the destination is compacted"
         elif low > begin:
-            found.expired = sum(one.records for one in self._ours if one.destination.start < low)
-            found.thinned = "retention at the destination has begun to delete them"
-        found.recompressed = self._value(at.topic, _CODEC) not in {"", "producer"}
-        found.scanned = OffsetRange(at, max(low, begin), max(low, begin, end))
-        digests = self._count_records(found.scanned)
-        found.differing = sum(
+            result.expired = sum(one.records for one in self._ours if one.destination.start < low)
+            result.thinned = "retention at the destination has begun to delete them"
+        result.recompressed = self._value(at.topic, _CODEC) not in {"", "producer"}
+        result.scanned = OffsetRange(at, max(low, begin), max(low, begin, end))
+        digests = self._count_records(result.scanned)
+        result.differing = sum(
             f"{digests[index]:08x}" != one.digest
             for index, one in enumerate(self._ours)
-            if one.records and not (found.expired and one.destination.start < low)
+            if one.records and not (result.expired and one.destination.start < low)
         )
 
     def _count_records(self, scanned: OffsetRange) -> Counter[int]:
@@ -297,10 +299,10 @@ class _Counting:
             # a chunk has one producer and begins with one of its own records; another producer's
             # records may lie within it
             if index is not None and producers.setdefault(index, producer) == producer:
-                self._found.counted += batch.header.records
+                self._result.counted += batch.header.records
                 digests[index] = crc32c(body_of(batch), digests[index])
             elif not self._is_of_another_source(index, offset):
-                self._found.foreign += batch.header.records
+                self._result.foreign += batch.header.records
         return digests
 
     def _wait_until_readable(self, at: TopicPartition, last: int) -> None:

@@ -556,7 +556,7 @@ def test_a_node_without_the_records_is_not_read(pair: Pair) -> None:
     )
     with pytest.raises(
         SourceError,
-        match=r"no node of the source can be read: a: .* ends at 4 there, and was copied up to 10",
+        match=r"no node of the source can be read: a: .* ends at 4 on this node, and was copied up to 10",
     ):
         cluster_snapshot.take_snapshot(f"pair-{pair.topic[-8:]}", only_short, Sleeping())
 

@@ -145,7 +145,7 @@ def test_a_node_that_does_not_answer_may_have_them(pair: Pair, on_data_loss: str
         caught.value
     )
     assert f"; b: b broker {DOWN} cannot be reached" in str(caught.value)
-    assert "start the nodes that do not answer, or take them off source.nodes" in str(caught.value)
+    assert "start the nodes that do not answer, or remove them from source.nodes" in str(caught.value)
 
     pair.copy(pair.snapshot(on_data_loss))
     assert [pair.arrived(0), pair.arrived(1)] == [pair.written()] * 2

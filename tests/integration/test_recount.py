@@ -218,7 +218,7 @@ class TestThinned:
             delete_before(mirror.destination, mirror.at, offset)
             found = count(mirror, 0, 50)
             assert (found.problems, found.recorded) == ([], 50)
-            assert found.thinned == "retention at the destination has begun to take them"
+            assert found.thinned == "retention at the destination has begun to delete them"
         behind = count(mirror, 50, 100)
         assert (behind.problems, behind.counted, behind.thinned) == ([], 50, "")
 

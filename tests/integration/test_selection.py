@@ -79,7 +79,8 @@ def test_patterns_that_select_nothing(
         assert main([command, "-c", str(config)]) == 0
         (line,) = capsys.readouterr().err.splitlines()
         assert re.match(
-            r"warning: m: no topic is selected: topics.allow and topics.deny select none of the \d+ topics that node one \(.*\) shows",
+            r"warning: m: no topic is selected: topics.allow and topics.deny select none of"
+            r" the \d+ topics that node one \(.*\) shows",
             line,
         ), line
         assert f"did you mean {topic!r}" in line
