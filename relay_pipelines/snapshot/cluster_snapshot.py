@@ -166,7 +166,7 @@ def take_snapshot(
     Args:
         only_topic: leave out all other topics.
         belongs: leave out the topics for which it returns False.
-        first_node: the index of the node to prefer; the others follow in order.
+        first_node: 0 prefers the node that was read last; every number above, another node.
         configs: whether to ask for the topics' configurations, the most expensive request: only a
             copy needs them.
         patient: as in `retry`.
@@ -194,8 +194,8 @@ def take_snapshot(
                 else options.request_timeout_ms
             )
             with source_client(name, selection.node, timeout_ms) as source:
-                snapshot = _Snapshot(name, mirror, clock, source, destination, metadata)
-                return snapshot.take(selection, checkpoints, only_topic, belongs, configs=configs)
+                builder = _SnapshotBuilder(name, mirror, clock, source, destination, metadata)
+                return builder.build(selection, checkpoints, only_topic, belongs, configs=configs)
 
     return retry(ask, name, options, clock, patient=patient)
 
@@ -251,8 +251,8 @@ class _Topics:
         return {topic: self.all_targets[topic].topic for topic in self.names}
 
 
-class _Snapshot:
-    """Takes a snapshot, step by step.
+class _SnapshotBuilder:
+    """Builds a snapshot, step by step.
 
     Args:
         at_destination: all topics of the destination.
@@ -275,7 +275,7 @@ class _Snapshot:
         self._at_source = source.metadata()
         self._at_destination = at_destination
 
-    def take(
+    def build(
         self,
         selection: NodeSelection,
         checkpoints: CheckpointSnapshot,
