@@ -307,7 +307,7 @@ def test_a_log_cut_off_and_written_anew(
         "what was replaced at the source stays at the destination"
     )
     *_, gap, after = copied.ledger()
-    assert "cut off at offset 10" in gap.gap
+    assert "truncated at offset 10" in gap.gap
     assert len(after.source) == 15
 
 
