@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry
 from relay_pipelines import settings
 from relay_pipelines.errors import ConfigError, RelayError, Side, error_class
 from relay_pipelines.model import LedgerEntry, Outcome, Skipped, Status, TopicPartition
-from relay_pipelines.plan.node_choice import Verdict
+from relay_pipelines.plan.node_choice import NodeVerdict
 from relay_pipelines.plan.positions import Position
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.run.result import RunResult
@@ -216,7 +216,7 @@ class MetricsObserver:
             self._open_transaction(snapshot.mirror, position)
         for checkpoint in snapshot.checkpoints.values():
             self._last_commit(snapshot.mirror, checkpoint.committed_at_ms)
-        if snapshot.left_node:
+        if snapshot.previous_node:
             self._metrics["source_candidate_switches_total"].labels(self._node).inc()
         for verdict in snapshot.verdicts:
             self._verdict(verdict)
@@ -273,7 +273,7 @@ class MetricsObserver:
         self._lag(entry.mirror, source).dec(len(entry.source))
         self._last_commit(entry.mirror, entry.committed_at_ms)
 
-    def _verdict(self, verdict: Verdict) -> None:
+    def _verdict(self, verdict: NodeVerdict) -> None:
         self._metrics["source_quarantined"].labels(verdict.name).set(verdict.quarantined)
         if verdict.eligible and not verdict.healthy:
             self._metrics["source_lag_threshold_exceeded_total"].labels(verdict.name).inc()

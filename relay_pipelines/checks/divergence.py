@@ -5,7 +5,7 @@ import dagster as dg
 from relay_pipelines.errors import RelayError
 from relay_pipelines.lanes import naming
 from relay_pipelines.model import Cluster
-from relay_pipelines.prepare import quarantine
+from relay_pipelines.prepare import node_quarantine
 from relay_pipelines.resources import KafkaResource
 from relay_pipelines.snapshot import cluster_snapshot
 
@@ -38,11 +38,11 @@ def build(mirror: str, node: Cluster) -> dg.AssetChecksDefinition:
             stored = cluster_snapshot.read_checkpoints(mirror, settings, kafka.clock)
             known = stored.quarantined.get(node.name, "")
             timeout_ms = settings.source.health.request_timeout
-            found = quarantine.compare(
+            found = node_quarantine.find_divergence(
                 mirror, node, stored.checkpoints.values(), timeout_ms, kafka.clock
             )
             if found and not known:
-                quarantine.put(mirror, settings, {node.name: found}, kafka.clock)
+                node_quarantine.set_quarantine(mirror, settings, {node.name: found}, kafka.clock)
         except RelayError as error:
             raise dg.Failure(str(error)) from None
         why = found or (

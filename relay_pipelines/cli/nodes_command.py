@@ -8,7 +8,7 @@ from relay_pipelines.cli.context import Invocation, selected_mirrors
 from relay_pipelines.console import json_output, messages, tables
 from relay_pipelines.console.formatting import stdout
 from relay_pipelines.errors import ConfigError, RelayError, SourceError
-from relay_pipelines.prepare import quarantine
+from relay_pipelines.prepare import node_quarantine
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import Mirror
 from relay_pipelines.settings.validation_errors import nearest
@@ -28,7 +28,7 @@ def show(invocation: Invocation, names: Sequence[str], *, as_json: bool) -> int:
                 invocation.fail(error, name)
                 stored = CheckpointSnapshot()
             states = node_selection.probe(name, mirror, clock, stored.quarantined)
-            choice = node_selection.choice(mirror, states, stored)
+            choice = node_selection.choose_node(mirror, states, stored)
             found.append(json_output.nodes(name, states, choice))
             if not as_json:
                 tables.show(stdout(), tables.nodes(name, states, choice))
@@ -52,7 +52,8 @@ def clear(invocation: Invocation, names: Sequence[str], nodes: Sequence[str]) ->
     for name, mirror in mirrors.items():
         with invocation.reporting_errors(name):
             quarantined = cluster_snapshot.read_checkpoints(name, mirror, clock).quarantined
-            quarantine.put(name, mirror, {node: "" for node in nodes if node in quarantined}, clock)
+            no_longer = {node: "" for node in nodes if node in quarantined}
+            node_quarantine.set_quarantine(name, mirror, no_longer, clock)
             for node in (node.name for node in mirror.nodes if node.name in nodes):
                 done = (
                     f"cleared; it was in quarantine: {quarantined[node]}"

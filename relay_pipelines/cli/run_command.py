@@ -13,7 +13,7 @@ from relay_pipelines.console import messages, tables
 from relay_pipelines.console.formatting import count, open_transactions, plural, stderr, stdout
 from relay_pipelines.console.progress import progress
 from relay_pipelines.errors import RelayError
-from relay_pipelines.prepare import start_records, topic_configs, topics
+from relay_pipelines.prepare import prepared_snapshot, topic_configs, topics
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run_plan
 from relay_pipelines.run.result import INTERRUPTED, RunResult
@@ -57,7 +57,7 @@ def _mirror(
     """Copy one mirror; a failure is reported and counted, and does not stop the next mirror."""
     try:
         clock = SystemClock()
-        snapshot = start_records.prepare_snapshot(
+        snapshot = prepared_snapshot.prepare_snapshot(
             partial(cluster_snapshot.take_snapshot, name, mirror, clock, only_topic=topic),
             mirror,
             clock,

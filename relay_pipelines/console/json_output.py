@@ -9,7 +9,7 @@ from typing import Any
 from relay_pipelines.console.formatting import format_time, open_since
 from relay_pipelines.model import Checkpoint, LedgerEntry
 from relay_pipelines.plan.acl_decisions import State
-from relay_pipelines.plan.node_choice import Choice
+from relay_pipelines.plan.node_choice import NodeChoice
 from relay_pipelines.plan.positions import Position, data_loss, lag_records
 from relay_pipelines.prepare import topic_configs, topics
 from relay_pipelines.prepare.reader_acls import AclReport
@@ -20,7 +20,7 @@ from relay_pipelines.snapshot.node_selection import NodeState
 Document = dict[str, Any]
 
 
-def nodes(mirror: str, states: Sequence[NodeState], choice: Choice) -> Document:
+def nodes(mirror: str, states: Sequence[NodeState], choice: NodeChoice) -> Document:
     """Return the state of every node, and which one is read."""
     return {
         "mirror": mirror,
@@ -147,7 +147,7 @@ def acls(mirror: str, report: AclReport, *, applied: bool) -> Document:
                 if applied and decision.state is State.MISSING
                 else str(decision.state),
                 "why": decision.why,
-                "source": str(decision.origin),
+                "source": str(decision.source_acl),
             }
             for decision in report.decisions
         ],

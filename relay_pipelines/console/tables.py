@@ -13,7 +13,7 @@ from rich.text import Text
 from relay_pipelines.console.formatting import count, format_time, seconds, size
 from relay_pipelines.model import LedgerEntry, OffsetRange
 from relay_pipelines.plan.acl_decisions import AclDecision
-from relay_pipelines.plan.node_choice import Choice
+from relay_pipelines.plan.node_choice import NodeChoice
 from relay_pipelines.plan.topic_selection import Target, TopicDecision
 from relay_pipelines.run.preflight import Finding, Level
 from relay_pipelines.run.result import RunResult, TopicTotals
@@ -59,7 +59,7 @@ def plan(planned: RunPlan, new_topics: Sequence[str]) -> Table:
     return table
 
 
-def nodes(mirror: str, states: Sequence[NodeState], choice: Choice) -> Table:
+def nodes(mirror: str, states: Sequence[NodeState], choice: NodeChoice) -> Table:
     """Return one row per node of the source."""
     table = _table(
         f"{mirror}: "
@@ -165,7 +165,7 @@ def acls(mirror: str, decisions: Sequence[AclDecision]) -> Table:
         acl = decision.acl
         state = f"{decision.state}: {decision.why}" if decision.why else str(decision.state)
         what = f"{acl.permission.name} {acl.operation.name}"
-        table.add_row(acl.resource, what, acl.principal, acl.host, state, str(decision.origin))
+        table.add_row(acl.resource, what, acl.principal, acl.host, state, str(decision.source_acl))
     return table
 
 

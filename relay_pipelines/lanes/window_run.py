@@ -153,7 +153,7 @@ def _next_offsets(
     starts = {
         position.topic_partition: position.begin
         for position in snapshot.positions
-        if position.recorded is None
+        if position.ledger_end is None
     }
     return starts | {
         partition: checkpoint.next_offset for partition, checkpoint in stored.checkpoints.items()

@@ -9,7 +9,7 @@ from pathlib import Path
 import dagster as dg
 
 from relay_pipelines import settings
-from relay_pipelines.prepare import start_records
+from relay_pipelines.prepare import prepared_snapshot
 from relay_pipelines.protocol.clock import Clock, SystemClock
 from relay_pipelines.settings import Mirror, Settings
 from relay_pipelines.settings.start import Start
@@ -76,4 +76,4 @@ class KafkaResource(dg.ConfigurableResource):  # type: ignore[type-arg]  # Dagst
             configs=configs,
             patient=patient,
         )
-        return start_records.prepare_snapshot(take, mirror, clock)
+        return prepared_snapshot.prepare_snapshot(take, mirror, clock)

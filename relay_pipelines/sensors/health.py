@@ -9,7 +9,7 @@ import dagster as dg
 from relay_pipelines.checks import divergence
 from relay_pipelines.errors import RelayError
 from relay_pipelines.lanes import naming
-from relay_pipelines.plan.node_choice import Verdict
+from relay_pipelines.plan.node_choice import NodeVerdict
 from relay_pipelines.resources import KafkaResource
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot, node_selection
@@ -50,7 +50,7 @@ def build(name: str, mirror: Mirror) -> dg.SensorDefinition:
         now = kafka.clock.now_ms() / 1000
         stored, unknown = _read_checkpoints(name, settings, kafka)
         states = node_selection.probe(name, settings, kafka.clock, stored.quarantined)
-        verdicts = node_selection.choice(settings, states, stored).verdicts
+        verdicts = node_selection.choose_node(settings, states, stored).verdicts
         nodes = list(zip(states, verdicts, strict=True))
         repeat = now - last.at > _REPEAT_SECONDS
         events: list[dg.AssetObservation | dg.AssetCheckEvaluation] = [
@@ -85,12 +85,12 @@ def _read_checkpoints(
         return CheckpointSnapshot(), f"; the checkpoints cannot be read: {error}"
 
 
-def _summary(verdicts: Sequence[Verdict]) -> str:
+def _summary(verdicts: Sequence[NodeVerdict]) -> str:
     unhealthy = [f"{verdict.name}: {verdict.why}" for verdict in verdicts if not verdict.healthy]
     return "; ".join(unhealthy) or f"{len(verdicts)} of {len(verdicts)} nodes are healthy"
 
 
-def _observation(mirror: str, state: NodeState, verdict: Verdict) -> dg.AssetObservation:
+def _observation(mirror: str, state: NodeState, verdict: NodeVerdict) -> dg.AssetObservation:
     return dg.AssetObservation(
         asset_key=naming.node_asset(mirror, verdict.name),
         description=verdict.why or "healthy",

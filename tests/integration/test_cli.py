@@ -399,7 +399,7 @@ def test_the_destination_is_the_source(copied: Copied, tmp_path: Path) -> None:
         configured(tmp_path, {"loop": mirror(copied.source, copied.source, copied.plain)}), "run"
     )
     assert done.returncode == 2
-    assert "is the destination itself" in error_line(done)
+    assert "and the destination are the same cluster" in error_line(done)
 
 
 def test_metrics_at_a_taken_address(copied: Copied, tmp_path: Path) -> None:

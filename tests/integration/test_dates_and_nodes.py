@@ -178,7 +178,7 @@ class TestNodes:
         assert "\n" not in down.error
         assert (serving.error, sum((serving.end_offsets or {}).values())) == ("", 4)
         assert serving.latency_ms > 0
-        made = node_selection.choice(
+        made = node_selection.choose_node(
             question.mirror(DOWN, question.serving), [down, serving], CheckpointSnapshot()
         )
         assert (made.name, [one.healthy for one in made.verdicts]) == ("n1", [False, True])
@@ -187,7 +187,7 @@ class TestNodes:
         """Nothing is raised: the verdict is what was asked for."""
         states = node_selection.probe("q", question.mirror(DOWN, DOWN), CLOCK)
         assert [bool(one.error) for one in states] == [True, True]
-        made = node_selection.choice(question.mirror(DOWN, DOWN), states, CheckpointSnapshot())
+        made = node_selection.choose_node(question.mirror(DOWN, DOWN), states, CheckpointSnapshot())
         assert made.name is None
         assert made.why.count("cannot be reached") == 2
 
@@ -279,7 +279,7 @@ class TestSurvey:
         other = f"{question.topic}-other"
         create(question.source, other, 1, KEPT)
         mirror = question.mirror(allow=[question.topic, other], rename={other: question.topic})
-        with pytest.raises(ConfigError, match="would both land on"):
+        with pytest.raises(ConfigError, match="would both be copied to"):
             cluster_snapshot.take_snapshot("q", mirror, CLOCK, belongs=question.topic.__eq__)
 
 

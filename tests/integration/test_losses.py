@@ -21,7 +21,7 @@ from relay_pipelines.errors import (
     TopicRecreatedError,
 )
 from relay_pipelines.model import Cluster, CopyJob, LedgerEntry, OffsetRange, TopicPartition
-from relay_pipelines.prepare import losses, start_records
+from relay_pipelines.prepare import losses, prepared_snapshot
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror
@@ -90,7 +90,7 @@ class Copied:
 
     def snapshot(self, on_data_loss: str = "fail") -> ClusterSnapshot:
         mirror = self.mirror(on_data_loss)
-        return start_records.prepare_snapshot(
+        return prepared_snapshot.prepare_snapshot(
             lambda: cluster_snapshot.take_snapshot(self.name, mirror, CLOCK), mirror, CLOCK
         )
 
@@ -227,7 +227,7 @@ def test_stops_and_goes_on_when_told(copied: Copied, case: Case) -> None:
     assert type(loss) is case.error
     assert case.says in str(loss)
     assert (
-        f"to go on from offset {case.goes_on.start} all the same, set on_data_loss: continue"
+        f"to accept the loss and resume from offset {case.goes_on.start}, set on_data_loss: continue"
         in loss.remedy
     )
     assert (loss.exit_code, loss.topic_partition, loss.offset) == (3, copied.at, 10)
@@ -293,8 +293,9 @@ def test_a_log_cut_off_and_written_anew(
     broker.start()
     copied.write(1000, 15)
 
-    assert "the log was cut off at offset 10, below the checkpoint, and written anew" in str(
-        loss := copied.loss()
+    assert (
+        "the log was truncated at offset 10, below the checkpoint, and other records were"
+        in str(loss := copied.loss())
     )
     assert type(loss) is LogTruncatedError
     assert (loss.exit_code, loss.offset) == (3, 20)
@@ -306,7 +307,7 @@ def test_a_log_cut_off_and_written_anew(
         "what was replaced at the source stays at the destination"
     )
     *_, gap, after = copied.ledger()
-    assert "cut off at offset 10" in gap.gap
+    assert "truncated at offset 10" in gap.gap
     assert len(after.source) == 15
 
 
@@ -318,8 +319,9 @@ def test_the_checkpoint_topic_is_lost(
     copied.write(10, 5)
     delete(copied.destination, checkpoint.TOPIC)
 
-    assert "its checkpoint is gone, and the ledger says that it was copied up to offset 10" in str(
-        loss := copied.loss()
+    assert (
+        "its checkpoint is gone, and according to the ledger it was copied up to offset 10"
+        in str(loss := copied.loss())
     )
     assert (type(loss), loss.exit_code) == (CheckpointLostError, 3)
 
@@ -355,15 +357,15 @@ def test_the_ledger_of_others_costs_a_new_mirror_nothing(
     monkeypatch.setattr(cluster_snapshot, "_LEDGER_OFFSETS", 32)  # 30, an entry and its marker
     assert "its checkpoint is gone" in str(copied.loss())
     monkeypatch.setattr(cluster_snapshot, "_LEDGER_OFFSETS", 31)
-    assert not copied.snapshot().recorded, "too long ago"
+    assert not copied.snapshot().ledger_entries, "too long ago"
 
     monkeypatch.setattr(
         LedgerFollower, "history", lambda *_, **__: pytest.fail("nothing can be doubled")
     )
     delete(copied.destination, copied.to.topic)
-    assert not copied.snapshot().recorded
+    assert not copied.snapshot().ledger_entries
     create(copied.destination, copied.to.topic, 1, KEPT)
-    assert not copied.snapshot().recorded
+    assert not copied.snapshot().ledger_entries
 
 
 def test_two_drivers_accept_a_loss_once(copied: Copied) -> None:

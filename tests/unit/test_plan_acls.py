@@ -136,7 +136,7 @@ def test_every_decision_is_explained() -> None:
     found = plan_acls(
         [acl(one) for one in source], [], {"orders.new": "eu.new", **TOPICS}, COPIED_TO
     )
-    lines = [f"{one.acl} | {one.origin} | {one.why or one.state}" for one in found]
+    lines = [f"{one.acl} | {one.source_acl} | {one.why or one.state}" for one in found]
     assert lines == [
         "DENY READ on eu.a to User:bob from * | DENY READ on * to User:bob from * | missing",
         (
