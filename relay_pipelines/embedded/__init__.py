@@ -5,6 +5,6 @@ from __future__ import annotations
 from relay_pipelines.embedded.broker import Broker
 from relay_pipelines.embedded.cluster import EmbeddedCluster
 from relay_pipelines.embedded.errors import EmbeddedError
-from relay_pipelines.embedded.listeners import Listener
+from relay_pipelines.embedded.listeners import Certificates, Listener
 
-__all__ = ["Broker", "EmbeddedCluster", "EmbeddedError", "Listener"]
+__all__ = ["Broker", "Certificates", "EmbeddedCluster", "EmbeddedError", "Listener"]

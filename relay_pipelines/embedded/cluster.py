@@ -12,12 +12,12 @@ from typing import Self
 
 from relay_pipelines.embedded import jars, java, server_properties
 from relay_pipelines.embedded.broker import Broker
-from relay_pipelines.embedded.certificates import Certificates
 from relay_pipelines.embedded.errors import PortTakenError
 from relay_pipelines.embedded.listeners import (
     MECHANISMS,
+    Certificates,
     Listener,
-    check_users,
+    check_listeners,
     client_security,
     listener_properties,
     scram_arguments,
@@ -47,6 +47,7 @@ class EmbeddedCluster:
             one, a temporary folder is used and removed at the end, unless the end is an exception.
         config: more properties for server.properties, which win.
         users: name -> password, for the SASL listeners.
+        certificates: for the TLS listeners.
         authorizer: whether named users need ACLs; PLAINTEXT clients may do everything.
         jvm_options: of each broker.
         start_timeout_seconds: how long each broker may take to serve.
@@ -61,6 +62,7 @@ class EmbeddedCluster:
         folder: Path | None = None,
         config: Mapping[str, object] | None = None,
         users: Mapping[str, str] | None = None,
+        certificates: Certificates | None = None,
         authorizer: bool = False,
         jvm_options: Sequence[str] = JVM_OPTIONS,
         start_timeout_seconds: float = 60.0,
@@ -69,11 +71,11 @@ class EmbeddedCluster:
         self.listeners = tuple(listeners)
         self.users = dict(users or {})
         self.brokers: tuple[Broker, ...] = ()
+        self.certificates = certificates
         self.cluster_id = ""
-        check_users(self.listeners, self.users)
+        check_listeners(self.listeners, self.users, certificates)
         self._temporary = folder is None
         self.folder = (folder or Path(tempfile.mkdtemp(prefix=f"relay-{name}-"))).absolute()
-        self.certificates = Certificates(self.folder / "tls")
         self._count = brokers
         self._config = dict(config or {})
         self._authorizer = authorizer
@@ -157,8 +159,6 @@ class EmbeddedCluster:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.cluster_id = cluster_id(self.folder / "cluster.id")
         (self.folder / "log4j2.properties").write_text(server_properties.LOG4J2)
-        if any(listener.tls for listener in self.listeners):
-            self.certificates.make()
         for attempt in range(1, _START_ATTEMPTS + 1):
             self._configure()
             try:

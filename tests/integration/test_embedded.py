@@ -27,6 +27,7 @@ from confluent_kafka.admin import (
 
 from relay_pipelines.embedded import EmbeddedCluster, EmbeddedError, Listener, jars
 from relay_pipelines.model import Cluster
+from tests.support.certificates import CLIENT_PRINCIPAL, make_certificates
 
 QUICK = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 SMALL = ["org.slf4j:slf4j-api:1.7.36"]
@@ -102,6 +103,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluste
         listeners=tuple(Listener),
         folder=folder,
         users=users,
+        certificates=make_certificates(folder / "tls"),
         authorizer=True,
         jvm_options=QUICK,
     ) as cluster:
@@ -110,7 +112,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluste
             (ResourceType.GROUP, "*"),
             (ResourceType.BROKER, "kafka-cluster"),
         ):
-            for principal in ("User:relay", "User:CN=client"):
+            for principal in ("User:relay", f"User:{CLIENT_PRINCIPAL}"):
                 allow(cluster, principal, kind, name)
         yield cluster
 
@@ -378,12 +380,14 @@ def test_an_acl_is_needed(guarded: EmbeddedCluster, topic_name: str) -> None:
     assert seen.error is None
 
 
-def test_users_are_checked_before_anything_starts() -> None:
-    """A SASL listener without users, and a password that could not be told to Kafka, are refused at once."""
+def test_listeners_are_checked_before_anything_starts() -> None:
+    """Missing users or certificates, and a password that Kafka cannot take, are refused at once."""
     with pytest.raises(EmbeddedError, match="needs users"):
-        EmbeddedCluster(listeners=[Listener.SASL_SSL])
+        EmbeddedCluster(listeners=[Listener.SASL_PLAINTEXT])
     with pytest.raises(EmbeddedError, match="needs quoting"):
-        EmbeddedCluster(listeners=[Listener.SASL_SSL], users={"relay": 'a"b'})
+        EmbeddedCluster(listeners=[Listener.SASL_PLAINTEXT], users={"relay": 'a"b'})
+    with pytest.raises(EmbeddedError, match="needs certificates"):
+        EmbeddedCluster(listeners=[Listener.SSL])
 
 
 def test_jars_are_downloaded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
