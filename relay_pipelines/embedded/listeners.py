@@ -18,7 +18,7 @@ _SECURITY = "org.apache.kafka.common.security"
 
 
 class Listener(StrEnum):
-    """A listener by its security protocol; a SASL one accepts PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512."""
+    """A listener by its security protocol; the SASL ones accept all of `MECHANISMS`."""
 
     PLAINTEXT = "PLAINTEXT"
     SASL_PLAINTEXT = "SASL_PLAINTEXT"
@@ -27,7 +27,7 @@ class Listener(StrEnum):
 
     @property
     def sasl(self) -> bool:
-        """Whether clients must give a user name and password."""
+        """Whether clients need a user name and a password."""
         return self.startswith("SASL")
 
     @property
@@ -78,7 +78,7 @@ def check_listeners(
 def listener_properties(
     listener: Listener, users: Mapping[str, str], certificates: Certificates | None
 ) -> dict[str, str]:
-    """The properties of one listener."""
+    """Return the broker properties of one listener."""
     prefix = f"listener.name.{listener.lower()}."
     properties: dict[str, str] = {}
     if listener.sasl:
@@ -103,7 +103,7 @@ def listener_properties(
 
 
 def scram_arguments(users: Mapping[str, str]) -> list[str]:
-    """The arguments of `StorageTool format` that create the SCRAM users."""
+    """Return the arguments of `StorageTool format` that create the SCRAM users."""
     credentials = [
         f"{mechanism}=[name={user},password={word}]"
         for user, word in users.items()
@@ -121,7 +121,7 @@ def client_security(
     *,
     client_certificate: bool,
 ) -> Security:
-    """The settings that a client needs for a listener."""
+    """Return the settings that a client needs for a listener."""
     security = Security(protocol=str(listener))
     if listener.sasl:
         user = username or next(iter(users))
