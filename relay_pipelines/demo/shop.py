@@ -180,7 +180,7 @@ def _produce(producer: Producer, event: Event) -> None:
     topic, partition, key, value, headers, timestamp_ms = event
     while True:
         try:
-            producer.produce(topic, value, key, partition, None, timestamp_ms, headers)
+            producer.produce(topic, value, key, partition, timestamp=timestamp_ms, headers=headers)
         except BufferError:
             producer.poll(0.05)  # the queue is full
         else:
