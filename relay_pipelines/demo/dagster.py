@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from relay_pipelines.embedded.ports import free_ports
 from relay_pipelines.errors import RelayError
 
 CONFIG_FOLDER = Path(__file__).parent
@@ -115,7 +115,7 @@ def running(
     for name in _FILES:
         if not (folder / name).exists():
             shutil.copy(CONFIG_FOLDER / name, folder)
-    port = port or _free_port()
+    port = port or free_ports(1)[0]
     command = [sys.executable, "-m", "dagster", "dev", "--host", "127.0.0.1", "--port", str(port)]
     unwanted = {"DAGSTER_HOME", "RELAY_CATALOG"}
     variables = {name: value for name, value in os.environ.items() if name not in unwanted}
@@ -153,8 +153,3 @@ def _wait(dagster: Dagster, log: Path) -> None:
             time.sleep(0.2)
         else:
             return
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
