@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from confluent_kafka.admin import AdminClient
 
@@ -24,6 +27,7 @@ from relay_pipelines.protocol.client import (
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.reader import read
 from relay_pipelines.state import checkpoint, ledger
+from tests.support.certificates import make_certificates
 
 BROKER_HEAP = "1g"
 _BROKER_CONFIG = {
@@ -48,15 +52,21 @@ _SETTLING_SECONDS = 10.0
 _SCAN_BYTES = 4 << 20
 
 
-def embedded(name: str) -> EmbeddedCluster:
-    """A broker with the heap of a production broker, a plain and a TLS listener."""
+@contextmanager
+def embedded(name: str) -> Iterator[EmbeddedCluster]:
+    """Start a broker with the heap of a real one, a plain listener and a TLS listener."""
     options = (f"-Xms{BROKER_HEAP}", f"-Xmx{BROKER_HEAP}", "-XX:+UseG1GC")
-    return EmbeddedCluster(
-        name,
-        listeners=(Listener.PLAINTEXT, Listener.SSL),
-        config=_BROKER_CONFIG,
-        jvm_options=options,
-    )
+    with (
+        TemporaryDirectory(prefix="relay-tls-") as tls,
+        EmbeddedCluster(
+            name,
+            listeners=(Listener.PLAINTEXT, Listener.SSL),
+            certificates=make_certificates(Path(tls)),
+            config=_BROKER_CONFIG,
+            jvm_options=options,
+        ) as cluster,
+    ):
+        yield cluster
 
 
 def create_topic(

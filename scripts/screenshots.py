@@ -16,10 +16,9 @@ from pathlib import Path
 from confluent_kafka import Producer
 
 from relay_pipelines.console.formatting import stdout
-from relay_pipelines.demo import scene
 from relay_pipelines.demo.dagster import Dagster
-from relay_pipelines.demo.scene import MIRROR, Scene
-from relay_pipelines.demo.telling import Reporter
+from relay_pipelines.demo.environment import MIRROR, Environment, temporary_folder
+from relay_pipelines.demo.reporter import Reporter
 from relay_pipelines.demo.ui import start_stack
 from relay_pipelines.protocol.clock import SystemClock
 from tests.independent import until
@@ -49,7 +48,7 @@ def main() -> None:
         sys.exit("error: no Chromium found; install it or set CHROMIUM=/path/to/chromium")
     FOLDER.mkdir(parents=True, exist_ok=True)
     clock = SystemClock()
-    with scene.folder(keep=False) as folder, ExitStack() as running:
+    with temporary_folder(keep=False) as folder, ExitStack() as running:
         dagster, stage = start_stack(folder, 0, Reporter(stdout(), clock), clock, running)
         until(lambda: len(done(dagster)) >= WINDOWS, f"{WINDOWS} windows", 180)
         window = done(dagster)[-1]
@@ -77,8 +76,8 @@ def done(dagster: Dagster) -> list[str]:
     return [one.window for one in graphql.runs(dagster) if one.status == "SUCCESS"]
 
 
-def tamper(dagster: Dagster, stage: Scene, window: str) -> None:
-    """Write a foreign record to the destination and recount a window."""
+def tamper(dagster: Dagster, stage: Environment, window: str) -> None:
+    """Write a record to the destination that no mirror wrote, and count the newest window again."""
     producer = Producer({"bootstrap.servers": ",".join(stage.destination.bootstrap_servers)})
     producer.produce(TAMPERED, b"not from the source", partition=0)
     producer.flush(30)

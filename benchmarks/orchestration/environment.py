@@ -22,7 +22,7 @@ from benchmarks.orchestration.figures import Spent
 from benchmarks.seeding import seed
 from benchmarks.values import PARTITIONS
 from relay_pipelines.definitions import build
-from relay_pipelines.demo.dagster import ROOT
+from relay_pipelines.demo.dagster import CONFIG_FOLDER
 from relay_pipelines.errors import SourceError
 from relay_pipelines.lanes import naming
 from relay_pipelines.lanes.lane import Lane, lanes_of
@@ -192,7 +192,7 @@ def start_environment(folder: Path, topics: int) -> Iterator[Environment]:
         environment = Environment(folder, source.cluster(), destination.cluster(), names)
         environment.configure()
         text = (
-            (ROOT / "dagster.yaml")
+            (CONFIG_FOLDER / "dagster.yaml")
             .read_text()
             .replace("base_dir: var/dagster", f"base_dir: {folder}/var/dagster")
         )

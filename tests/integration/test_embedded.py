@@ -1,4 +1,4 @@
-"""Brokers of our own, seen by an independent client."""
+"""Embedded brokers, as an independent client sees them."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from confluent_kafka.admin import (
 
 from relay_pipelines.embedded import EmbeddedCluster, EmbeddedError, Listener, jars
 from relay_pipelines.model import Cluster
+from tests.support.certificates import CLIENT_PRINCIPAL, make_certificates
 
 QUICK = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 SMALL = ["org.slf4j:slf4j-api:1.7.36"]
@@ -36,7 +37,7 @@ NO_NETWORK = (
 
 
 def client(cluster: Cluster, **more: object) -> dict[str, object]:
-    """The configuration of a confluent_kafka client."""
+    """Return the configuration of a confluent_kafka client."""
     security = cluster.security
     config = {
         "bootstrap.servers": ",".join(cluster.bootstrap_servers),
@@ -102,6 +103,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluste
         listeners=tuple(Listener),
         folder=folder,
         users=users,
+        certificates=make_certificates(folder / "tls"),
         authorizer=True,
         jvm_options=QUICK,
     ) as cluster:
@@ -110,7 +112,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluste
             (ResourceType.GROUP, "*"),
             (ResourceType.BROKER, "kafka-cluster"),
         ):
-            for principal in ("User:relay", "User:CN=client"):
+            for principal in ("User:relay", f"User:{CLIENT_PRINCIPAL}"):
                 allow(cluster, principal, kind, name)
         yield cluster
 
@@ -134,7 +136,7 @@ def allow(cluster: EmbeddedCluster, principal: str, kind: ResourceType, name: st
 
 @pytest.fixture(scope="module")
 def single(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
-    """A broker that may be stopped, killed and paused."""
+    """A broker that tests may stop, kill and pause."""
     with EmbeddedCluster(
         "single", folder=tmp_path_factory.mktemp("single"), jvm_options=QUICK
     ) as cluster:
@@ -142,14 +144,16 @@ def single(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster
 
 
 def test_a_started_cluster_serves(source_cluster: EmbeddedCluster, topic_name: str) -> None:
-    """Once started, a cluster takes records and gives them back at the address it names, and keeps a log."""
+    """A started cluster stores records, serves them at its address, and writes a log."""
     create(source_cluster.cluster(), topic_name)
     write(source_cluster.cluster(), topic_name, b"value")
     assert read(source_cluster.cluster(), topic_name, in_group=True) == b"value"
     assert "Kafka Server started" in source_cluster.brokers[0].log.read_text()
 
 
-def test_topics_are_not_made_by_accident(source_cluster: EmbeddedCluster, topic_name: str) -> None:
+def test_topics_are_not_created_by_producers(
+    source_cluster: EmbeddedCluster, topic_name: str
+) -> None:
     """Producing to a topic that does not exist fails."""
     failures: list[KafkaError] = []
     producer = Producer(client(source_cluster.cluster(), topic_metadata_propagation_max_ms=500))
@@ -163,24 +167,24 @@ def test_a_second_start_downloads_nothing(
     destination_cluster: EmbeddedCluster,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With the jars cached, the class path is there although no JDK can be found to run Ivy with."""
+    """With cached jars the class path needs no JDK to run Ivy."""
     assert source_cluster.brokers[0].running
     assert destination_cluster.brokers[0].running
     monkeypatch.setenv("JAVA_HOME", "/nonexistent")
     assert f"kafka-clients-{jars.KAFKA_VERSION}.jar" in jars.broker_classpath()
 
 
-def test_clusters_live_side_by_side(
+def test_clusters_run_side_by_side(
     source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster
 ) -> None:
-    """Two clusters are two clusters: other ids, other ports."""
+    """Two clusters have different ids and ports."""
     ids = {cluster_id(source_cluster.cluster()), cluster_id(destination_cluster.cluster())}
     assert ids == {source_cluster.cluster_id, destination_cluster.cluster_id}
     assert not {*source_cluster.bootstrap_servers} & {*destination_cluster.bootstrap_servers}
 
 
 def test_everything_listens_on_loopback_alone(guarded: EmbeddedCluster) -> None:
-    """No listener can be reached from another machine."""
+    """No listener accepts connections from another machine."""
     listening = [
         c.laddr
         for c in psutil.Process(guarded.brokers[0].pid).net_connections()
@@ -194,7 +198,7 @@ def test_everything_listens_on_loopback_alone(guarded: EmbeddedCluster) -> None:
 def test_a_restarted_broker_keeps_data_and_port(
     single: EmbeddedCluster, topic_name: str, end: str
 ) -> None:
-    """After stop or kill and start, the same address serves the same records, by another process."""
+    """A new process serves the same records at the same address after a stop or kill."""
     broker, address = single.brokers[0], single.bootstrap_servers
     create(single.cluster(), topic_name)
     write(single.cluster(), topic_name, b"value")
@@ -220,12 +224,12 @@ def test_a_paused_broker_answers_nothing_until_resumed(single: EmbeddedCluster) 
 
 
 def test_ctrl_c_does_not_reach_the_brokers(single: EmbeddedCluster) -> None:
-    """A broker is in a session of its own, so that a terminal's signals reach the parent alone."""
+    """A broker has its own session, so that signals of the terminal reach only the parent."""
     assert os.getsid(single.brokers[0].pid) != os.getsid(0)
 
 
 def test_a_taken_port_is_one_line(single: EmbeddedCluster) -> None:
-    """A broker that cannot start says in one line why and where its log is, and starts when the cause is gone."""
+    """One line says why a broker cannot start and where its log is; later it can start."""
     broker = single.brokers[0]
     host, port = single.bootstrap_servers[0].split(":")
     broker.stop()
@@ -240,8 +244,8 @@ def test_a_taken_port_is_one_line(single: EmbeddedCluster) -> None:
     broker.start()
 
 
-def test_a_folder_brings_its_cluster_back(tmp_path: Path, topic_name: str) -> None:
-    """A cluster started anew in the folder of an earlier one is the same cluster with the same records."""
+def test_a_folder_keeps_its_cluster(tmp_path: Path, topic_name: str) -> None:
+    """A cluster that starts in the folder of an earlier one has its id and its records."""
     with EmbeddedCluster("again", folder=tmp_path, jvm_options=QUICK) as first:
         create(first.cluster(), topic_name)
         write(first.cluster(), topic_name, b"value")
@@ -251,7 +255,7 @@ def test_a_folder_brings_its_cluster_back(tmp_path: Path, topic_name: str) -> No
 
 
 def test_a_wrong_setting_is_one_line(tmp_path: Path) -> None:
-    """A setting that Kafka refuses is named in one line."""
+    """One line names a setting that Kafka refuses."""
     cluster = EmbeddedCluster("wrong", folder=tmp_path, config={"num.io.threads": "many"})
     with pytest.raises(EmbeddedError, match=r"num\.io\.threads") as failure:
         cluster.start()
@@ -261,11 +265,12 @@ def test_a_wrong_setting_is_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("state", ["running", "paused", "forked"])
 def test_brokers_end_with_a_killed_parent(tmp_path: Path, state: str) -> None:
-    """Killing the parent with SIGKILL ends its brokers: running ones, paused ones, and though a fork of the parent lives on."""
+    """SIGKILL of the parent ends its brokers, paused or not, even if a fork of it survives."""
     program = f"""
         import os, pathlib, sys
         from relay_pipelines.embedded import EmbeddedCluster
-        with EmbeddedCluster("orphan", folder=pathlib.Path({str(tmp_path)!r}), jvm_options={QUICK!r}) as cluster:
+        folder = pathlib.Path({str(tmp_path)!r})
+        with EmbeddedCluster("orphan", folder=folder, jvm_options={QUICK!r}) as cluster:
             if {state!r} == "paused":
                 cluster.brokers[0].pause()
             fork = os.fork() if {state!r} == "forked" else 0
@@ -292,7 +297,7 @@ def test_brokers_end_with_a_killed_parent(tmp_path: Path, state: str) -> None:
     sys.platform != "linux", reason="only Linux tells a process of its parent's death"
 )
 def test_a_broker_ends_with_a_killed_guardian(single: EmbeddedCluster) -> None:
-    """A broker whose guardian is killed ends, is seen to have ended, and can be started again."""
+    """A broker ends with its guardian, is reported as ended, and can start again."""
     broker = single.brokers[0]
     process = psutil.Process(broker.pid)
     guardian = process.parent()
@@ -307,7 +312,7 @@ def test_a_broker_ends_with_a_killed_guardian(single: EmbeddedCluster) -> None:
 
 
 def test_three_brokers_share_the_leaders(tmp_path: Path, topic_name: str) -> None:
-    """Three brokers lead topic-partitions each, replicate them, and two go on without the third."""
+    """Three brokers lead and replicate topic-partitions, and two continue without the third."""
     with EmbeddedCluster("three", brokers=3, folder=tmp_path, jvm_options=QUICK) as cluster:
         assert (
             len({broker.pid for broker in cluster.brokers})
@@ -349,7 +354,7 @@ def test_each_listener_serves(
     *,
     client_certificate: bool,
 ) -> None:
-    """Records go through every listener, with what `cluster()` says of it."""
+    """Every listener accepts clients with the settings that `cluster()` returns."""
     way = guarded.cluster(listener, mechanism=mechanism, client_certificate=client_certificate)
     create(way, topic_name)
     write(way, topic_name, b"value")
@@ -358,7 +363,7 @@ def test_each_listener_serves(
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
 def test_a_wrong_password_is_refused(guarded: EmbeddedCluster, mechanism: str) -> None:
-    """Nobody gets in by a wrong password."""
+    """A wrong password is an authentication error."""
     errors: list[int] = []
     way = client(
         guarded.cluster(Listener.SASL_PLAINTEXT, mechanism=mechanism), sasl_password="wrong"
@@ -368,7 +373,7 @@ def test_a_wrong_password_is_refused(guarded: EmbeddedCluster, mechanism: str) -
 
 
 def test_an_acl_is_needed(guarded: EmbeddedCluster, topic_name: str) -> None:
-    """A user without an ACL is refused the topic, and gets it by one."""
+    """A user is refused a topic until there is an ACL."""
     create(guarded.cluster(Listener.PLAINTEXT), topic_name)
     admin = AdminClient(client(guarded.cluster(Listener.SASL_PLAINTEXT, username="stranger")))
     seen = admin.list_topics(topic_name, timeout=30).topics[topic_name]
@@ -378,16 +383,18 @@ def test_an_acl_is_needed(guarded: EmbeddedCluster, topic_name: str) -> None:
     assert seen.error is None
 
 
-def test_users_are_checked_before_anything_starts() -> None:
-    """A SASL listener without users, and a password that could not be told to Kafka, are refused at once."""
+def test_listeners_are_checked_before_anything_starts() -> None:
+    """Missing users or certificates, and a password that Kafka cannot take, are refused at once."""
     with pytest.raises(EmbeddedError, match="needs users"):
-        EmbeddedCluster(listeners=[Listener.SASL_SSL])
+        EmbeddedCluster(listeners=[Listener.SASL_PLAINTEXT])
     with pytest.raises(EmbeddedError, match="needs quoting"):
-        EmbeddedCluster(listeners=[Listener.SASL_SSL], users={"relay": 'a"b'})
+        EmbeddedCluster(listeners=[Listener.SASL_PLAINTEXT], users={"relay": 'a"b'})
+    with pytest.raises(EmbeddedError, match="needs certificates"):
+        EmbeddedCluster(listeners=[Listener.SSL])
 
 
 def test_jars_are_downloaded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty cache is filled by one download; from then on neither network nor JDK is needed, until a jar is missing."""
+    """One download fills the cache; no network or JDK is needed until a jar is missing."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", NO_NETWORK)
     with pytest.raises(EmbeddedError, match="proxy") as failure:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from relay_pipelines.demo.dagster import REPOSITORY, ROOT, Dagster, running
+from relay_pipelines.demo.dagster import CONFIG_FOLDER, REPOSITORY, Dagster, running
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import RelayError
 from relay_pipelines.lanes import naming
@@ -43,7 +43,7 @@ class DevEnvironment:
         self.configure()
         # find dead runs sooner than by default
         instance = (
-            (ROOT / "dagster.yaml")
+            (CONFIG_FOLDER / "dagster.yaml")
             .read_text()
             .replace("poll_interval_seconds: 20", "poll_interval_seconds: 2")
         )

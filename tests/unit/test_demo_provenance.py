@@ -1,4 +1,4 @@
-"""Which node gave which records is told from the ledger alone, and what the ledger leaves open is named."""
+"""The ledger alone says which node delivered which records, and where that is not certain."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import io
 import pytest
 from rich.console import Console
 
-from relay_pipelines.demo.origin import Share, shares, unexplained
-from relay_pipelines.demo.telling import shares_table
+from relay_pipelines.demo.provenance import Share, shares, unexplained
+from relay_pipelines.demo.reporter import shares_table
 from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
 
 ONE, OTHER = TopicPartition("orders.events", 0), TopicPartition("orders.status", 1)
@@ -45,8 +45,8 @@ LEDGER = [
 FOUND = {ONE: 41, OTHER: 20}
 
 
-def test_what_a_node_gave_in_a_row_is_one_share_in_whatever_order_the_ledger_was_read():
-    """A node that gives again later has another share; another topic-partition always is another."""
+def test_consecutive_offsets_of_a_node_are_one_share_in_any_order_of_the_ledger():
+    """A node that delivers again later has another share, as has every topic-partition."""
     assert shares(LEDGER) == [
         Share(OffsetRange(ONE, 0, 30), "a", records=30, chunks=2),
         Share(OffsetRange(ONE, 30, 40), "b", records=10, chunks=1),
@@ -60,30 +60,28 @@ def test_what_a_node_gave_in_a_row_is_one_share_in_whatever_order_the_ledger_was
     ("entries", "found", "open_questions"),
     [
         pytest.param(LEDGER, FOUND, [], id="all explained"),
-        pytest.param(LEDGER, FOUND | {ONE: 40}, [ONE], id="a record of the ledger is not there"),
+        pytest.param(LEDGER, FOUND | {ONE: 40}, [ONE], id="a record of the ledger is missing"),
         pytest.param(
             LEDGER,
             FOUND | {OTHER: 21},
             [OTHER],
-            id="a record is there that the ledger does not know",
+            id="a record is not in the ledger",
         ),
         pytest.param(
             [*LEDGER, entry(ONE, 30, 40, "a")],
             FOUND | {ONE: 51},
             [ONE],
-            id="offsets given by both nodes",
+            id="offsets from both nodes",
         ),
         pytest.param(
-            [*LEDGER, entry(ONE, 50, 60, "b")], FOUND | {ONE: 51}, [ONE], id="offsets left out"
+            [*LEDGER, entry(ONE, 50, 60, "b")], FOUND | {ONE: 51}, [ONE], id="a gap between offsets"
         ),
-        pytest.param([entry(ONE, 5, 10, "a")], {ONE: 5}, [ONE], id="the first offsets left out"),
-        pytest.param(
-            LEDGER[1:], FOUND, [OTHER], id="a topic-partition that the ledger does not know"
-        ),
-        pytest.param(LEDGER, {ONE: 41}, [OTHER], id="a topic-partition that is not there"),
+        pytest.param([entry(ONE, 5, 10, "a")], {ONE: 5}, [ONE], id="the first offsets are missing"),
+        pytest.param(LEDGER[1:], FOUND, [OTHER], id="a topic-partition is not in the ledger"),
+        pytest.param(LEDGER, {ONE: 41}, [OTHER], id="a topic-partition is missing"),
     ],
 )
-def test_what_the_ledger_does_not_explain_is_named(entries, found, open_questions):
+def test_disagreements_with_the_ledger_are_named(entries, found, open_questions):
     assert unexplained(shares(entries), found) == open_questions
 
 
