@@ -13,7 +13,7 @@ import pytest
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.spark.session import connect, end
 from tests.support.old_kafka import OldKafka
-from tests.trap import Trap
+from tests.support.trap import Trap
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

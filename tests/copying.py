@@ -30,8 +30,8 @@ from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, READ_UNCOMMI
 from relay_pipelines.protocol.clock import Clock, SystemClock
 from relay_pipelines.protocol.reader import read
 from relay_pipelines.state import checkpoint, ledger
-from tests import independent
-from tests.independent import Record
+from tests.support import independent
+from tests.support.independent import Record
 
 # the records of the tests are older than any retention
 KEPT = {"retention.ms": "-1"}

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.model import TopicPartition
-from tests.independent import Record, client, records_of
+from tests.support.independent import Record, client, records_of
 
 _SECONDS = 60.0
 

@@ -29,7 +29,7 @@ from relay_pipelines.model import (
 )
 from relay_pipelines.state import checkpoint, ledger
 from tests.chaos import compare, source_data
-from tests.independent import Record, create, records_of
+from tests.support.independent import Record, create, records_of
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_SECONDS = 120.0

@@ -11,7 +11,7 @@ from relay_pipelines.embedded import EmbeddedCluster
 from tests.chaos.conftest import mirror, new_mirror, source
 from tests.integration import spark_processes
 from tests.integration.guarded import guarded, issuer, stranger, tokens
-from tests.trap import Trap
+from tests.support.trap import Trap
 
 __all__ = ["Trap", "guarded", "issuer", "mirror", "new_mirror", "source", "stranger", "tokens"]
 

@@ -19,8 +19,8 @@ from relay_pipelines.embedded import EmbeddedCluster, Listener
 from relay_pipelines.embedded.certificates import Certificates
 from relay_pipelines.embedded.listeners import MECHANISMS
 from relay_pipelines.model import Cluster
-from tests import independent
-from tests.token_endpoint import CLIENT, TokenEndpoint, token_endpoint
+from tests.support import independent
+from tests.support.token_endpoint import CLIENT, TokenEndpoint, token_endpoint
 
 PASSWORD = "correct-horse"
 OAUTHBEARER = "OAUTHBEARER"

@@ -32,9 +32,9 @@ from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot
-from tests import independent
 from tests.copying import KEPT
-from tests.independent import Record, client, configure, until, write
+from tests.support import independent
+from tests.support.independent import Record, client, configure, until, write
 
 CLOCK = SystemClock()
 OPTIONS = CopyOptions(request_timeout_ms=10_000)

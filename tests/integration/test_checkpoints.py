@@ -17,7 +17,7 @@ from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, READ_UNCOMMI
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.state import checkpoint
 from tests.copying import Mirror, numbered
-from tests.independent import Record, put, transactional, until
+from tests.support.independent import Record, put, transactional, until
 
 
 @pytest.fixture

@@ -33,8 +33,17 @@ from confluent_kafka.admin import (
 from relay_pipelines.embedded import EmbeddedCluster, Listener
 from relay_pipelines.embedded.ports import free_ports
 from relay_pipelines.model import Cluster, TopicPartition
-from tests.commands import RELAY, configured, environment, error_line, mirror, relay
-from tests.independent import CREATE_TIME, Record, client, create, delete_before, read, until, write
+from tests.support.commands import RELAY, configured, environment, error_line, mirror, relay
+from tests.support.independent import (
+    CREATE_TIME,
+    Record,
+    client,
+    create,
+    delete_before,
+    read,
+    until,
+    write,
+)
 
 PASSWORD = "relay-secret"
 PLAIN, DAMAGED, MANY = 1500, 50, 247_500

@@ -14,7 +14,7 @@ from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.state import checkpoint
 from tests.copying import KEPT, Mirror, numbered, settled_end
-from tests.independent import create, delete, put, transactional
+from tests.support.independent import create, delete, put, transactional
 
 
 @pytest.fixture

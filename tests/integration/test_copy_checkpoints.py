@@ -16,7 +16,7 @@ from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.state import checkpoint
 from relay_pipelines.state.checkpoint import home, key_of, read_all, read_own
 from tests.copying import OPTIONS, Mirror, ensure_homes, numbered
-from tests.independent import Record, until, write
+from tests.support.independent import Record, until, write
 
 
 @pytest.fixture

@@ -11,7 +11,15 @@ from confluent_kafka.admin import ResourceType
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.protocol.batch import BatchHeader
 from tests.copying import Mirror, batches_of, end_of
-from tests.independent import CREATE_TIME, Record, configure, put, read, transactional, until
+from tests.support.independent import (
+    CREATE_TIME,
+    Record,
+    configure,
+    put,
+    read,
+    transactional,
+    until,
+)
 
 _DELETE_HORIZON_BIT = 0x40
 COMPACTED = {

@@ -14,7 +14,7 @@ from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.model import CopyOptions, Status, TopicPartition
 from tests.copying import OPTIONS, Mirror, numbered
-from tests.independent import client, until
+from tests.support.independent import client, until
 
 PATIENT = replace(OPTIONS, give_up_after_ms=-1, request_timeout_ms=5000)
 

@@ -14,7 +14,7 @@ from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.state.checkpoint import read_all
 from tests.copying import Mirror, batches_of, numbered, settled_end
-from tests.independent import delete_before, read
+from tests.support.independent import delete_before, read
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 
 from relay_pipelines.embedded import EmbeddedCluster
 from tests.copying import Mirror, numbered, settled_end
-from tests.independent import put, read, transactional
+from tests.support.independent import put, read, transactional
 
 
 @pytest.fixture

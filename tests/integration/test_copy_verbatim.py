@@ -11,7 +11,7 @@ from relay_pipelines.model import Fingerprint, TopicPartition
 from relay_pipelines.protocol.batch import HEADER_BYTES
 from relay_pipelines.protocol.records import digest_of
 from tests.copying import Mirror, batches_of, numbered, settled_end
-from tests.independent import CREATE_TIME, LOG_APPEND_TIME, Record, read
+from tests.support.independent import CREATE_TIME, LOG_APPEND_TIME, Record, read
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 LARGE = {"max.message.bytes": str(16 << 20)}

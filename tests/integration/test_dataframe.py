@@ -10,7 +10,7 @@ import yaml
 
 from relay_pipelines.dataframe import COLUMNS, register
 from tests.copying import Mirror
-from tests.independent import CREATE_TIME, Record
+from tests.support.independent import CREATE_TIME, Record
 
 NOON_MS = 1_767_268_800_000  # 2026-01-01T12:00:00Z
 

@@ -18,7 +18,15 @@ from relay_pipelines.snapshot import cluster_snapshot, lag, node_selection, offs
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.state.checkpoint import CheckpointSnapshot
 from tests.copying import KEPT, settled_end
-from tests.independent import CREATE_TIME, Record, create, delete_before, put, transactional, write
+from tests.support.independent import (
+    CREATE_TIME,
+    Record,
+    create,
+    delete_before,
+    put,
+    transactional,
+    write,
+)
 
 DAY_MS = 86_400_000
 T0 = 1_700_000_000_000

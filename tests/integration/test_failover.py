@@ -29,7 +29,7 @@ from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from tests.copying import KEPT, copy_as_rows, ensure_homes, settled_end
-from tests.independent import (
+from tests.support.independent import (
     Record,
     create,
     delete,

@@ -20,7 +20,7 @@ from relay_pipelines.protocol.producer import TransactionalProducer
 from relay_pipelines.state import checkpoint
 from relay_pipelines.state.checkpoint import home
 from tests.copying import Mirror, numbered
-from tests.independent import until
+from tests.support.independent import until
 
 
 @pytest.fixture

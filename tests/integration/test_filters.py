@@ -28,7 +28,7 @@ from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.producer import TransactionalProducer
 from relay_pipelines.snapshot import cluster_snapshot
 from tests.copying import Mirror, batches_of, numbered, settled_end
-from tests.independent import Record, create, read, records_of
+from tests.support.independent import Record, create, read, records_of
 
 MODULE = """
 import json

@@ -18,9 +18,9 @@ from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run_plan
 from relay_pipelines.run.run import run
 from relay_pipelines.snapshot import cluster_snapshot
-from tests.commands import RELAY, configured, environment, error_line, mirror, relay
 from tests.copying import KEPT, ensure_homes, numbered
-from tests.independent import client, create, records_of, write
+from tests.support.commands import RELAY, configured, environment, error_line, mirror, relay
+from tests.support.independent import client, create, records_of, write
 
 AWAY = Cluster("away", ("127.0.0.1:1",))
 QUIET_SECONDS = 5.0

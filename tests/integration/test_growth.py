@@ -16,7 +16,7 @@ from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from tests.copying import KEPT, ensure_homes, settled_end
-from tests.independent import Record, client, create, records_of, until, write
+from tests.support.independent import Record, client, create, records_of, until, write
 
 CLOCK = SystemClock()
 OPTIONS = CopyOptions(request_timeout_ms=10_000)

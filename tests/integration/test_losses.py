@@ -31,7 +31,7 @@ from relay_pipelines.state import checkpoint, ledger
 from relay_pipelines.state.ledger_reader import LedgerFollower
 from relay_pipelines.verify.recount import Recount, recount
 from tests.copying import KEPT, ensure_homes, numbered, settled_end
-from tests.independent import (
+from tests.support.independent import (
     Record,
     create,
     delete,

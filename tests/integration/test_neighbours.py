@@ -23,7 +23,7 @@ from relay_pipelines.model import (
 )
 from relay_pipelines.protocol.clock import Clock, SystemClock
 from tests.copying import Mirror, copy_as_it_is, copy_as_kept, copy_as_rows, numbered
-from tests.independent import create, records_of
+from tests.support.independent import create, records_of
 
 Way = Callable[[CopyJob, Sequence[CopyRange], Clock], list[Outcome]]
 

@@ -18,7 +18,7 @@ from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from tests.copying import KEPT, ensure_homes, numbered, settled_end
-from tests.independent import create, delete_before, records_of, until, write
+from tests.support.independent import create, delete_before, records_of, until, write
 
 CLOCK = SystemClock()
 DOWN = "127.0.0.1:1"

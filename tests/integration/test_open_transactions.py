@@ -16,8 +16,16 @@ from relay_pipelines.errors import SourceError
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.protocol.batch_timestamps import timestamps_ms
 from relay_pipelines.protocol.client import ClusterClient
-from tests.commands import configured, mirror, relay
-from tests.independent import CREATE_TIME, Record, create, put, records_of, transactional, write
+from tests.support.commands import configured, mirror, relay
+from tests.support.independent import (
+    CREATE_TIME,
+    Record,
+    create,
+    put,
+    records_of,
+    transactional,
+    write,
+)
 
 AGE_SECONDS = 200
 OPEN = r"open transaction: 1,001 records of \S+-0\[5, 1006\), the first [3-5] min( \d+ s)? old"

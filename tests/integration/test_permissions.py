@@ -32,10 +32,10 @@ from relay_pipelines.run import preflight
 from relay_pipelines.run.preflight import Finding, Level
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.state import checkpoint, ledger
-from tests import independent
 from tests.copying import KEPT, ensure_homes, numbered
 from tests.integration.guarded import LACKING, OAUTHBEARER, PASSWORD, way_in
-from tests.token_endpoint import TokenEndpoint
+from tests.support import independent
+from tests.support.token_endpoint import TokenEndpoint
 
 MIRROR = "checked"
 DESCRIBE, CONFIGS = AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS

@@ -29,7 +29,7 @@ from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.verify.recount import Recount, recount
 from tests.copying import KEPT, OPTIONS, ensure_homes, numbered, settled_end
-from tests.independent import Record, create, records_of, write
+from tests.support.independent import Record, create, records_of, write
 
 CLOCK = SystemClock()
 

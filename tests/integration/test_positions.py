@@ -15,7 +15,15 @@ from relay_pipelines.model import CopyJob, CopyRange, NodeIdentity, Outcome, Sta
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock, SystemClock
 from tests.copying import KEPT, Mirror, copy_as_it_is, copy_as_rows, numbered, settled_end
-from tests.independent import create, delete, delete_before, put, records_of, transactional, write
+from tests.support.independent import (
+    create,
+    delete,
+    delete_before,
+    put,
+    records_of,
+    transactional,
+    write,
+)
 
 Way = Callable[[CopyJob, Sequence[CopyRange], Clock], list[Outcome]]
 WAYS = pytest.mark.parametrize("way", [copy_as_it_is, copy_as_rows])

@@ -24,9 +24,9 @@ from relay_pipelines.run.result import RunResult
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.spark import job
 from relay_pipelines.verify import recount
-from tests.commands import configured, mirror, relay
 from tests.copying import settled_end
-from tests.independent import CREATE_TIME, Record, create, records_of, write
+from tests.support.commands import configured, mirror, relay
+from tests.support.independent import CREATE_TIME, Record, create, records_of, write
 
 MODULE = """
 import json

@@ -15,7 +15,7 @@ from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.state import checkpoint, ledger
 from relay_pipelines.verify.recount import Recount, recount
 from tests.copying import KEPT, OPTIONS, Mirror, end_of, numbered, settled_end
-from tests.independent import (
+from tests.support.independent import (
     CREATE_TIME,
     Record,
     configure,

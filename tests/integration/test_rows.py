@@ -24,7 +24,7 @@ from relay_pipelines.model import (
 from relay_pipelines.protocol.batch import CODEC_MASK
 from relay_pipelines.spark import sql_rows
 from tests.copying import Mirror, batches_of, numbered, settled_end
-from tests.independent import CREATE_TIME, Record, create, records_of
+from tests.support.independent import CREATE_TIME, Record, create, records_of
 
 MODULE = """
 import pyarrow as pa

@@ -19,12 +19,12 @@ from dagster import DagsterInstance
 
 from relay_pipelines.cli import main
 from relay_pipelines.embedded import EmbeddedCluster, Listener
-from tests import independent
 from tests.copying import KEPT, numbered
-from tests.independent import TopicPartition
 from tests.integration.guarded import PASSWORD
 from tests.orchestration.stage import Stage, failure, shared
-from tests.token_endpoint import CLIENT, TokenEndpoint
+from tests.support import independent
+from tests.support.independent import TopicPartition
+from tests.support.token_endpoint import CLIENT, TokenEndpoint
 
 RELAY = Path(sys.executable).parent / "relay"
 KEY_PASSWORD, WRONG = "key-of-the-horse", "wrong-horse-battery"

@@ -31,11 +31,11 @@ from relay_pipelines.model import Cluster, Outcome, Status, TopicPartition
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.connection import Connection
 from relay_pipelines.state import checkpoint, ledger
-from tests import independent
 from tests.copying import Mirror, numbered
-from tests.independent import Record
 from tests.integration.guarded import ENDING, OAUTHBEARER, PASSWORD, SESSION_MS, way_in
-from tests.token_endpoint import TokenEndpoint
+from tests.support import independent
+from tests.support.independent import Record
+from tests.support.token_endpoint import TokenEndpoint
 
 # who lacks what of what a copy needs; relay lacks nothing
 LACKING = ("source", "destination", "id", "checkpoints", "unread", "ledger")

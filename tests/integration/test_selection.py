@@ -11,9 +11,9 @@ import pytest
 from relay_pipelines.cli import main
 from relay_pipelines.embedded import EmbeddedCluster, Listener
 from relay_pipelines.model import TopicPartition
-from tests.commands import configured, mirror
 from tests.copying import KEPT, numbered, settled_end
-from tests.independent import create, records_of, write
+from tests.support.commands import configured, mirror
+from tests.support.independent import create, records_of, write
 
 
 @pytest.fixture

@@ -19,9 +19,9 @@ from relay_pipelines.spark.job import cancel, submit
 from relay_pipelines.spark.session import slots
 from tests.chaos import compare, source_data
 from tests.chaos.harness import KEPT, Mirror, Source
-from tests.independent import create
 from tests.integration.conftest import Trap
 from tests.integration.spark_client import cancelled
+from tests.support.independent import create
 
 
 @pytest.fixture

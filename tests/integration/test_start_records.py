@@ -23,10 +23,10 @@ from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.state.ledger_reader import LedgerFollower
-from tests import commands
 from tests.chaos.harness import family, kill
 from tests.copying import KEPT, ensure_homes, numbered, settled_end
-from tests.independent import (
+from tests.support import commands
+from tests.support.independent import (
     Record,
     client,
     create,

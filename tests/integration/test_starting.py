@@ -18,7 +18,7 @@ from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot
 from tests.copying import KEPT, ensure_homes
-from tests.independent import CREATE_TIME, Record, client, create, read, until, write
+from tests.support.independent import CREATE_TIME, Record, client, create, read, until, write
 
 CLOCK = SystemClock()
 NOON_MS = 1_767_268_800_000  # 2026-01-01T12:00:00Z

@@ -19,7 +19,7 @@ from relay_pipelines.model import Cluster, Status
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
 from tests.copying import Mirror, end_of, numbered
-from tests.independent import until
+from tests.support.independent import until
 
 SLOW = 32 << 10
 

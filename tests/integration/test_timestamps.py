@@ -18,7 +18,7 @@ from relay_pipelines.run.run import run
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot
 from tests.copying import KEPT, numbered
-from tests.independent import CREATE_TIME, LOG_APPEND_TIME, create, read, write
+from tests.support.independent import CREATE_TIME, LOG_APPEND_TIME, create, read, write
 
 CLOCK = SystemClock()
 STAMPED = {"message.timestamp.type": "LogAppendTime"}

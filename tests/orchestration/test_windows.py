@@ -21,7 +21,8 @@ from relay_pipelines.model import TopicPartition
 from relay_pipelines.prepare import quarantine
 from relay_pipelines.sensors.attempts import PARTITION
 from relay_pipelines.state import checkpoint
-from tests.independent import (
+from tests.orchestration.stage import Stage, checks, failure
+from tests.support.independent import (
     CREATE_TIME,
     Record,
     configure,
@@ -33,8 +34,7 @@ from tests.independent import (
     until,
     write,
 )
-from tests.orchestration.stage import Stage, checks, failure
-from tests.trap import Trap
+from tests.support.trap import Trap
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from kafka.record.default_records import DefaultRecordBatch
 
 from relay_pipelines.model import Cluster, TopicPartition
 from tests.copying import batches_of, settled_end
-from tests.independent import Record
+from tests.support.independent import Record
 
 
 class Name(str):
