@@ -1,4 +1,4 @@
-"""A driver in a process of its own, since a process can hold one SparkContext alone.
+"""A Spark driver in a process of its own, because a process can hold only one SparkContext.
 
 `python -m tests.integration.spark_client <pickled Request>`; says as JSON what came of it.
 """
@@ -26,7 +26,7 @@ from relay_pipelines.spark.session import connect, end, slots
 
 @dataclass(frozen=True)
 class Request:
-    """What to do.
+    """What the driver shall do.
 
     Args:
         groups: one Spark task each.
@@ -44,7 +44,7 @@ class Request:
 
 
 def answer(request: Request) -> dict[str, Any]:
-    """Do it."""
+    """Carry out the request."""
     try:
         session = connect(request.master, request.remote, request.conf)
         try:
@@ -58,7 +58,7 @@ def answer(request: Request) -> dict[str, Any]:
 def cancelled(
     session: Any, job: CopyJob, groups: Sequence[Sequence[CopyRange]], when: Callable[[], bool]
 ) -> str:
-    """Copy, cancel `when` the time has come, and return what the submitting thread was told."""
+    """Submit a copy, cancel it once `when()` is true, and return the error that `submit` raised."""
     told: list[str] = []
 
     def copy() -> None:
@@ -101,7 +101,7 @@ def _copied(session: Any, request: Request) -> dict[str, Any]:
 
 
 def _package(session: Any) -> str:
-    """Where a task finds the package."""
+    """Return the path from which a Spark task imports the package."""
 
     def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import relay_pipelines

@@ -1,4 +1,4 @@
-"""Real Spark, in processes of its own on 127.0.0.1: a standalone cluster, and a Spark Connect server.
+"""Real Spark on 127.0.0.1 in separate processes: a standalone cluster and a Spark Connect server.
 
 Their Python is not the tests' own: it finds the libraries, but not `relay_pipelines`, which must be
 shipped to it.
@@ -30,7 +30,7 @@ _QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def python_without_the_package(folder: Path) -> Path:
-    """Make a Python that has every library of this one, but not the package under test."""
+    """Create a Python that has every library of this one except the package under test."""
     venv.EnvBuilder(symlinks=True).create(folder)
     found = sysconfig.get_path("purelib", vars={"base": str(folder)})
     # a .pth file adds the folder and does not look at the .pth files therein, which is how an
@@ -41,7 +41,7 @@ def python_without_the_package(folder: Path) -> Path:
 
 @contextmanager
 def standalone(folder: Path, python: Path) -> Iterator[str]:
-    """A master and a worker with two cores; yields the master's address."""
+    """Run a master and a worker with two cores; yield the master's address."""
     port, worker_port = free_ports(2)
     master = f"spark://127.0.0.1:{port}"
     home = ["--host", "127.0.0.1", "--webui-port", "0"]
@@ -75,7 +75,7 @@ def standalone(folder: Path, python: Path) -> Iterator[str]:
 def connect_server(
     folder: Path, python: Path, conf: Mapping[str, str], environment: Mapping[str, str]
 ) -> Iterator[str]:
-    """A Spark Connect server on two cores of this machine; yields its address."""
+    """Run a Spark Connect server on two cores of this machine; yield its address."""
     (port,) = free_ports(1)
     chosen = {
         "spark.connect.grpc.binding.address": "127.0.0.1",
@@ -107,7 +107,7 @@ def connect_server(
 
 
 def executors() -> list[psutil.Process]:
-    """The JVMs that run the tasks of the standalone cluster."""
+    """Return the JVMs that run the tasks of the standalone cluster."""
     return [one for one in psutil.Process().children(recursive=True) if _is_executor(one)]
 
 
@@ -131,7 +131,7 @@ def _running(
     python: Path,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a main class of Spark's; it ends with this process, however this process ends."""
+    """Run a Spark main class as a process that ends with this one."""
     home.mkdir(parents=True)
     own = {
         "PYSPARK_PYTHON": str(python),

@@ -1,4 +1,4 @@
-"""The benchmark's own parts at a small scale: figures of a wrong input or of an incomplete copy would be worthless."""
+"""The benchmark at a small scale: its inputs are as described and its copies are complete."""
 
 from __future__ import annotations
 

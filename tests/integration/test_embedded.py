@@ -1,4 +1,4 @@
-"""Brokers of our own, seen by an independent client."""
+"""The embedded brokers, seen by an independent client."""
 
 from __future__ import annotations
 
@@ -142,14 +142,16 @@ def single(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster
 
 
 def test_a_started_cluster_serves(source_cluster: EmbeddedCluster, topic_name: str) -> None:
-    """Once started, a cluster takes records and gives them back at the address it names, and keeps a log."""
+    """A started cluster stores and returns records at its address, and keeps a log."""
     create(source_cluster.cluster(), topic_name)
     write(source_cluster.cluster(), topic_name, b"value")
     assert read(source_cluster.cluster(), topic_name, in_group=True) == b"value"
     assert "Kafka Server started" in source_cluster.brokers[0].log.read_text()
 
 
-def test_topics_are_not_made_by_accident(source_cluster: EmbeddedCluster, topic_name: str) -> None:
+def test_topics_are_not_created_automatically(
+    source_cluster: EmbeddedCluster, topic_name: str
+) -> None:
     """Producing to a topic that does not exist fails."""
     failures: list[KafkaError] = []
     producer = Producer(client(source_cluster.cluster(), topic_metadata_propagation_max_ms=500))
@@ -163,7 +165,7 @@ def test_a_second_start_downloads_nothing(
     destination_cluster: EmbeddedCluster,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With the jars cached, the class path is there although no JDK can be found to run Ivy with."""
+    """With cached jars the class path needs no JDK, so nothing runs Ivy."""
     assert source_cluster.brokers[0].running
     assert destination_cluster.brokers[0].running
     monkeypatch.setenv("JAVA_HOME", "/nonexistent")
@@ -173,7 +175,7 @@ def test_a_second_start_downloads_nothing(
 def test_clusters_live_side_by_side(
     source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster
 ) -> None:
-    """Two clusters are two clusters: other ids, other ports."""
+    """Two clusters have different ids and ports."""
     ids = {cluster_id(source_cluster.cluster()), cluster_id(destination_cluster.cluster())}
     assert ids == {source_cluster.cluster_id, destination_cluster.cluster_id}
     assert not {*source_cluster.bootstrap_servers} & {*destination_cluster.bootstrap_servers}
@@ -194,7 +196,7 @@ def test_everything_listens_on_loopback_alone(guarded: EmbeddedCluster) -> None:
 def test_a_restarted_broker_keeps_data_and_port(
     single: EmbeddedCluster, topic_name: str, end: str
 ) -> None:
-    """After stop or kill and start, the same address serves the same records, by another process."""
+    """After stop or kill, a new process serves the same records at the same address."""
     broker, address = single.brokers[0], single.bootstrap_servers
     create(single.cluster(), topic_name)
     write(single.cluster(), topic_name, b"value")
@@ -208,7 +210,7 @@ def test_a_restarted_broker_keeps_data_and_port(
 
 
 def test_a_paused_broker_answers_nothing_until_resumed(single: EmbeddedCluster) -> None:
-    """Pausing freezes the process with its connections; resuming lets it answer again."""
+    """A paused broker keeps its connections and answers once it is resumed."""
     broker = single.brokers[0]
     broker.pause()
     assert psutil.Process(broker.pid).status() == psutil.STATUS_STOPPED
@@ -220,12 +222,12 @@ def test_a_paused_broker_answers_nothing_until_resumed(single: EmbeddedCluster) 
 
 
 def test_ctrl_c_does_not_reach_the_brokers(single: EmbeddedCluster) -> None:
-    """A broker is in a session of its own, so that a terminal's signals reach the parent alone."""
+    """A broker runs in a session of its own, so a terminal's signals reach only the parent."""
     assert os.getsid(single.brokers[0].pid) != os.getsid(0)
 
 
-def test_a_taken_port_is_one_line(single: EmbeddedCluster) -> None:
-    """A broker that cannot start says in one line why and where its log is, and starts when the cause is gone."""
+def test_a_taken_port_is_reported(single: EmbeddedCluster) -> None:
+    """A broker that cannot start names cause and log in one line, and can be started later."""
     broker = single.brokers[0]
     host, port = single.bootstrap_servers[0].split(":")
     broker.stop()
@@ -241,7 +243,7 @@ def test_a_taken_port_is_one_line(single: EmbeddedCluster) -> None:
 
 
 def test_a_folder_brings_its_cluster_back(tmp_path: Path, topic_name: str) -> None:
-    """A cluster started anew in the folder of an earlier one is the same cluster with the same records."""
+    """A cluster started in the folder of an earlier one has the same id and records."""
     with EmbeddedCluster("again", folder=tmp_path, jvm_options=QUICK) as first:
         create(first.cluster(), topic_name)
         write(first.cluster(), topic_name, b"value")
@@ -250,7 +252,7 @@ def test_a_folder_brings_its_cluster_back(tmp_path: Path, topic_name: str) -> No
         assert read(second.cluster(), topic_name) == b"value"
 
 
-def test_a_wrong_setting_is_one_line(tmp_path: Path) -> None:
+def test_a_wrong_setting_is_reported(tmp_path: Path) -> None:
     """A setting that Kafka refuses is named in one line."""
     cluster = EmbeddedCluster("wrong", folder=tmp_path, config={"num.io.threads": "many"})
     with pytest.raises(EmbeddedError, match=r"num\.io\.threads") as failure:
@@ -261,7 +263,7 @@ def test_a_wrong_setting_is_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("state", ["running", "paused", "forked"])
 def test_brokers_end_with_a_killed_parent(tmp_path: Path, state: str) -> None:
-    """Killing the parent with SIGKILL ends its brokers: running ones, paused ones, and though a fork of the parent lives on."""
+    """SIGKILL of the parent ends running and paused brokers, even if a fork lives on."""
     program = f"""
         import os, pathlib, sys
         from relay_pipelines.embedded import EmbeddedCluster
@@ -292,7 +294,7 @@ def test_brokers_end_with_a_killed_parent(tmp_path: Path, state: str) -> None:
     sys.platform != "linux", reason="only Linux tells a process of its parent's death"
 )
 def test_a_broker_ends_with_a_killed_guardian(single: EmbeddedCluster) -> None:
-    """A broker whose guardian is killed ends, is seen to have ended, and can be started again."""
+    """A broker whose guardian is killed ends, is seen as ended, and can be started again."""
     broker = single.brokers[0]
     process = psutil.Process(broker.pid)
     guardian = process.parent()
@@ -307,7 +309,7 @@ def test_a_broker_ends_with_a_killed_guardian(single: EmbeddedCluster) -> None:
 
 
 def test_three_brokers_share_the_leaders(tmp_path: Path, topic_name: str) -> None:
-    """Three brokers lead topic-partitions each, replicate them, and two go on without the third."""
+    """Three brokers lead and replicate topic-partitions; two keep serving without the third."""
     with EmbeddedCluster("three", brokers=3, folder=tmp_path, jvm_options=QUICK) as cluster:
         assert (
             len({broker.pid for broker in cluster.brokers})
@@ -349,7 +351,7 @@ def test_each_listener_serves(
     *,
     client_certificate: bool,
 ) -> None:
-    """Records go through every listener, with what `cluster()` says of it."""
+    """Records pass every listener with the credentials that `cluster()` returns."""
     way = guarded.cluster(listener, mechanism=mechanism, client_certificate=client_certificate)
     create(way, topic_name)
     write(way, topic_name, b"value")
@@ -358,7 +360,7 @@ def test_each_listener_serves(
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
 def test_a_wrong_password_is_refused(guarded: EmbeddedCluster, mechanism: str) -> None:
-    """Nobody gets in by a wrong password."""
+    """A wrong password is refused with an authentication error."""
     errors: list[int] = []
     way = client(
         guarded.cluster(Listener.SASL_PLAINTEXT, mechanism=mechanism), sasl_password="wrong"
@@ -368,7 +370,7 @@ def test_a_wrong_password_is_refused(guarded: EmbeddedCluster, mechanism: str) -
 
 
 def test_an_acl_is_needed(guarded: EmbeddedCluster, topic_name: str) -> None:
-    """A user without an ACL is refused the topic, and gets it by one."""
+    """A topic is refused to a user without an ACL, and granted by one."""
     create(guarded.cluster(Listener.PLAINTEXT), topic_name)
     admin = AdminClient(client(guarded.cluster(Listener.SASL_PLAINTEXT, username="stranger")))
     seen = admin.list_topics(topic_name, timeout=30).topics[topic_name]
@@ -379,7 +381,7 @@ def test_an_acl_is_needed(guarded: EmbeddedCluster, topic_name: str) -> None:
 
 
 def test_users_are_checked_before_anything_starts() -> None:
-    """A SASL listener without users, and a password that could not be told to Kafka, are refused at once."""
+    """A SASL listener without users and a password that needs quoting are refused at once."""
     with pytest.raises(EmbeddedError, match="needs users"):
         EmbeddedCluster(listeners=[Listener.SASL_SSL])
     with pytest.raises(EmbeddedError, match="needs quoting"):
@@ -387,7 +389,7 @@ def test_users_are_checked_before_anything_starts() -> None:
 
 
 def test_jars_are_downloaded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty cache is filled by one download; from then on neither network nor JDK is needed, until a jar is missing."""
+    """One download fills an empty cache; with the jars cached, nothing needs network or JDK."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", NO_NETWORK)
     with pytest.raises(EmbeddedError, match="proxy") as failure:

@@ -1,4 +1,4 @@
-"""A source topic that gets more partitions: the destination follows before anything is copied."""
+"""When a source topic gets more partitions, the destination gets them before the copy."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OPTIONS = CopyOptions(request_timeout_ms=10_000)
 def clusters(
     source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster
 ) -> tuple[Cluster, Cluster]:
-    """Source and destination."""
+    """Source and destination cluster."""
     ensure_homes(destination_cluster.cluster())
     return source_cluster.cluster(), destination_cluster.cluster()
 
@@ -67,8 +67,10 @@ def grow(cluster: Cluster, topic: str, count: int) -> None:
     )
 
 
-def test_the_destination_follows(clusters: tuple[Cluster, Cluster], topic_name: str) -> None:
-    """New partitions are copied from their first record on, even by a mirror that started at the end."""
+def test_new_partitions_are_copied_from_their_first_record(
+    clusters: tuple[Cluster, Cluster], topic_name: str
+) -> None:
+    """New partitions are copied from their first record, even with `start: latest`."""
     source, destination = clusters
     create(source, topic_name, 1, KEPT)
     _written(source, topic_name, 0, 7)
@@ -104,7 +106,7 @@ def _written(cluster: Cluster, topic: str, partition: int, value: int | None = N
 def test_topics_of_others_are_left_alone(
     clusters: tuple[Cluster, Cluster], topic_name: str
 ) -> None:
-    """A topic that the mirror has never copied to is not altered: one line says what to do."""
+    """A topic that the mirror has never copied to is not altered; one line says what to do."""
     source, destination = clusters
     create(source, topic_name, 2, KEPT)
     create(destination, f"copy.{topic_name}", 1, KEPT)

@@ -1,4 +1,4 @@
-"""`relay check` tells beforehand what a run would be refused for: permissions, certificates, passwords; one line each."""
+"""`relay check` reports missing permissions, bad certificates and wrong passwords in advance."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ SAYS = {
 
 
 def written(cluster: Cluster) -> dict[str, Any]:
-    """How relay.yaml names a cluster."""
+    """The section of relay.yaml that describes a cluster."""
     said = {one.name: getattr(cluster.security, one.name) for one in fields(Security)}
     return {
         "bootstrap_servers": list(cluster.bootstrap_servers),
@@ -83,21 +83,21 @@ def configured(
 
 
 def checked(folder: Path, source: Cluster, destination: Cluster, topic: str) -> list[Finding]:
-    """What `relay check` finds in such a mirror."""
+    """Return the findings of `relay check` for the mirror."""
     return list(
         preflight.check(MIRROR, configured(folder, topic, destination, source), SystemClock())
     )
 
 
 def errors(found: list[Finding]) -> list[str]:
-    """The lines of the errors."""
+    """Return the lines of the errors."""
     lines = [str(one) for one in found if one.level is Level.ERROR]
     assert not [line for line in lines if "\n" in line or PASSWORD in line]
     return lines
 
 
 def grant(guarded: EmbeddedCluster, user: str, topic: str) -> None:
-    """Give a user all that a run of the mirror needs, but for what the user is called after."""
+    """Grant a user what a run needs, except the permission the user is named after."""
     topics, copy = ResourceType.TOPIC, f"{topic}-copy"
     needed = {
         "source": (topics, topic, READ),
@@ -133,7 +133,7 @@ def grant(guarded: EmbeddedCluster, user: str, topic: str) -> None:
 
 @pytest.fixture
 def topic(guarded: EmbeddedCluster, topic_name: str) -> str:
-    """A topic with records, a copy that nobody has made yet, and our own two topics."""
+    """A topic with records that is not copied yet, and the two internal topics."""
     independent.create(guarded.cluster(), topic_name, 1, KEPT)
     independent.write(guarded.cluster(), TopicPartition(topic_name, 0), numbered(3))
     ensure_homes(guarded.cluster())
@@ -141,10 +141,10 @@ def topic(guarded: EmbeddedCluster, topic_name: str) -> str:
 
 
 @pytest.mark.parametrize("user", ["relay", *LACKING])
-def test_what_the_user_lacks(
+def test_check_names_the_missing_permission(
     guarded: EmbeddedCluster, topic: str, user: str, tmp_path: Path
 ) -> None:
-    """Whichever permission is missing, its line names it; with all of them there is no error; nothing is written."""
+    """Every missing permission has its line, with all of them there is none; nothing is written."""
     if user not in {"relay", "create"}:
         independent.create(guarded.cluster(), f"{topic}-copy")
     grant(guarded, user, topic)
@@ -160,8 +160,10 @@ def test_what_the_user_lacks(
     assert (f"{topic}-copy" in there) == (user not in {"relay", "create"})
 
 
-def test_a_copy_that_may_not_grow(guarded: EmbeddedCluster, topic: str, tmp_path: Path) -> None:
-    """Partitions that the source has got since cannot be added by a user who may not alter the topic."""
+def test_check_reports_that_a_topic_may_not_grow(
+    guarded: EmbeddedCluster, topic: str, tmp_path: Path
+) -> None:
+    """A user without Alter on the topic cannot add the source's new partitions to the copy."""
     independent.create(guarded.cluster(), f"{topic}-copy")
     grant(guarded, "relay", topic)
     admin = guarded.cluster()
@@ -265,7 +267,7 @@ def damaged(certificate: Path, folder: Path) -> Path:
 
 @pytest.mark.parametrize("side", ["source", "destination"])
 @pytest.mark.parametrize("wrong", NOT_TRUSTED)
-def test_certificates_that_do_not_match(
+def test_check_reports_certificates_that_do_not_match(
     guarded: EmbeddedCluster,
     topic: str,
     stranger: Certificates,
@@ -274,7 +276,7 @@ def test_certificates_that_do_not_match(
     side: str,
     tmp_path: Path,
 ) -> None:
-    """One line says what does not fit, where, and what to do."""
+    """One line says what does not match, where, and what to do."""
     way = way_in(guarded, Listener.SASL_SSL, MECHANISMS[-1], tokens)
     change, says = NOT_TRUSTED[wrong]
     bad = replace(way, security=replace(way.security, **change(way, stranger, tmp_path)))
@@ -296,7 +298,7 @@ def test_certificates_that_do_not_match(
 def test_a_host_that_the_certificate_does_not_name(
     guarded: EmbeddedCluster, topic: str, tmp_path: Path
 ) -> None:
-    """The name in bootstrap_servers must stand in the certificate; without verify_hostname it need not."""
+    """The certificate must name the host of bootstrap_servers, unless verify_hostname is off."""
     way = guarded.cluster(Listener.SSL)
     other = replace(way, bootstrap_servers=(f"127.1:{port(way)}",))
     (line,) = errors(checked(tmp_path, other, guarded.cluster(), topic))
@@ -309,10 +311,10 @@ def test_a_host_that_the_certificate_does_not_name(
 
 
 @pytest.mark.parametrize("mechanism", [*MECHANISMS, OAUTHBEARER])
-def test_a_wrong_secret(
+def test_a_wrong_client_secret_is_reported_of_both_sides(
     guarded: EmbeddedCluster, topic: str, tokens: TokenEndpoint, mechanism: str, tmp_path: Path
 ) -> None:
-    """Both sides are told, each in a line, and the topics are not asked for."""
+    """Both sides have their line, and no topic is requested."""
     way = way_in(guarded, Listener.SASL_PLAINTEXT, mechanism, tokens)
     secret = "client_secret" if mechanism == OAUTHBEARER else "password"
     wrong = replace(way, security=replace(way.security, **{secret: "wrong-horse"}))
@@ -328,7 +330,7 @@ def test_a_wrong_secret(
 
 
 class Untiring(SystemClock):
-    """Fails who waits."""
+    """A clock that fails the test when something waits."""
 
     def sleep(self, seconds: float) -> None:
         raise AssertionError(f"waits {seconds} s for a password to become right")
@@ -338,7 +340,7 @@ class Untiring(SystemClock):
 def test_a_wrong_password_is_not_waited_for(
     guarded: EmbeddedCluster, topic: str, tmp_path: Path, wrong: str
 ) -> None:
-    """Not even by who asks for ever."""
+    """A wrong password is not retried, even with `give_up_after: never`."""
     way = guarded.cluster(Listener.SASL_PLAINTEXT, username="owner")
     locked = replace(way, security=replace(way.security, password="wrong-horse"))
     nodes = {"the only node": [locked], "both nodes": [locked, locked], "destination": [way]}[wrong]
@@ -351,8 +353,10 @@ def test_a_wrong_password_is_not_waited_for(
     assert "\n" not in str(caught.value)
 
 
-def test_another_node_is_read(guarded: EmbeddedCluster, topic: str, tmp_path: Path) -> None:
-    """One node's wrong password keeps nobody from the other one; beside one that is away, it is the other that is waited for."""
+def test_a_wrong_password_at_one_node_does_not_stop_the_other(
+    guarded: EmbeddedCluster, topic: str, tmp_path: Path
+) -> None:
+    """A run reads the other node; if that one is down, the run waits for it."""
     way = guarded.cluster(Listener.SASL_PLAINTEXT, username="owner")
     locked = replace(way, security=replace(way.security, password="wrong-horse"))
     taken = cluster_snapshot.take_snapshot(

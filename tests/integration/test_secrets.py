@@ -1,4 +1,4 @@
-"""Passwords, client secrets, keys' passwords and tokens: nowhere to be found in what we print, log, write or hand to Dagster."""
+"""No secret appears in output, logs, files or what Dagster stores."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KEY_PASSWORD, WRONG = "key-of-the-horse", "wrong-horse-battery"
 
 
 class Hunt:
-    """Two mirrors' worth of configuration, one right and one wrong, whose secrets stand in the environment and in a file."""
+    """A right and a wrong configuration, with secrets in the environment and in a file."""
 
     def __init__(
         self, folder: Path, guarded: EmbeddedCluster, tokens: TokenEndpoint, topic: str
@@ -98,7 +98,7 @@ class Hunt:
         subprocess.run(command, check=True)
 
     def assert_nothing_in(self, *texts: str | bytes) -> None:
-        """No secret is in any of the texts, as it is or in Base64."""
+        """Check that no text holds a secret, plain or in Base64."""
         assert self.tokens.issued
         plain = [PASSWORD, KEY_PASSWORD, WRONG, *self.tokens.issued]
         basic = [
@@ -110,7 +110,7 @@ class Hunt:
             assert not found, content[max(0, content.index(found[0].encode()) - 300) :][:600]
 
     def assert_nothing_in_files(self) -> None:
-        """Nor in any file below the folder, nor in what databases hold compressed."""
+        """Check all files below the folder, including compressed values of databases."""
         files = [
             one for one in self.folder.rglob("*") if one.is_file() and self._kept not in one.parents
         ]
@@ -122,7 +122,7 @@ class Hunt:
 
 
 def unpacked(database: Path) -> Iterable[bytes]:
-    """What a SQLite database holds compressed."""
+    """Return what a SQLite database holds compressed."""
     with sqlite3.connect(database) as connection:
         tables = connection.execute(
             "select name from sqlite_master where type = 'table'"
@@ -149,7 +149,7 @@ def hunt(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Hunt:
-    """A topic with records, and the configurations that copy it, or cannot."""
+    """A topic with records, one configuration that can copy it and one that cannot."""
     tokens.subject = "owner"
     independent.create(guarded.cluster(), topic_name, 1, KEPT)
     independent.write(guarded.cluster(), TopicPartition(topic_name, 0), numbered(10))
@@ -159,10 +159,10 @@ def hunt(
     return found
 
 
-def test_commands(
+def test_commands_print_no_secret(
     hunt: Hunt, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With a right and with a wrong configuration, each command says what it has to without a secret, with --debug too."""
+    """No command prints a secret, with a right or a wrong configuration, even with --debug."""
     caplog.set_level("DEBUG")
     temporary = hunt.folder / "tmp"
     temporary.mkdir()
@@ -203,21 +203,21 @@ def test_commands(
 
 @pytest.fixture
 def stage(hunt: Hunt, guarded: EmbeddedCluster, local_session: Any) -> Iterator[Stage]:
-    """Dagster beside the right configuration."""
+    """Dagster with the right configuration."""
     home = hunt.folder / "dagster"
     home.mkdir()
     with DagsterInstance.local_temp(str(home)) as instance, shared(local_session):
         yield Stage(hunt.folder, hunt.name, guarded, guarded, instance)
 
 
-def test_dagster(
+def test_dagster_stores_no_secret(
     hunt: Hunt,
     stage: Stage,
     capfd: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A tick, a run, its checks and a run that is refused: configuration, events, metadata and logs hold no secret.
+    """Tick, run, checks and a refused run hold no secret in events, metadata and logs.
 
     What is refused is not tried again.
     """

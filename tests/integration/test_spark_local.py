@@ -1,4 +1,4 @@
-"""The copy as a Spark job, on this machine."""
+"""The copy as a Spark job in this process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.independent import create
 
 @pytest.fixture
 def small_sources(source_cluster: EmbeddedCluster) -> list[Source]:
-    """Topics with next to nothing in them."""
+    """Topics with very few records."""
     topics = [f"small-{uuid.uuid4().hex[:8]}" for _ in range(3)]
     for topic in topics:
         create(source_cluster.cluster(), topic, source_data.PARTITIONS, KEPT)
@@ -37,7 +37,7 @@ def small_sources(source_cluster: EmbeddedCluster) -> list[Source]:
 def test_several_topics_in_one_job(
     local_session: Any, mirror: Mirror, small_sources: list[Source]
 ) -> None:
-    """One job copies several topics, each topic-partition in one task, small ones packed; what tasks say, the ledger says."""
+    """Each topic-partition is copied by one task, small ones packed; outcomes match the ledger."""
     mirrors = [mirror, *(dataclasses.replace(mirror, source=small) for small in small_sources)]
     for one in mirrors:
         one.prepare()
@@ -62,7 +62,7 @@ def test_several_topics_in_one_job(
 
 
 def _assert_same(outcomes: list[Any], entries: list[dict[str, Any]]) -> None:
-    """What the tasks say they did is what is committed in the ledger, number by number."""
+    """Check that the outcomes equal the ledger, number by number."""
     for outcome in outcomes:
         at = dataclasses.asdict(outcome.range.topic_partition)
         own = [entry for entry in entries if entry["source"]["topic_partition"] == at]
@@ -80,8 +80,8 @@ def _assert_same(outcomes: list[Any], entries: list[dict[str, Any]]) -> None:
         )
 
 
-def test_nothing_left_to_do(local_session: Any, mirror: Mirror) -> None:
-    """A job that is submitted again copies nothing, and says that all is done."""
+def test_a_second_job_copies_nothing(local_session: Any, mirror: Mirror) -> None:
+    """A job that is submitted again copies nothing, and every range is done."""
     job, ranges = mirror.job()
     submit(local_session, job, [ranges], "first")
     outcomes = submit(local_session, job, [ranges], "second")
@@ -90,7 +90,7 @@ def test_nothing_left_to_do(local_session: Any, mirror: Mirror) -> None:
 
 
 def test_failure_is_an_outcome(local_session: Any, mirror: Mirror) -> None:
-    """What goes wrong in a task reaches the driver as an outcome with one line, not as Spark's stack trace."""
+    """A failure in a task reaches the driver as a one-line outcome, not as a stack trace."""
     job, ranges = mirror.job()
     missing = dataclasses.replace(
         job, options=dataclasses.replace(job.options, give_up_after_ms=500)
@@ -109,8 +109,10 @@ def test_failure_is_an_outcome(local_session: Any, mirror: Mirror) -> None:
     assert second.status is Status.DONE
 
 
-def test_cancel(local_session: Any, local_trap: Trap, mirror: Mirror) -> None:
-    """A cancelled job ends; once its topic-partitions are fenced no transaction is open, and the next job completes the copy."""
+def test_a_cancelled_job_can_be_resumed(
+    local_session: Any, local_trap: Trap, mirror: Mirror
+) -> None:
+    """A cancelled job ends; after fencing no transaction is open, and the next job completes it."""
     job, ranges = mirror.job()
     local_trap.set()
     told = cancelled(local_session, job, [ranges], lambda: local_trap.sprung)
