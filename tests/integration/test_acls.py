@@ -230,7 +230,8 @@ def test_acls_reports_then_apply_grants_reading_only(
     said = capsys.readouterr()
     assert "m: 4 ACLs missing; --apply creates them" in said.out
     assert said.err.startswith(
-        f"warning: m: {copied} has no ACLs at the destination yet: if its brokers have allow.everyone."
+        f"warning: m: {copied} has no ACLs at the destination yet: "
+        "if its brokers have allow.everyone."
     )
     assert granted(guarded.destination) == before
     assert not any(may_read(guarded.destination, user, copied) for user in ("ann", "bob", "eve"))
@@ -319,8 +320,8 @@ def test_a_missing_permission_is_named(
     assert main([*command, "--apply"]) == 1
     line = capsys.readouterr().err
     assert (
-        "answered CreateAcls of ALLOW DESCRIBE_CONFIGS on copy.shop.orders to User:ann from * with CLUSTER_AUTHORIZATION_FAILED"
-        in line
+        "answered CreateAcls of ALLOW DESCRIBE_CONFIGS on copy.shop.orders to User:ann from * "
+        "with CLUSTER_AUTHORIZATION_FAILED" in line
     )
     assert line.endswith("; grant the user Alter on the cluster\n")
 
@@ -354,9 +355,9 @@ def test_a_cluster_without_an_authorizer_is_reported(
     assert main([*command, "--apply"]) == 0
     said = capsys.readouterr()
     address = open_to_all.bootstrap_servers[0]
-    assert (
-        said.out
-        == f"m: one ({address}) has no authorizer: everybody may do everything there, and no ACLs are copied\n"
+    assert said.out == (
+        f"m: one ({address}) has no authorizer: "
+        "everybody may do everything there, and no ACLs are copied\n"
     )
     assert said.err == ""
     assert granted(guarded.destination) == before

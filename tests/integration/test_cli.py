@@ -140,7 +140,10 @@ def test_metrics_are_served_meanwhile_and_written_at_the_end(copied: Copied) -> 
     """The metrics served during the run and the file written at its end show the same counters."""
     assert "kafka_relay_messages_relayed_total" in copied.scraped
     written = copied.textfile.read_text()
-    labels = f'source_partition="1",source_topic="{copied.plain}",target_partition="1",target_topic="{copied.plain}"'
+    labels = (
+        f'source_partition="1",source_topic="{copied.plain}",'
+        f'target_partition="1",target_topic="{copied.plain}"'
+    )
     assert f"kafka_relay_messages_relayed_total{{{labels}}} {PLAIN:.1f}\n" in written
     assert 'kafka_relay_commit_duration_seconds_count{mirror="plain"} 2.0\n' in written
     assert 'kafka_relay_last_success_timestamp_seconds{mirror="damaged"}' in written
@@ -270,8 +273,8 @@ def test_check_reports_each_finding(copied: Copied, tmp_path: Path, topic_name: 
     )
     assert f"ok      good: 1 topic selected: {copied.plain}" in lines
     assert (
-        f"warning bad: topics.allow: '{topic_name[:-1]}?x' matches no topic of the source; did you mean '{topic_name}'?"
-        in lines
+        f"warning bad: topics.allow: '{topic_name[:-1]}?x' matches no topic of the source; "
+        f"did you mean '{topic_name}'?" in lines
     )
     assert any(
         re.match(rf"warning bad: {topic_name}: compression.type=gzip.*;", line) for line in lines
@@ -290,7 +293,10 @@ def test_records_deleted_by_retention_stop_the_run(copied: Copied) -> None:
     delete_before(copied.source, here, DAMAGED + 10)
     done = relay(copied.config, "run", "--topic", copied.trimmed, "-m", "damaged")
     assert done.returncode == 3
-    expected = f"damaged: {here} at offset {DAMAGED}: retention took the offsets [{DAMAGED}, {DAMAGED + 10}) before they were copied"
+    expected = (
+        f"damaged: {here} at offset {DAMAGED}: "
+        f"retention took the offsets [{DAMAGED}, {DAMAGED + 10}) before they were copied"
+    )
     assert error_line(done).startswith(expected)
     assert len(read(copied.destination, here)) == DAMAGED
     status = relay(copied.config, "status", "-m", "damaged")
@@ -372,9 +378,9 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     """A missing relay.yaml yields exit code 2."""
     done = relay(tmp_path / "none.yaml", "status")
     assert done.returncode == 2
-    assert (
-        error_line(done)
-        == f"{tmp_path / 'none.yaml'} does not exist; name another file, or start from relay.example.yaml"
+    assert error_line(done) == (
+        f"{tmp_path / 'none.yaml'} does not exist; "
+        "name another file, or start from relay.example.yaml"
     )
 
 
@@ -388,7 +394,8 @@ def test_an_unreachable_cluster_does_not_stop_other_mirrors(copied: Copied, tmp_
     done = relay(configured(tmp_path, mirrors), "run")
     assert (done.returncode, done.stdout) == (1, "plain: nothing new in 1 topic\n")
     assert re.fullmatch(
-        rf"away: one broker {nowhere.bootstrap_servers[0]} cannot be reached: Connection refused; check that it runs.*",
+        rf"away: one broker {nowhere.bootstrap_servers[0]} cannot be reached: "
+        r"Connection refused; check that it runs.*",
         error_line(done),
     )
 
@@ -616,7 +623,8 @@ def ended_in_words(code: int, said: str) -> None:
     assert code == 130, said[-2000:]
     (line,) = re.findall(r"^error: (.*)$", said, re.MULTILINE)
     assert re.fullmatch(
-        r"big: interrupted, stopped at committed checkpoints: [1-9][\d,]* of [\d,]+ records copied; run again to go on",
+        r"big: interrupted, stopped at committed checkpoints: "
+        r"[1-9][\d,]* of [\d,]+ records copied; run again to go on",
         line,
     )
     assert "Traceback" not in said

@@ -267,7 +267,8 @@ def test_brokers_end_with_a_killed_parent(tmp_path: Path, state: str) -> None:
     program = f"""
         import os, pathlib, sys
         from relay_pipelines.embedded import EmbeddedCluster
-        with EmbeddedCluster("orphan", folder=pathlib.Path({str(tmp_path)!r}), jvm_options={QUICK!r}) as cluster:
+        folder = pathlib.Path({str(tmp_path)!r})
+        with EmbeddedCluster("orphan", folder=folder, jvm_options={QUICK!r}) as cluster:
             if {state!r} == "paused":
                 cluster.brokers[0].pause()
             fork = os.fork() if {state!r} == "forked" else 0

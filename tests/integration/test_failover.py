@@ -331,7 +331,8 @@ def test_a_diverged_node_is_kept_out_until_it_is_cleared(
         [*relay, "nodes", "--clear", "b"], capture_output=True, text=True, check=True
     ).stdout
     assert cleared.startswith(
-        f"{name}: node b: cleared; it was in quarantine: {pair.topic}-0 at offset 10: node b holds another"
+        f"{name}: node b: cleared; it was in quarantine: "
+        f"{pair.topic}-0 at offset 10: node b holds another"
     )
     again = subprocess.run(
         [*relay, "nodes", "--clear", "b"], capture_output=True, text=True, check=True
@@ -454,7 +455,8 @@ def test_a_diverged_node_is_not_read(pair: Pair) -> None:
         3,
     )
     assert outcome.error == (
-        f"{pair.topic}-0 at offset 10: node b holds another record than a, from which it was copied;"
+        f"{pair.topic}-0 at offset 10: "
+        "node b holds another record than a, from which it was copied;"
         " find out which node is right, rebuild the other one, then `relay nodes --clear b`"
     )
     assert pair.arrived() == 11

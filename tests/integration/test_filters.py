@@ -148,7 +148,8 @@ def test_an_error_of_a_filter_names_the_record(mirror: Mirror, folder: Path) -> 
         1,
     )
     assert outcome.error == (
-        f"{mirror.at} at offset 25: filter 'the_filters:Failing' raised ValueError: no country; mend it, or set"
+        f"{mirror.at} at offset 25: filter 'the_filters:Failing' raised ValueError: no country; "
+        "mend it, or set"
         " on_record_error: quarantine; run again to go on"
     )
     assert outcome.next_offset <= 25

@@ -294,7 +294,8 @@ def test_a_deleted_source_topic_is_reported(
     create(followed.source, other, 1, KEPT)
     delete(followed.source, followed.topic)
     gone = (
-        f"{followed.name}: {followed.topic}: it was copied, and node only has no such topic any more, or hides it from the user;"
+        f"{followed.name}: {followed.topic}: it was copied, "
+        "and node only has no such topic any more, or hides it from the user;"
         f" the copy {followed.copy_of} stays"
     )
     config = followed.config(tmp_path)

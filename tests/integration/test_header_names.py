@@ -206,7 +206,8 @@ def test_sql_refuses_such_names(
     failed = copy_rows(local_session, mirror, record_policy)
     assert (failed.status, failed.error_kind, failed.exit_code) == (Status.FAILED, "FilterError", 1)
     assert failed.error.startswith(
-        f"{mirror.at} at offset 3: the name of a header is not UTF-8, which SQL and Arrow cannot hold"
+        f"{mirror.at} at offset 3: "
+        "the name of a header is not UTF-8, which SQL and Arrow cannot hold"
     )
     create(mirror.destination, f"{mirror.topic}.quarantine", 1, KEPT)
     outcome = copy_rows(

@@ -188,8 +188,8 @@ def test_each_node_may_lack_other_records(pair: Pair) -> None:
         TopicPartition(pair.topic, 0),
     )
     assert (
-        "retention took the offsets [10, 25) before they were copied, but node b has them; copy them with"
-        in str(held)
+        "retention took the offsets [10, 25) before they were copied, "
+        "but node b has them; copy them with" in str(held)
     )
     assert pair.copy(taken) == {1: (10, 30)}
     taken = pair.snapshot("continue")

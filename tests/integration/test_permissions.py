@@ -42,12 +42,16 @@ DESCRIBE, CONFIGS = AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS
 READ, WRITE, CREATE = AclOperation.READ, AclOperation.WRITE, AclOperation.CREATE
 SAYS = {
     "source": "does not let the user read topic {topic}; grant the user Read on topic {topic}",
-    "destination": "{topic}-copy-0: destination ({servers}) answered AddPartitionsToTxn of relay.checked.{topic}.0 with TOPIC_",
-    "id": "destination ({servers}) answered FindCoordinator of relay.checked.{topic}.0 with TRANSACTIONAL_ID_",
-    "checkpoints": "__relay_checkpoints-0: destination ({servers}) answered AddPartitionsToTxn of relay.checked.{topic}.0",
+    "destination": "{topic}-copy-0: destination ({servers}) "
+    "answered AddPartitionsToTxn of relay.checked.{topic}.0 with TOPIC_",
+    "id": "destination ({servers}) "
+    "answered FindCoordinator of relay.checked.{topic}.0 with TRANSACTIONAL_ID_",
+    "checkpoints": "__relay_checkpoints-0: destination ({servers}) "
+    "answered AddPartitionsToTxn of relay.checked.{topic}.0",
     # where there is something to read, reading it fails before anybody asks whether it may be read
     "unread": "__relay_checkpoints",
-    "ledger": "__relay_ledger-0: destination ({servers}) answered AddPartitionsToTxn of relay.checked.{topic}.0 with TOPIC_",
+    "ledger": "__relay_ledger-0: destination ({servers}) "
+    "answered AddPartitionsToTxn of relay.checked.{topic}.0 with TOPIC_",
     "unfollowed": "__relay_ledger",
     "create": "answered CreateTopics of {topic}-copy with TOPIC_AUTHORIZATION_FAILED",
 }
@@ -187,11 +191,17 @@ Change = Callable[[Cluster, Certificates, Path], dict[str, Any]]
 NOT_TRUSTED: dict[str, tuple[Change, str]] = {
     "another authority": (
         lambda _way, other, _folder: {"ca_location": str(other.authority)},
-        "its certificate is not trusted: self-signed certificate in certificate chain; check security.ca_location",
+        (
+            "its certificate is not trusted: self-signed certificate in certificate chain; "
+            "check security.ca_location"
+        ),
     ),
     "the system's authorities": (
         lambda _way, _other, _folder: {"ca_location": None},
-        "its certificate is not trusted: self-signed certificate in certificate chain; check security.ca_location",
+        (
+            "its certificate is not trusted: self-signed certificate in certificate chain; "
+            "check security.ca_location"
+        ),
     ),
     "a client certificate that another authority signed": (
         lambda _way, other, _folder: {
@@ -202,7 +212,10 @@ NOT_TRUSTED: dict[str, tuple[Change, str]] = {
     ),
     "no client certificate": (
         lambda _way, _other, _folder: {"certificate_location": None, "key_location": None},
-        "asks for a client certificate (bad certificate); set security.certificate_location and key_location",
+        (
+            "asks for a client certificate (bad certificate); "
+            "set security.certificate_location and key_location"
+        ),
     ),
     "the key of another certificate": (
         lambda _way, other, _folder: {"key_location": str(other.client_key)},
@@ -224,7 +237,10 @@ NOT_TRUSTED: dict[str, tuple[Change, str]] = {
     ),
     "authorities that are no PEM": (
         lambda _way, _other, folder: {"ca_location": str(junk(folder))},
-        "security.ca_location: {folder}/junk is not a PEM file with the authorities to trust; convert it to PEM",
+        (
+            "security.ca_location: {folder}/junk is not a PEM file with the authorities to trust; "
+            "convert it to PEM"
+        ),
     ),
     "authorities that are damaged": (
         lambda way, _other, folder: {
@@ -303,8 +319,8 @@ def test_a_host_that_the_certificate_does_not_name(
     other = replace(way, bootstrap_servers=(f"127.1:{port(way)}",))
     (line,) = errors(checked(tmp_path, other, guarded.cluster(), topic))
     assert (
-        "Hostname mismatch, certificate is not valid for '127.1'; use a name that is in the certificate in bootstrap"
-        in line
+        "Hostname mismatch, certificate is not valid for '127.1'; "
+        "use a name that is in the certificate in bootstrap" in line
     )
     lax = replace(other, security=replace(other.security, verify_hostname=False))
     assert errors(checked(tmp_path, lax, guarded.cluster(), topic)) == []

@@ -145,8 +145,9 @@ def test_whole_batches_pass_a_predicate_verbatim(local_session: Any, mirror: Mir
 
 def test_every_column_of_a_predicate(local_session: Any, mirror: Mirror) -> None:
     where = (
-        f"topic = '{mirror.at.topic}' AND partition = 0 AND offset < 40 AND key <> X'6B31' AND timestamp_type = 'CreateTime'"
-        " AND timestamp >= TIMESTAMP_MILLIS(1700000000005) AND CAST(headers[0].value AS STRING) <> '7' AND headers[0].name = 'n'"
+        f"topic = '{mirror.at.topic}' AND partition = 0 AND offset < 40 AND key <> X'6B31'"
+        " AND timestamp_type = 'CreateTime' AND timestamp >= TIMESTAMP_MILLIS(1700000000005)"
+        " AND CAST(headers[0].value AS STRING) <> '7' AND headers[0].name = 'n'"
     )
     assert copy(local_session, mirror, RecordPolicy(where=where)).error == ""
     assert values(mirror) == [number for number in range(5, 40) if number != 7]
@@ -203,7 +204,10 @@ def test_headers_that_kafka_refuses(local_session: Any, mirror: Mirror) -> None:
         select = (("headers", f"IF(offset = 37, {header}, headers)"),)
         outcome = copy(local_session, mirror, RecordPolicy(select=select))
         assert (outcome.status, outcome.error_kind) == (Status.FAILED, "FilterError"), outcome
-        said = f"{mirror.at} at offset 37: SQL or a transform has made no Kafka record of it: a header has no name;"
+        said = (
+            f"{mirror.at} at offset 37: "
+            "SQL or a transform has made no Kafka record of it: a header has no name;"
+        )
         assert outcome.error.startswith(said)
         assert outcome.next_offset <= 37
 

@@ -47,14 +47,22 @@ class Hunt:
         security = guarded.cluster(Listener.SASL_SSL, client_certificate=True).security
         self._encrypt(Path(security.key_location or ""))
         self.source = {
-            "protocol": "SASL_SSL", "mechanism": "SCRAM-SHA-512", "username": "owner", "password": "${THE_PASSWORD}",
-            "ca_location": security.ca_location, "certificate_location": security.certificate_location,
-            "key_location": "kept/client.key", "key_password": "${file:kept/key-password.txt}",
-        }  # fmt: skip
+            "protocol": "SASL_SSL",
+            "mechanism": "SCRAM-SHA-512",
+            "username": "owner",
+            "password": "${THE_PASSWORD}",
+            "ca_location": security.ca_location,
+            "certificate_location": security.certificate_location,
+            "key_location": "kept/client.key",
+            "key_password": "${file:kept/key-password.txt}",
+        }
         self.destination = {
-            "protocol": "SASL_PLAINTEXT", "mechanism": "OAUTHBEARER", "token_endpoint": tokens.url,
-            "client_id": CLIENT, "client_secret": "${file:kept/secret.txt}",
-        }  # fmt: skip
+            "protocol": "SASL_PLAINTEXT",
+            "mechanism": "OAUTHBEARER",
+            "token_endpoint": tokens.url,
+            "client_id": CLIENT,
+            "client_secret": "${file:kept/secret.txt}",
+        }
         self.config.write_text(yaml.safe_dump(self.document(self.source, self.destination)))
         wrong_source, wrong_destination = (
             {"password": "${THE_WRONG_ONE}"},

@@ -321,8 +321,8 @@ def test_a_wrong_client_secret_is_reported(
     outcome = copy_as(mirror.with_options(**ONCE), wrong)
     assert_refused(mirror, outcome)
     assert (
-        f"token endpoint {tokens.url} refused client 'relay' (HTTP 401: invalid_client unknown client relay:***)"
-        in outcome.error
+        f"token endpoint {tokens.url} refused client 'relay' "
+        "(HTTP 401: invalid_client unknown client relay:***)" in outcome.error
     )
     assert outcome.error.endswith(
         "; check security.token_endpoint, client_id, client_secret and scope"

@@ -103,7 +103,10 @@ def test_a_destination_with_append_time_is_reported(
         shown = capsys.readouterr()
         return shown.out + shown.err
 
-    warning = f"copy.{topic_name}: message.timestamp.type=LogAppendTime, so the destination sets its own timestamps"
+    warning = (
+        f"copy.{topic_name}: message.timestamp.type=LogAppendTime, "
+        "so the destination sets its own timestamps"
+    )
     following = {"config_keys": ["message.timestamp.type"]}
     for command in ("check", "plan", "run"):
         assert warning not in said(command)
