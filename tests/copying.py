@@ -158,9 +158,7 @@ class Mirror:
     def assert_equal(self) -> list[Record]:
         """Compare both sides record by record, in order."""
         original, copied = self.original(), self.copied()
-        assert len(copied) == len(original)
-        for number, (here, there) in enumerate(zip(original, copied, strict=True)):
-            assert there == here, f"record {number}"
+        independent.assert_equal(original, copied)
         return copied
 
     def entries(self) -> list[LedgerEntry]:

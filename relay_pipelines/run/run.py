@@ -118,7 +118,7 @@ def run(
             _watch(submission, follower, result, observers, stop)
             result.copying_seconds = clock.monotonic() - copying
             if result.interrupted or submission.errors:
-                _fence(job, ranges, clock)
+                fence(job, ranges, clock)
             _count(follower.finish(patient=not result.interrupted), result, observers)
             _wait_until_visible(job, ranges, clock, patient=not result.interrupted)
             result.diverged = {
@@ -166,7 +166,7 @@ def _count(
         observer.committed(entries)
 
 
-def _fence(job: CopyJob, ranges: Sequence[CopyRange], clock: Clock) -> None:
+def fence(job: CopyJob, ranges: Sequence[CopyRange], clock: Clock) -> None:
     """Take every transactional id over: aborts at once what cancelled tasks left open, which readers would wait for."""
     with ClusterClient(
         job.destination, DestinationError, f"relay-{job.mirror}", job.options.request_timeout_ms

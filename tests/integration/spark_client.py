@@ -9,7 +9,6 @@ import json
 import pickle
 import sys
 import threading
-import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -22,6 +21,9 @@ from relay_pipelines.errors import RelayError
 from relay_pipelines.model import CopyJob, CopyRange
 from relay_pipelines.spark.job import cancel, submit
 from relay_pipelines.spark.session import connect, end, slots
+from tests.support.independent import until
+
+_PATIENCE_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
@@ -69,13 +71,15 @@ def cancelled(
 
     thread = threading.Thread(target=copy, daemon=True)
     thread.start()
-    while thread.is_alive() and not when():
-        time.sleep(0.02)
-    deadline = time.monotonic() + 60
-    while thread.is_alive() and time.monotonic() < deadline:
+    until(lambda: when() or not thread.is_alive(), "the time to cancel", _PATIENCE_SECONDS)
+
+    def ended() -> bool:
         cancel(session, job.run_id)
         thread.join(1)
-    return told[0] if told else "it went on"
+        return not thread.is_alive()
+
+    until(ended, "the end of the cancelled job")
+    return told[0] if told else "the job ended without an error"
 
 
 def _copied(session: Any, request: Request) -> dict[str, Any]:

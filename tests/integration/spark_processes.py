@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import sysconfig
-import time
 import venv
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ import pyspark
 from relay_pipelines.embedded import guardian
 from relay_pipelines.embedded.ports import free_ports
 from tests.chaos.harness import kill
+from tests.support.independent import until
 
 _START_SECONDS = 120.0
 _CLASS = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
@@ -171,11 +171,9 @@ def _running(
 
 
 def _wait_for(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + _START_SECONDS
-    while True:
+    def serves() -> bool:
+        assert process.poll() is None, f"ended: {log.read_text()[-2000:]}"
         with socket.socket() as tried:
-            if not tried.connect_ex(("127.0.0.1", port)):
-                return
-        running = process.poll() is None and time.monotonic() < deadline
-        assert running, f"does not serve: {log.read_text()[-2000:]}"
-        time.sleep(0.1)
+            return not tried.connect_ex(("127.0.0.1", port))
+
+    until(serves, f"a listener at port {port}, see {log}", _START_SECONDS, 0.1)

@@ -33,7 +33,7 @@ from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot
 from tests.copying import KEPT
-from tests.support import independent
+from tests.support import commands, independent
 from tests.support.independent import Record, client, configure, until, write
 
 CLOCK = SystemClock()
@@ -162,28 +162,17 @@ class Guarded:
         destination: Cluster | None = None,
     ) -> dict[str, Any]:
         """The mirror's section of relay.yaml, by default without authentication."""
-        return {
-            "source": {
-                "nodes": [{"name": "one", **at(source or self.source.cluster(Listener.PLAINTEXT))}]
-            },
-            "destination": at(destination or self.destination.cluster(Listener.PLAINTEXT)),
-            "topics": {"allow": [allow], "rename": "copy.{topic}"},
-        }
+        return commands.mirror(
+            source or self.source.cluster(Listener.PLAINTEXT),
+            destination or self.destination.cluster(Listener.PLAINTEXT),
+            allow,
+            topics={"rename": "copy.{topic}"},
+        )
 
     def config(self, **mirror: Cluster) -> list[str]:
         path = self.folder / "relay.yaml"
         path.write_text(yaml.safe_dump({"mirrors": {"m": self.mirror(**mirror)}}))
         return ["acls", "-c", str(path)]
-
-
-def at(cluster: Cluster) -> dict[str, object]:
-    named: dict[str, object] = {"bootstrap_servers": list(cluster.bootstrap_servers)}
-    security = cluster.security
-    if security.protocol != "PLAINTEXT":
-        named["security"] = {
-            key: getattr(security, key) for key in ("protocol", "mechanism", "username", "password")
-        }
-    return named
 
 
 @pytest.fixture(scope="module")

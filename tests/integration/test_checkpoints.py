@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterator
 
@@ -11,7 +10,7 @@ import pytest
 from relay_pipelines.copy import transaction
 from relay_pipelines.copy.failpoints import Failpoint
 from relay_pipelines.embedded import EmbeddedCluster
-from relay_pipelines.errors import DestinationError, UnsupportedError
+from relay_pipelines.errors import DestinationError
 from relay_pipelines.model import CopyOptions, Status, TopicPartition
 from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, READ_UNCOMMITTED, ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
@@ -174,11 +173,3 @@ def test_the_driver_reads_the_same_checkpoint_as_the_task(mirror: Mirror) -> Non
     mirror.write(numbered(5, first=10))
     assert mirror.copy().records == 5
     mirror.assert_equal()
-
-
-def test_a_checkpoint_of_a_newer_version_is_refused(mirror: Mirror) -> None:
-    """A checkpoint value of a newer version is refused."""
-    mirror.copy()
-    fields = json.loads(mirror._own(checkpoint.TOPIC)[-1].value or b"")
-    with pytest.raises(UnsupportedError, match="upgrade"):
-        checkpoint.from_record(json.dumps(fields | {"version": 3}).encode())

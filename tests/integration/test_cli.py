@@ -37,10 +37,12 @@ from tests.support.commands import RELAY, configured, environment, error_line, m
 from tests.support.independent import (
     CREATE_TIME,
     Record,
+    assert_equal,
     client,
     create,
     delete_before,
     read,
+    records_of,
     until,
     write,
 )
@@ -537,9 +539,7 @@ def test_an_interrupted_run_is_completed_by_the_next(
     assert line.startswith(f"a: {large}-0 at offset 0: a record of 50")
     assert "set max.message.bytes of that topic to at least 50" in line
     for here in partitions:
-        assert [record for _, record in read(copied.destination, here)] == [
-            record for _, record in read(copied.source, here)
-        ]
+        assert_equal(records_of(copied.source, here), records_of(copied.destination, here))
 
 
 def stopped_by_sigterm(config: Path) -> None:

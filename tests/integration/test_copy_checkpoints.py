@@ -123,3 +123,4 @@ def test_a_copy_refuses_a_checkpoint_of_a_later_version(mirror: Mirror) -> None:
     )
     outcome = mirror.try_copy(10, 20)
     assert (outcome.error_kind, outcome.records) == ("UnsupportedError", 0)
+    assert "upgrade" in outcome.error

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from relay_pipelines.dataframe import COLUMNS, register
 from tests.copying import Mirror
+from tests.support import commands
 from tests.support.independent import CREATE_TIME, Record
 
 NOON_MS = 1_767_268_800_000  # 2026-01-01T12:00:00Z
@@ -43,15 +43,8 @@ def spark(local_session: Any) -> Any:
 
 def reading(spark: Any, copied: Mirror, folder: Path, **options: str) -> Any:
     """Return a reader of the mirror's topic."""
-    config = folder / "relay.yaml"
-    settings = {
-        "source": {
-            "nodes": [{"name": "only", "bootstrap_servers": list(copied.source.bootstrap_servers)}]
-        },
-        "destination": {"bootstrap_servers": list(copied.destination.bootstrap_servers)},
-        "topics": {"allow": [copied.topic]},
-    }
-    config.write_text(yaml.safe_dump({"mirrors": {copied.name: settings}}))
+    settings = commands.mirror(copied.source, copied.destination, copied.topic)
+    config = commands.configured(folder, {copied.name: settings})
     return spark.read.format("relay").options(
         **{"config": str(config), "mirror": copied.name, "topic": copied.topic} | options
     )

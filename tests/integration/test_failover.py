@@ -29,8 +29,10 @@ from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from tests.copying import KEPT, copy_as_rows, ensure_homes, settled_end
+from tests.support import commands
 from tests.support.independent import (
     Record,
+    assert_equal,
     create,
     delete,
     put,
@@ -216,9 +218,8 @@ def test_a_node_fails_in_the_middle_of_a_range(
     assert [one.start for one in outcome.segments] == [0, outcome.segments[0].end]
     assert outcome.segments[-1].end == 3000
     at = TopicPartition(pair.topic, 0)
-    assert records_of(pair.destination, TopicPartition(f"pair.{pair.topic}", 0)) == records_of(
-        pair.b, at
-    )
+    copy = TopicPartition(f"pair.{pair.topic}", 0)
+    assert_equal(records_of(pair.b, at), records_of(pair.destination, copy))
 
 
 def test_an_empty_node_is_passed_over(pair: Pair) -> None:
@@ -398,17 +399,9 @@ def test_copies_must_not_loop(pair: Pair) -> None:
     there = f"there-{pair.topic[-8:]}"
 
     def mirror(source: Cluster, destination: Cluster, topic: str, to: str) -> Mirror:
-        return Mirror.model_validate(
-            {
-                "source": {
-                    "nodes": [
-                        {"name": "only", "bootstrap_servers": ",".join(source.bootstrap_servers)}
-                    ]
-                },
-                "destination": {"bootstrap_servers": ",".join(destination.bootstrap_servers)},
-                "topics": {"allow": [topic], "rename": {topic: to}},
-            }
-        )
+        rename = {"rename": {topic: to}}
+        settings = commands.mirror(source, destination, topic, node="only", topics=rename)
+        return Mirror.model_validate(settings)
 
     def copy(name: str, wanted: Mirror) -> None:
         taken = cluster_snapshot.take_snapshot(name, wanted, CLOCK)

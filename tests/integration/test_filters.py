@@ -28,6 +28,7 @@ from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.producer import TransactionalProducer
 from relay_pipelines.snapshot import cluster_snapshot
 from tests.copying import Mirror, batches_of, numbered, settled_end
+from tests.support import commands
 from tests.support.independent import Record, create, read, records_of
 
 MODULE = """
@@ -310,22 +311,9 @@ def test_a_quarantine_must_not_be_the_copy_of_a_topic(
     """A mirror whose quarantine topic is also the copy of a topic is refused."""
     for topic in (topic_name, f"{topic_name}.quarantine"):
         create(source_cluster.cluster(), topic)
+    clusters = source_cluster.cluster(), destination_cluster.cluster()
     mirror = settings.Mirror.model_validate(
-        {
-            "source": {
-                "nodes": [
-                    {
-                        "name": "node",
-                        "bootstrap_servers": list(source_cluster.cluster().bootstrap_servers),
-                    }
-                ]
-            },
-            "destination": {
-                "bootstrap_servers": list(destination_cluster.cluster().bootstrap_servers)
-            },
-            "topics": {"allow": [f"{topic_name}.*"]},
-            "on_record_error": "quarantine",
-        }
+        commands.mirror(*clusters, f"{topic_name}.*", on_record_error="quarantine")
     )
     with pytest.raises(
         ConfigError,

@@ -25,6 +25,7 @@ from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from tests.copying import KEPT, ensure_homes
+from tests.support import commands
 from tests.support.independent import Record, client, configure, create, delete, until, write
 
 CLOCK = SystemClock()
@@ -58,15 +59,10 @@ class Followed:
 
     def mirror(self, **more: Any) -> dict[str, Any]:
         """The settings of the mirror."""
-        return {
-            "source": {
-                "nodes": [
-                    {"name": "only", "bootstrap_servers": ",".join(self.source.bootstrap_servers)}
-                ]
-            },
-            "destination": {"bootstrap_servers": ",".join(self.destination.bootstrap_servers)},
-            "topics": {"allow": [f"{self.topic}.*"], "rename": "copy.{topic}", **more},
-        }
+        topics = {"rename": "copy.{topic}", **more}
+        return commands.mirror(
+            self.source, self.destination, f"{self.topic}.*", node="only", topics=topics
+        )
 
     def surveyed(self, **more: Any) -> ClusterSnapshot:
         return cluster_snapshot.take_snapshot(

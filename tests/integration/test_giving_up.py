@@ -127,8 +127,8 @@ def test_new_topics_with_many_partitions_are_waited_for(
     """A run waits until thousands of partitions, just created, have leaders."""
     cluster = own_cluster.cluster()
     ensure_homes(cluster)
-    wanted = mirror(cluster, cluster, filled.topic, f"{filled.topic}-fresh.*")
-    wanted["topics"]["rename"] = "copy.{topic}"
+    allow = (filled.topic, f"{filled.topic}-fresh.*")
+    wanted = mirror(cluster, cluster, *allow, topics={"rename": "copy.{topic}"})
     config = configured(tmp_path, {"m": wanted}, spark={"master": "local[2]"})
     admin = AdminClient(client(cluster))
     fresh = [NewTopic(f"{filled.topic}-fresh-{number}", 10) for number in range(300)]

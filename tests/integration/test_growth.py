@@ -16,6 +16,7 @@ from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from tests.copying import KEPT, ensure_homes, settled_end
+from tests.support import commands
 from tests.support.independent import Record, client, create, records_of, until, write
 
 CLOCK = SystemClock()
@@ -33,15 +34,9 @@ def clusters(
 
 def surveyed(clusters: tuple[Cluster, Cluster], topic: str) -> ClusterSnapshot:
     source, destination = clusters
+    rename = {"rename": "copy.{topic}"}
     mirror = Mirror.model_validate(
-        {
-            "source": {
-                "nodes": [{"name": "only", "bootstrap_servers": ",".join(source.bootstrap_servers)}]
-            },
-            "destination": {"bootstrap_servers": ",".join(destination.bootstrap_servers)},
-            "topics": {"allow": [topic], "rename": "copy.{topic}"},
-            "start": "latest",
-        }
+        commands.mirror(source, destination, topic, topics=rename, start="latest")
     )
     return start_records.prepare_snapshot(
         lambda: cluster_snapshot.take_snapshot(f"grow-{topic[-8:]}", mirror, CLOCK), mirror, CLOCK

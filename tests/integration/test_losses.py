@@ -31,6 +31,7 @@ from relay_pipelines.state import checkpoint, ledger
 from relay_pipelines.state.ledger_reader import LedgerFollower
 from relay_pipelines.verify.recount import Recount, recount
 from tests.copying import KEPT, ensure_homes, numbered, settled_end
+from tests.support import commands
 from tests.support.independent import (
     Record,
     create,
@@ -66,20 +67,11 @@ class Copied:
         self.copy(self.snapshot())
 
     def mirror(self, on_data_loss: str = "fail") -> Mirror:
+        rename = {"rename": "copy.{topic}"}
         return Mirror.model_validate(
-            {
-                "source": {
-                    "nodes": [
-                        {
-                            "name": "only",
-                            "bootstrap_servers": ",".join(self.source.bootstrap_servers),
-                        }
-                    ]
-                },
-                "destination": {"bootstrap_servers": ",".join(self.destination.bootstrap_servers)},
-                "topics": {"allow": [self.topic], "rename": "copy.{topic}"},
-                "on_data_loss": on_data_loss,
-            }
+            commands.mirror(
+                self.source, self.destination, self.topic, topics=rename, on_data_loss=on_data_loss
+            )
         )
 
     def write(self, first: int, count: int) -> None:

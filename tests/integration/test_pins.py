@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import pytest
 
@@ -29,6 +28,7 @@ from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.verify.recount import Recount, recount
 from tests.copying import KEPT, OPTIONS, ensure_homes, numbered, settled_end
+from tests.support import commands
 from tests.support.independent import Record, create, records_of, write
 
 CLOCK = SystemClock()
@@ -53,18 +53,10 @@ class Pinned:
         return TopicPartition(f"all.{self.name}", 3)
 
     def snapshot(self) -> ClusterSnapshot:
-        mirror: dict[str, Any] = {
-            "source": {
-                "nodes": [
-                    {"name": "only", "bootstrap_servers": ",".join(self.source.bootstrap_servers)}
-                ]
-            },
-            "destination": {"bootstrap_servers": ",".join(self.destination.bootstrap_servers)},
-            "topics": {
-                "allow": [self.first, self.second],
-                "rename": f"{self.to.topic}:{self.to.partition}",
-            },
-        }
+        rename = {"rename": f"{self.to.topic}:{self.to.partition}"}
+        mirror = commands.mirror(
+            self.source, self.destination, self.first, self.second, topics=rename
+        )
         return cluster_snapshot.take_snapshot(
             f"pins-{self.name}", Mirror.model_validate(mirror), CLOCK
         )

@@ -16,6 +16,7 @@ from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock, SystemClock
 from tests.copying import KEPT, Mirror, copy_as_it_is, copy_as_rows, numbered, settled_end
 from tests.support.independent import (
+    assert_equal,
     create,
     delete,
     delete_before,
@@ -201,7 +202,7 @@ def test_records_that_one_node_lacks_come_from_another(
     delete_before(nodes.source, nodes.at, 60)
     (outcome,) = copy_ranges(over_nodes(nodes, source_cluster), [nodes.range()])
     assert (outcome.status, outcome.error, outcome.node) == (Status.DONE, "", "b")
-    assert records_of(source_cluster.cluster(), nodes.at) == nodes.copied()
+    assert_equal(records_of(source_cluster.cluster(), nodes.at), nodes.copied())
 
 
 def test_a_corrupt_batch_is_read_from_another_node(
@@ -216,7 +217,7 @@ def test_a_corrupt_batch_is_read_from_another_node(
     (outcome,) = copy_ranges(over_nodes(nodes, source_cluster), [nodes.range()])
     assert (outcome.status, outcome.error, outcome.node) == (Status.DONE, "", "b")
     assert [one.node for one in outcome.segments] == ["a", "b"]
-    assert records_of(source_cluster.cluster(), nodes.at) == nodes.copied()
+    assert_equal(records_of(source_cluster.cluster(), nodes.at), nodes.copied())
 
 
 @pytest.mark.parametrize("first_there", [0, 1], ids=["same records", "other records"])

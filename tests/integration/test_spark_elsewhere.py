@@ -7,7 +7,6 @@ import os
 import pickle
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,12 @@ import psutil
 import pytest
 
 from relay_pipelines.protocol.clock import SystemClock
-from relay_pipelines.run.run import _fence
+from relay_pipelines.run.run import fence
 from tests.chaos.harness import PATIENCE_SECONDS, ROOT, Mirror, family, kill
 from tests.integration import spark_processes
 from tests.integration.conftest import Trap
 from tests.integration.spark_client import Request
+from tests.support.independent import until
 
 ON_LOOPBACK = {
     "spark.driver.host": "127.0.0.1",
@@ -85,13 +85,6 @@ def client(tmp_path: Path, bare_python: Path) -> Iterator[Client]:
     client.close()
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def statuses(answer: dict[str, Any]) -> list[str]:
     assert "outcomes" in answer, answer
     return [outcome["status"] for outcomes in answer["outcomes"] for outcome in outcomes]
@@ -131,7 +124,7 @@ def test_a_killed_executor_costs_no_record(
     trap.set()
     conf = ON_LOOPBACK | {"spark.executorEnv.RELAY_FAULT": trap.fault}
     wait = client.start(Request(standalone_master, None, conf, job, [ranges]))
-    wait_until(lambda: trap.sprung)
+    until(lambda: trap.sprung, "the trap", PATIENCE_SECONDS)
     (executor,) = spark_processes.executors()
     orphans = executor.children(recursive=True)
     try:
@@ -184,7 +177,7 @@ def test_a_job_cancelled_through_spark_connect_can_be_resumed(
         Request(None, connect_remote, {}, job, [ranges], cancel_at=str(connect_trap.token))
     )
     assert "cancel" in answer["told"].lower()
-    _fence(job, ranges, SystemClock())
+    fence(job, ranges, SystemClock())
     assert mirror.held_back() == []
     assert statuses(client.ask(Request(None, connect_remote, {}, job, [ranges]))) == [
         "done",

@@ -14,14 +14,14 @@ from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.model import Status
 from relay_pipelines.plan.task_packing import pack
 from relay_pipelines.protocol.clock import SystemClock
-from relay_pipelines.run.run import _fence
+from relay_pipelines.run.run import fence
 from relay_pipelines.spark.job import cancel, submit
 from relay_pipelines.spark.session import slots
 from tests.chaos import compare, source_data
 from tests.chaos.harness import KEPT, Mirror, Source
 from tests.integration.conftest import Trap
 from tests.integration.spark_client import cancelled
-from tests.support.independent import create
+from tests.support.independent import assert_equal, create
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_several_topics_in_one_job(
         ends |= one.source.ends
         for partition, records in one.source.records.items():
             expected[one.source.topic, partition] = len(records)
-            compare.assert_equal(records, one.arrived(partition))
+            assert_equal(records, one.arrived(partition))
     compare.assert_ledger_covers(mirror.destination, mirror.name, ends, expected)
     _assert_same(outcomes, compare.ledger(mirror.destination, mirror.name))
 
@@ -118,7 +118,7 @@ def test_a_cancelled_job_can_be_resumed(
     told = cancelled(local_session, job, [ranges], lambda: local_trap.sprung)
     assert "cancel" in told.lower()
     assert "\n" not in told
-    _fence(job, ranges, SystemClock())
+    fence(job, ranges, SystemClock())
     assert mirror.held_back() == []
     assert {outcome.status for outcome in submit(local_session, job, [ranges], "again")} == {
         Status.DONE
@@ -126,6 +126,12 @@ def test_a_cancelled_job_can_be_resumed(
     mirror.assert_all_arrived()
 
 
-def test_cancelled_before_anything_runs(local_session: Any) -> None:
-    """Cancelling a tag that no job has does nothing."""
-    cancel(local_session, "nobody")
+def test_cancelling_an_unused_tag_does_not_cancel_its_next_job(
+    local_session: Any, mirror: Mirror
+) -> None:
+    """Cancelling a tag that no job has does nothing, not even to a later job of that tag."""
+    job, ranges = mirror.job()
+    cancel(local_session, "unused")
+    outcomes = submit(local_session, job, [ranges], "unused")
+    assert {outcome.status for outcome in outcomes} == {Status.DONE}
+    mirror.assert_all_arrived()

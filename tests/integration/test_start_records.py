@@ -62,9 +62,8 @@ class Topic:
 
     def settings(self, start: Any = "latest", **more: Any) -> dict[str, Any]:
         """The settings of the mirror."""
-        settings = commands.mirror(self.source, self.destination, self.name, start=start, **more)
-        settings["topics"]["rename"] = "copy.{topic}"
-        return settings
+        more |= {"start": start, "topics": {"rename": "copy.{topic}"}}
+        return commands.mirror(self.source, self.destination, self.name, **more)
 
     def mirror(self, start: Any = "latest", **more: Any) -> Mirror:
         return Mirror.model_validate(self.settings(start, **more))

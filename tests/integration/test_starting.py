@@ -18,6 +18,7 @@ from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot
 from tests.copying import KEPT, ensure_homes
+from tests.support import commands
 from tests.support.independent import CREATE_TIME, Record, client, create, read, until, write
 
 CLOCK = SystemClock()
@@ -43,20 +44,11 @@ class Begun:
         write(self.source, TopicPartition(self.topic, partition), records)
 
     def mirror(self, start: Any) -> Mirror:
+        rename = {"rename": "copy.{topic}"}
         return Mirror.model_validate(
-            {
-                "source": {
-                    "nodes": [
-                        {
-                            "name": "only",
-                            "bootstrap_servers": ",".join(self.source.bootstrap_servers),
-                        }
-                    ]
-                },
-                "destination": {"bootstrap_servers": ",".join(self.destination.bootstrap_servers)},
-                "topics": {"allow": [self.topic], "rename": "copy.{topic}"},
-                "start": start,
-            }
+            commands.mirror(
+                self.source, self.destination, self.topic, node="only", topics=rename, start=start
+            )
         )
 
     def copy(self, start: Any) -> list[int]:

@@ -86,7 +86,9 @@ def test_a_timed_out_transaction_is_no_takeover(
         nonlocal stopped
         if point is Failpoint.BEFORE_END_TXN and not stopped:
             stopped = True
-            time.sleep(14)  # the coordinator looks every ten seconds
+            # the coordinator looks for timed-out transactions every ten seconds; its abort marker
+            # moves the last stable offset
+            until(lambda: end_of(mirror.destination, mirror.at) > 0, "the abort of the transaction")
 
     monkeypatch.setattr(transaction, "failpoint", failpoint)
     (outcome,) = copy_ranges(mirror.job, [mirror.range()])

@@ -18,6 +18,7 @@ from relay_pipelines.run.run import run
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot
 from tests.copying import KEPT, numbered
+from tests.support import commands
 from tests.support.independent import CREATE_TIME, LOG_APPEND_TIME, create, read, write
 
 CLOCK = SystemClock()
@@ -38,11 +39,12 @@ def mirror_of(
     source: EmbeddedCluster, destination: EmbeddedCluster, topic: str, **topics: Any
 ) -> dict[str, Any]:
     """The settings of the mirror."""
-    return {
-        "source": {"nodes": [{"name": "only", "bootstrap_servers": source.bootstrap_servers[0]}]},
-        "destination": {"bootstrap_servers": destination.bootstrap_servers[0]},
-        "topics": {"allow": [topic], "rename": "copy.{topic}", **topics},
-    }
+    return commands.mirror(
+        source.cluster(),
+        destination.cluster(),
+        topic,
+        topics={"rename": "copy.{topic}", **topics},
+    )
 
 
 def copy(settings: dict[str, Any], name: str, session: Any) -> None:

@@ -21,13 +21,12 @@ from relay_pipelines.run import run_plan
 from relay_pipelines.run.result import RunResult
 from relay_pipelines.snapshot import cluster_snapshot
 from tests.chaos import source_data
-from tests.chaos.compare import assert_equal
 from tests.copying import Mirror, end_of, numbered, settled_end
 from tests.integration.test_copy_compacted import COMPACTED, clean, eager_cluster, keyed
 from tests.integration.test_copy_transactions import mirror, test_interleaved_transactions
 from tests.integration.test_copy_verbatim import CODECS, ODD
 from tests.support import commands
-from tests.support.independent import CREATE_TIME, create, read, records_of, write
+from tests.support.independent import CREATE_TIME, assert_equal, create, read, records_of, write
 from tests.support.old_kafka import OldKafka
 
 # collected here a second time, with the clusters of this module

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,13 +44,19 @@ def at(cluster: Cluster) -> dict[str, Any]:
     return named
 
 
-def mirror(source: Cluster, destination: Cluster, *topics: str, **more: Any) -> dict[str, Any]:
-    """One mirror of relay.yaml; `one` is its only node."""
-    node = {"name": "one", **at(source)}
+def mirror(
+    source: Cluster,
+    destination: Cluster,
+    *allow: str,
+    node: str = "one",
+    topics: Mapping[str, Any] | None = None,
+    **more: Any,
+) -> dict[str, Any]:
+    """One mirror of relay.yaml with a single node; `topics` adds to the section of that name."""
     return {
-        "source": {"nodes": [node]},
+        "source": {"nodes": [{"name": node, **at(source)}]},
         "destination": at(destination),
-        "topics": {"allow": list(topics)},
+        "topics": {"allow": list(allow), **(topics or {})},
         **more,
     }
 

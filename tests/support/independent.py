@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -207,6 +208,15 @@ def _record(message: Any) -> Record:
 def records_of(cluster: Cluster, at: TopicPartition) -> list[Record]:
     """All committed records of a topic-partition, in order."""
     return [record for _, record in read(cluster, at)]
+
+
+def assert_equal(expected: list[Record], found: list[Record]) -> None:
+    """Compare records in order; the message has one line, for a diff of 20,000 helps nobody."""
+    pairs = itertools.zip_longest(expected, found)
+    first = next((n for n, (one, other) in enumerate(pairs) if one != other), None)
+    assert first is None, (
+        f"{len(expected)} records became {len(found)}; the first that differs is number {first}"
+    )
 
 
 def delete(cluster: Cluster, topic: str) -> None:
