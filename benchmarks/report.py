@@ -16,33 +16,33 @@ from benchmarks.values import Result
 _INTRODUCTION = """\
 # Benchmarks
 
-Written by `make bench`. All contenders ran on the same machine, in the same run, interleaved: for
-every input each repetition has every contender copy it once into a fresh topic, another one first
-each time. Figures are medians of {repetitions} repetition{plural}. After each copy the destination
-is read and its records are counted; a copy that is not complete is shown as such and enters no
-median. Every topic has two topic-partitions. Source, destination and contender share the machine.
-What Dagster costs around the copy, with 200 topics and with 25,000 old windows, is in
+Written by `make bench`. All contenders ran on the same machine, in the same run, interleaved: in
+each repetition every contender copies every input once into a fresh topic, and a different
+contender goes first each time. Figures are medians of {repetitions} repetition{plural}. After each
+copy the benchmark reads the destination and counts its records; an incomplete copy is shown as such
+and enters no median. Every topic has two topic-partitions. Source, destination and contender share
+the machine. What Dagster costs around the copy, with 200 topics and with 25,000 old windows, is in
 [benchmarks-dagster.md](benchmarks-dagster.md).
 
-- **copy**: records are moving, everything was started and imported before. For MirrorMaker 2 it
-  lasts from the first arrival at the destination to the last. For the others it is the call that
-  copies, connecting and taking over the transaction included.
-- **whole**: from the start of the first process to its end; for MirrorMaker 2, which has no end, to
-the last arrival.
-- **CPU**: of all processes of the contender; that of the brokers is not counted. For a warm Spark
+- **copy**: the time in which records move, after everything was started and imported. For
+  MirrorMaker 2 it lasts from the first arrival at the destination to the last. For the others it is
+  the call that copies, including connecting and taking over the transaction.
+- **whole**: from the start of the first process to its end; for MirrorMaker 2, which does not end,
+  to the last arrival.
+- **CPU**: of all processes of the contender; the brokers' CPU is not counted. For a warm Spark
   session: driver, JVM and Python workers.
 - **memory**: the largest resident size of a process that moves records: a Python task, or
-MirrorMaker's JVM (at its end).
+  MirrorMaker's JVM (at its end).
 
 Contenders: *relay, warm Spark session* is the job of a run in a session that has run before;
 *relay, tasks alone* is the same copy without Spark, a process per topic-partition; *TLS* means TLS
-1.3 on both sides, whose listeners are warmed by three copies first, as filling the source warms the
-plain ones; *filter class* and *where* leave nothing out, but look at every record; the *data
-source* reads the topic and counts its records by a predicate, in a plain Spark session that has
-just counted the same; *relay run, cold* is the command from its start to its end; the
-*confluent-kafka loop* consumes and produces in Python with librdkafka's default batching, a process
-per topic-partition; *MirrorMaker 2* has exactly-once enabled and two tasks, is a dedicated node,
-and is otherwise at its defaults, without heartbeats, group checkpoints and syncing of offsets,
+1.3 on both sides; three copies first warm its listeners, as filling the source warms the plain
+ones; *filter class* and *where* leave nothing out, but look at every record; the *data source*
+reads the topic and counts its records by a predicate, in a plain Spark session that has just
+counted the same; *relay run, cold* is the command from its start to its end; the *confluent-kafka
+loop* consumes and produces in Python with librdkafka's default batching, a process per
+topic-partition; *MirrorMaker 2* is a dedicated node with exactly-once enabled and two tasks; all
+else is at its defaults, without heartbeats, group checkpoints and syncing of offsets,
 configurations and ACLs.
 """
 
