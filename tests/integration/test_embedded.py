@@ -352,7 +352,7 @@ def test_each_listener_serves(
     *,
     client_certificate: bool,
 ) -> None:
-    """Records pass every listener with the credentials that `cluster()` returns."""
+    """Every listener takes records with the credentials that `cluster()` returns."""
     way = guarded.cluster(listener, mechanism=mechanism, client_certificate=client_certificate)
     create(way, topic_name)
     write(way, topic_name, b"value")

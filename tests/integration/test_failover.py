@@ -144,7 +144,7 @@ class Pair:
 
 
 def mirror_file(name: str, mirror: Mirror) -> str:
-    """Write a relay.yaml that holds only this mirror."""
+    """Return a relay.yaml that holds only this mirror."""
     nodes = [
         {"name": one.name, "bootstrap_servers": list(one.bootstrap_servers)}
         for one in mirror.source.nodes
@@ -222,7 +222,7 @@ def test_a_node_fails_in_the_middle_of_a_range(
     assert_equal(records_of(pair.b, at), records_of(pair.destination, copy))
 
 
-def test_an_empty_node_is_passed_over(pair: Pair) -> None:
+def test_a_task_does_not_fail_over_to_an_empty_node(pair: Pair) -> None:
     """During a range the task fails over to the node with the records, not to an empty one."""
     for _ in range(40):
         pair.write(10)
@@ -350,7 +350,7 @@ def test_a_diverged_node_is_kept_out_until_it_is_cleared(
     )
 
 
-def test_nobody_can_be_read(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_node_can_be_read(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
     """After `give_up_after`, one line names every node and its error."""
     clock = Sleeping()
     mirror = pair.mirror()
@@ -382,7 +382,7 @@ def test_nobody_can_be_read(pair: Pair, caplog: pytest.LogCaptureFixture) -> Non
     assert not caplog.records
 
 
-def test_a_mirror_may_begin_anywhere(pair: Pair) -> None:
+def test_a_mirror_may_begin_with_any_node(pair: Pair) -> None:
     """With `randomize_initial` a mirror begins with any healthy node, and then stays with it."""
     pair.write(3)
     begun = {pair.snapshot(randomize_initial=True).node.name for _ in range(40)}
@@ -516,7 +516,7 @@ def test_a_retry_reads_another_node(pair: Pair) -> None:
     assert [pair.snapshot(retry).node.name for retry in (0, 1, 2)] == ["a", "b", "a"]
 
 
-def test_a_late_node_is_left(pair: Pair) -> None:
+def test_a_node_with_too_much_lag_is_not_read(pair: Pair) -> None:
     """A node whose lag exceeds the threshold is not read, even if it was read last."""
     pair.write(10)
     assert pair.copy(lag_threshold=5) == "a"

@@ -94,7 +94,7 @@ def test_an_overtaken_task_does_not_fence_the_newer_one(
 
 
 def test_concurrent_tasks_copy_every_record_once(mirror: Mirror) -> None:
-    """Of four tasks on one range at most one wins at a time; every record is copied once."""
+    """Tasks on one range end as done or fenced, and every record is copied once."""
     with ThreadPoolExecutor(4) as pool:
         outcomes = list(pool.map(lambda _: mirror.try_copy(), range(4)))
     assert {outcome.status for outcome in outcomes} <= {Status.DONE, Status.FENCED}

@@ -102,7 +102,7 @@ def test_a_broker_that_stays_away_fails_the_command(
 def test_a_run_that_is_stopped_does_not_wait(
     own_cluster: EmbeddedCluster, source_cluster: EmbeddedCluster, topic_name: str, tmp_path: Path
 ) -> None:
-    """A run without a time limit stops soon after SIGTERM, although the destination is away."""
+    """A stopped run without a time limit ends, although the destination is away."""
     source = source_cluster.cluster()
     create(source, topic_name, 1, KEPT)
     write(source, TopicPartition(topic_name, 0), numbered(10))

@@ -125,7 +125,7 @@ class Copied:
             follower.close()
 
     def recount(self, wanted: OffsetRange, planned_at_ms: int) -> Recount:
-        """Recount a window that was planned with this snapshot."""
+        """Recount a window that was planned at that time."""
         options = self.mirror().copy_options
         return recount(self.name, [wanted], self.destination, options, CLOCK, planned_at_ms)[
             self.at
@@ -147,14 +147,14 @@ def retention(copied: Copied) -> None:
     copied.expected += numbered(5, first=25)
 
 
-def source_created_anew(copied: Copied) -> None:
+def source_recreated(copied: Copied) -> None:
     """Recreate the source topic and let it grow past the checkpoint."""
     delete(copied.source, copied.topic)
     create(copied.source, copied.topic, 1, KEPT)
     copied.write(100, 12)
 
 
-def destination_created_anew(copied: Copied) -> None:
+def destination_recreated(copied: Copied) -> None:
     """Recreate the destination topic empty, and write more at the source."""
     delete(copied.destination, copied.to.topic)
     create(copied.destination, copied.to.topic, 1, KEPT)
@@ -189,14 +189,14 @@ CASES = {
         OffsetRange(HERE, 25, 30),
         15,
     ),
-    "source created anew": Case(
-        source_created_anew,
+    "source recreated": Case(
+        source_recreated,
         TopicRecreatedError,
         "was deleted and created again",
         OffsetRange(HERE, 0, 12),
     ),
-    "destination created anew": Case(
-        destination_created_anew,
+    "destination recreated": Case(
+        destination_recreated,
         DestinationTopicLostError,
         "and created again",
         OffsetRange(HERE, 10, 15),
@@ -326,7 +326,7 @@ def test_a_deleted_checkpoint_topic_is_restored(
 def test_an_empty_checkpoint_topic_is_no_first_run(
     source_cluster: EmbeddedCluster, own_cluster: EmbeddedCluster, topic_name: str
 ) -> None:
-    """A run restores the checkpoints if the topic was recreated empty."""
+    """A checkpoint topic that was recreated empty is a loss, not a new mirror."""
     copied = Copied(source_cluster.cluster(), own_cluster.cluster(), topic_name)
     delete(copied.destination, checkpoint.TOPIC)
     create(copied.destination, checkpoint.TOPIC, checkpoint.PARTITIONS, checkpoint.CONFIGS)

@@ -151,8 +151,8 @@ def test_a_record_that_is_too_large_goes_into_quarantine(
 
 
 @pytest.mark.parametrize("way", [copy_as_it_is, copy_as_rows, copy_as_kept])
-def test_deleted_records_spare_the_next_topic(pair: tuple[Mirror, Mirror], way: Way) -> None:
-    """A range that retention deleted is reported, and the next one is copied."""
+def test_a_truncated_log_spares_the_next_topic(pair: tuple[Mirror, Mirror], way: Way) -> None:
+    """A range beyond the end of its log is reported, and the next one is copied."""
     a, b = pair
     ranges = [replace(a.range(), source=replace(a.range().source, start=5000, end=6000)), b.range()]
     failed, done = way(a.job, ranges, SystemClock())
@@ -161,7 +161,9 @@ def test_deleted_records_spare_the_next_topic(pair: tuple[Mirror, Mirror], way: 
     b.assert_equal()
 
 
-def test_a_predicate_sees_everything_that_is_copied(pair: tuple[Mirror, Mirror]) -> None:
+def test_a_checkpoint_before_the_filtered_offsets_stops_the_copy(
+    pair: tuple[Mirror, Mirror],
+) -> None:
     """If the checkpoint precedes the filtered offsets, nothing is copied before a new plan."""
     a, _ = pair
     a.copy(end=100)

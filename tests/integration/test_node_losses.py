@@ -121,7 +121,7 @@ def pair(
 
 @pytest.mark.parametrize("on_data_loss", ["fail", "continue"])
 def test_the_node_with_the_records_is_chosen(pair: Pair, on_data_loss: str) -> None:
-    """A node that lost records to retention is left for the other, and no guard is raised."""
+    """The node whose records retention deleted is not read, and nothing is lost."""
     pair.retention("a", 0, 25)
     taken = pair.snapshot(on_data_loss)
     assert (taken.node.name, taken.accepted, run_plan.plan(taken).data_losses) == ("b", (), ())
@@ -136,7 +136,7 @@ def test_the_node_with_the_records_is_chosen(pair: Pair, on_data_loss: str) -> N
 
 @pytest.mark.parametrize("on_data_loss", ["fail", "continue"])
 def test_a_node_that_does_not_answer_may_have_the_records(pair: Pair, on_data_loss: str) -> None:
-    """One line names the node and the threatened records; once it is back, all are copied."""
+    """One line names the node and the missing records; once it is back, all are copied."""
     pair.retention("a", 0, 25)
     with pytest.raises(SourceError) as caught:
         pair.snapshot(on_data_loss, down="b")

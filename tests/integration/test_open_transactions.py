@@ -105,7 +105,7 @@ def test_status_reports_the_transaction(held_up: HeldUp) -> None:
 
 
 def test_plan_reports_the_transaction(held_up: HeldUp) -> None:
-    """`plan` shows the same."""
+    """`plan` shows the same as `status`."""
     assert re.fullmatch(
         rf"m: nothing new in 1 topic; {OPEN}\n", relay(held_up.config, "plan").stdout
     )

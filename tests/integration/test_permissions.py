@@ -148,7 +148,7 @@ def topic(guarded: EmbeddedCluster, topic_name: str) -> str:
 def test_check_names_the_missing_permission(
     guarded: EmbeddedCluster, topic: str, user: str, tmp_path: Path
 ) -> None:
-    """Every missing permission has its line, with all of them there is none; nothing is written."""
+    """The one missing permission is the only error, and nothing is written."""
     if user not in {"relay", "create"}:
         independent.create(guarded.cluster(), f"{topic}-copy")
     grant(guarded, user, topic)
@@ -330,7 +330,7 @@ def test_a_host_that_the_certificate_does_not_name(
 def test_a_wrong_client_secret_is_reported_of_both_sides(
     guarded: EmbeddedCluster, topic: str, tokens: TokenEndpoint, mechanism: str, tmp_path: Path
 ) -> None:
-    """Both sides have their line, and no topic is requested."""
+    """Source and destination have one line each, without the secret."""
     way = way_in(guarded, Listener.SASL_PLAINTEXT, mechanism, tokens)
     secret = "client_secret" if mechanism == OAUTHBEARER else "password"
     wrong = replace(way, security=replace(way.security, **{secret: "wrong-horse"}))

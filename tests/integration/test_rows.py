@@ -154,7 +154,7 @@ def test_every_column_of_a_predicate(local_session: Any, mirror: Mirror) -> None
 
 
 def test_a_predicate_may_drop_every_record(local_session: Any, mirror: Mirror) -> None:
-    """The checkpoint moves to the end of the range, and a second copy does nothing."""
+    """Nothing is copied, and the checkpoint moves to the end of the range."""
     outcome = copy(local_session, mirror, RecordPolicy(where="false"))
     assert (outcome.error, outcome.records, outcome.skipped, outcome.next_offset) == (
         "",
@@ -346,7 +346,7 @@ def test_invalid_sql_is_refused(local_session: Any) -> None:
 
 
 def test_sql_that_fails_on_a_record(local_session: Any, mirror: Mirror) -> None:
-    """Nothing after the record is copied; bisection finds it within its range."""
+    """The error is traced to the record by bisection of its range."""
     sql = "CAST(CAST(value AS STRING) AS INT) / IF(offset = 37, 0, 1) >= 0"
     record_policy = RecordPolicy(where=sql)
     with pytest.raises(RelayError, match="DIVIDE_BY_ZERO") as caught:
