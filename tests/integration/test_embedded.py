@@ -10,6 +10,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -20,44 +21,19 @@ from confluent_kafka.admin import (
     AclOperation,
     AclPermissionType,
     AdminClient,
-    NewTopic,
     ResourcePatternType,
     ResourceType,
 )
 
 from relay_pipelines.embedded import EmbeddedCluster, EmbeddedError, Listener, jars
 from relay_pipelines.model import Cluster
+from tests.support.independent import client, create, until
 
 QUICK = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 SMALL = ["org.slf4j:slf4j-api:1.7.36"]
 NO_NETWORK = (
     "-Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort=1 -Dhttp.proxyHost=127.0.0.1 -Dhttp.proxyPort=1"
 )
-
-
-def client(cluster: Cluster, **more: object) -> dict[str, object]:
-    """The configuration of a confluent_kafka client."""
-    security = cluster.security
-    config = {
-        "bootstrap.servers": ",".join(cluster.bootstrap_servers),
-        "security.protocol": security.protocol,
-        "sasl.mechanism": security.mechanism,
-        "sasl.username": security.username,
-        "sasl.password": security.password,
-        "ssl.ca.location": security.ca_location,
-        "ssl.certificate.location": security.certificate_location,
-        "ssl.key.location": security.key_location,
-        "log_level": 0,
-    }
-    return {key: value for key, value in config.items() if value is not None} | {
-        key.replace("_", "."): value for key, value in more.items()
-    }
-
-
-def create(cluster: Cluster, topic: str, partitions: int = 1) -> None:
-    # a client that is not kept in a variable ends before its answer
-    admin = AdminClient(client(cluster))
-    admin.create_topics([NewTopic(topic, partitions)])[topic].result(30)
 
 
 def write(cluster: Cluster, topic: str, value: bytes) -> None:
@@ -129,7 +105,7 @@ def allow(cluster: EmbeddedCluster, principal: str, kind: ResourceType, name: st
     admin = AdminClient(client(cluster.cluster(Listener.PLAINTEXT)))
     admin.create_acls([acl])[acl].result(30)
     # the controller has it; the broker follows
-    assert any(acl in admin.describe_acls(AclBindingFilter(*facts)).result(30) for _ in range(1000))
+    until(lambda: acl in admin.describe_acls(AclBindingFilter(*facts)).result(30), "the ACL")
 
 
 @pytest.fixture(scope="module")
@@ -319,12 +295,12 @@ def test_three_brokers_share_the_leaders(tmp_path: Path, topic_name: str) -> Non
         )
         create(cluster.cluster(), topic_name, partitions=6)
         admin = AdminClient(client(cluster.cluster()))
-        # the broker asked may hear of the topic a moment after the one that made it
-        answers = (
-            admin.list_topics(topic_name, timeout=30).topics[topic_name].partitions
-            for _ in range(1000)
-        )
-        partitions = next(answer for answer in answers if len(answer) == 6).values()
+
+        def listed() -> Any:
+            found = admin.list_topics(topic_name, timeout=30).topics[topic_name].partitions
+            return len(found) == 6 and found.values()
+
+        partitions = until(listed, "all partitions at the broker that answers")
         assert {partition.leader for partition in partitions} == {1, 2, 3}
         assert {len(partition.replicas) for partition in partitions} == {3}
         cluster.brokers[0].kill()
@@ -367,7 +343,7 @@ def test_a_wrong_password_is_refused(guarded: EmbeddedCluster, mechanism: str) -
         guarded.cluster(Listener.SASL_PLAINTEXT, mechanism=mechanism), sasl_password="wrong"
     )
     producer = Producer(way, error_cb=lambda error: errors.append(error.code()))
-    assert any(producer.poll(0.1) or KafkaError._AUTHENTICATION in errors for _ in range(100))
+    until(lambda: producer.poll(0.1) or KafkaError._AUTHENTICATION in errors, "the refusal", 10)
 
 
 def test_an_acl_is_needed(guarded: EmbeddedCluster, topic_name: str) -> None:

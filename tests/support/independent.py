@@ -56,6 +56,8 @@ def client(cluster: Cluster, **more: object) -> dict[str, Any]:
         "sasl.username": security.username,
         "sasl.password": security.password,
         "ssl.ca.location": security.ca_location,
+        "ssl.certificate.location": security.certificate_location,
+        "ssl.key.location": security.key_location,
         "log_level": 0,
     }
     return {key: value for key, value in known.items() if value is not None} | {
