@@ -97,7 +97,7 @@ def question(
     return Question(source_cluster, destination_cluster, topic_name)
 
 
-class TestDates:
+class TestOffsetsByTime:
     """The offsets of a time span."""
 
     @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ class TestLag:
         assert before - 1_000 <= found <= CLOCK.now_ms() + 1_000
 
 
-class TestSurvey:
+class TestSnapshot:
     """Checks of a lane's snapshot that involve other lanes."""
 
     def test_topics_of_two_lanes_must_not_share_a_destination(self, question: Question) -> None:
