@@ -10,7 +10,7 @@ import pytest
 from relay_pipelines.embedded.ports import free_ports
 from tests.integration import spark_processes
 from tests.integration.spark_client import Request
-from tests.integration.test_spark_elsewhere import ON_LOOPBACK, Client, client
+from tests.integration.test_spark_remote import ON_LOOPBACK, Client, client
 
 __all__ = ["client"]
 
