@@ -41,10 +41,10 @@ def seed(cluster: Cluster, topic: str, wanted: Input) -> None:
     """Write the input into an existing, empty topic."""
     with ClusterClient(cluster, SourceError, "seeding") as client:
         for partition in range(PARTITIONS):
-            _send(client, TopicPartition(topic, partition), _batches(wanted, partition))
+            _send(client, TopicPartition(topic, partition), batches(wanted, partition))
 
 
-def _batches(wanted: Input, partition: int) -> Iterator[Batch]:
+def batches(wanted: Input, partition: int) -> Iterator[Batch]:
     """Yield the batches of one topic-partition; they are the same in every run."""
     records = wanted.records // PARTITIONS
     if wanted.compacted:

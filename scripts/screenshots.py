@@ -21,8 +21,8 @@ from relay_pipelines.demo.environment import MIRROR, Environment, temporary_fold
 from relay_pipelines.demo.reporter import Reporter
 from relay_pipelines.demo.ui import start_stack
 from relay_pipelines.protocol.clock import SystemClock
-from tests.independent import until
 from tests.orchestration import graphql
+from tests.support.independent import until
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "pictures"
 WINDOWS = 3

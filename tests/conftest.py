@@ -1,4 +1,4 @@
-"""What every test may ask for: two clusters of real brokers and a Spark session, started when first wanted; a topic name."""
+"""Fixtures for all tests: two real Kafka clusters, a Spark session and a unique topic name."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import pytest
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.spark.session import connect, end
 from tests.support.old_kafka import OldKafka
-from tests.trap import Trap
+from tests.support.trap import Trap
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let the suite run against an older Kafka: `make versions` does."""
+    """Add options that run the suite against an older Kafka; `make versions` uses them."""
     for side in ("source", "destination"):
         parser.addoption(
             f"--{side}-kafka",
@@ -27,7 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
-    """Tests read what a file or a pipe would get, however wide the terminal says that it is."""
+    """Unset COLUMNS, so that output does not depend on the width of the terminal."""
     os.environ.pop("COLUMNS", None)
 
 
@@ -35,7 +35,7 @@ def pytest_configure() -> None:
 def source_cluster(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[EmbeddedCluster]:
-    """One broker to copy from; shared by all tests, so a test that stops or pauses brokers starts a cluster of its own."""
+    """One broker to copy from, shared by all tests; a test that stops brokers starts its own."""
     yield from _cluster("source", request, tmp_path_factory)
 
 
@@ -43,13 +43,13 @@ def source_cluster(
 def destination_cluster(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[EmbeddedCluster]:
-    """One broker to copy to; shared as `source_cluster` is."""
+    """One broker to copy to, shared by all tests; a test that stops brokers starts its own."""
     yield from _cluster("destination", request, tmp_path_factory)
 
 
 @pytest.fixture
 def topic_name(request: pytest.FixtureRequest) -> str:
-    """A topic name that no other test uses, telling which test it is of."""
+    """A unique topic name that contains the name of the test."""
     return (
         f"{re.sub(r'[^a-zA-Z0-9]+', '-', request.node.name).strip('-')[:60]}-{uuid.uuid4().hex[:8]}"
     )
@@ -72,13 +72,13 @@ def _cluster(
 
 @pytest.fixture(scope="session")
 def local_trap(tmp_path_factory: pytest.TempPathFactory) -> Trap:
-    """The trap of the session of this process."""
+    """The trap of the Spark session in this process."""
     return Trap.unset(tmp_path_factory.mktemp("local"))
 
 
 @pytest.fixture(scope="session")
 def local_session(local_trap: Trap) -> Iterator[Any]:
-    """A Spark session on this machine, in this process: a process can hold one, so all tests share it."""
+    """A Spark session in this process, shared by all tests: a process can hold only one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RELAY_FAULT", local_trap.fault)
         session = connect("local[2]")

@@ -30,8 +30,8 @@ from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, READ_UNCOMMI
 from relay_pipelines.protocol.clock import Clock, SystemClock
 from relay_pipelines.protocol.reader import read
 from relay_pipelines.state import checkpoint, ledger
-from tests import independent
-from tests.independent import Record
+from tests.support import independent
+from tests.support.independent import Record
 
 # the records of the tests have old timestamps, which retention would delete
 KEPT = {"retention.ms": "-1"}
@@ -159,9 +159,7 @@ class Mirror:
     def assert_equal(self) -> list[Record]:
         """Compare both sides record by record, in order."""
         original, copied = self.original(), self.copied()
-        assert len(copied) == len(original)
-        for number, (here, there) in enumerate(zip(original, copied, strict=True)):
-            assert there == here, f"record {number}"
+        independent.assert_equal(original, copied)
         return copied
 
     def entries(self) -> list[LedgerEntry]:

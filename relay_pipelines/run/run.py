@@ -126,7 +126,7 @@ class _Run:
         job = self._job(plan, window)
         jobs = self._watch(session(), job, ranges, plan)
         if self._result.interrupted or jobs.errors:
-            _fence(job, ranges, self._clock)
+            fence(job, ranges, self._clock)
         patient = not self._result.interrupted
         self._count(self._follower.finish(patient=patient))
         _wait_until_visible(job, ranges, self._clock, patient=patient)
@@ -194,7 +194,7 @@ class _Run:
         node_quarantine.set_quarantine(result.mirror, self._mirror, result.diverged, self._clock)
 
 
-def _fence(job: CopyJob, ranges: Sequence[CopyRange], clock: Clock) -> None:
+def fence(job: CopyJob, ranges: Sequence[CopyRange], clock: Clock) -> None:
     """Abort the transactions that cancelled tasks left open: readers would wait for them."""
     with destination_client(job.mirror, job.destination, job.options) as client:
         for one in ranges:

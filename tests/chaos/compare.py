@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.model import TopicPartition
-from tests.independent import Record, client, records_of
+from tests.support.independent import client, records_of
 
 _SECONDS = 60.0
 
@@ -40,19 +40,6 @@ def ends(
     return {
         (at.topic, at.partition): answer.result(_SECONDS).offset for at, answer in answers.items()
     }
-
-
-def assert_equal(expected: list[Record], found: list[Record]) -> None:
-    """Describe the first difference in one line, because a diff of 20,000 records is unreadable."""
-    differing = (
-        number
-        for number, (one, other) in enumerate(itertools.zip_longest(expected, found))
-        if one != other
-    )
-    first = next(differing, None)
-    assert first is None, (
-        f"{len(expected)} records became {len(found)}; the first that differs is number {first}"
-    )
 
 
 def assert_ledger_covers(

@@ -29,7 +29,7 @@ from relay_pipelines.model import (
 )
 from relay_pipelines.state import checkpoint, ledger
 from tests.chaos import compare, source_data
-from tests.independent import Record, create, records_of
+from tests.support.independent import Record, assert_equal, create, records_of
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_SECONDS = 120.0
@@ -185,7 +185,7 @@ class Mirror:
     def assert_all_arrived(self) -> None:
         """Assert a complete copy, a complete ledger and no open transaction."""
         for partition, expected in self.source.records.items():
-            compare.assert_equal(expected, self.arrived(partition))
+            assert_equal(expected, self.arrived(partition))
         counts = {
             (self.source.topic, partition): len(expected)
             for partition, expected in self.source.records.items()

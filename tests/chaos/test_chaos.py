@@ -13,7 +13,7 @@ from relay_pipelines.protocol.clock import SystemClock
 from tests.chaos.storm.faults import Kind, Target, scenario
 from tests.chaos.storm.storm import storm
 from tests.chaos.storm.verdict import Verdict, judge, longest_stall
-from tests.independent import Record
+from tests.support.independent import Record
 
 MINUTES = 1
 SEED = 5

@@ -12,11 +12,11 @@ from relay_pipelines.protocol.client import LATEST, READ_UNCOMMITTED, ClusterCli
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.reader import read
 from relay_pipelines.protocol.records import decode
-from tests import independent
 from tests.contract.fake_broker import FakeBroker
 from tests.contract.log import PLAIN, Account, FakeLog, Step, value_of
 from tests.copying import KEPT
-from tests.independent import Record
+from tests.support import independent
+from tests.support.independent import Record
 
 
 class PatientClock(SystemClock):

@@ -10,7 +10,7 @@ import pytest
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.model import Status, TopicPartition
 from tests.copying import KEPT, Mirror, end_of, numbered
-from tests.independent import create, write
+from tests.support.independent import create, write
 
 # value sizes: small batches are decoded and merged, large ones go as they are
 SIZES = {"merged": 20, "verbatim": 2000}

@@ -15,10 +15,10 @@ from relay_pipelines.errors import (
 )
 from relay_pipelines.model import OffsetRange, TopicPartition
 from relay_pipelines.protocol.reader import read
-from tests import independent
 from tests.contract import log
 from tests.contract.fake_broker import FETCH, METADATA, SERVED, Answer, FakeBroker, script
 from tests.contract.sources import PatientClock, account_read, client_of
+from tests.support import independent
 
 AT = TopicPartition("orders", 3)
 Start = Callable[..., FakeBroker]

@@ -1,4 +1,4 @@
-"""What integration tests share: Spark, started when first wanted, and mirrors of a filled topic."""
+"""Fixtures for the integration tests: Spark clusters, and a Kafka broker to damage."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from relay_pipelines.embedded import EmbeddedCluster
 from tests.chaos.conftest import mirror, new_mirror, source
 from tests.integration import spark_processes
 from tests.integration.guarded import guarded, issuer, stranger, tokens
-from tests.trap import Trap
+from tests.support.trap import Trap
 
 __all__ = ["Trap", "guarded", "issuer", "mirror", "new_mirror", "source", "stranger", "tokens"]
 
 
 @pytest.fixture(scope="session")
 def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Python that finds every library, but not the package."""
+    """A Python that finds every library except the package under test."""
     return spark_processes.python_without_the_package(tmp_path_factory.mktemp("bare") / "venv")
 
 
@@ -49,7 +49,7 @@ def connect_remote(
 
 @pytest.fixture(scope="module")
 def own_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
-    """A cluster for one module alone: its broker may be stopped, its data damaged."""
+    """A cluster for one module alone; tests may stop its broker and damage its data."""
     cluster = EmbeddedCluster("own", folder=tmp_path_factory.mktemp("own"))
     cluster.start()
     yield cluster

@@ -1,4 +1,4 @@
-"""A broker that asks who we are, with every way in, and those who may come in; shared by the tests of security."""
+"""A broker with authentication, ACLs and every listener, shared by the security tests."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from confluent_kafka.admin import (
 from relay_pipelines.embedded import Certificates, EmbeddedCluster, Listener
 from relay_pipelines.embedded.listeners import MECHANISMS
 from relay_pipelines.model import Cluster
-from tests import independent
+from tests.support import independent
 from tests.support.certificates import make_certificates
-from tests.token_endpoint import CLIENT, TokenEndpoint, token_endpoint
+from tests.support.token_endpoint import CLIENT, TokenEndpoint, token_endpoint
 
 PASSWORD = "correct-horse"
 OAUTHBEARER = "OAUTHBEARER"
@@ -33,7 +33,7 @@ ENDING = [(Listener.SASL_PLAINTEXT, "SCRAM-SHA-256"), (Listener.SASL_SSL, OAUTHB
 
 @pytest.fixture(scope="session")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
-    """One broker with every listener, where all but the nameless need ACLs; a topic is copied to another one of it."""
+    """One broker with every listener; all users need ACLs, and topics are copied within it."""
     listeners = [Listener.PLAINTEXT, Listener.SASL_PLAINTEXT, Listener.SSL, Listener.SASL_SSL]
     users = dict.fromkeys(("relay", "owner", *LACKING), PASSWORD)
     folder = tmp_path_factory.mktemp("guarded")
@@ -54,7 +54,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluste
 
 
 def let_own(cluster: EmbeddedCluster) -> None:
-    """Let `owner` do everything."""
+    """Allow `owner` everything."""
     who = (
         "*",
         ResourcePatternType.LITERAL,
@@ -70,7 +70,7 @@ def let_own(cluster: EmbeddedCluster) -> None:
 
 
 def more_properties() -> dict[str, object]:
-    """Tokens without a signature; client certificates asked for beside the password; sessions that end."""
+    """Enable unsecured tokens, client certificates beside passwords, and sessions that expire."""
     module = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required;"
     properties: dict[str, object] = {"listener.name.sasl_ssl.ssl.client.auth": "required"}
     for listener in ("sasl_plaintext", "sasl_ssl"):
@@ -87,14 +87,14 @@ def more_properties() -> dict[str, object]:
 
 @pytest.fixture(scope="session")
 def issuer() -> Iterator[TokenEndpoint]:
-    """Gives out tokens."""
+    """A token endpoint that knows the secret of the client."""
     with token_endpoint(PASSWORD) as endpoint:
         yield endpoint
 
 
 @pytest.fixture
 def tokens(issuer: TokenEndpoint, topic_name: str) -> TokenEndpoint:
-    """The same, at an address that no other test has asked for tokens."""
+    """The same endpoint at an address that no other test has used."""
     issuer.url = f"{issuer.url.rpartition('/')[0]}/{topic_name}"
     issuer.seconds, issuer.answer, issuer.subject = 3600.0, None, CLIENT
     issuer.asked.clear()
@@ -104,7 +104,7 @@ def tokens(issuer: TokenEndpoint, topic_name: str) -> TokenEndpoint:
 def way_in(
     guarded: EmbeddedCluster, listener: Listener, mechanism: str, tokens: TokenEndpoint
 ) -> Cluster:
-    """What `relay` must say at a listener."""
+    """The cluster with the credentials that `relay` needs at a listener."""
     if mechanism != OAUTHBEARER:
         username = "relay" if listener.sasl else None
         return guarded.cluster(

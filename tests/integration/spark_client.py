@@ -1,4 +1,4 @@
-"""A driver in a process of its own, since a process can hold one SparkContext alone.
+"""A Spark driver in a process of its own, because a process can hold only one SparkContext.
 
 `python -m tests.integration.spark_client <pickled Request>`; says as JSON what came of it.
 """
@@ -9,7 +9,6 @@ import json
 import pickle
 import sys
 import threading
-import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -22,11 +21,14 @@ from relay_pipelines.errors import RelayError
 from relay_pipelines.model import CopyJob, CopyRange
 from relay_pipelines.spark.job import cancel, submit
 from relay_pipelines.spark.session import connect, end, slots
+from tests.support.independent import until
+
+_PATIENCE_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
 class Request:
-    """What to do.
+    """What the driver shall do.
 
     Args:
         groups: one Spark task each.
@@ -44,7 +46,7 @@ class Request:
 
 
 def answer(request: Request) -> dict[str, Any]:
-    """Do it."""
+    """Carry out the request."""
     try:
         session = connect(request.master, request.remote, request.conf)
         try:
@@ -58,7 +60,7 @@ def answer(request: Request) -> dict[str, Any]:
 def cancelled(
     session: Any, job: CopyJob, groups: Sequence[Sequence[CopyRange]], when: Callable[[], bool]
 ) -> str:
-    """Copy, cancel `when` the time has come, and return what the submitting thread was told."""
+    """Submit a copy, cancel it once `when()` is true, and return the error that `submit` raised."""
     told: list[str] = []
 
     def copy() -> None:
@@ -69,13 +71,15 @@ def cancelled(
 
     thread = threading.Thread(target=copy, daemon=True)
     thread.start()
-    while thread.is_alive() and not when():
-        time.sleep(0.02)
-    deadline = time.monotonic() + 60
-    while thread.is_alive() and time.monotonic() < deadline:
+    until(lambda: when() or not thread.is_alive(), "the time to cancel", _PATIENCE_SECONDS)
+
+    def ended() -> bool:
         cancel(session, job.run_id)
         thread.join(1)
-    return told[0] if told else "it went on"
+        return not thread.is_alive()
+
+    until(ended, "the end of the cancelled job")
+    return told[0] if told else "the job ended without an error"
 
 
 def _copied(session: Any, request: Request) -> dict[str, Any]:
@@ -101,7 +105,7 @@ def _copied(session: Any, request: Request) -> dict[str, Any]:
 
 
 def _package(session: Any) -> str:
-    """Where a task finds the package."""
+    """Return the path from which a Spark task imports the package."""
 
     def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import relay_pipelines

@@ -1,4 +1,4 @@
-"""Real Spark, in processes of its own on 127.0.0.1: a standalone cluster, and a Spark Connect server.
+"""Real Spark on 127.0.0.1 in separate processes: a standalone cluster and a Spark Connect server.
 
 Their Python is not the tests' own: it finds the libraries, but not `relay_pipelines`, which must be
 shipped to it.
@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import sysconfig
-import time
 import venv
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ import pyspark
 from relay_pipelines.embedded import guardian
 from relay_pipelines.embedded.ports import free_ports
 from tests.chaos.harness import kill
+from tests.support.independent import until
 
 _START_SECONDS = 120.0
 _CLASS = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
@@ -30,7 +30,7 @@ _QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def python_without_the_package(folder: Path) -> Path:
-    """Make a Python that has every library of this one, but not the package under test."""
+    """Create a Python that has every library of this one except the package under test."""
     venv.EnvBuilder(symlinks=True).create(folder)
     found = sysconfig.get_path("purelib", vars={"base": str(folder)})
     # a .pth file adds the folder and does not look at the .pth files therein, which is how an
@@ -41,7 +41,7 @@ def python_without_the_package(folder: Path) -> Path:
 
 @contextmanager
 def standalone(folder: Path, python: Path) -> Iterator[str]:
-    """A master and a worker with two cores; yields the master's address."""
+    """Run a master and a worker with two cores; yield the master's address."""
     port, worker_port = free_ports(2)
     master = f"spark://127.0.0.1:{port}"
     home = ["--host", "127.0.0.1", "--webui-port", "0"]
@@ -75,7 +75,7 @@ def standalone(folder: Path, python: Path) -> Iterator[str]:
 def connect_server(
     folder: Path, python: Path, conf: Mapping[str, str], environment: Mapping[str, str]
 ) -> Iterator[str]:
-    """A Spark Connect server on two cores of this machine; yields its address."""
+    """Run a Spark Connect server on two cores of this machine; yield its address."""
     (port,) = free_ports(1)
     chosen = {
         "spark.connect.grpc.binding.address": "127.0.0.1",
@@ -107,7 +107,7 @@ def connect_server(
 
 
 def executors() -> list[psutil.Process]:
-    """The JVMs that run the tasks of the standalone cluster."""
+    """Return the JVMs that run the tasks of the standalone cluster."""
     return [one for one in psutil.Process().children(recursive=True) if _is_executor(one)]
 
 
@@ -131,7 +131,7 @@ def _running(
     python: Path,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a main class of Spark's; it ends with this process, however this process ends."""
+    """Run a Spark main class as a process that ends with this one."""
     home.mkdir(parents=True)
     own = {
         "PYSPARK_PYTHON": str(python),
@@ -171,11 +171,9 @@ def _running(
 
 
 def _wait_for(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + _START_SECONDS
-    while True:
+    def serves() -> bool:
+        assert process.poll() is None, f"ended: {log.read_text()[-2000:]}"
         with socket.socket() as tried:
-            if not tried.connect_ex(("127.0.0.1", port)):
-                return
-        running = process.poll() is None and time.monotonic() < deadline
-        assert running, f"does not serve: {log.read_text()[-2000:]}"
-        time.sleep(0.1)
+            return not tried.connect_ex(("127.0.0.1", port))
+
+    until(serves, f"a listener at port {port}, see {log}", _START_SECONDS, 0.1)

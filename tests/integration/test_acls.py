@@ -1,4 +1,4 @@
-"""`relay acls` between two clusters with authorizers: what readers of the source may do, and nobody more."""
+"""`relay acls` between two clusters with authorizers: readers of the source may read the copy."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot
-from tests import independent
 from tests.copying import KEPT
-from tests.independent import Record, client, configure, until, write
+from tests.support import commands, independent
+from tests.support.independent import Record, client, configure, until, write
 
 CLOCK = SystemClock()
 OPTIONS = CopyOptions(request_timeout_ms=10_000)
@@ -62,7 +62,7 @@ def grant(cluster: EmbeddedCluster, *acls: AclBinding) -> None:
 
 
 def granted(cluster: EmbeddedCluster) -> set[tuple[str, str, str, str, str]]:
-    """Every ACL on a topic but our own two, as an independent client sees it."""
+    """Return every ACL on a topic, except the wildcards, as an independent client sees it."""
     anything = AclBindingFilter(
         ResourceType.TOPIC,
         None,
@@ -86,7 +86,7 @@ def granted(cluster: EmbeddedCluster) -> set[tuple[str, str, str, str, str]]:
 
 
 def may_read(cluster: EmbeddedCluster, user: str, topic: str) -> bool:
-    """Whether a consumer of that user sees the topic, and gets its first record."""
+    """Whether a consumer of the user sees the topic and gets its first record."""
     known = client(
         cluster.cluster(username=user),
         group_id="readers",
@@ -108,7 +108,7 @@ def may_read(cluster: EmbeddedCluster, user: str, topic: str) -> bool:
 
 
 def may_write(cluster: EmbeddedCluster, user: str, topic: str) -> bool:
-    """Whether a record of that user is taken."""
+    """Whether the broker accepts a record of the user."""
     told: list[KafkaError | None] = []
     sender = independent.producer(cluster.cluster(username=user))
     sender.produce(topic, b"foreign", on_delivery=lambda error, _: told.append(error))
@@ -119,7 +119,7 @@ def may_write(cluster: EmbeddedCluster, user: str, topic: str) -> bool:
 
 
 class Guarded:
-    """Two clusters where named users need ACLs, and topics of which one was copied."""
+    """Two clusters where users need ACLs, and topics of which one has been copied."""
 
     def __init__(self, folder: Path) -> None:
         users = dict.fromkeys(NAMES, PASSWORD)
@@ -161,29 +161,18 @@ class Guarded:
         source: Cluster | None = None,
         destination: Cluster | None = None,
     ) -> dict[str, Any]:
-        """As relay.yaml has it; by default as those who may do everything."""
-        return {
-            "source": {
-                "nodes": [{"name": "one", **at(source or self.source.cluster(Listener.PLAINTEXT))}]
-            },
-            "destination": at(destination or self.destination.cluster(Listener.PLAINTEXT)),
-            "topics": {"allow": [allow], "rename": "copy.{topic}"},
-        }
+        """The mirror's section of relay.yaml, by default without authentication."""
+        return commands.mirror(
+            source or self.source.cluster(Listener.PLAINTEXT),
+            destination or self.destination.cluster(Listener.PLAINTEXT),
+            allow,
+            topics={"rename": "copy.{topic}"},
+        )
 
     def config(self, **mirror: Cluster) -> list[str]:
         path = self.folder / "relay.yaml"
         path.write_text(yaml.safe_dump({"mirrors": {"m": self.mirror(**mirror)}}))
         return ["acls", "-c", str(path)]
-
-
-def at(cluster: Cluster) -> dict[str, object]:
-    named: dict[str, object] = {"bootstrap_servers": list(cluster.bootstrap_servers)}
-    security = cluster.security
-    if security.protocol != "PLAINTEXT":
-        named["security"] = {
-            key: getattr(security, key) for key in ("protocol", "mechanism", "username", "password")
-        }
-    return named
 
 
 @pytest.fixture(scope="module")
@@ -220,15 +209,18 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         both.destination.discard()
 
 
-def test_a_dry_run_then_the_grants(guarded: Guarded, capsys: pytest.CaptureFixture[str]) -> None:
-    """The report writes nothing; --apply creates what is missing, by name, denials too; readers read, nobody does more."""
+def test_acls_reports_then_apply_grants_reading_only(
+    guarded: Guarded, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A dry run writes nothing; --apply creates the missing ACLs and grants only Read."""
     command, before = guarded.config(), granted(guarded.destination)
     copied = f"copy.{ORDERS}"
     assert main(command) == 0
     said = capsys.readouterr()
     assert "m: 4 ACLs missing; --apply creates them" in said.out
     assert said.err.startswith(
-        f"warning: m: {copied} has no ACLs at the destination yet: if its brokers have allow.everyone."
+        f"warning: m: {copied} has no ACLs at the destination yet: "
+        "if its brokers have allow.everyone."
     )
     assert granted(guarded.destination) == before
     assert not any(may_read(guarded.destination, user, copied) for user in ("ann", "bob", "eve"))
@@ -286,10 +278,10 @@ def test_a_dry_run_then_the_grants(guarded: Guarded, capsys: pytest.CaptureFixtu
     assert granted(guarded.destination) - before == created
 
 
-def test_who_lacks_a_permission_is_told_which(
+def test_a_missing_permission_is_named(
     guarded: Guarded, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One line each: Describe on the cluster to see ACLs, Alter on it to create them, AlterConfigs to follow configurations."""
+    """The error names the missing permission: Describe or Alter on the cluster, or AlterConfigs."""
     relay = guarded.destination.cluster(username="relay")
     everything = acl("*", "relay", AclOperation.DESCRIBE), acl("*", "relay", AclOperation.READ)
     grant(guarded.destination, *everything)
@@ -317,8 +309,8 @@ def test_who_lacks_a_permission_is_told_which(
     assert main([*command, "--apply"]) == 1
     line = capsys.readouterr().err
     assert (
-        "answered CreateAcls of ALLOW DESCRIBE_CONFIGS on copy.shop.orders to User:ann from * with CLUSTER_AUTHORIZATION_FAILED"
-        in line
+        "answered CreateAcls of ALLOW DESCRIBE_CONFIGS on copy.shop.orders to User:ann from * "
+        "with CLUSTER_AUTHORIZATION_FAILED" in line
     )
     assert line.endswith("; grant the user Alter on the cluster\n")
 
@@ -341,10 +333,10 @@ def test_who_lacks_a_permission_is_told_which(
     ], "known before a run"
 
 
-def test_without_an_authorizer(
+def test_a_cluster_without_an_authorizer_is_reported(
     guarded: Guarded, source_cluster: EmbeddedCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A cluster that guards nothing is said in one line, and is no error; nothing is created."""
+    """A cluster without an authorizer yields one line and no error, and no ACL is created."""
     open_to_all = source_cluster.cluster()
     independent.create(open_to_all, ORDERS, 1, KEPT)
     command = guarded.config(source=open_to_all)
@@ -352,9 +344,9 @@ def test_without_an_authorizer(
     assert main([*command, "--apply"]) == 0
     said = capsys.readouterr()
     address = open_to_all.bootstrap_servers[0]
-    assert (
-        said.out
-        == f"m: one ({address}) has no authorizer: everybody may do everything there, and no ACLs are copied\n"
+    assert said.out == (
+        f"m: one ({address}) has no authorizer: "
+        "everybody may do everything there, and no ACLs are copied\n"
     )
     assert said.err == ""
     assert granted(guarded.destination) == before

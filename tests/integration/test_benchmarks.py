@@ -1,4 +1,4 @@
-"""The benchmark's own parts at a small scale: figures of a wrong input or of an incomplete copy would be worthless."""
+"""The benchmark at a small scale: its inputs are as described and its copies are complete."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def small(name: str) -> Input:
 @pytest.mark.parametrize("name", ["1k-128k", "1k-16k", "100b-128k", "100b-16k"])
 def test_every_batch_but_the_last_is_filled_as_far_as_whole_records_go(name: str) -> None:
     wanted = small(name)
-    *full, last = [len(batch.data) for batch in seeding._batches(wanted, 0)]
+    *full, last = [len(batch.data) for batch in seeding.batches(wanted, 0)]
     record_bytes = wanted.value_bytes + 32
     assert full
     assert all(wanted.batch_bytes - record_bytes < size <= wanted.batch_bytes for size in full)
@@ -35,12 +35,12 @@ def test_every_batch_but_the_last_is_filled_as_far_as_whole_records_go(name: str
 
 
 def test_one_record_batches_hold_one_record() -> None:
-    batches = list(seeding._batches(small("one-record"), 0))
+    batches = list(seeding.batches(small("one-record"), 0))
     assert [batch.header.records for batch in batches] == [1] * (RECORDS // 2)
 
 
 def test_half_of_an_lz4_batch_compresses() -> None:
-    batch = next(seeding._batches(small("1k-lz4"), 0))
+    batch = next(seeding.batches(small("1k-lz4"), 0))
     assert 0.45 < len(batch.data) / BY_NAME["1k-lz4"].batch_bytes < 0.6
 
 

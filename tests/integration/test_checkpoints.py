@@ -1,8 +1,7 @@
-"""Reading checkpoints back: the trap of another task's open transaction, and what the driver and the tasks read."""
+"""Reading checkpoints back while another task's open transaction hides them."""
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterator
 
@@ -11,32 +10,32 @@ import pytest
 from relay_pipelines.copy import transaction
 from relay_pipelines.copy.failpoints import Failpoint
 from relay_pipelines.embedded import EmbeddedCluster
-from relay_pipelines.errors import DestinationError, UnsupportedError
+from relay_pipelines.errors import DestinationError
 from relay_pipelines.model import CopyOptions, Status, TopicPartition
 from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, READ_UNCOMMITTED, ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.state import checkpoint
 from tests.copying import Mirror, numbered
-from tests.independent import Record, put, transactional, until
+from tests.support.independent import Record, put, transactional, until
 
 
 @pytest.fixture
 def mirror(
     source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
 ) -> Mirror:
-    """A topic of ten records, copied once, so that it has a checkpoint."""
+    """A topic of ten records that is not copied yet."""
     made = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
     made.write(numbered(10))
     return made
 
 
 def home_of(mirror: Mirror) -> TopicPartition:
-    """Where the mirror's checkpoint stands."""
+    """The topic-partition that holds the mirror's checkpoint."""
     return checkpoint.home(checkpoint.TOPIC, checkpoint.key_of(mirror.name, mirror.at))
 
 
 class OpenTransaction:
-    """Another task's transaction that has written into a partition of the checkpoint topic and is not ended yet."""
+    """An open transaction of another task in the mirror's partition of the checkpoint topic."""
 
     def __init__(self, mirror: Mirror) -> None:
         self._sender = transactional(mirror.destination, f"other-{mirror.name}")
@@ -46,7 +45,7 @@ class OpenTransaction:
         assert self._sender.flush(30) == 0
 
     def abort(self) -> None:
-        """End it, if it is open."""
+        """Abort the transaction if it is open."""
         if self._open:
             self._sender.abort_transaction(30)
         self._open = False
@@ -54,7 +53,7 @@ class OpenTransaction:
 
 @pytest.fixture
 def held(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenTransaction]:
-    """Copy all, while another task's transaction begins just before our checkpoint is produced, and stays open behind it."""
+    """Copy all while another transaction, begun just before our checkpoint, holds it back."""
     begun: list[OpenTransaction] = []
 
     def failpoint(point: Failpoint) -> None:
@@ -75,10 +74,10 @@ def held(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenTransa
     begun[0].abort()
 
 
-def test_the_own_checkpoint_is_read_although_another_transaction_holds_it_back(
+def test_a_task_waits_for_its_checkpoint_above_the_last_stable_offset(
     mirror: Mirror, held: OpenTransaction
 ) -> None:
-    """Our checkpoint is committed but lies above the last stable offset: the reader waits, and then finds it."""
+    """A reader of a committed checkpoint above the last stable offset waits, and then finds it."""
     found: list[int | None] = []
 
     def read_own() -> None:
@@ -100,7 +99,7 @@ def test_the_own_checkpoint_is_read_although_another_transaction_holds_it_back(
 def test_a_second_run_copies_nothing_although_its_checkpoint_is_held_back(
     mirror: Mirror, held: OpenTransaction
 ) -> None:
-    """A task that starts while its own last checkpoint is held back must not copy the chunk again."""
+    """A task whose own last checkpoint is held back does not copy the chunk again."""
     second = threading.Thread(target=mirror.try_copy, args=(0, 10))
     second.start()
     second.join(0.5)
@@ -113,7 +112,7 @@ def test_a_second_run_copies_nothing_although_its_checkpoint_is_held_back(
 def test_without_the_wait_the_chunk_would_be_copied_twice(
     mirror: Mirror, held: OpenTransaction, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The trap is real: with the wait taken out, the same sequence of events doubles the records."""
+    """The hazard is real: without the wait, the same sequence of events doubles the records."""
     monkeypatch.setattr(checkpoint, "wait_until_stable", lambda *_: None)
     # a reader that does not wait can only read up to the last stable offset
     original = ClusterClient.list_offsets
@@ -136,7 +135,7 @@ def test_without_the_wait_the_chunk_would_be_copied_twice(
 
 
 def test_a_transaction_that_never_ends_is_named(mirror: Mirror) -> None:
-    """When the last stable offset stays held back for longer than a transaction may last, one line says where and what to do."""
+    """If the last stable offset stays held back too long, one line says where and what to do."""
     held = OpenTransaction(mirror)
     home = home_of(mirror)
     with ClusterClient(mirror.destination, DestinationError) as client:
@@ -149,8 +148,8 @@ def test_a_transaction_that_never_ends_is_named(mirror: Mirror) -> None:
     assert str(home) in str(caught.value)
 
 
-def test_the_driver_reads_what_the_task_reads(mirror: Mirror) -> None:
-    """The checkpoints of a mirror, read at once, hold the one that a task reads; behind where the driver got to is no other."""
+def test_the_driver_reads_the_same_checkpoint_as_the_task(mirror: Mirror) -> None:
+    """`read_all` returns the checkpoint that a task reads, and no checkpoint of another mirror."""
     mirror.copy()
     with ClusterClient(mirror.destination, DestinationError) as client:
 
@@ -174,11 +173,3 @@ def test_the_driver_reads_what_the_task_reads(mirror: Mirror) -> None:
     mirror.write(numbered(5, first=10))
     assert mirror.copy().records == 5
     mirror.assert_equal()
-
-
-def test_a_checkpoint_of_a_newer_version_is_refused(mirror: Mirror) -> None:
-    """A value that a later relay wrote is not guessed at."""
-    mirror.copy()
-    fields = json.loads(mirror._own(checkpoint.TOPIC)[-1].value or b"")
-    with pytest.raises(UnsupportedError, match="upgrade"):
-        checkpoint.from_record(json.dumps(fields | {"version": 3}).encode())

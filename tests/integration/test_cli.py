@@ -1,4 +1,4 @@
-"""The `relay` command as people run it: a process of its own, against real brokers."""
+"""The `relay` command as a subprocess against real brokers."""
 
 from __future__ import annotations
 
@@ -33,8 +33,19 @@ from confluent_kafka.admin import (
 from relay_pipelines.embedded import EmbeddedCluster, Listener
 from relay_pipelines.embedded.ports import free_ports
 from relay_pipelines.model import Cluster, TopicPartition
-from tests.commands import RELAY, configured, environment, error_line, mirror, relay
-from tests.independent import CREATE_TIME, Record, client, create, delete_before, read, until, write
+from tests.support.commands import RELAY, configured, environment, error_line, mirror, relay
+from tests.support.independent import (
+    CREATE_TIME,
+    Record,
+    assert_equal,
+    client,
+    create,
+    delete_before,
+    read,
+    records_of,
+    until,
+    write,
+)
 
 PASSWORD = "relay-secret"
 PLAIN, DAMAGED, MANY = 1500, 50, 247_500
@@ -54,7 +65,7 @@ def numbered(count: int, size: int = 20) -> list[Record]:
 
 
 class Copied:
-    """Three topics that one run has copied, and what that run said."""
+    """Three topics that one run has copied, and the output of that run."""
 
     def __init__(self, folder: Path, source: Cluster, destination: Cluster) -> None:
         self.source, self.destination = source, destination
@@ -103,14 +114,14 @@ def copied(
     destination_cluster: EmbeddedCluster,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Copied:
-    """Everything copied once, for all tests that only look."""
+    """A completed run, shared by the tests that only look at it."""
     return Copied(
         tmp_path_factory.mktemp("copied"), source_cluster.cluster(), destination_cluster.cluster()
     )
 
 
-def test_a_run_copies_everything_and_says_so(copied: Copied) -> None:
-    """Off a terminal a run writes plain progress lines to stderr and a summary to stdout, and ends with 0."""
+def test_a_run_copies_everything_and_reports_it(copied: Copied) -> None:
+    """Off a terminal a run writes progress to stderr and a summary to stdout, and exits with 0."""
     assert copied.returncode == 0, copied.stderr
     for partition in range(2):
         here = TopicPartition(copied.plain, partition)
@@ -128,17 +139,20 @@ def test_a_run_copies_everything_and_says_so(copied: Copied) -> None:
 
 
 def test_metrics_are_served_meanwhile_and_written_at_the_end(copied: Copied) -> None:
-    """What is scraped during the run and what stands in the file after it come from the same counters."""
+    """The metrics served during the run and the file written at its end show the same counters."""
     assert "kafka_relay_messages_relayed_total" in copied.scraped
     written = copied.textfile.read_text()
-    labels = f'source_partition="1",source_topic="{copied.plain}",target_partition="1",target_topic="{copied.plain}"'
+    labels = (
+        f'source_partition="1",source_topic="{copied.plain}",'
+        f'target_partition="1",target_topic="{copied.plain}"'
+    )
     assert f"kafka_relay_messages_relayed_total{{{labels}}} {PLAIN:.1f}\n" in written
     assert 'kafka_relay_commit_duration_seconds_count{mirror="plain"} 2.0\n' in written
     assert 'kafka_relay_last_success_timestamp_seconds{mirror="damaged"}' in written
 
 
 def test_a_second_run_has_nothing_to_do(copied: Copied) -> None:
-    """It says so in words, and ends with 0."""
+    """A run with nothing new says so and exits with 0."""
     again = relay(copied.config, "run", "--mirror", "plain", "--stop-at-end")
     assert (again.returncode, again.stdout, again.stderr) == (
         0,
@@ -147,8 +161,8 @@ def test_a_second_run_has_nothing_to_do(copied: Copied) -> None:
     )
 
 
-def test_status(copied: Copied) -> None:
-    """Per topic-partition: the source's end, the checkpoint, the lag, the node, the time; as JSON and as a table."""
+def test_status_shows_each_topic_partition(copied: Copied) -> None:
+    """`status` shows end, checkpoint, lag, node and time per topic-partition, as JSON or table."""
     (found,) = json.loads(relay(copied.config, "status", "-m", "plain", "--json").stdout)["mirrors"]
     assert (found["mirror"], found["lag_records"]) == ("plain", 0)
     (topic,) = found["topics"]
@@ -167,8 +181,8 @@ def test_status(copied: Copied) -> None:
     assert re.search(r"^ *1 +1,500 +1,500 +0 +one +20\d\d-", table, re.MULTILINE), table
 
 
-def test_nodes(copied: Copied, tmp_path: Path) -> None:
-    """A node that serves is chosen before one that is down, with the reason; none at all is exit code 1, every node named."""
+def test_nodes_prefers_a_node_that_serves(copied: Copied, tmp_path: Path) -> None:
+    """`nodes` chooses a node that serves over one that is down; with no node it exits with 1."""
     found = mirror(copied.source, copied.destination, copied.plain)
     down = {"name": "gone", "bootstrap_servers": "127.0.0.1:1"}
     both = found | {
@@ -201,8 +215,8 @@ def test_nodes(copied: Copied, tmp_path: Path) -> None:
     )
 
 
-def test_ledger(copied: Copied) -> None:
-    """One entry per committed chunk; `--last` keeps the newest of each mirror."""
+def test_ledger_shows_one_entry_per_chunk(copied: Copied) -> None:
+    """`ledger` shows one entry per committed chunk; `--last` keeps the newest of each mirror."""
     entries = json.loads(
         relay(copied.config, "ledger", "-m", "plain", "--topic", copied.plain, "--json").stdout
     )
@@ -212,8 +226,8 @@ def test_ledger(copied: Copied) -> None:
     assert len(re.findall(r"\[0, 1500\) .*\[0, 1500\) ", last)) == 1, last
 
 
-def test_plan(copied: Copied, tmp_path: Path, topic_name: str) -> None:
-    """A dry run: ranges, sizes, topics to be created, why a topic is in or out. Nothing is made by it."""
+def test_plan_changes_nothing(copied: Copied, tmp_path: Path, topic_name: str) -> None:
+    """`plan` shows ranges, sizes, topics to create and topic selection, and changes nothing."""
     create(copied.source, topic_name, 2)
     write(copied.source, TopicPartition(topic_name, 1), numbered(7))
     config = configured(
@@ -235,8 +249,8 @@ def test_plan(copied: Copied, tmp_path: Path, topic_name: str) -> None:
     assert topic_name not in AdminClient(client(copied.destination)).list_topics(timeout=30).topics
 
 
-def test_check(copied: Copied, tmp_path: Path, topic_name: str) -> None:
-    """One line per finding: what is well, what may be a mistake, what a run would refuse."""
+def test_check_reports_each_finding(copied: Copied, tmp_path: Path, topic_name: str) -> None:
+    """`check` prints one line per finding: fine, a possible mistake, or what a run would refuse."""
     create(copied.source, topic_name, 2)
     create(copied.destination, topic_name, 1, {"compression.type": "gzip"})
     misspelt = topic_name.upper()
@@ -261,8 +275,8 @@ def test_check(copied: Copied, tmp_path: Path, topic_name: str) -> None:
     )
     assert f"ok      good: 1 topic selected: {copied.plain}" in lines
     assert (
-        f"warning bad: topics.allow: '{topic_name[:-1]}?x' matches no topic of the source; did you mean '{topic_name}'?"
-        in lines
+        f"warning bad: topics.allow: '{topic_name[:-1]}?x' matches no topic of the source; "
+        f"did you mean '{topic_name}'?" in lines
     )
     assert any(
         re.match(rf"warning bad: {topic_name}: compression.type=gzip.*;", line) for line in lines
@@ -274,14 +288,17 @@ def test_check(copied: Copied, tmp_path: Path, topic_name: str) -> None:
     assert relay(config, "check", "--mirror", "good").returncode == 0
 
 
-def test_records_that_retention_took(copied: Copied) -> None:
-    """A run refuses to go on past records that were never copied: exit code 3, and nothing is copied."""
+def test_records_deleted_by_retention_stop_the_run(copied: Copied) -> None:
+    """A run does not skip records that were never copied: it exits with 3 and copies nothing."""
     here = TopicPartition(copied.trimmed, 0)
     write(copied.source, here, numbered(20))
     delete_before(copied.source, here, DAMAGED + 10)
     done = relay(copied.config, "run", "--topic", copied.trimmed, "-m", "damaged")
     assert done.returncode == 3
-    expected = f"damaged: {here} at offset {DAMAGED}: retention took the offsets [{DAMAGED}, {DAMAGED + 10}) before they were copied"
+    expected = (
+        f"damaged: {here} at offset {DAMAGED}: "
+        f"retention took the offsets [{DAMAGED}, {DAMAGED + 10}) before they were copied"
+    )
     assert error_line(done).startswith(expected)
     assert len(read(copied.destination, here)) == DAMAGED
     status = relay(copied.config, "status", "-m", "damaged")
@@ -311,8 +328,8 @@ def test_records_that_retention_took(copied: Copied) -> None:
     )
 
 
-def test_a_recreated_topic(copied: Copied) -> None:
-    """A topic of the same name that has grown past the checkpoint is told apart by its id: exit code 3."""
+def test_a_recreated_topic_stops_the_run(copied: Copied) -> None:
+    """A recreated topic that has grown past the checkpoint is detected by its id: exit code 3."""
     here = TopicPartition(copied.recreated, 0)
     admin = AdminClient(client(copied.source))
     admin.delete_topics([copied.recreated])[copied.recreated].result(30)
@@ -348,8 +365,8 @@ BAD_FILES = [
 @pytest.mark.parametrize(
     ("text", "expected"), [case[1:] for case in BAD_FILES], ids=[case[0] for case in BAD_FILES]
 )
-def test_a_wrong_file(tmp_path: Path, text: str, expected: str) -> None:
-    """Whatever is wrong in relay.yaml is named by its place, before any cluster is asked: exit code 2."""
+def test_a_wrong_file_is_refused(tmp_path: Path, text: str, expected: str) -> None:
+    """Every mistake in relay.yaml is named by its place before any connection: exit code 2."""
     path = tmp_path / "relay.yaml"
     path.write_text(text)
     done = relay(path, "run")
@@ -359,18 +376,18 @@ def test_a_wrong_file(tmp_path: Path, text: str, expected: str) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_no_file(tmp_path: Path) -> None:
-    """A missing relay.yaml: exit code 2."""
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    """A missing relay.yaml yields exit code 2."""
     done = relay(tmp_path / "none.yaml", "status")
     assert done.returncode == 2
-    assert (
-        error_line(done)
-        == f"{tmp_path / 'none.yaml'} does not exist; name another file, or start from relay.example.yaml"
+    assert error_line(done) == (
+        f"{tmp_path / 'none.yaml'} does not exist; "
+        "name another file, or start from relay.example.yaml"
     )
 
 
-def test_nobody_answers(copied: Copied, tmp_path: Path) -> None:
-    """An unreachable cluster: exit code 1, after the other mirrors had their turn."""
+def test_an_unreachable_cluster_does_not_stop_other_mirrors(copied: Copied, tmp_path: Path) -> None:
+    """An unreachable cluster yields exit code 1 after the other mirrors have been copied."""
     nowhere = Cluster("one", (f"127.0.0.1:{free_ports(1)[0]}",))
     mirrors = {
         "away": mirror(nowhere, copied.destination, ".*", give_up_after="1s"),
@@ -379,13 +396,14 @@ def test_nobody_answers(copied: Copied, tmp_path: Path) -> None:
     done = relay(configured(tmp_path, mirrors), "run")
     assert (done.returncode, done.stdout) == (1, "plain: nothing new in 1 topic\n")
     assert re.fullmatch(
-        rf"away: one broker {nowhere.bootstrap_servers[0]} cannot be reached: Connection refused; check that it runs.*",
+        rf"away: one broker {nowhere.bootstrap_servers[0]} cannot be reached: "
+        r"Connection refused; check that it runs.*",
         error_line(done),
     )
 
 
-def test_a_topic_that_does_not_exist(copied: Copied) -> None:
-    """`--topic` with a name that is not mirrored: exit code 2."""
+def test_a_topic_that_is_not_mirrored_is_refused(copied: Copied) -> None:
+    """`--topic` with a topic that is not mirrored yields exit code 2."""
     done = relay(copied.config, "run", "-m", "plain", "--topic", "none")
     assert done.returncode == 2
     assert error_line(done).startswith(
@@ -393,8 +411,8 @@ def test_a_topic_that_does_not_exist(copied: Copied) -> None:
     )
 
 
-def test_the_destination_is_the_source(copied: Copied, tmp_path: Path) -> None:
-    """A mirror that would copy topics onto themselves: exit code 2."""
+def test_a_mirror_onto_its_own_source_is_refused(copied: Copied, tmp_path: Path) -> None:
+    """A mirror that would copy topics onto themselves yields exit code 2."""
     done = relay(
         configured(tmp_path, {"loop": mirror(copied.source, copied.source, copied.plain)}), "run"
     )
@@ -402,8 +420,8 @@ def test_the_destination_is_the_source(copied: Copied, tmp_path: Path) -> None:
     assert "and the destination are the same cluster" in error_line(done)
 
 
-def test_metrics_at_a_taken_address(copied: Copied, tmp_path: Path) -> None:
-    """An address in use is a matter of configuration, found before anything is copied: exit code 2."""
+def test_a_taken_metrics_address_is_refused(copied: Copied, tmp_path: Path) -> None:
+    """A metrics address that is in use is refused before anything is copied: exit code 2."""
     taken = copied.source.bootstrap_servers[0]
     config = configured(
         tmp_path,
@@ -419,7 +437,7 @@ def test_metrics_at_a_taken_address(copied: Copied, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
-    """A broker with passwords and ACLs; user relay may describe topics, no more."""
+    """A broker with passwords and ACLs; user `relay` may only describe topics."""
     with EmbeddedCluster(
         "guarded",
         listeners=(Listener.SASL_PLAINTEXT,),
@@ -444,8 +462,10 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluste
         yield cluster
 
 
-def test_a_wrong_password(copied: Copied, guarded: EmbeddedCluster, tmp_path: Path) -> None:
-    """It is said whose password is wrong and where, never the password: exit code 1."""
+def test_a_wrong_password_is_reported_without_the_password(
+    copied: Copied, guarded: EmbeddedCluster, tmp_path: Path
+) -> None:
+    """The error names the broker and the user, but never the password: exit code 1."""
     wrong = mirror(guarded.cluster(), copied.destination, ".*")
     wrong["source"]["nodes"][0]["security"]["password"] = "not-the-word"
     done = relay(configured(tmp_path, {"locked": wrong}), "run")
@@ -458,8 +478,10 @@ def test_a_wrong_password(copied: Copied, guarded: EmbeddedCluster, tmp_path: Pa
     assert "not-the-word" not in done.stderr
 
 
-def test_a_missing_acl(copied: Copied, guarded: EmbeddedCluster, tmp_path: Path) -> None:
-    """A permission that lacks at the source or at the destination is named with what it was needed for: exit code 1."""
+def test_a_missing_acl_is_reported(
+    copied: Copied, guarded: EmbeddedCluster, tmp_path: Path
+) -> None:
+    """A missing permission at either side is named with the request that needed it: exit code 1."""
     mirrors = {
         "reading": mirror(guarded.cluster(), copied.destination, ".*"),
         "writing": mirror(copied.source, guarded.cluster(), copied.plain),
@@ -483,8 +505,10 @@ def test_a_missing_acl(copied: Copied, guarded: EmbeddedCluster, tmp_path: Path)
 
 
 @pytest.mark.timeout(600)
-def test_stopped_in_the_middle(copied: Copied, tmp_path: Path, topic_name: str) -> None:
-    """Ctrl-C in a terminal and SIGTERM end a run soon, with 130, leaving no transaction open; the next run completes it.
+def test_an_interrupted_run_is_completed_by_the_next(
+    copied: Copied, tmp_path: Path, topic_name: str
+) -> None:
+    """Ctrl-C or SIGTERM ends a run with 130 and no open transaction; the next run completes it.
 
     That next one has a mirror before it that fails, with a record too large for the destination,
     which stops nothing.
@@ -515,13 +539,11 @@ def test_stopped_in_the_middle(copied: Copied, tmp_path: Path, topic_name: str) 
     assert line.startswith(f"a: {large}-0 at offset 0: a record of 50")
     assert "set max.message.bytes of that topic to at least 50" in line
     for here in partitions:
-        assert [record for _, record in read(copied.destination, here)] == [
-            record for _, record in read(copied.source, here)
-        ]
+        assert_equal(records_of(copied.source, here), records_of(copied.destination, here))
 
 
 def stopped_by_sigterm(config: Path) -> None:
-    """Send SIGTERM to a run once it reports records, and see it end as it should."""
+    """Send SIGTERM to a run once it reports records; it must end soon, with a message."""
     command = [RELAY, "-c", config, "run"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
@@ -539,7 +561,7 @@ def stopped_by_sigterm(config: Path) -> None:
 
 
 def stopped_in_a_terminal(config: Path) -> None:
-    """Type Ctrl-C in a run's own terminal once a bar moves, and see it end as it should."""
+    """Type Ctrl-C in a run's own terminal once a bar moves; it must end soon, with a message."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
     process = subprocess.Popen(
@@ -564,7 +586,7 @@ def stopped_in_a_terminal(config: Path) -> None:
 
 
 class Terminal:
-    """What is drawn in a terminal, without escape sequences."""
+    """The text drawn in a terminal, without escape sequences."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -577,12 +599,12 @@ class Terminal:
         )
 
     def until(self, pattern: str) -> None:
-        """Read until a pattern is drawn."""
+        """Read until the pattern is drawn."""
         while not re.search(pattern, self.text[-4000:]):
             assert self._read(), self.text[-2000:]
 
     def until_closed(self) -> None:
-        """Read until nobody writes any more."""
+        """Read until all writers have closed the terminal."""
         while self._read():
             pass
         os.close(self._descriptor)
@@ -597,18 +619,19 @@ class Terminal:
 
 
 def ended_in_words(code: int, said: str) -> None:
-    """It says what is copied, and how to go on."""
+    """Check that the run reports what is copied and how to resume."""
     assert code == 130, said[-2000:]
     (line,) = re.findall(r"^error: (.*)$", said, re.MULTILINE)
     assert re.fullmatch(
-        r"big: interrupted, stopped at committed checkpoints: [1-9][\d,]* of [\d,]+ records copied; run again to continue",
+        r"big: interrupted, stopped at committed checkpoints: [1-9][\d,]* of [\d,]+ records"
+        r" copied; run again to continue",
         line,
     )
     assert "Traceback" not in said
 
 
 def open_transactions(cluster: Cluster, *topics: str) -> list[str]:
-    """Topic-partitions where an open transaction hides records."""
+    """Return the topic-partitions where an open transaction hides records."""
     admin = AdminClient(client(cluster))
     wanted = {
         confluent_kafka.TopicPartition(topic, partition): OffsetSpec.latest()

@@ -1,4 +1,4 @@
-"""An attempt that fails leaves nothing behind: the next one goes on from the checkpoint as if it had never been."""
+"""A failed attempt leaves no trace: the next one resumes from the checkpoint."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.state import checkpoint
 from tests.copying import KEPT, Mirror, numbered, settled_end
-from tests.independent import create, delete, put, transactional
+from tests.support.independent import create, delete, put, transactional
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def fail_at(
     kind: type[RelayError],
     clock: HurriedClock | None = None,
 ) -> None:
-    """Have the copy fail when it passes a point for the n-th time, and the clock hurry from then on."""
+    """Fail when the copy passes a failpoint for the n-th time, and hurry the clock after that."""
     passes = 0
 
     def failpoint(reached: Failpoint) -> None:
@@ -47,7 +47,7 @@ def fail_at(
 
 
 class HurriedClock(SystemClock):
-    """The machine's clock until it is hurried; then a second goes by with every look at it."""
+    """The system clock; once hurried, every reading advances it by one second."""
 
     def __init__(self) -> None:
         self.hurried = False
@@ -61,14 +61,14 @@ class HurriedClock(SystemClock):
 @pytest.mark.parametrize("kind", [DestinationError, SourceError, AbortableError])
 @pytest.mark.parametrize("point", [one for one in Failpoint if one is not Failpoint.BEFORE_OUTCOME])
 @pytest.mark.parametrize("number", [1, 2])
-def test_an_attempt_that_fails_is_made_up_for(
+def test_a_failed_attempt_is_repeated(
     mirror: Mirror,
     point: Failpoint,
     number: int,
     kind: type[RelayError],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Wherever it fails, the same task goes on, and every record arrives once, in order, with a ledger that closes."""
+    """Wherever an attempt fails, the task retries, and every record arrives once and in order."""
     mirror.write(
         *(
             numbered(10, size, first)
@@ -84,10 +84,10 @@ def test_an_attempt_that_fails_is_made_up_for(
     mirror.assert_ledger_closes()
 
 
-def test_a_fingerprint_is_never_that_of_a_record_not_committed(
+def test_a_fingerprint_is_only_taken_of_committed_records(
     mirror: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What an aborted attempt had read does not show in the checkpoint of a later chunk without records."""
+    """Records read by an aborted attempt never become the fingerprint of a checkpoint."""
     sender = transactional(mirror.source, mirror.topic)
     sender.begin_transaction()
     put(sender, mirror.at, numbered(10))
@@ -111,7 +111,7 @@ def test_a_fingerprint_is_never_that_of_a_record_not_committed(
 
 
 class SleepingClock(SystemClock):
-    """Time passes by waiting alone, at once."""
+    """A clock that advances only by sleeping, at once."""
 
     def __init__(self) -> None:
         self.slept = 0.0
@@ -123,10 +123,10 @@ class SleepingClock(SystemClock):
         self.slept += seconds
 
 
-def test_time_is_counted_from_the_last_progress(
+def test_give_up_after_counts_from_the_last_progress(
     mirror: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A range that fails again and again, but gets on between, is not given up; one that does not is, when its time is over."""
+    """Only a range that makes no progress for `give_up_after` is given up."""
     mirror.write(*(numbered(10, 1000, first) for first in range(0, 60, 10)))
     mirror.with_options(chunk_bytes=1, give_up_after_ms=1_000, backoff_min_ms=600)
     clock, passes = SleepingClock(), 0
@@ -161,10 +161,10 @@ def test_time_is_counted_from_the_last_progress(
     assert len(mirror.copied()) == 50
 
 
-def test_the_destination_topic_is_created_again_within_a_run(
+def test_a_destination_topic_recreated_during_a_run_stops_it(
     mirror: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was copied is gone: the task says so, and the checkpoint goes on naming the topic that held it."""
+    """The task reports the lost copy, and the checkpoint still names the topic that held it."""
     mirror.write(*(numbered(10, 1000, first) for first in range(0, 100, 10)))
     mirror.with_options(chunk_bytes=15_000, coalesce_below_bytes=0)
     commits = 0

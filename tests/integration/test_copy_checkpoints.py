@@ -16,12 +16,12 @@ from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.state import checkpoint
 from relay_pipelines.state.checkpoint import home, key_of, read_all, read_own
 from tests.copying import OPTIONS, Mirror, ensure_homes, numbered
-from tests.independent import Record, until, write
+from tests.support.independent import Record, until, write
 
 
 @pytest.fixture
 def cluster(destination_cluster: EmbeddedCluster) -> Cluster:
-    """A destination with its topics."""
+    """A destination that has the internal topics."""
     ensure_homes(destination_cluster.cluster())
     return destination_cluster.cluster()
 
@@ -43,14 +43,14 @@ def mirror(source_cluster: EmbeddedCluster, cluster: Cluster, topic_name: str) -
 
 
 def own_checkpoint(client: ClusterClient, mirror: Mirror) -> Checkpoint | None:
-    """What a task of this mirror finds."""
+    """Return the checkpoint that a task of this mirror finds."""
     return read_own(client, mirror.name, mirror.at, (None, 0), OPTIONS, SystemClock())
 
 
 def test_all_checkpoints_of_a_mirror(
     source_cluster: EmbeddedCluster, cluster: Cluster, client: ClusterClient, topic_name: str
 ) -> None:
-    """Reading all brings the last checkpoint of each topic-partition of this mirror, and of no other, as reading one does."""
+    """`read_all` returns the last checkpoint of each topic-partition of this mirror only."""
     mirrors = [
         Mirror(
             source_cluster.cluster(), cluster, f"{topic_name}-{n}", name=f"all-{topic_name[-8:]}"
@@ -86,8 +86,10 @@ def _when_complete(
     )
 
 
-def test_no_checkpoint(client: ClusterClient, cluster: Cluster, topic_name: str) -> None:
-    """A mirror that never ran has none."""
+def test_a_new_mirror_has_no_checkpoint(
+    client: ClusterClient, cluster: Cluster, topic_name: str
+) -> None:
+    """A mirror that never ran has no checkpoint."""
     assert cluster
     assert (
         read_own(
@@ -98,8 +100,10 @@ def test_no_checkpoint(client: ClusterClient, cluster: Cluster, topic_name: str)
     assert read_all(client, topic_name, SystemClock()).checkpoints == {}
 
 
-def test_records_of_others_are_passed_over(client: ClusterClient, mirror: Mirror) -> None:
-    """Tombstones and records without a key in the topic are not taken for checkpoints."""
+def test_foreign_records_are_not_taken_for_checkpoints(
+    client: ClusterClient, mirror: Mirror
+) -> None:
+    """Tombstones and records of other keys in the topic are not taken for checkpoints."""
     at = home(checkpoint.TOPIC, key_of(mirror.name, mirror.at))
     write(mirror.destination, at, [Record(b"some/one/0", b"else")], [Record(b"some/one/0", None)])
     found = own_checkpoint(client, mirror)
@@ -109,7 +113,7 @@ def test_records_of_others_are_passed_over(client: ClusterClient, mirror: Mirror
 
 
 def test_a_copy_refuses_a_checkpoint_of_a_later_version(mirror: Mirror) -> None:
-    """The range fails at once with that line, and nothing is copied."""
+    """The range fails at once with an UnsupportedError, and nothing is copied."""
     mirror.name = f"later-{uuid.uuid4().hex[:8]}"
     key = key_of(mirror.name, mirror.at)
     write(
@@ -119,3 +123,4 @@ def test_a_copy_refuses_a_checkpoint_of_a_later_version(mirror: Mirror) -> None:
     )
     outcome = mirror.try_copy(10, 20)
     assert (outcome.error_kind, outcome.records) == ("UnsupportedError", 0)
+    assert "upgrade" in outcome.error

@@ -1,4 +1,4 @@
-"""Compacted sources: batches with holes, empty batches and ends that the cleaner took."""
+"""Compacted sources: batches with holes, empty batches, and offsets that the cleaner removed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,15 @@ from confluent_kafka.admin import ResourceType
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.protocol.batch import BatchHeader
 from tests.copying import Mirror, batches_of, end_of
-from tests.independent import CREATE_TIME, Record, configure, put, read, transactional, until
+from tests.support.independent import (
+    CREATE_TIME,
+    Record,
+    configure,
+    put,
+    read,
+    transactional,
+    until,
+)
 
 _DELETE_HORIZON_BIT = 0x40
 COMPACTED = {
@@ -25,7 +33,7 @@ COMPACTED = {
 
 @pytest.fixture(scope="module")
 def eager_cluster(source_cluster: EmbeddedCluster) -> EmbeddedCluster:
-    """The source, cleaning its logs many times a second."""
+    """The source cluster, cleaning its logs many times a second."""
     for broker in source_cluster.brokers:
         configure(
             source_cluster.cluster(),
@@ -40,7 +48,7 @@ def eager_cluster(source_cluster: EmbeddedCluster) -> EmbeddedCluster:
 def mirror(
     eager_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
 ) -> Mirror:
-    """A compacted topic and a copy that is not."""
+    """A compacted topic and a copy that is not compacted."""
     return Mirror(eager_cluster.cluster(), destination_cluster.cluster(), topic_name, COMPACTED)
 
 
@@ -58,7 +66,7 @@ def keyed(count: int, size: int, keys: int = 1000, first: int = 0) -> list[Recor
 
 
 def roll(mirror: Mirror) -> None:
-    """Write a record that begins a new segment, as its time is later: the cleaner leaves the last segment alone."""
+    """Write a record whose later time begins a new segment: the cleaner skips the last one."""
     mirror.write([Record(uuid.uuid4().bytes, b"", (), (CREATE_TIME, time.time_ns() // 1_000_000))])
 
 
@@ -79,7 +87,7 @@ def headers_of(mirror: Mirror, end: int) -> list[BatchHeader]:
 @pytest.mark.parametrize("size", [20, 2000], ids=["merged", "verbatim"])
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 def test_batches_with_holes(mirror: Mirror, size: int, codec: str) -> None:
-    """Records that the cleaner left arrive in order; the holes are counted, batches without any go through as they are."""
+    """Records that the cleaner left arrive in order, and the holes are counted."""
     mirror.write(
         keyed(20, size), [*keyed(5, size), *keyed(15, size, 1000, 100)], compression_type=codec
     )
@@ -98,7 +106,7 @@ def test_batches_with_holes(mirror: Mirror, size: int, codec: str) -> None:
 
 @pytest.mark.parametrize("cut", [1, 10, 19, 20, 25])
 def test_a_range_that_ends_in_a_hole(mirror: Mirror, cut: int) -> None:
-    """Ranges may meet where the cleaner took everything."""
+    """Two ranges may meet at an offset that the cleaner removed."""
     mirror.write(keyed(20, 1000), keyed(20, 1000))
     clean(mirror, 40, 20)
     end = end_of(mirror.source, mirror.at)
@@ -111,7 +119,7 @@ def test_a_range_that_ends_in_a_hole(mirror: Mirror, cut: int) -> None:
 
 
 def test_batches_that_lost_every_record(mirror: Mirror) -> None:
-    """A batch that the cleaner emptied but kept, for its producer's sake, is skipped."""
+    """An empty batch, which the cleaner keeps for the state of its producer, is skipped."""
     # the last batch of a producer that is still known stays, without records
     for size in (2000, 20):
         mirror.write(keyed(10, size), enable_idempotence=True)
@@ -126,8 +134,8 @@ def test_batches_that_lost_every_record(mirror: Mirror) -> None:
     assert outcome.skipped["compaction_gap"] >= 30
 
 
-def test_a_batch_emptied_by_the_cleaner_alone(mirror: Mirror) -> None:
-    """A range that holds nothing but an emptied batch copies nothing and is done."""
+def test_a_range_with_only_an_emptied_batch(mirror: Mirror) -> None:
+    """A range that holds only an emptied batch copies nothing and is done."""
     mirror.write(keyed(10, 2000), enable_idempotence=True)
     mirror.write(keyed(10, 2000), enable_idempotence=True)
     clean(mirror, 20, 10)
@@ -139,7 +147,7 @@ def test_a_batch_emptied_by_the_cleaner_alone(mirror: Mirror) -> None:
 
 
 def test_batches_with_a_delete_horizon(mirror: Mirror) -> None:
-    """Tombstones whose batch says when they may go (KIP-534) arrive as tombstones with their own timestamps."""
+    """Tombstones in a batch with a delete horizon (KIP-534) arrive with their own timestamps."""
     tombstones = [
         Record(b"k%d" % n, None, (), (CREATE_TIME, 1_700_000_000_000 + 7 * n)) for n in range(300)
     ]
@@ -165,8 +173,8 @@ def _marked(mirror: Mirror) -> bool:
     )
 
 
-def test_compacted_transactions(mirror: Mirror) -> None:
-    """Markers and aborted records that the cleaner has thinned out still keep aborted records away."""
+def test_aborted_records_stay_away_after_compaction(mirror: Mirror) -> None:
+    """Markers that the cleaner has thinned out still keep aborted records away."""
     sender = transactional(mirror.source, mirror.topic)
     for first, commit in ((0, True), (10, False), (20, True)):
         sender.begin_transaction()

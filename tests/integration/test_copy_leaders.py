@@ -1,4 +1,4 @@
-"""Brokers that go away and leaders that move while a range is copied."""
+"""Brokers that fail and leaders that move while a range is copied."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.model import CopyOptions, Status, TopicPartition
 from tests.copying import OPTIONS, Mirror, numbered
-from tests.independent import client, until
+from tests.support.independent import client, until
 
 PATIENT = replace(OPTIONS, give_up_after_ms=-1, request_timeout_ms=5000)
 
@@ -33,7 +33,7 @@ def mirror(
 def at_point(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[[Failpoint, int, Callable[[], object]], None]:
-    """Have something done when the copy passes a point for the n-th time."""
+    """Call a function when the copy passes a failpoint for the n-th time."""
 
     def arrange(point: Failpoint, number: int, happen: Callable[[], object]) -> None:
         passes = 0
@@ -51,7 +51,7 @@ def at_point(
 
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
-    """Three brokers, source and destination at once."""
+    """Three brokers that are source and destination at once."""
     folder = tmp_path_factory.mktemp("three")
     options = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
     # who is back leads again, soon
@@ -66,7 +66,7 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]
 
 
 def leader_of(cluster: EmbeddedCluster, at: TopicPartition) -> int:
-    """The broker that leads a topic-partition now."""
+    """Return the broker that leads a topic-partition now."""
     admin = AdminClient(client(cluster.cluster()))
     return int(
         admin.list_topics(at.topic, timeout=30).topics[at.topic].partitions[at.partition].leader
@@ -80,10 +80,10 @@ def in_three(three: EmbeddedCluster, topic: str, options: CopyOptions = PATIENT)
     return mirror.with_options(chunk_bytes=30_000, fetch_max_bytes=30_000)
 
 
-def test_leaders_that_move(
+def test_a_copy_survives_leaders_that_move(
     three: EmbeddedCluster, topic_name: str, at_point: Callable[..., None]
 ) -> None:
-    """Leaders of source and destination are killed while copying, and come back to lead while copying on: equal."""
+    """The copy is complete although leaders are killed, and lead again, while it runs."""
     mirror = in_three(three, topic_name)
     assert mirror.to is not None
     brokers = {broker.node_id: broker for broker in three.brokers}
@@ -105,10 +105,10 @@ def test_leaders_that_move(
     mirror.assert_equal()
 
 
-def test_a_cluster_that_comes_back(
+def test_a_copy_survives_a_restart_of_the_cluster(
     three: EmbeddedCluster, topic_name: str, at_point: Callable[..., None]
 ) -> None:
-    """All brokers of source and destination killed in the middle and started again: the same task goes on, equal."""
+    """The same task completes the copy after all brokers were killed and started again."""
     mirror = in_three(three, topic_name)
 
     def restart() -> None:
@@ -125,8 +125,8 @@ def test_a_cluster_that_comes_back(
     mirror.assert_equal()
 
 
-def test_a_cluster_that_stays_away(mirror: Mirror) -> None:
-    """A source that cannot be reached is said in one line after `give_up_after`, without costing the other ranges their time."""
+def test_an_unreachable_source_fails_after_give_up_after(mirror: Mirror) -> None:
+    """An unreachable source fails all ranges after one `give_up_after`, with one line each."""
     away = replace(mirror.source, bootstrap_servers=("127.0.0.1:1",))
     wanted = mirror.range()
     mirror.source = away

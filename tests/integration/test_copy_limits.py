@@ -1,4 +1,4 @@
-"""The destination's max.message.bytes: batches are split, one record that is too large is said, nothing is half-written."""
+"""The destination's max.message.bytes: batches are split, and too large a record is reported."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from relay_pipelines.errors import DestinationError
 from relay_pipelines.model import Status
 from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, READ_UNCOMMITTED, ClusterClient
 from tests.copying import Mirror, batches_of, numbered, settled_end
-from tests.independent import Record, configure
+from tests.support.independent import Record, configure
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 
@@ -21,7 +21,7 @@ CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 def mirror(
     source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
 ) -> Mirror:
-    """A topic of large batches and a destination that takes small ones."""
+    """A topic of large batches and a destination with a small limit."""
     small = {"max.message.bytes": "20000"}
     return Mirror(
         source_cluster.cluster(),
@@ -36,7 +36,7 @@ def mirror(
 def test_a_batch_that_is_too_large_is_split(
     mirror: Mirror, codec: str, *, compressible: bool
 ) -> None:
-    """Its records arrive in as many batches as are needed, none larger than allowed, even if compressing makes them larger."""
+    """The records arrive in batches within the limit, even if compression makes them larger."""
     chance = random.Random(7)
     noise = numbered(600, make=lambda _: chance.randbytes(300))
     records = numbered(600, make=lambda n: b"%d" % n * 100) if compressible else noise
@@ -47,8 +47,8 @@ def test_a_batch_that_is_too_large_is_split(
     assert max(len(data) for _, data in found) <= 20_000
 
 
-def test_a_record_that_is_too_large_is_said(mirror: Mirror) -> None:
-    """One line names the record and the setting; what was committed stays, nothing hangs open, and a higher limit heals it."""
+def test_a_record_that_is_too_large_fails_the_range(mirror: Mirror) -> None:
+    """One line names record and setting; a higher limit lets the next copy complete the range."""
     mirror.write(
         numbered(10),
         numbered(10, 100, 10),
@@ -72,8 +72,8 @@ def test_a_record_that_is_too_large_is_said(mirror: Mirror) -> None:
     mirror.assert_equal()
 
 
-def test_a_limit_that_was_lowered_since_is_said(mirror: Mirror) -> None:
-    """A destination that refuses what the plan thought fits stops the range in one line, with nothing half-written."""
+def test_a_limit_lowered_after_planning_fails_the_range(mirror: Mirror) -> None:
+    """A batch that the destination refuses fails the range in one line, and commits nothing."""
     mirror.write(numbered(10), numbered(30, 1000, 10))
     configure(mirror.destination, ResourceType.TOPIC, mirror.topic, max_message_bytes=10_000)
     mirror.destination_config["max.message.bytes"] = "40000"

@@ -1,4 +1,4 @@
-"""Which offsets are copied: ranges, checkpoints, chunks; every source offset once, and accounted for."""
+"""Which offsets are copied: every source offset is copied once and accounted for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.state.checkpoint import read_all
 from tests.copying import Mirror, batches_of, numbered, settled_end
-from tests.independent import delete_before, read
+from tests.support.independent import delete_before, read
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def mirror(
 
 @pytest.mark.parametrize("size", [20, 2000], ids=["merged", "verbatim"])
 def test_a_range_that_cuts_batches(mirror: Mirror, size: int) -> None:
-    """A range that starts and ends inside batches brings exactly its own records."""
+    """A range that starts and ends inside batches copies exactly its own records."""
     mirror.write(*(numbered(10, size, first) for first in range(0, 50, 10)))
     outcome = mirror.copy(3, 38)
     assert (outcome.records, outcome.next_offset) == (35, 38)
@@ -35,8 +35,8 @@ def test_a_range_that_cuts_batches(mirror: Mirror, size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [20, 2000], ids=["merged", "verbatim"])
-def test_consecutive_ranges(mirror: Mirror, size: int) -> None:
-    """One range after the other leaves neither gap nor duplicate, wherever they meet."""
+def test_consecutive_ranges_leave_no_gap(mirror: Mirror, size: int) -> None:
+    """Consecutive ranges leave neither gap nor duplicate, wherever they meet."""
     mirror.write(*(numbered(10, size, first) for first in range(0, 40, 10)))
     for start, end in ((0, 13), (13, 14), (14, 30), (30, 40)):
         assert mirror.copy(start, end).records == end - start
@@ -44,7 +44,7 @@ def test_consecutive_ranges(mirror: Mirror, size: int) -> None:
 
 
 def test_a_log_that_does_not_start_at_zero(mirror: Mirror) -> None:
-    """What retention took is neither copied nor missed, even from the middle of a batch."""
+    """A copy may start in the middle of a batch that retention has cut."""
     mirror.write(numbered(20, 1000), numbered(20, 1000, 20))
     delete_before(mirror.source, mirror.at, 15)
     assert mirror.copy(15).records == 25
@@ -52,8 +52,8 @@ def test_a_log_that_does_not_start_at_zero(mirror: Mirror) -> None:
     assert len(mirror.copied()) == 25
 
 
-def test_retention_that_overtakes_the_mirror_is_said(mirror: Mirror) -> None:
-    """Records that went before they were copied are a loss, in one line with offset and remedy; nothing is skipped."""
+def test_retention_that_overtakes_the_mirror_fails_the_range(mirror: Mirror) -> None:
+    """Retention that deletes uncopied records fails the range in one line; nothing is skipped."""
     mirror.write(numbered(20))
     mirror.copy(0, 5)
     delete_before(mirror.source, mirror.at, 15)
@@ -68,14 +68,14 @@ def test_retention_that_overtakes_the_mirror_is_said(mirror: Mirror) -> None:
     assert len(mirror.copied()) == 5
 
 
-def test_an_empty_topic(mirror: Mirror) -> None:
-    """A range of no offsets is done."""
+def test_an_empty_range_is_done(mirror: Mirror) -> None:
+    """A range without offsets is done."""
     assert mirror.copy(0, 0).records == 0
     assert not mirror.copied()
 
 
-def test_a_run_again_copies_nothing(mirror: Mirror) -> None:
-    """A range that is done stays done, and writes nothing."""
+def test_a_second_copy_writes_nothing(mirror: Mirror) -> None:
+    """A range that is copied already is done, and nothing is written."""
     mirror.write(numbered(10))
     mirror.copy()
     again = mirror.copy()
@@ -84,7 +84,7 @@ def test_a_run_again_copies_nothing(mirror: Mirror) -> None:
 
 
 def test_a_checkpoint_ahead_of_the_range_wins(mirror: Mirror) -> None:
-    """A window that was overtaken copies nothing."""
+    """A window that has been overtaken copies nothing."""
     mirror.write(numbered(30))
     mirror.copy(0, 25)
     assert mirror.copy(5, 20).chunks == 0
@@ -92,16 +92,16 @@ def test_a_checkpoint_ahead_of_the_range_wins(mirror: Mirror) -> None:
     mirror.assert_equal()
 
 
-def test_a_checkpoint_behind_the_range_wins(mirror: Mirror) -> None:
-    """A window before this one that failed is made up for: the mirror is complete through the range's end."""
+def test_a_checkpoint_before_the_range_wins(mirror: Mirror) -> None:
+    """After a failed window, the next one copies everything since the checkpoint."""
     mirror.write(numbered(30))
     mirror.copy(0, 5)
     assert mirror.copy(20, 30).records == 25
     mirror.assert_equal()
 
 
-def test_what_the_driver_read_is_gone_on_from(mirror: Mirror) -> None:
-    """A task that is told a checkpoint finds those committed since."""
+def test_a_task_finds_checkpoints_newer_than_the_drivers(mirror: Mirror) -> None:
+    """A task finds checkpoints that were committed after the driver read them."""
     mirror.write(numbered(30))
     mirror.copy(0, 5)
     with ClusterClient(mirror.destination, DestinationError) as client:
@@ -122,8 +122,8 @@ def _home(mirror: Mirror) -> TopicPartition:
 
 
 @pytest.mark.parametrize("size", [20, 9000], ids=["merged", "verbatim"])
-def test_many_chunks(mirror: Mirror, size: int) -> None:
-    """However small the chunks, the ledger closes over them and the records are one whole."""
+def test_many_chunks_are_one_copy(mirror: Mirror, size: int) -> None:
+    """However small the chunks are, the ledger is complete and the records are equal."""
     mirror.write(*(numbered(3, size, first) for first in range(0, 90, 3)))
     outcome = mirror.with_options(chunk_bytes=1, coalesce_to_bytes=300, fetch_max_bytes=500).copy()
     assert outcome.records == 90
@@ -134,7 +134,7 @@ def test_many_chunks(mirror: Mirror, size: int) -> None:
 
 
 def test_chunks_end_with_time(mirror: Mirror) -> None:
-    """A chunk is committed when its time is over, however little it holds."""
+    """A chunk is committed after `chunk_ms`, however little it holds."""
     mirror.write(*(numbered(1, 9000, n) for n in range(5)))
     assert mirror.with_options(chunk_ms=0, fetch_max_bytes=1).copy().chunks == 5
     mirror.assert_equal()
@@ -143,7 +143,7 @@ def test_chunks_end_with_time(mirror: Mirror) -> None:
 def test_two_ranges_in_one_task(
     source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
 ) -> None:
-    """A task copies several topic-partitions over the same connections, each with its own outcome."""
+    """A task copies several topic-partitions, each with its own outcome."""
     clusters = source_cluster.cluster(), destination_cluster.cluster()
     one = Mirror(*clusters, f"{topic_name}-1", name="two-ranges")
     two = Mirror(*clusters, f"{topic_name}-2", name="two-ranges")
@@ -159,8 +159,8 @@ def test_two_ranges_in_one_task(
     two.assert_equal()
 
 
-def test_a_topic_that_is_gone_does_not_stop_the_others(mirror: Mirror) -> None:
-    """A range whose topic does not exist fails in one line that names it; the ranges behind it are copied."""
+def test_a_missing_topic_does_not_stop_the_others(mirror: Mirror) -> None:
+    """The range of a missing topic fails in one line that names it; the others are copied."""
     mirror.write(numbered(20))
     mirror.with_options(give_up_after_ms=500)
     gone = TopicPartition(f"{mirror.topic}-gone", 0)
@@ -174,7 +174,7 @@ def test_a_topic_that_is_gone_does_not_stop_the_others(mirror: Mirror) -> None:
 
 
 def test_batches_land_where_the_ledger_says(mirror: Mirror) -> None:
-    """The destination offsets of an entry hold its records, though another producer writes between them."""
+    """A ledger entry's destination offsets hold its records, even beside another producer."""
     mirror.write(numbered(10, 2000))
     mirror.copy(0, 5)
     other = Mirror(mirror.source, mirror.destination, f"{mirror.topic}-other", to=mirror.at)

@@ -1,4 +1,4 @@
-"""Sources written by transactions: what was committed arrives, what was aborted does not."""
+"""Sources written in transactions: only committed records are copied."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from relay_pipelines.embedded import EmbeddedCluster
 from tests.copying import Mirror, numbered, settled_end
-from tests.independent import put, read, transactional
+from tests.support.independent import put, read, transactional
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def transaction(
 
 @pytest.mark.parametrize("size", [20, 2000], ids=["merged", "verbatim"])
 def test_interleaved_transactions(mirror: Mirror, size: int) -> None:
-    """Of producers that commit, abort and do neither, turn by turn, what is committed arrives in order."""
+    """Committed records of interleaved producers arrive in order; aborted ones do not arrive."""
     one, two = (transactional(mirror.source, f"{mirror.topic}-{name}") for name in ("one", "two"))
     first = iter(range(0, 10_000, 10))
     aborted = 0
@@ -56,7 +56,7 @@ def test_interleaved_transactions(mirror: Mirror, size: int) -> None:
 @pytest.mark.parametrize("size", [20, 2000], ids=["merged", "verbatim"])
 @pytest.mark.parametrize("cut", range(0, 25, 4))
 def test_ranges_that_cut_transactions(mirror: Mirror, size: int, cut: int) -> None:
-    """Wherever two ranges meet, in an aborted batch, a marker or a committed one, nothing is lost or doubled."""
+    """Ranges may meet in an aborted batch, at a marker or in a committed batch without loss."""
     transaction(mirror, commit=False, size=size)
     transaction(mirror, commit=True, size=size, first=10)
     assert settled_end(mirror.source, mirror.at) == 22
@@ -66,8 +66,8 @@ def test_ranges_that_cut_transactions(mirror: Mirror, size: int, cut: int) -> No
     assert len(mirror.copied()) == 10
 
 
-def test_nothing_but_aborted_records(mirror: Mirror) -> None:
-    """A range of aborted records and markers copies nothing, and the checkpoint moves past it."""
+def test_a_range_of_aborted_records_moves_the_checkpoint(mirror: Mirror) -> None:
+    """A range of aborted records and markers copies nothing and moves the checkpoint past it."""
     mirror.write(numbered(5))
     mirror.copy()
     before = mirror.checkpoint()
@@ -83,8 +83,8 @@ def test_nothing_but_aborted_records(mirror: Mirror) -> None:
     mirror.assert_equal()
 
 
-def test_nothing_but_aborted_records_from_the_start(mirror: Mirror) -> None:
-    """The first chunk of a mirror may hold no record at all."""
+def test_a_mirror_may_begin_with_aborted_records(mirror: Mirror) -> None:
+    """The first chunk of a mirror may hold no records."""
     transaction(mirror, commit=False)
     assert mirror.copy().skipped == {"control": 1, "aborted": 10}
     assert mirror.checkpoint().fingerprint is None
@@ -92,7 +92,7 @@ def test_nothing_but_aborted_records_from_the_start(mirror: Mirror) -> None:
 
 
 def test_an_open_transaction_ends_the_range(mirror: Mirror) -> None:
-    """What stands behind an open transaction is not there yet, and comes once it has ended."""
+    """Records after an open transaction are copied once it has ended."""
     sender = transactional(mirror.source, mirror.topic)
     mirror.write(numbered(5))
     sender.begin_transaction()
@@ -106,8 +106,8 @@ def test_an_open_transaction_ends_the_range(mirror: Mirror) -> None:
     mirror.assert_equal()
 
 
-def test_the_copy_is_not_seen_before_its_commit(mirror: Mirror) -> None:
-    """What the destination shows of a finished copy is committed data alone: an uncommitted read shows the same."""
+def test_the_destination_holds_only_committed_records(mirror: Mirror) -> None:
+    """An uncommitted read of a finished copy shows the same records as a committed read."""
     mirror.write(numbered(20, 2000))
     mirror.copy()
     settled_end(mirror.destination, mirror.at)

@@ -1,4 +1,4 @@
-"""What goes through arrives as it was, seen by an independent client."""
+"""Records arrive unchanged, as seen by an independent client."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from relay_pipelines.model import Fingerprint, TopicPartition
 from relay_pipelines.protocol.batch import HEADER_BYTES
 from relay_pipelines.protocol.records import digest_of
 from tests.copying import Mirror, batches_of, numbered, settled_end
-from tests.independent import CREATE_TIME, LOG_APPEND_TIME, Record, read
+from tests.support.independent import CREATE_TIME, LOG_APPEND_TIME, Record, read
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 LARGE = {"max.message.bytes": str(16 << 20)}
@@ -49,7 +49,7 @@ ODD = [
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_batches_go_through_untouched(mirror: Mirror, codec: str) -> None:
-    """Records, batch boundaries and every byte behind the header are the same on both sides, for every codec."""
+    """Records, batch boundaries and all bytes after the batch header are equal, for every codec."""
     # text that compresses, and still fills more than the least size of a batch that goes as it is
     text = [random.Random(n).randbytes(150).hex().encode() for n in range(600)]
     mirror.write(
@@ -74,7 +74,7 @@ def test_batches_go_through_untouched(mirror: Mirror, codec: str) -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_odd_records_survive_both_ways(mirror: Mirror, codec: str) -> None:
-    """Null keys, tombstones, empty values and odd headers arrive, whether their batch goes as it is or is merged."""
+    """Null keys, tombstones, empty values and odd headers arrive, verbatim or merged."""
     filler = Record(b"f", random.Random(1).randbytes(10_000).hex().encode())
     mirror.write([*ODD, filler], ODD, ODD[:1], ODD[1:], [filler, *ODD], compression_type=codec)
     outcome = mirror.copy()
@@ -83,7 +83,7 @@ def test_odd_records_survive_both_ways(mirror: Mirror, codec: str) -> None:
 
 
 def test_one_record_batches_are_merged(mirror: Mirror) -> None:
-    """Hundreds of batches of one record arrive as a few, every record as it was."""
+    """Hundreds of batches of one record arrive as one batch, every record unchanged."""
     mirror.write(*([one] for one in numbered(500)), compression_type="lz4")
     outcome = mirror.copy()
     assert outcome.records == outcome.rewritten == 500
@@ -93,7 +93,7 @@ def test_one_record_batches_are_merged(mirror: Mirror) -> None:
 
 
 def test_a_change_of_codec_ends_a_merged_batch(mirror: Mirror) -> None:
-    """Merged records keep the codec they came with."""
+    """Merged records keep their codec."""
     for codec in CODECS:
         mirror.write(numbered(20), numbered(20), compression_type=codec)
     mirror.copy()
@@ -103,7 +103,7 @@ def test_a_change_of_codec_ends_a_merged_batch(mirror: Mirror) -> None:
 
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
-def test_records_of_all_sizes(
+def test_records_of_all_sizes_arrive(
     source_cluster: EmbeddedCluster,
     destination_cluster: EmbeddedCluster,
     topic_name: str,
@@ -124,7 +124,7 @@ def test_records_of_all_sizes(
 @pytest.mark.parametrize("size", [20, 10_000], ids=["small", "large"])
 @pytest.mark.parametrize("there", ["CreateTime", "LogAppendTime"])
 @pytest.mark.parametrize("here", ["CreateTime", "LogAppendTime"])
-def test_timestamps(
+def test_timestamps_are_kept(
     source_cluster: EmbeddedCluster,
     destination_cluster: EmbeddedCluster,
     topic_name: str,
@@ -132,7 +132,7 @@ def test_timestamps(
     there: str,
     size: int,
 ) -> None:
-    """A record keeps its time, whoever set it, unless the destination topic is told to stamp."""
+    """A record keeps its timestamp unless the destination topic uses LogAppendTime."""
     mirror = Mirror(
         source_cluster.cluster(),
         destination_cluster.cluster(),
@@ -156,7 +156,7 @@ def test_timestamps(
 
 @pytest.mark.parametrize("size", [20, 10_000], ids=["merged", "verbatim"])
 def test_the_fingerprint_is_that_of_the_last_record(mirror: Mirror, size: int) -> None:
-    """The checkpoint names the last record copied by its source offset and the digest of what it says."""
+    """The checkpoint holds source offset and digest of the last copied record."""
     mirror.write(numbered(3, size), numbered(3, size, 3))
     for end in (2, 5, 6):
         mirror.copy(end=end)
@@ -169,10 +169,10 @@ def test_the_fingerprint_is_that_of_the_last_record(mirror: Mirror, size: int) -
         assert mirror.checkpoint().fingerprint == Fingerprint(offset, *digests)
 
 
-def test_another_name_and_partition(
+def test_a_topic_may_arrive_under_another_name_and_partition(
     source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
 ) -> None:
-    """A topic may arrive under another name, in another partition."""
+    """A topic-partition may be copied to another topic name and partition."""
     to = TopicPartition(f"{topic_name}-copy", 3)
     mirror = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name, to=to)
     mirror.write(numbered(10), numbered(10, 2000))
@@ -181,8 +181,8 @@ def test_another_name_and_partition(
     assert not read(mirror.destination, TopicPartition(to.topic, 0))
 
 
-def test_within_one_cluster(source_cluster: EmbeddedCluster, topic_name: str) -> None:
-    """The destination may be the source cluster itself, under another topic name."""
+def test_a_copy_within_one_cluster(source_cluster: EmbeddedCluster, topic_name: str) -> None:
+    """The destination may be the source cluster, under another topic name."""
     cluster = source_cluster.cluster()
     mirror = Mirror(cluster, cluster, topic_name, to=TopicPartition(f"{topic_name}-copy", 0))
     mirror.write(numbered(10), numbered(10, 2000))

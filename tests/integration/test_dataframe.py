@@ -1,4 +1,4 @@
-"""The data source `relay`: what is on either side, as a DataFrame."""
+"""The Spark data source `relay`: records of either side as a DataFrame."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from relay_pipelines.dataframe import COLUMNS, register
 from tests.copying import Mirror
-from tests.independent import CREATE_TIME, Record
+from tests.support import commands
+from tests.support.independent import CREATE_TIME, Record
 
 NOON_MS = 1_767_268_800_000  # 2026-01-01T12:00:00Z
 
 
 @pytest.fixture
 def mirror(source_cluster: Any, destination_cluster: Any, topic_name: str) -> Mirror:
-    """Twenty records, one a minute from noon on, ten of them copied in a window."""
+    """Twenty records, one per minute from noon on, of which a window has copied ten."""
     made = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
     made.write(
         [
@@ -36,29 +36,22 @@ def mirror(source_cluster: Any, destination_cluster: Any, topic_name: str) -> Mi
 
 @pytest.fixture
 def spark(local_session: Any) -> Any:
-    """The session of the test run, which knows the format."""
+    """The shared Spark session with the data source registered."""
     register(local_session)
     return local_session
 
 
 def reading(spark: Any, copied: Mirror, folder: Path, **options: str) -> Any:
-    """A reader of the mirror's topic."""
-    config = folder / "relay.yaml"
-    settings = {
-        "source": {
-            "nodes": [{"name": "only", "bootstrap_servers": list(copied.source.bootstrap_servers)}]
-        },
-        "destination": {"bootstrap_servers": list(copied.destination.bootstrap_servers)},
-        "topics": {"allow": [copied.topic]},
-    }
-    config.write_text(yaml.safe_dump({"mirrors": {copied.name: settings}}))
+    """Return a reader of the mirror's topic."""
+    settings = commands.mirror(copied.source, copied.destination, copied.topic)
+    config = commands.configured(folder, {copied.name: settings})
     return spark.read.format("relay").options(
         **{"config": str(config), "mirror": copied.name, "topic": copied.topic} | options
     )
 
 
-def test_every_column(spark: Any, mirror: Mirror, tmp_path: Path) -> None:
-    """As an independent client reads them."""
+def test_every_column_is_read(spark: Any, mirror: Mirror, tmp_path: Path) -> None:
+    """All columns are as an independent client reads them."""
     rows = reading(spark, mirror, tmp_path).load().orderBy("offset").collect()
     assert [(one.key, one.value, one.offset) for one in rows] == [
         (record.key, record.value, number) for number, record in enumerate(mirror.original())
@@ -80,7 +73,7 @@ def test_every_column(spark: Any, mirror: Mirror, tmp_path: Path) -> None:
 
 
 def test_either_side_and_any_range(spark: Any, mirror: Mirror, tmp_path: Path) -> None:
-    """Offsets, moments and windows; what is not there is left out."""
+    """Offsets, timestamps and windows select the records of either side."""
 
     def offsets(**options: str) -> list[int]:
         found = reading(spark, mirror, tmp_path, **options).schema("offset long").load()
@@ -97,10 +90,8 @@ def test_either_side_and_any_range(spark: Any, mirror: Mirror, tmp_path: Path) -
     assert offsets(window="a-window", side="destination") == list(range(10))
 
 
-def test_columns_that_nobody_wants_are_not_built(
-    spark: Any, mirror: Mirror, tmp_path: Path
-) -> None:
-    """A schema with some columns, in its own order, and SQL over it."""
+def test_only_selected_columns_are_read(spark: Any, mirror: Mirror, tmp_path: Path) -> None:
+    """A schema may name some columns in its own order, and SQL runs over it."""
     frame = reading(spark, mirror, tmp_path).schema("value binary, partition int").load()
     assert frame.columns == ["value", "partition"]
     assert frame.where("value like '%1%'").count() == 11
@@ -118,10 +109,10 @@ def test_columns_that_nobody_wants_are_not_built(
         ({"began": "1"}, "the format relay has no option 'began'; it has config"),
     ],
 )
-def test_bad_options(
+def test_bad_options_are_refused(
     spark: Any, mirror: Mirror, tmp_path: Path, options: dict[str, str], line: str
 ) -> None:
-    """The line that says what is wrong stands in what Spark raises."""
+    """Spark's error contains the line that says what is wrong."""
     with pytest.raises(Exception, match=line):
         reading(spark, mirror, tmp_path, **options).load().count()
 

@@ -1,4 +1,4 @@
-"""Embedded brokers, as an independent client sees them."""
+"""The embedded brokers, seen by an independent client."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -20,7 +21,6 @@ from confluent_kafka.admin import (
     AclOperation,
     AclPermissionType,
     AdminClient,
-    NewTopic,
     ResourcePatternType,
     ResourceType,
 )
@@ -28,37 +28,13 @@ from confluent_kafka.admin import (
 from relay_pipelines.embedded import EmbeddedCluster, EmbeddedError, Listener, jars
 from relay_pipelines.model import Cluster
 from tests.support.certificates import CLIENT_PRINCIPAL, make_certificates
+from tests.support.independent import client, create, until
 
 QUICK = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 SMALL = ["org.slf4j:slf4j-api:1.7.36"]
 NO_NETWORK = (
     "-Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort=1 -Dhttp.proxyHost=127.0.0.1 -Dhttp.proxyPort=1"
 )
-
-
-def client(cluster: Cluster, **more: object) -> dict[str, object]:
-    """Return the configuration of a confluent_kafka client."""
-    security = cluster.security
-    config = {
-        "bootstrap.servers": ",".join(cluster.bootstrap_servers),
-        "security.protocol": security.protocol,
-        "sasl.mechanism": security.mechanism,
-        "sasl.username": security.username,
-        "sasl.password": security.password,
-        "ssl.ca.location": security.ca_location,
-        "ssl.certificate.location": security.certificate_location,
-        "ssl.key.location": security.key_location,
-        "log_level": 0,
-    }
-    return {key: value for key, value in config.items() if value is not None} | {
-        key.replace("_", "."): value for key, value in more.items()
-    }
-
-
-def create(cluster: Cluster, topic: str, partitions: int = 1) -> None:
-    # a client that is not kept in a variable ends before its answer
-    admin = AdminClient(client(cluster))
-    admin.create_topics([NewTopic(topic, partitions)])[topic].result(30)
 
 
 def write(cluster: Cluster, topic: str, value: bytes) -> None:
@@ -131,7 +107,7 @@ def allow(cluster: EmbeddedCluster, principal: str, kind: ResourceType, name: st
     admin = AdminClient(client(cluster.cluster(Listener.PLAINTEXT)))
     admin.create_acls([acl])[acl].result(30)
     # the controller has it; the broker follows
-    assert any(acl in admin.describe_acls(AclBindingFilter(*facts)).result(30) for _ in range(1000))
+    until(lambda: acl in admin.describe_acls(AclBindingFilter(*facts)).result(30), "the ACL")
 
 
 @pytest.fixture(scope="module")
@@ -144,14 +120,14 @@ def single(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster
 
 
 def test_a_started_cluster_serves(source_cluster: EmbeddedCluster, topic_name: str) -> None:
-    """A started cluster stores records, serves them at its address, and writes a log."""
+    """A started cluster stores and returns records at its address, and keeps a log."""
     create(source_cluster.cluster(), topic_name)
     write(source_cluster.cluster(), topic_name, b"value")
     assert read(source_cluster.cluster(), topic_name, in_group=True) == b"value"
     assert "Kafka Server started" in source_cluster.brokers[0].log.read_text()
 
 
-def test_topics_are_not_created_by_producers(
+def test_topics_are_not_created_automatically(
     source_cluster: EmbeddedCluster, topic_name: str
 ) -> None:
     """Producing to a topic that does not exist fails."""
@@ -167,7 +143,7 @@ def test_a_second_start_downloads_nothing(
     destination_cluster: EmbeddedCluster,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With cached jars the class path needs no JDK to run Ivy."""
+    """With cached jars the class path needs no JDK, so nothing runs Ivy."""
     assert source_cluster.brokers[0].running
     assert destination_cluster.brokers[0].running
     monkeypatch.setenv("JAVA_HOME", "/nonexistent")
@@ -198,7 +174,7 @@ def test_everything_listens_on_loopback_alone(guarded: EmbeddedCluster) -> None:
 def test_a_restarted_broker_keeps_data_and_port(
     single: EmbeddedCluster, topic_name: str, end: str
 ) -> None:
-    """A new process serves the same records at the same address after a stop or kill."""
+    """After stop or kill, a new process serves the same records at the same address."""
     broker, address = single.brokers[0], single.bootstrap_servers
     create(single.cluster(), topic_name)
     write(single.cluster(), topic_name, b"value")
@@ -212,7 +188,7 @@ def test_a_restarted_broker_keeps_data_and_port(
 
 
 def test_a_paused_broker_answers_nothing_until_resumed(single: EmbeddedCluster) -> None:
-    """Pausing freezes the process with its connections; resuming lets it answer again."""
+    """A paused broker keeps its connections and answers once it is resumed."""
     broker = single.brokers[0]
     broker.pause()
     assert psutil.Process(broker.pid).status() == psutil.STATUS_STOPPED
@@ -224,12 +200,12 @@ def test_a_paused_broker_answers_nothing_until_resumed(single: EmbeddedCluster) 
 
 
 def test_ctrl_c_does_not_reach_the_brokers(single: EmbeddedCluster) -> None:
-    """A broker has its own session, so that signals of the terminal reach only the parent."""
+    """A broker runs in a session of its own, so a terminal's signals reach only the parent."""
     assert os.getsid(single.brokers[0].pid) != os.getsid(0)
 
 
-def test_a_taken_port_is_one_line(single: EmbeddedCluster) -> None:
-    """One line says why a broker cannot start and where its log is; later it can start."""
+def test_a_taken_port_is_reported(single: EmbeddedCluster) -> None:
+    """A broker that cannot start names cause and log in one line, and can be started later."""
     broker = single.brokers[0]
     host, port = single.bootstrap_servers[0].split(":")
     broker.stop()
@@ -244,8 +220,8 @@ def test_a_taken_port_is_one_line(single: EmbeddedCluster) -> None:
     broker.start()
 
 
-def test_a_folder_keeps_its_cluster(tmp_path: Path, topic_name: str) -> None:
-    """A cluster that starts in the folder of an earlier one has its id and its records."""
+def test_a_folder_brings_its_cluster_back(tmp_path: Path, topic_name: str) -> None:
+    """A cluster started in the folder of an earlier one has the same id and records."""
     with EmbeddedCluster("again", folder=tmp_path, jvm_options=QUICK) as first:
         create(first.cluster(), topic_name)
         write(first.cluster(), topic_name, b"value")
@@ -254,8 +230,8 @@ def test_a_folder_keeps_its_cluster(tmp_path: Path, topic_name: str) -> None:
         assert read(second.cluster(), topic_name) == b"value"
 
 
-def test_a_wrong_setting_is_one_line(tmp_path: Path) -> None:
-    """One line names a setting that Kafka refuses."""
+def test_a_wrong_setting_is_reported(tmp_path: Path) -> None:
+    """A setting that Kafka refuses is named in one line."""
     cluster = EmbeddedCluster("wrong", folder=tmp_path, config={"num.io.threads": "many"})
     with pytest.raises(EmbeddedError, match=r"num\.io\.threads") as failure:
         cluster.start()
@@ -265,7 +241,7 @@ def test_a_wrong_setting_is_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("state", ["running", "paused", "forked"])
 def test_brokers_end_with_a_killed_parent(tmp_path: Path, state: str) -> None:
-    """SIGKILL of the parent ends its brokers, paused or not, even if a fork of it survives."""
+    """SIGKILL of the parent ends running and paused brokers, even if a fork lives on."""
     program = f"""
         import os, pathlib, sys
         from relay_pipelines.embedded import EmbeddedCluster
@@ -297,7 +273,7 @@ def test_brokers_end_with_a_killed_parent(tmp_path: Path, state: str) -> None:
     sys.platform != "linux", reason="only Linux tells a process of its parent's death"
 )
 def test_a_broker_ends_with_a_killed_guardian(single: EmbeddedCluster) -> None:
-    """A broker ends with its guardian, is reported as ended, and can start again."""
+    """A broker whose guardian is killed ends, is seen as ended, and can be started again."""
     broker = single.brokers[0]
     process = psutil.Process(broker.pid)
     guardian = process.parent()
@@ -312,7 +288,7 @@ def test_a_broker_ends_with_a_killed_guardian(single: EmbeddedCluster) -> None:
 
 
 def test_three_brokers_share_the_leaders(tmp_path: Path, topic_name: str) -> None:
-    """Three brokers lead and replicate topic-partitions, and two continue without the third."""
+    """Three brokers lead and replicate topic-partitions; two keep serving without the third."""
     with EmbeddedCluster("three", brokers=3, folder=tmp_path, jvm_options=QUICK) as cluster:
         assert (
             len({broker.pid for broker in cluster.brokers})
@@ -321,12 +297,12 @@ def test_three_brokers_share_the_leaders(tmp_path: Path, topic_name: str) -> Non
         )
         create(cluster.cluster(), topic_name, partitions=6)
         admin = AdminClient(client(cluster.cluster()))
-        # the broker asked may hear of the topic a moment after the one that made it
-        answers = (
-            admin.list_topics(topic_name, timeout=30).topics[topic_name].partitions
-            for _ in range(1000)
-        )
-        partitions = next(answer for answer in answers if len(answer) == 6).values()
+
+        def listed() -> Any:
+            found = admin.list_topics(topic_name, timeout=30).topics[topic_name].partitions
+            return len(found) == 6 and found.values()
+
+        partitions = until(listed, "all partitions at the broker that answers")
         assert {partition.leader for partition in partitions} == {1, 2, 3}
         assert {len(partition.replicas) for partition in partitions} == {3}
         cluster.brokers[0].kill()
@@ -354,7 +330,7 @@ def test_each_listener_serves(
     *,
     client_certificate: bool,
 ) -> None:
-    """Every listener accepts clients with the settings that `cluster()` returns."""
+    """Every listener takes records with the credentials that `cluster()` returns."""
     way = guarded.cluster(listener, mechanism=mechanism, client_certificate=client_certificate)
     create(way, topic_name)
     write(way, topic_name, b"value")
@@ -363,17 +339,17 @@ def test_each_listener_serves(
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
 def test_a_wrong_password_is_refused(guarded: EmbeddedCluster, mechanism: str) -> None:
-    """A wrong password is an authentication error."""
+    """A wrong password is refused with an authentication error."""
     errors: list[int] = []
     way = client(
         guarded.cluster(Listener.SASL_PLAINTEXT, mechanism=mechanism), sasl_password="wrong"
     )
     producer = Producer(way, error_cb=lambda error: errors.append(error.code()))
-    assert any(producer.poll(0.1) or KafkaError._AUTHENTICATION in errors for _ in range(100))
+    until(lambda: producer.poll(0.1) or KafkaError._AUTHENTICATION in errors, "the refusal", 10)
 
 
 def test_an_acl_is_needed(guarded: EmbeddedCluster, topic_name: str) -> None:
-    """A user is refused a topic until there is an ACL."""
+    """A topic is refused to a user without an ACL, and granted by one."""
     create(guarded.cluster(Listener.PLAINTEXT), topic_name)
     admin = AdminClient(client(guarded.cluster(Listener.SASL_PLAINTEXT, username="stranger")))
     seen = admin.list_topics(topic_name, timeout=30).topics[topic_name]
@@ -383,8 +359,8 @@ def test_an_acl_is_needed(guarded: EmbeddedCluster, topic_name: str) -> None:
     assert seen.error is None
 
 
-def test_listeners_are_checked_before_anything_starts() -> None:
-    """Missing users or certificates, and a password that Kafka cannot take, are refused at once."""
+def test_users_are_checked_before_anything_starts() -> None:
+    """A SASL listener without users and a password that needs quoting are refused at once."""
     with pytest.raises(EmbeddedError, match="needs users"):
         EmbeddedCluster(listeners=[Listener.SASL_PLAINTEXT])
     with pytest.raises(EmbeddedError, match="needs quoting"):
@@ -394,7 +370,7 @@ def test_listeners_are_checked_before_anything_starts() -> None:
 
 
 def test_jars_are_downloaded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One download fills the cache; no network or JDK is needed until a jar is missing."""
+    """One download fills an empty cache; with the jars cached, nothing needs network or JDK."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", NO_NETWORK)
     with pytest.raises(EmbeddedError, match="proxy") as failure:

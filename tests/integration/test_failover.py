@@ -1,4 +1,4 @@
-"""Two identical nodes: which one the next run reads, when one is down, late, or came back without its records."""
+"""Two identical nodes: which one a run reads when one is down, late, or has lost records."""
 
 from __future__ import annotations
 
@@ -29,8 +29,10 @@ from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from tests.copying import KEPT, copy_as_rows, ensure_homes, settled_end
-from tests.independent import (
+from tests.support import commands
+from tests.support.independent import (
     Record,
+    assert_equal,
     create,
     delete,
     put,
@@ -46,7 +48,7 @@ DOWN = "127.0.0.1:1"
 
 
 class Sleeping(SystemClock):
-    """Time passes by waiting alone, at once."""
+    """A clock that advances only by sleeping, at once."""
 
     def __init__(self) -> None:
         self.waits: list[float] = []
@@ -61,14 +63,14 @@ class Sleeping(SystemClock):
 
 
 class Halting(SystemClock):
-    """Halts the copy in its middle, before a commit, until it may go on."""
+    """A clock that halts the copy before a commit until it may continue."""
 
     def __init__(self, before_commit: int) -> None:
         self._commits_left = before_commit
         self.halted, self.go_on = Event(), Event()
 
     def now_ms(self) -> int:
-        """Asked once per commit."""
+        """Every commit calls this once."""
         self._commits_left -= 1
         if self._commits_left == 0:
             self.halted.set()
@@ -78,7 +80,7 @@ class Halting(SystemClock):
 
 @dataclass
 class Pair:
-    """A mirror of two nodes, `a` and `b`; `b` is the source of the test run."""
+    """A mirror of two nodes, `a` and `b`; `b` is the shared source cluster."""
 
     a: EmbeddedCluster
     b: Cluster
@@ -86,7 +88,7 @@ class Pair:
     topic: str
 
     def mirror(self, **health: object) -> Mirror:
-        """The mirror; `a` is where it is, or where nobody is."""
+        """The settings of the mirror; `a` is unreachable unless an address is given."""
         servers = self.a.cluster().bootstrap_servers if self.a.brokers[0].running else (DOWN,)
         nodes = [
             {"name": "a", "bootstrap_servers": ",".join(servers)},
@@ -109,7 +111,7 @@ class Pair:
             )
 
     def snapshot(self, retry: int = 0, **health: object) -> ClusterSnapshot:
-        """What a run begins with."""
+        """Take the snapshot with which a run begins."""
         return cluster_snapshot.take_snapshot(
             f"pair-{self.topic[-8:]}", self.mirror(**health), CLOCK, first_node=retry
         )
@@ -137,12 +139,12 @@ class Pair:
         }
 
     def arrived(self) -> int:
-        """How many records are at the destination."""
+        """Return the number of records at the destination."""
         return len(records_of(self.destination, TopicPartition(f"pair.{self.topic}", 0)))
 
 
 def mirror_file(name: str, mirror: Mirror) -> str:
-    """A relay.yaml of this mirror alone."""
+    """Return a relay.yaml that holds only this mirror."""
     nodes = [
         {"name": one.name, "bootstrap_servers": list(one.bootstrap_servers)}
         for one in mirror.source.nodes
@@ -165,7 +167,7 @@ def pair(
     destination_cluster: EmbeddedCluster,
     topic_name: str,
 ) -> Pair:
-    """Both nodes up, with an empty topic."""
+    """Two nodes that are up, with an empty topic."""
     made = Pair(own_cluster, source_cluster.cluster(), destination_cluster.cluster(), topic_name)
     for cluster in (own_cluster.cluster(), made.b):
         create(cluster, topic_name, 1, KEPT)
@@ -179,7 +181,7 @@ def pair(
 def test_a_node_fails_in_the_middle_of_a_range(
     pair: Pair, how: str, way: Callable[..., Iterable[Outcome]]
 ) -> None:
-    """The task goes on from the other node within seconds; nothing lost or doubled, and the outcome tells who gave what."""
+    """The task fails over within seconds without loss, and the outcome names the nodes."""
     for _ in range(300):
         pair.write(10)
     taken = pair.snapshot()
@@ -216,13 +218,12 @@ def test_a_node_fails_in_the_middle_of_a_range(
     assert [one.start for one in outcome.segments] == [0, outcome.segments[0].end]
     assert outcome.segments[-1].end == 3000
     at = TopicPartition(pair.topic, 0)
-    assert records_of(pair.destination, TopicPartition(f"pair.{pair.topic}", 0)) == records_of(
-        pair.b, at
-    )
+    copy = TopicPartition(f"pair.{pair.topic}", 0)
+    assert_equal(records_of(pair.b, at), records_of(pair.destination, copy))
 
 
-def test_an_empty_node_is_passed_over(pair: Pair) -> None:
-    """In the middle of a range the task goes on from the node that has what was copied, not from one that came back empty."""
+def test_a_task_does_not_fail_over_to_an_empty_node(pair: Pair) -> None:
+    """During a range the task fails over to the node with the records, not to an empty one."""
     for _ in range(40):
         pair.write(10)
     create(
@@ -252,7 +253,7 @@ def test_an_empty_node_is_passed_over(pair: Pair) -> None:
 
 
 def test_a_rebuilt_node_is_compared(pair: Pair) -> None:
-    """A node whose topic was made anew, with the same records, is read on; with others it has diverged."""
+    """A node with a recreated topic is read only if its records are the same."""
     pair.write(10, to="b")
     original = [record for _, record in read(pair.b, TopicPartition(pair.topic, 0))]
     write(pair.a.cluster(), TopicPartition(pair.topic, 0), original)
@@ -282,7 +283,7 @@ def test_a_rebuilt_node_is_compared(pair: Pair) -> None:
 def test_a_diverged_node_is_kept_out_until_it_is_cleared(
     pair: Pair, local_session: Any, tmp_path: Path
 ) -> None:
-    """The run that finds it goes on from the other node, and no later run reads it; cleared, it is compared again."""
+    """A run fails over from a diverged node; no run reads the node until it is cleared."""
     pair.write(10)
     assert pair.copy() == "a"
     write(pair.a.cluster(), TopicPartition(pair.topic, 0), [Record(b"k", b"only here")])
@@ -331,7 +332,8 @@ def test_a_diverged_node_is_kept_out_until_it_is_cleared(
         [*relay, "nodes", "--clear", "b"], capture_output=True, text=True, check=True
     ).stdout
     assert cleared.startswith(
-        f"{name}: node b: cleared; it was in quarantine: {pair.topic}-0 at offset 10: node b holds another"
+        f"{name}: node b: cleared; it was in quarantine: "
+        f"{pair.topic}-0 at offset 10: node b holds another"
     )
     again = subprocess.run(
         [*relay, "nodes", "--clear", "b"], capture_output=True, text=True, check=True
@@ -352,8 +354,8 @@ def test_a_diverged_node_is_kept_out_until_it_is_cleared(
     ), "the last record is the same"
 
 
-def test_nobody_can_be_read(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
-    """One line names every node and its own error, when the time is over; the copy's backoff is the wait."""
+def test_no_node_can_be_read(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
+    """After `give_up_after`, one line names every node and its error."""
     clock = Sleeping()
     mirror = pair.mirror()
     nodes = tuple(
@@ -384,8 +386,8 @@ def test_nobody_can_be_read(pair: Pair, caplog: pytest.LogCaptureFixture) -> Non
     assert not caplog.records
 
 
-def test_a_mirror_may_begin_anywhere(pair: Pair) -> None:
-    """With randomize_initial a mirror that has copied nothing begins with any healthy node; then it stays."""
+def test_a_mirror_may_begin_with_any_node(pair: Pair) -> None:
+    """With `randomize_initial` a mirror begins with any healthy node, and then stays with it."""
     pair.write(3)
     begun = {pair.snapshot(randomize_initial=True).node.name for _ in range(40)}
     assert begun == {"a", "b"}
@@ -393,25 +395,17 @@ def test_a_mirror_may_begin_anywhere(pair: Pair) -> None:
     assert {pair.snapshot(randomize_initial=True).node.name for _ in range(10)} == {first}
 
 
-def test_copies_do_not_go_around(pair: Pair) -> None:
-    """A topic that the source itself has from the destination is refused, within one cluster only if it ends where it began."""
+def test_copies_must_not_loop(pair: Pair) -> None:
+    """A topic that the source itself has from the destination is refused, to prevent a loop."""
     pair.write(3, to="b")
     create(pair.destination, f"pair.{pair.topic}", 1, KEPT)
     ensure_homes(pair.b)
     there = f"there-{pair.topic[-8:]}"
 
     def mirror(source: Cluster, destination: Cluster, topic: str, to: str) -> Mirror:
-        return Mirror.model_validate(
-            {
-                "source": {
-                    "nodes": [
-                        {"name": "only", "bootstrap_servers": ",".join(source.bootstrap_servers)}
-                    ]
-                },
-                "destination": {"bootstrap_servers": ",".join(destination.bootstrap_servers)},
-                "topics": {"allow": [topic], "rename": {topic: to}},
-            }
-        )
+        rename = {"rename": {topic: to}}
+        settings = commands.mirror(source, destination, topic, node="only", topics=rename)
+        return Mirror.model_validate(settings)
 
     def copy(name: str, wanted: Mirror) -> None:
         taken = cluster_snapshot.take_snapshot(name, wanted, CLOCK)
@@ -439,7 +433,7 @@ def test_copies_do_not_go_around(pair: Pair) -> None:
 
 
 def test_a_diverged_node_is_not_read(pair: Pair) -> None:
-    """A node whose record differs where the copy stands is refused, with what, where and the remedy; nothing of it is copied."""
+    """A node that differs at the checkpoint is refused with a remedy, and not copied."""
     pair.write(10)
     assert pair.copy() == "a"
     write(pair.a.cluster(), TopicPartition(pair.topic, 0), [Record(b"k", b"only here")])
@@ -460,14 +454,15 @@ def test_a_diverged_node_is_not_read(pair: Pair) -> None:
         3,
     )
     assert outcome.error == (
-        f"{pair.topic}-0 at offset 10: node b holds another record than a, from which it was copied;"
+        f"{pair.topic}-0 at offset 10: "
+        "node b holds another record than a, from which it was copied;"
         " find out which node is right, rebuild the other one, then `relay nodes --clear b`"
     )
     assert pair.arrived() == 11
 
 
-def test_sticky_and_around_when_one_dies(pair: Pair) -> None:
-    """The node read last is read again; when it is dead, the next one is, from where the copy stands; nothing twice."""
+def test_the_last_node_is_kept_until_it_fails(pair: Pair) -> None:
+    """The node read last is read again; if it is down, the other one continues the copy."""
     pair.write(10)
     assert pair.copy() == "a"
     pair.write(10)
@@ -488,7 +483,7 @@ def test_sticky_and_around_when_one_dies(pair: Pair) -> None:
 
 
 def test_leader_epochs_of_one_node_mean_nothing_on_another(pair: Pair) -> None:
-    """A chunk without a record, read from another node, does not take the old node's epoch along: it might know no such."""
+    """A checkpoint written from one node must not carry the leader epoch of another node."""
     at = TopicPartition(pair.topic, 0)
     for _ in range(2):  # each start is a new epoch
         pair.a.brokers[0].kill()
@@ -520,15 +515,15 @@ def test_leader_epochs_of_one_node_mean_nothing_on_another(pair: Pair) -> None:
         pair.a.brokers[0].start()
 
 
-def test_a_retry_begins_elsewhere(pair: Pair) -> None:
-    """What failed from one healthy node is tried from the other."""
+def test_a_retry_reads_another_node(pair: Pair) -> None:
+    """A retry reads the other healthy node."""
     pair.write(10)
     assert pair.copy() == "a"
     assert [pair.snapshot(retry).node.name for retry in (0, 1, 2)] == ["a", "b", "a"]
 
 
-def test_a_late_node_is_left(pair: Pair) -> None:
-    """More than the threshold behind the other, the node is not read, though it was read last."""
+def test_a_node_with_too_much_lag_is_not_read(pair: Pair) -> None:
+    """A node whose lag exceeds the threshold is not read, even if it was read last."""
     pair.write(10)
     assert pair.copy(lag_threshold=5) == "a"
     pair.write(6, to="b")
@@ -539,7 +534,7 @@ def test_a_late_node_is_left(pair: Pair) -> None:
 
 
 def test_a_node_without_the_records_is_not_read(pair: Pair) -> None:
-    """A node that ends before what was copied is not eligible; when the other one is down, nothing is copied, and why is said."""
+    """A node that ends before the checkpoint is not eligible, and the run says why."""
     pair.write(10, to="b")
     pair.write(4, to="a")
     assert pair.copy(lag_threshold=1) == "b"
@@ -556,13 +551,16 @@ def test_a_node_without_the_records_is_not_read(pair: Pair) -> None:
     )
     with pytest.raises(
         SourceError,
-        match=r"no node of the source can be read: a: .* ends at 4 on this node, and was copied up to 10",
+        match=(
+            r"no node of the source can be read: a: .* ends at 4 on this node, and was"
+            r" copied up to 10"
+        ),
     ):
         cluster_snapshot.take_snapshot(f"pair-{pair.topic[-8:]}", only_short, Sleeping())
 
 
 def test_all_nodes_lost_what_was_copied(pair: Pair) -> None:
-    """When every node answers and none has it, the guard says so, which no retry mends."""
+    """When every node answers and none has the records, the guard reports a loss."""
     pair.write(10, to="b")
     assert pair.copy(lag_threshold=1) == "b"
     mirror = pair.mirror()

@@ -1,4 +1,4 @@
-"""Two tasks on one topic-partition: only the later one can commit, whatever the earlier one does."""
+"""Two tasks on one topic-partition: only the newer one can commit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from relay_pipelines.protocol.producer import TransactionalProducer
 from relay_pipelines.state import checkpoint
 from relay_pipelines.state.checkpoint import home
 from tests.copying import Mirror, numbered
-from tests.independent import until
+from tests.support.independent import until
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def mirror(
 
 
 def take_over(mirror: Mirror) -> None:
-    """Do what a newer task does first."""
+    """Fence the older task, as a newer one does first."""
     with ClusterClient(mirror.destination, DestinationError) as client:
         name = transactional_id(mirror.name, mirror.at)
         TransactionalProducer(client, name, mirror.options, SystemClock()).start()
@@ -51,10 +51,10 @@ def take_over(mirror: Mirror) -> None:
         Failpoint.AFTER_END_TXN,
     ],
 )
-def test_a_task_that_was_overtaken_stops_and_commits_no_more(
+def test_an_overtaken_task_commits_nothing_more(
     mirror: Mirror, point: Failpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Wherever a newer task takes over, the older one is told that it is fenced, and what it had not committed is not there."""
+    """Wherever a newer task takes over, the older one is fenced, and its open chunk is aborted."""
     passes = 0
 
     def failpoint(reached: Failpoint) -> None:
@@ -74,10 +74,10 @@ def test_a_task_that_was_overtaken_stops_and_commits_no_more(
     mirror.assert_equal()
 
 
-def test_an_overtaken_task_does_not_take_its_id_back_after_losing_its_connections(
+def test_an_overtaken_task_does_not_fence_the_newer_one(
     mirror: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A retry asks for the id as the holder of its old epoch, and is refused: it must not fence the newer task."""
+    """A retry presents the old epoch, so it is refused and cannot fence the newer task."""
 
     def failpoint(reached: Failpoint) -> None:
         if reached is Failpoint.BEFORE_CHECKPOINT:
@@ -93,8 +93,8 @@ def test_an_overtaken_task_does_not_take_its_id_back_after_losing_its_connection
     mirror.assert_equal()
 
 
-def test_four_tasks_at_once_on_the_same_range(mirror: Mirror) -> None:
-    """Tasks that race for one range may all fail but one; together with a last run they copy every record once."""
+def test_concurrent_tasks_copy_every_record_once(mirror: Mirror) -> None:
+    """Tasks on one range end as done or fenced, and every record is copied once."""
     with ThreadPoolExecutor(4) as pool:
         outcomes = list(pool.map(lambda _: mirror.try_copy(), range(4)))
     assert {outcome.status for outcome in outcomes} <= {Status.DONE, Status.FENCED}
@@ -102,13 +102,13 @@ def test_four_tasks_at_once_on_the_same_range(mirror: Mirror) -> None:
     mirror.assert_equal()
 
 
-def test_an_expired_producer_id_is_not_taken_back(
+def test_an_expired_producer_id_is_not_reused(
     source_cluster: EmbeddedCluster,
     tmp_path_factory: pytest.TempPathFactory,
     topic_name: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The coordinator forgets an id that was idle for too long; by then it may be another task's, so the old one stops."""
+    """A task whose producer id expired stops, because another task may own the id by now."""
     settings = {
         "transactional.id.expiration.ms": 3_000,
         "transaction.remove.expired.transaction.cleanup.interval.ms": 500,
@@ -148,10 +148,10 @@ def known(mirror: Mirror, transactional_id: str) -> bool:
         return found.error_code == 0
 
 
-def test_an_overtaken_task_whose_commit_went_unanswered(
+def test_an_overtaken_task_with_an_unanswered_commit_stops(
     mirror: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its transaction may have ended, so one epoch on is a takeover and no time-out: it does not take the id back."""
+    """After an unanswered commit, an epoch that is one higher means a takeover, not a timeout."""
     newer: list[TransactionalProducer] = []
     end = TransactionalProducer._end
 
@@ -179,8 +179,8 @@ def test_an_overtaken_task_whose_commit_went_unanswered(
     mirror.assert_equal()
 
 
-def test_a_takeover_that_is_being_completed(mirror: Mirror) -> None:
-    """The newer task has fenced us and waits for our transaction to be aborted: that is no time-out of ours."""
+def test_a_takeover_in_progress_is_fencing(mirror: Mirror) -> None:
+    """A takeover that waits for our transaction to be aborted is fencing, not a timeout of ours."""
     name = transactional_id(mirror.name, mirror.at)
     with (
         ClusterClient(mirror.destination, DestinationError) as one,

@@ -1,4 +1,4 @@
-"""Filters: what they do not keep is left out and accounted for; what they raise is said with the record's place."""
+"""Filters: skipped records are accounted for, and errors name the record."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.producer import TransactionalProducer
 from relay_pipelines.snapshot import cluster_snapshot
 from tests.copying import Mirror, batches_of, numbered, settled_end
-from tests.independent import Record, create, read, records_of
+from tests.support import commands
+from tests.support.independent import Record, create, read, records_of
 
 MODULE = """
 import json
@@ -61,7 +62,7 @@ class NoFilter:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """A folder with a module of filters, forgotten afterwards."""
+    """A folder with a module of filters, removed from `sys.modules` afterwards."""
     (tmp_path / "the_filters.py").write_text(MODULE)
     yield tmp_path
     sys.modules.pop("the_filters", None)
@@ -73,7 +74,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 def mirror(
     source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
 ) -> Mirror:
-    """A topic of 60 records in batches, some of which would go as they are."""
+    """A topic of 60 records in batches, of which some could be copied verbatim."""
     made = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
     made.options = replace(made.options, coalesce_below_bytes=0, chunk_bytes=2_000)
     for first in range(0, 60, 10):
@@ -94,7 +95,7 @@ def copy(
     end: int | None = None,
     **config: object,
 ) -> Outcome:
-    """Copy through filters; the first one gets the configuration."""
+    """Copy through filters; the first one receives the configuration."""
     specs = [
         ClassSpec(f"the_filters:{name}", json.dumps(config if not at else {}), str(folder))
         for at, name in enumerate(names)
@@ -106,8 +107,8 @@ def copy(
     return outcome
 
 
-def test_what_is_not_kept_is_left_out_and_accounted_for(mirror: Mirror, folder: Path) -> None:
-    """In order, with keys, headers and timestamps as they were; the ledger closes."""
+def test_dropped_records_are_accounted_for(mirror: Mirror, folder: Path) -> None:
+    """Kept records arrive in order and unchanged, and the ledger accounts for the others."""
     outcome = copy(mirror, folder, "EveryNth", n=3)
     assert outcome.status is Status.DONE, outcome.error
     assert (outcome.records, outcome.skipped) == (20, {"filtered": 40})
@@ -116,7 +117,7 @@ def test_what_is_not_kept_is_left_out_and_accounted_for(mirror: Mirror, folder: 
 
 
 def test_every_filter_must_keep_a_record(mirror: Mirror, folder: Path) -> None:
-    """Two of them, over a range that cuts batches, and in two steps."""
+    """A record must be kept by both filters, in ranges that cut batches."""
     for start, end in ((0, 33), (33, 60)):
         assert (
             copy(mirror, folder, "EveryNth", "Keyed", start=start, end=end, n=1).status
@@ -128,8 +129,8 @@ def test_every_filter_must_keep_a_record(mirror: Mirror, folder: Path) -> None:
     mirror.assert_ledger_closes()
 
 
-def test_nothing_is_kept(mirror: Mirror, folder: Path) -> None:
-    """Then nothing arrives, the checkpoint is at the end all the same, and the next run goes on from there."""
+def test_a_filter_may_drop_every_record(mirror: Mirror, folder: Path) -> None:
+    """Nothing arrives, the checkpoint moves to the end, and the next run resumes from there."""
     outcome = copy(mirror, folder, "EveryNth", n=1000)
     assert (outcome.status, outcome.records) == (Status.DONE, 1)  # number 0
     mirror.write([Record(b"k", b"2000")])
@@ -138,8 +139,8 @@ def test_nothing_is_kept(mirror: Mirror, folder: Path) -> None:
     mirror.assert_ledger_closes()
 
 
-def test_what_a_filter_raises(mirror: Mirror, folder: Path) -> None:
-    """One line with filter, topic-partition and offset; what was committed before stays, and nothing of it comes twice."""
+def test_an_error_of_a_filter_names_the_record(mirror: Mirror, folder: Path) -> None:
+    """One line names filter and offset; what was committed stays and is not copied twice."""
     mirror.options = replace(mirror.options, chunk_bytes=1)
     outcome = copy(mirror, folder, "Failing")
     assert (outcome.status, outcome.error_kind, outcome.exit_code) == (
@@ -148,7 +149,8 @@ def test_what_a_filter_raises(mirror: Mirror, folder: Path) -> None:
         1,
     )
     assert outcome.error == (
-        f"{mirror.at} at offset 25: filter 'the_filters:Failing' raised ValueError: no country; fix the class, or set"
+        f"{mirror.at} at offset 25: filter 'the_filters:Failing' raised ValueError: no"
+        f" country; fix the class, or set"
         " on_record_error: quarantine, then run again"
     )
     assert outcome.next_offset <= 25
@@ -156,8 +158,8 @@ def test_what_a_filter_raises(mirror: Mirror, folder: Path) -> None:
     mirror.assert_equal()
 
 
-def test_a_record_in_quarantine(mirror: Mirror, folder: Path) -> None:
-    """It stands beside the copy with where it is from and why, committed with its neighbours, and the count still closes."""
+def test_a_failing_record_goes_into_quarantine(mirror: Mirror, folder: Path) -> None:
+    """It is kept with origin and reason, committed with its neighbours, and accounted for."""
     assert mirror.to is not None
     quarantine = TopicPartition(f"{mirror.to.topic}.quarantine", mirror.to.partition)
     create(mirror.destination, quarantine.topic, 1)
@@ -193,10 +195,10 @@ def test_a_record_in_quarantine(mirror: Mirror, folder: Path) -> None:
     )
 
 
-def test_a_quarantined_record_is_committed_with_its_chunk_or_not_at_all(
+def test_a_quarantined_record_is_committed_with_its_chunk(
     mirror: Mirror, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What an attempt that fails has put there is aborted with it."""
+    """A failed attempt aborts its quarantined records with its other records."""
     assert mirror.to is not None
     quarantine = TopicPartition(f"{mirror.to.topic}.quarantine", mirror.to.partition)
     create(mirror.destination, quarantine.topic, 1)
@@ -225,12 +227,12 @@ def test_a_quarantined_record_is_committed_with_its_chunk_or_not_at_all(
 
 
 def records_of_all(mirror: Mirror, at: TopicPartition) -> list[object]:
-    """What is in the log, aborted records included."""
+    """Return the records in the log, including aborted ones."""
     return list(read(mirror.destination, at, "read_uncommitted"))
 
 
-def test_options_of_a_topic_alone(mirror: Mirror) -> None:
-    """They take the place of the mirror's: here, a commit for every batch."""
+def test_copy_options_of_a_topic(mirror: Mirror) -> None:
+    """The options of a topic override those of the mirror: here, a commit for every batch."""
     own = replace(mirror.options, coalesce_below_bytes=0, chunk_bytes=1)
     mirror.options = replace(mirror.options, chunk_bytes=1 << 20)
     (outcome,) = copy_ranges(
@@ -241,7 +243,7 @@ def test_options_of_a_topic_alone(mirror: Mirror) -> None:
 
 
 def test_compressed_batches_stay_compressed(mirror: Mirror, folder: Path) -> None:
-    """What is kept is written with the codec it had."""
+    """Kept records are written with the codec of their batch."""
     assert copy(mirror, folder, "Keyed").status is Status.DONE
     plain_end = settled_end(mirror.destination, mirror.at)
     mirror.write(numbered(100, 50, 60), compression_type="zstd")
@@ -279,8 +281,8 @@ BAD = {
 
 
 @pytest.mark.parametrize(("name", "config", "line"), BAD.values(), ids=BAD.keys())
-def test_a_filter_that_cannot_be_used(folder: Path, name: str, config: str, line: str) -> None:
-    """One line, before anything is copied."""
+def test_an_unusable_filter_is_refused(folder: Path, name: str, config: str, line: str) -> None:
+    """One line is raised before anything is copied."""
     with pytest.raises(ConfigError) as caught:
         load(ClassSpec(name, config, str(folder)))
     assert str(caught.value).startswith(line)
@@ -290,7 +292,7 @@ def test_a_filter_that_cannot_be_used(folder: Path, name: str, config: str, line
 def test_a_filter_by_its_entry_point(
     mirror: Mirror, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As an installed package announces it."""
+    """A filter may be named by the entry point of an installed package."""
     announced = folder / "some_filters-1.0.dist-info"
     announced.mkdir()
     (announced / "METADATA").write_text("Metadata-Version: 2.1\nName: some-filters\nVersion: 1.0\n")
@@ -303,28 +305,15 @@ def test_a_filter_by_its_entry_point(
     assert (outcome.error, outcome.records, outcome.skipped) == ("", 3, {"filtered": 57})
 
 
-def test_a_quarantine_that_is_the_copy_of_another_topic(
+def test_a_quarantine_must_not_be_the_copy_of_a_topic(
     source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
 ) -> None:
-    """Records of both would be in it: the mirror is refused, with the names of both."""
+    """A mirror whose quarantine topic is also the copy of a topic is refused."""
     for topic in (topic_name, f"{topic_name}.quarantine"):
         create(source_cluster.cluster(), topic)
+    clusters = source_cluster.cluster(), destination_cluster.cluster()
     mirror = settings.Mirror.model_validate(
-        {
-            "source": {
-                "nodes": [
-                    {
-                        "name": "node",
-                        "bootstrap_servers": list(source_cluster.cluster().bootstrap_servers),
-                    }
-                ]
-            },
-            "destination": {
-                "bootstrap_servers": list(destination_cluster.cluster().bootstrap_servers)
-            },
-            "topics": {"allow": [f"{topic_name}.*"]},
-            "on_record_error": "quarantine",
-        }
+        commands.mirror(*clusters, f"{topic_name}.*", on_record_error="quarantine")
     )
     with pytest.raises(
         ConfigError,

@@ -1,4 +1,4 @@
-"""The destination follows its source: the configuration of topics; topics that are gone."""
+"""The destination follows its source: topic configuration, and topics that are deleted."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from tests.copying import KEPT, ensure_homes
-from tests.independent import Record, client, configure, create, delete, until, write
+from tests.support import commands
+from tests.support.independent import Record, client, configure, create, delete, until, write
 
 CLOCK = SystemClock()
 OPTIONS = CopyOptions(request_timeout_ms=10_000)
@@ -57,16 +58,11 @@ class Followed:
         write(self.source, TopicPartition(self.topic, 0), [Record(None, value)])
 
     def mirror(self, **more: Any) -> dict[str, Any]:
-        """As relay.yaml has it."""
-        return {
-            "source": {
-                "nodes": [
-                    {"name": "only", "bootstrap_servers": ",".join(self.source.bootstrap_servers)}
-                ]
-            },
-            "destination": {"bootstrap_servers": ",".join(self.destination.bootstrap_servers)},
-            "topics": {"allow": [f"{self.topic}.*"], "rename": "copy.{topic}", **more},
-        }
+        """The settings of the mirror."""
+        topics = {"rename": "copy.{topic}", **more}
+        return commands.mirror(
+            self.source, self.destination, f"{self.topic}.*", node="only", topics=topics
+        )
 
     def surveyed(self, **more: Any) -> ClusterSnapshot:
         return cluster_snapshot.take_snapshot(
@@ -74,7 +70,7 @@ class Followed:
         )
 
     def copy(self) -> None:
-        """As tasks do."""
+        """Copy everything new, as tasks do."""
         taken = self.surveyed()
         topics.create(taken, None, OPTIONS, CLOCK)
         ranges = run_plan.plan(taken).ranges
@@ -87,13 +83,13 @@ class Followed:
         )
 
     def run(self, **more: Any) -> RunResult:
-        """A run with nothing to copy."""
+        """Run the mirror when there is nothing to copy."""
         mirror = Mirror.model_validate(self.mirror(**more))
         plan = run_plan.plan(cluster_snapshot.take_snapshot(self.name, mirror, CLOCK))
         return run(plan, mirror, no_spark, [], CLOCK)
 
     def differences(self, **more: Any) -> dict[str, tuple[str | None, str]]:
-        """Key -> the source's value, the destination's."""
+        """Return source and destination value per key that differs."""
         return {
             one.key: (one.wanted, one.there)
             for one in topic_configs.differences(self.surveyed(**more))
@@ -118,7 +114,7 @@ def followed(
 
 
 def own_configs(cluster: Cluster, topic: str) -> dict[str, str]:
-    """What the topic itself sets, as an independent client sees it."""
+    """Return the topic's own configuration, as an independent client sees it."""
     resource = ConfigResource(ResourceType.TOPIC, topic)
     admin = AdminClient(client(cluster))
     described = admin.describe_configs([resource])[resource].result(30)
@@ -126,8 +122,8 @@ def own_configs(cluster: Cluster, topic: str) -> dict[str, str]:
     return {name: str(entry.value) for name, entry in described.items() if entry.source == source}
 
 
-def test_a_run_sets_what_differs(followed: Followed) -> None:
-    """Values follow, keys that the source does not set go, and keys that are not on the list stay, before anything is copied."""
+def test_a_run_applies_configuration_differences(followed: Followed) -> None:
+    """A run sets, and removes, the listed keys before it copies; it keeps unlisted keys."""
     configure(
         followed.source,
         ResourceType.TOPIC,
@@ -167,8 +163,8 @@ def test_a_run_sets_what_differs(followed: Followed) -> None:
     assert followed.run(sync_configs=True).reconfigured == []
 
 
-def test_who_wants_a_setting_of_their_own_takes_its_key_off_the_list(followed: Followed) -> None:
-    """Keys that are not listed are neither reported nor set, nor given to new topics."""
+def test_unlisted_keys_are_left_alone(followed: Followed) -> None:
+    """Keys that are not listed are not reported, not set, and not given to new topics."""
     configure(followed.destination, ResourceType.TOPIC, followed.copy_of, retention_ms=9_000_000)
     until(followed.differences, "the configuration")
     assert followed.differences(config_keys=["max.message.bytes"]) == {}
@@ -179,8 +175,8 @@ def test_who_wants_a_setting_of_their_own_takes_its_key_off_the_list(followed: F
     assert new.configs == {"max.message.bytes": "2000000", "message.timestamp.type": "CreateTime"}
 
 
-def test_the_copy_is_cut_by_the_limit_as_it_is_then(followed: Followed) -> None:
-    """max.message.bytes is raised before the limits are taken, and never lowered: larger records may have come before."""
+def test_max_message_bytes_is_raised_before_the_copy(followed: Followed) -> None:
+    """max.message.bytes is raised before the copy reads it, and never lowered."""
     configure(followed.source, ResourceType.TOPIC, followed.topic, max_message_bytes=3_000_000)
     until(followed.differences, "the configuration")
     taken = followed.surveyed()
@@ -214,8 +210,8 @@ def test_topics_of_others_are_left_alone(followed: Followed) -> None:
     assert own_configs(followed.destination, f"copy.{other}") == {"retention.ms": "8000000"}
 
 
-def test_what_the_destinations_brokers_set_holds(followed: Followed) -> None:
-    """Where the source sets nothing, and the destination's topic does not either, its brokers decide: that is no difference."""
+def test_broker_defaults_are_no_difference(followed: Followed) -> None:
+    """Where neither topic sets a key, differing broker defaults are no difference."""
     taken = followed.surveyed()
     there = taken.destination_configs[followed.copy_of]
     of_the_broker = {**there, "segment.ms": ConfigValue("5000000", is_default=False, is_own=False)}
@@ -232,15 +228,15 @@ def test_what_the_destinations_brokers_set_holds(followed: Followed) -> None:
     assert (found.key, found.wanted) == ("segment.ms", None)
 
 
-def test_a_topic_that_sources_are_pinned_to(followed: Followed) -> None:
-    """It follows none of them: several would have it go to and fro."""
+def test_a_topic_with_pinned_sources_is_not_followed(followed: Followed) -> None:
+    """A destination of several pinned sources follows none of them."""
     configure(followed.source, ResourceType.TOPIC, followed.topic, retention_ms=7_000_000)
     until(followed.differences, "the configuration")
     assert followed.differences(rename={followed.topic: f"{followed.copy_of}:0"}) == {}
 
 
-def test_a_value_that_the_destination_refuses(followed: Followed) -> None:
-    """A broker that does not take a value says so in one line, with the key's way out, and nothing is copied."""
+def test_a_refused_value_stops_the_run(followed: Followed) -> None:
+    """A value that the broker refuses is one line with a remedy, and nothing is copied."""
     taken = followed.surveyed()
     bad = replace(taken.source_configs[followed.topic]["retention.ms"], value="-7")
     wrong = {followed.topic: {**taken.source_configs[followed.topic], "retention.ms": bad}}
@@ -251,10 +247,10 @@ def test_a_value_that_the_destination_refuses(followed: Followed) -> None:
     assert failure.endswith("; correct the value, or take the key off topics.config_keys")
 
 
-def test_the_commands_tell(
+def test_commands_report_differences(
     followed: Followed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """check, plan and run say what differs, and what will come of it; a run that sets it says what it did."""
+    """`check`, `plan` and `run` say what differs and what a run does about it."""
     configure(followed.source, ResourceType.TOPIC, followed.topic, retention_ms=7_000_000)
     until(followed.differences, "the configuration")
     differs = f"{followed.copy_of}: retention.ms=-1, and the source has 7000000"
@@ -285,15 +281,16 @@ def test_the_commands_tell(
     assert own_configs(followed.destination, followed.copy_of)["retention.ms"] == "7000000"
 
 
-def test_a_source_topic_that_is_gone(
+def test_a_deleted_source_topic_is_reported(
     followed: Followed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Every command says so, none fails for it, the other topics go on, and the copy stays."""
+    """Every command reports it and none fails; other topics are copied, and the copy stays."""
     other = f"{followed.topic}-other"
     create(followed.source, other, 1, KEPT)
     delete(followed.source, followed.topic)
     gone = (
-        f"{followed.name}: {followed.topic}: it was copied, and node only no longer has it, or hides it from the user;"
+        f"{followed.name}: {followed.topic}: it was copied, and node only no longer has it,"
+        f" or hides it from the user;"
         f" the copy {followed.copy_of} is kept"
     )
     config = followed.config(tmp_path)

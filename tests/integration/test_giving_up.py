@@ -1,4 +1,4 @@
-"""How long a cluster that does not answer is waited for, how quietly, and when not at all."""
+"""How long commands wait for a cluster that does not answer, and when they do not wait."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run_plan
 from relay_pipelines.run.run import run
 from relay_pipelines.snapshot import cluster_snapshot
-from tests.commands import RELAY, configured, environment, error_line, mirror, relay
 from tests.copying import KEPT, ensure_homes, numbered
-from tests.independent import client, create, records_of, write
+from tests.support.commands import RELAY, configured, environment, error_line, mirror, relay
+from tests.support.independent import client, create, records_of, write
 
 AWAY = Cluster("away", ("127.0.0.1:1",))
 QUIET_SECONDS = 5.0
@@ -48,7 +48,7 @@ def test_a_broker_that_restarts_is_waited_for(
     side: str,
     says: str,
 ) -> None:
-    """The command says nothing for 5 s, then who is away; when the broker is back, it does what it was asked."""
+    """The command is silent for 5 s, names the missing broker, and completes once it is back."""
     here, there = own_cluster.cluster(), destination_cluster.cluster()
     if side == "destination":
         create(there, filled.topic, 1, KEPT)
@@ -81,10 +81,10 @@ def test_a_broker_that_restarts_is_waited_for(
     assert says in output
 
 
-def test_a_broker_that_stays_away(
+def test_a_broker_that_stays_away_fails_the_command(
     destination_cluster: EmbeddedCluster, topic_name: str, tmp_path: Path
 ) -> None:
-    """The command ends with one line when the time of the mirror is over, not before and not much later."""
+    """The command fails with one line soon after `give_up_after`, and not before."""
     config = configured(
         tmp_path, {"m": mirror(AWAY, destination_cluster.cluster(), topic_name, give_up_after="2s")}
     )
@@ -102,7 +102,7 @@ def test_a_broker_that_stays_away(
 def test_a_run_that_is_stopped_does_not_wait(
     own_cluster: EmbeddedCluster, source_cluster: EmbeddedCluster, topic_name: str, tmp_path: Path
 ) -> None:
-    """Who asked for ever, and then to stop, need not wait for a destination that is away."""
+    """A stopped run without a time limit ends, although the destination is away."""
     source = source_cluster.cluster()
     create(source, topic_name, 1, KEPT)
     write(source, TopicPartition(topic_name, 0), numbered(10))
@@ -121,14 +121,14 @@ def test_a_run_that_is_stopped_does_not_wait(
     assert not result.outcomes
 
 
-def test_thousands_of_topic_partitions_just_created(
+def test_new_topics_with_many_partitions_are_waited_for(
     own_cluster: EmbeddedCluster, filled: TopicPartition, tmp_path: Path
 ) -> None:
-    """A run right after their creation, and one that creates as many, wait until all have leaders."""
+    """A run waits until thousands of partitions, just created, have leaders."""
     cluster = own_cluster.cluster()
     ensure_homes(cluster)
-    wanted = mirror(cluster, cluster, filled.topic, f"{filled.topic}-fresh.*")
-    wanted["topics"]["rename"] = "copy.{topic}"
+    allow = (filled.topic, f"{filled.topic}-fresh.*")
+    wanted = mirror(cluster, cluster, *allow, topics={"rename": "copy.{topic}"})
     config = configured(tmp_path, {"m": wanted}, spark={"master": "local[2]"})
     admin = AdminClient(client(cluster))
     fresh = [NewTopic(f"{filled.topic}-fresh-{number}", 10) for number in range(300)]

@@ -1,4 +1,4 @@
-"""A source topic that gets more partitions: the destination follows before anything is copied."""
+"""When a source topic gets more partitions, the destination gets them before the copy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from tests.copying import KEPT, ensure_homes, settled_end
-from tests.independent import Record, client, create, records_of, until, write
+from tests.support import commands
+from tests.support.independent import Record, client, create, records_of, until, write
 
 CLOCK = SystemClock()
 OPTIONS = CopyOptions(request_timeout_ms=10_000)
@@ -26,22 +27,16 @@ OPTIONS = CopyOptions(request_timeout_ms=10_000)
 def clusters(
     source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster
 ) -> tuple[Cluster, Cluster]:
-    """Source and destination."""
+    """Source and destination cluster."""
     ensure_homes(destination_cluster.cluster())
     return source_cluster.cluster(), destination_cluster.cluster()
 
 
 def surveyed(clusters: tuple[Cluster, Cluster], topic: str) -> ClusterSnapshot:
     source, destination = clusters
+    rename = {"rename": "copy.{topic}"}
     mirror = Mirror.model_validate(
-        {
-            "source": {
-                "nodes": [{"name": "only", "bootstrap_servers": ",".join(source.bootstrap_servers)}]
-            },
-            "destination": {"bootstrap_servers": ",".join(destination.bootstrap_servers)},
-            "topics": {"allow": [topic], "rename": "copy.{topic}"},
-            "start": "latest",
-        }
+        commands.mirror(source, destination, topic, topics=rename, start="latest")
     )
     return prepared_snapshot.prepare_snapshot(
         lambda: cluster_snapshot.take_snapshot(f"grow-{topic[-8:]}", mirror, CLOCK), mirror, CLOCK
@@ -67,8 +62,10 @@ def grow(cluster: Cluster, topic: str, count: int) -> None:
     )
 
 
-def test_the_destination_follows(clusters: tuple[Cluster, Cluster], topic_name: str) -> None:
-    """New partitions are copied from their first record on, even by a mirror that started at the end."""
+def test_new_partitions_are_copied_from_their_first_record(
+    clusters: tuple[Cluster, Cluster], topic_name: str
+) -> None:
+    """New partitions are copied from their first record, even with `start: latest`."""
     source, destination = clusters
     create(source, topic_name, 1, KEPT)
     _written(source, topic_name, 0, 7)
@@ -104,7 +101,7 @@ def _written(cluster: Cluster, topic: str, partition: int, value: int | None = N
 def test_topics_of_others_are_left_alone(
     clusters: tuple[Cluster, Cluster], topic_name: str
 ) -> None:
-    """A topic that the mirror has never copied to is not altered: one line says what to do."""
+    """A topic that the mirror has never copied to is not altered; one line says what to do."""
     source, destination = clusters
     create(source, topic_name, 2, KEPT)
     create(destination, f"copy.{topic_name}", 1, KEPT)

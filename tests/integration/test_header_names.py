@@ -1,4 +1,4 @@
-"""Header names that are not UTF-8: copied as the bytes they are; whatever needs text says so of that record only."""
+"""Header names that are not UTF-8 are copied as bytes; only code that needs text refuses them."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from relay_pipelines.model import (
 )
 from relay_pipelines.protocol.batch import CODEC_MASK
 from relay_pipelines.spark import sql_rows
-from tests import header_names
 from tests.copying import KEPT, Mirror, batches_of, settled_end
-from tests.independent import CREATE_TIME, Record, create
 from tests.integration.test_dataframe import reading
+from tests.support import header_names
+from tests.support.independent import CREATE_TIME, Record, create
 
 ODD = (3, 4, 17, 39)
 MODULE = """
@@ -43,7 +43,7 @@ class Encodes:
 
 
 def numbered(first: int, end: int) -> list[Record]:
-    """Records of which some have a header with a name that is not UTF-8, between two that are."""
+    """Records of which some have a header name that is not UTF-8, between two that are."""
     return [
         Record(
             b"k",
@@ -70,7 +70,7 @@ def mirror(
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """A folder with a module of filters, forgotten afterwards."""
+    """A folder with a module of filters, removed from `sys.modules` afterwards."""
     (tmp_path / "name_filters.py").write_text(MODULE)
     yield tmp_path
     sys.modules.pop("name_filters", None)
@@ -79,14 +79,14 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 def copied(mirror: Mirror) -> list[Record]:
-    """What arrived."""
+    """The records that arrived."""
     return header_names.read(mirror.destination, mirror.at)
 
 
 def quarantined(
     mirror: Mirror,
 ) -> list[tuple[bytes | None, tuple[tuple[str, bytes | None], ...], bytes | None]]:
-    """Value, own headers and offset of each record in quarantine."""
+    """Value, headers and offset of each record in quarantine."""
     found = header_names.read(mirror.destination, TopicPartition(f"{mirror.topic}.quarantine", 0))
     names = {bytes.fromhex(name): value for one in found for name, value in one.headers[-5:]}
     assert set(names) == {
@@ -133,7 +133,7 @@ def copy_rows(session: Any, mirror: Mirror, record_policy: RecordPolicy, end: in
 
 @pytest.mark.parametrize("below", [0, 8 << 10], ids=["verbatim", "merged"])
 def test_names_are_copied_as_they_are(mirror: Mirror, below: int) -> None:
-    """In batches that go as they are and in batches that are merged; the checkpoint's fingerprint is found at the source."""
+    """Verbatim and merged batches keep the names, and the fingerprint matches the source."""
     mirror.with_options(coalesce_below_bytes=below)
     assert mirror.copy().records == 40
     assert copied(mirror) == numbered(0, 40)
@@ -149,15 +149,15 @@ def test_ranges_that_cut_batches(mirror: Mirror) -> None:
     assert copied(mirror) == numbered(0, 40)
 
 
-def test_records_that_do_not_share_a_batch(mirror: Mirror) -> None:
-    """Batches are split where they are larger than the destination takes."""
+def test_names_survive_the_splitting_of_batches(mirror: Mirror) -> None:
+    """Batches that are larger than the destination's limit are split."""
     mirror.with_options(coalesce_to_bytes=300)
     mirror.copy()
     assert copied(mirror) == numbered(0, 40)
 
 
-def test_compressed_batches(mirror: Mirror) -> None:
-    """They stay compressed."""
+def test_names_survive_in_compressed_batches(mirror: Mirror) -> None:
+    """Compressed batches stay compressed."""
     header_names.write(
         mirror.source, mirror.at, [*numbered(3, 5), *numbered(17, 18)] * 50, compression="gzip"
     )
@@ -168,7 +168,7 @@ def test_compressed_batches(mirror: Mirror) -> None:
 
 
 def test_a_filter_sees_surrogates(mirror: Mirror, folder: Path) -> None:
-    """Each byte that is not UTF-8 is one of them."""
+    """A filter sees each byte that is not UTF-8 as a surrogate."""
     keeping = RecordPolicy(filters=(ClassSpec("name_filters:Named", folder=str(folder)),))
     assert copy(mirror, keeping).status is Status.DONE
     assert [int(one.value or b"") for one in copied(mirror)] == [
@@ -177,7 +177,7 @@ def test_a_filter_sees_surrogates(mirror: Mirror, folder: Path) -> None:
 
 
 def test_a_filter_that_fails_on_surrogates(mirror: Mirror, folder: Path) -> None:
-    """That record alone: it goes into quarantine as it was read, or ends the range with its place."""
+    """Only that record goes into quarantine unchanged, or ends the range with its place."""
     filters = (ClassSpec("name_filters:Encodes", folder=str(folder)),)
     failed = copy(mirror, RecordPolicy(filters=filters))
     assert failed.error.startswith(
@@ -199,14 +199,15 @@ def test_a_filter_that_fails_on_surrogates(mirror: Mirror, folder: Path) -> None
     ],
     ids=["where", "select", "both"],
 )
-def test_sql_cannot_hold_them(
+def test_sql_refuses_such_names(
     local_session: Any, mirror: Mirror, record_policy: RecordPolicy
 ) -> None:
-    """One line with topic-partition and offset, or quarantine for that record alone."""
+    """SQL fails with topic-partition and offset, or quarantines only that record."""
     failed = copy_rows(local_session, mirror, record_policy)
     assert (failed.status, failed.error_kind, failed.exit_code) == (Status.FAILED, "FilterError", 1)
     assert failed.error.startswith(
-        f"{mirror.at} at offset 3: the name of a header is not UTF-8, which SQL and Arrow cannot hold"
+        f"{mirror.at} at offset 3: "
+        "the name of a header is not UTF-8, which SQL and Arrow cannot hold"
     )
     create(mirror.destination, f"{mirror.topic}.quarantine", 1, KEPT)
     outcome = copy_rows(
@@ -222,14 +223,14 @@ def test_sql_cannot_hold_them(
     assert quarantined(mirror) == in_quarantine(*ODD)
 
 
-def test_sql_that_does_not_look_at_headers(local_session: Any, mirror: Mirror) -> None:
-    """A predicate alone decides by what it names: the records are copied with whatever headers they have."""
+def test_a_predicate_without_headers_accepts_such_names(local_session: Any, mirror: Mirror) -> None:
+    """A predicate that does not use headers copies the records with any headers."""
     assert copy_rows(local_session, mirror, RecordPolicy(where="offset % 2 = 1")).error == ""
     assert copied(mirror) == numbered(0, 40)[1::2]
 
 
 def test_names_made_by_sql(local_session: Any, mirror: Mirror) -> None:
-    """Spark casts any binary to a string: what it gives is what is copied."""
+    """A name that SQL casts from binary is copied byte by byte."""
     made = "array(named_struct('name', CAST(X'61FF' AS STRING), 'value', value))"
     assert (
         copy_rows(local_session, mirror, RecordPolicy(select=(("headers", made),)), 3).error == ""
@@ -239,8 +240,10 @@ def test_names_made_by_sql(local_session: Any, mirror: Mirror) -> None:
     ]
 
 
-def test_the_data_source(local_session: Any, mirror: Mirror, tmp_path: Path) -> None:
-    """It names the record, unless headers are not asked for."""
+def test_the_data_source_refuses_such_names(
+    local_session: Any, mirror: Mirror, tmp_path: Path
+) -> None:
+    """The data source names the record, unless headers are not selected."""
     register(local_session)
     frame = reading(local_session, mirror, tmp_path)
     assert frame.schema("offset long, value binary").load().count() == 40

@@ -1,4 +1,4 @@
-"""The guards against silent data loss, each on real brokers: first the mirror stops; told to continue, it goes on, and tells."""
+"""Guards against silent data loss on real brokers: a run stops, or continues when told to."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ from relay_pipelines.state import checkpoint, ledger
 from relay_pipelines.state.ledger_reader import LedgerFollower
 from relay_pipelines.verify.recount import Recount, recount
 from tests.copying import KEPT, ensure_homes, numbered, settled_end
-from tests.independent import (
+from tests.support import commands
+from tests.support.independent import (
     Record,
     create,
     delete,
@@ -66,24 +67,15 @@ class Copied:
         self.copy(self.snapshot())
 
     def mirror(self, on_data_loss: str = "fail") -> Mirror:
+        rename = {"rename": "copy.{topic}"}
         return Mirror.model_validate(
-            {
-                "source": {
-                    "nodes": [
-                        {
-                            "name": "only",
-                            "bootstrap_servers": ",".join(self.source.bootstrap_servers),
-                        }
-                    ]
-                },
-                "destination": {"bootstrap_servers": ",".join(self.destination.bootstrap_servers)},
-                "topics": {"allow": [self.topic], "rename": "copy.{topic}"},
-                "on_data_loss": on_data_loss,
-            }
+            commands.mirror(
+                self.source, self.destination, self.topic, topics=rename, on_data_loss=on_data_loss
+            )
         )
 
     def write(self, first: int, count: int) -> None:
-        """Write records at the source that are to arrive."""
+        """Write records at the source that must arrive."""
         records = numbered(count, first=first)
         write(self.source, self.at, records)
         self.expected += records
@@ -95,14 +87,14 @@ class Copied:
         )
 
     def loss(self) -> DataLossError:
-        """What holds the topic-partition back, with nothing planned."""
+        """Return the loss that holds the topic-partition back; nothing is planned for it."""
         plan = run_plan.plan(self.snapshot())
         assert not plan.windows
         (loss,) = plan.data_losses
         return loss
 
     def copy(self, taken: ClusterSnapshot) -> list[OffsetRange]:
-        """Copy what is planned, and wait for the checkpoint; the source ranges."""
+        """Copy what is planned, wait for the checkpoint, and return the source ranges."""
         ranges = run_plan.plan(taken).ranges
         outcomes = list(
             copy_ranges(CopyJob(taken.mirror, "run", taken.node, self.destination), ranges)
@@ -113,17 +105,17 @@ class Copied:
         return [one.source for one in ranges]
 
     def reached(self) -> dict[TopicPartition, int]:
-        """How far the checkpoints are."""
+        """Return the next offset of each checkpoint."""
         stored = cluster_snapshot.read_checkpoints(self.name, self.mirror(), CLOCK)
         return {at: one.next_offset for at, one in stored.checkpoints.items()}
 
     def arrived(self) -> list[Record]:
-        """What is at the destination."""
+        """Return the records at the destination."""
         settled_end(self.destination, self.to)
         return records_of(self.destination, self.to)
 
     def ledger(self) -> list[LedgerEntry]:
-        """All entries, in the order of their commits."""
+        """Return all ledger entries in the order of their commits."""
         follower = LedgerFollower(
             self.destination, self.name, None, self.mirror().copy_options, CLOCK
         )
@@ -133,7 +125,7 @@ class Copied:
             follower.close()
 
     def recount(self, wanted: OffsetRange, planned_at_ms: int) -> Recount:
-        """The count check of a window that was planned then."""
+        """Recount a window that was planned at that time."""
         options = self.mirror().copy_options
         return recount(self.name, [wanted], self.destination, options, CLOCK, planned_at_ms)[
             self.at
@@ -144,26 +136,26 @@ class Copied:
 def copied(
     source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
 ) -> Copied:
-    """Ten records, copied."""
+    """A topic-partition of which ten records were copied."""
     return Copied(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
 
 
 def retention(copied: Copied) -> None:
-    """Of twenty records more, retention takes the first fifteen."""
+    """Write twenty more records, of which retention deletes the first fifteen."""
     write(copied.source, copied.at, numbered(20, first=10))
     delete_before(copied.source, copied.at, 25)
     copied.expected += numbered(5, first=25)
 
 
-def source_created_anew(copied: Copied) -> None:
-    """The topic at the source is another one, and has grown past the checkpoint."""
+def source_recreated(copied: Copied) -> None:
+    """Recreate the source topic and let it grow past the checkpoint."""
     delete(copied.source, copied.topic)
     create(copied.source, copied.topic, 1, KEPT)
     copied.write(100, 12)
 
 
-def destination_created_anew(copied: Copied) -> None:
-    """The topic at the destination is another one, empty; the source has gone on."""
+def destination_recreated(copied: Copied) -> None:
+    """Recreate the destination topic empty, and write more at the source."""
     delete(copied.destination, copied.to.topic)
     create(copied.destination, copied.to.topic, 1, KEPT)
     copied.expected = []
@@ -171,7 +163,7 @@ def destination_created_anew(copied: Copied) -> None:
 
 
 def destination_deleted(copied: Copied) -> None:
-    """The topic at the destination is gone; created by whoever goes on."""
+    """Delete the destination topic, and write more at the source."""
     delete(copied.destination, copied.to.topic)
     copied.expected = []
     copied.write(10, 5)
@@ -179,7 +171,7 @@ def destination_deleted(copied: Copied) -> None:
 
 @dataclass(frozen=True)
 class Case:
-    """What is damaged, what the guard says, where the copy goes on, and what the ledger then says of the gap's offsets."""
+    """A loss: what the guard says, where the copy resumes, and what the ledger says of the gap."""
 
     damage: Callable[[Copied], None]
     error: type[DataLossError]
@@ -197,14 +189,14 @@ CASES = {
         OffsetRange(HERE, 25, 30),
         15,
     ),
-    "source created anew": Case(
-        source_created_anew,
+    "source recreated": Case(
+        source_recreated,
         TopicRecreatedError,
         "was deleted and created again",
         OffsetRange(HERE, 0, 12),
     ),
-    "destination created anew": Case(
-        destination_created_anew,
+    "destination recreated": Case(
+        destination_recreated,
         DestinationTopicLostError,
         "and created again",
         OffsetRange(HERE, 10, 15),
@@ -219,16 +211,16 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-def test_stops_and_goes_on_when_told(copied: Copied, case: Case) -> None:
-    """The guard names the loss; accepted, the copy goes on behind it, the ledger keeps the reason, the check fails by it."""
+def test_a_loss_stops_the_copy_until_it_is_accepted(copied: Copied, case: Case) -> None:
+    """The guard names the loss; once accepted, the copy resumes after it; the ledger says why."""
     case.damage(copied)
 
     loss = copied.loss()
     assert type(loss) is case.error
     assert case.says in str(loss)
     assert (
-        f"to accept the loss and resume from offset {case.goes_on.start}, set on_data_loss: continue"
-        in loss.remedy
+        f"to accept the loss and resume from offset {case.goes_on.start}, set on_data_loss:"
+        f" continue" in loss.remedy
     )
     assert (loss.exit_code, loss.topic_partition, loss.offset) == (3, copied.at, 10)
 
@@ -236,7 +228,7 @@ def test_stops_and_goes_on_when_told(copied: Copied, case: Case) -> None:
 
 
 def assert_goes_on(copied: Copied, case: Case) -> None:
-    """With `on_data_loss: continue`."""
+    """Check the copy with `on_data_loss: continue`."""
     taken = copied.snapshot("continue")
     planned_at_ms = CLOCK.now_ms()
     assert [case.says in str(one) for one in taken.accepted] == [True]
@@ -275,10 +267,10 @@ def assert_goes_on(copied: Copied, case: Case) -> None:
     assert copied.arrived() == copied.expected
 
 
-def test_a_log_cut_off_and_written_anew(
+def test_a_log_truncated_and_rewritten_is_detected(
     own_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
 ) -> None:
-    """A broker comes back with an older disk, and grows past the checkpoint: only the leader epoch tells."""
+    """Only the leader epoch reveals that a broker returned with an older disk and grew again."""
     copied = Copied(own_cluster.cluster(), destination_cluster.cluster(), topic_name)
     (broker,) = own_cluster.brokers
     log = own_cluster.folder / "broker-1" / "data" / f"{topic_name}-0"
@@ -311,10 +303,10 @@ def test_a_log_cut_off_and_written_anew(
     assert len(after.source) == 15
 
 
-def test_the_checkpoint_topic_is_lost(
+def test_a_deleted_checkpoint_topic_is_restored(
     source_cluster: EmbeddedCluster, own_cluster: EmbeddedCluster, topic_name: str
 ) -> None:
-    """Without checkpoints a mirror would copy everything again; the ledger knows better, and puts them right."""
+    """Without the checkpoint topic, a run restores the checkpoints from the ledger."""
     copied = Copied(source_cluster.cluster(), own_cluster.cluster(), topic_name)
     copied.write(10, 5)
     delete(copied.destination, checkpoint.TOPIC)
@@ -333,23 +325,23 @@ def test_the_checkpoint_topic_is_lost(
     assert "its checkpoint is gone" in copied.ledger()[1].gap
 
 
-def test_the_checkpoint_topic_came_back_empty(
+def test_an_empty_checkpoint_topic_is_no_first_run(
     source_cluster: EmbeddedCluster, own_cluster: EmbeddedCluster, topic_name: str
 ) -> None:
-    """Deleted and created anew, it holds nothing of the mirror: that is no first run."""
+    """A checkpoint topic that was recreated empty is a loss, not a new mirror."""
     copied = Copied(source_cluster.cluster(), own_cluster.cluster(), topic_name)
     delete(copied.destination, checkpoint.TOPIC)
     create(copied.destination, checkpoint.TOPIC, checkpoint.PARTITIONS, checkpoint.CONFIGS)
     assert "its checkpoint is gone" in str(copied.loss())
 
 
-def test_the_ledger_of_others_costs_a_new_mirror_nothing(
+def test_a_new_mirror_reads_only_the_end_of_the_ledger(
     source_cluster: EmbeddedCluster,
     own_cluster: EmbeddedCluster,
     topic_name: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Where nothing was written, nothing is read; else the end of the ledger, which tells of a lost checkpoint or does not."""
+    """A new mirror reads at most the end of the ledger, which shows a lost checkpoint."""
     copied = Copied(source_cluster.cluster(), own_cluster.cluster(), topic_name)
     delete(copied.destination, checkpoint.TOPIC)
     home = checkpoint.home(ledger.TOPIC, checkpoint.key_of(copied.name, copied.at))
@@ -369,7 +361,7 @@ def test_the_ledger_of_others_costs_a_new_mirror_nothing(
 
 
 def test_two_drivers_accept_a_loss_once(copied: Copied) -> None:
-    """Whoever comes second finds the checkpoint moved, and leaves it alone."""
+    """The second driver finds the checkpoint moved, and leaves it alone."""
     retention(copied)
     mirror = copied.mirror("continue")
     first, second = (cluster_snapshot.take_snapshot(copied.name, mirror, CLOCK) for _ in range(2))
@@ -378,8 +370,8 @@ def test_two_drivers_accept_a_loss_once(copied: Copied) -> None:
     assert [bool(one.gap) for one in copied.ledger()] == [False, True]
 
 
-def test_nothing_is_written_by_those_who_look(copied: Copied) -> None:
-    """A survey alone accepts nothing, whatever the configuration says."""
+def test_a_snapshot_accepts_no_loss(copied: Copied) -> None:
+    """A snapshot alone writes nothing, whatever the configuration says."""
     retention(copied)
     mirror = copied.mirror("continue")
     (loss,) = run_plan.plan(cluster_snapshot.take_snapshot(copied.name, mirror, CLOCK)).data_losses
@@ -387,8 +379,10 @@ def test_nothing_is_written_by_those_who_look(copied: Copied) -> None:
     assert len(copied.ledger()) == 1
 
 
-def test_what_was_accepted_is_seen_at_once(copied: Copied, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another transaction hides the moved checkpoint for a while: the survey after it waits, and plans behind the gap."""
+def test_an_accepted_loss_is_visible_at_once(
+    copied: Copied, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next snapshot waits for a hidden checkpoint, and plans after the gap."""
     retention(copied)
     home = checkpoint.home(checkpoint.TOPIC, checkpoint.key_of(copied.name, copied.at))
     other = transactional(copied.destination, f"other-{copied.name}")

@@ -1,4 +1,4 @@
-"""A range that fails costs its neighbours nothing: not their records, and not their turn."""
+"""A range that fails does not harm the other ranges of its task."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from relay_pipelines.model import (
 )
 from relay_pipelines.protocol.clock import Clock, SystemClock
 from tests.copying import Mirror, copy_as_it_is, copy_as_kept, copy_as_rows, numbered
-from tests.independent import create, records_of
+from tests.support.independent import create, records_of
 
 Way = Callable[[CopyJob, Sequence[CopyRange], Clock], list[Outcome]]
 
@@ -57,7 +57,7 @@ def fails_at_700(tmp_path: Path) -> Iterator[ClassSpec]:
 def pair(
     source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
 ) -> tuple[Mirror, Mirror]:
-    """Two topics of 3,000 records each, in small batches, with values that tell whose they are."""
+    """Two topics of 3,000 records in small batches, whose values name their topic."""
     made = []
     for name in "ab":
         mirror = Mirror(
@@ -78,17 +78,17 @@ def pair(
 
 
 def copy(way: Way, a: Mirror, b: Mirror, **record_policy: object) -> tuple[Outcome, Outcome]:
-    """Copy both in one task, `a` first, with this handling."""
+    """Copy both topics in one task, `a` first, with these record policies."""
     ranges = [replace(a.range(), record_policy=RecordPolicy(**record_policy)), b.range()]
     first, second = way(a.job, ranges, SystemClock())
     return first, second
 
 
 @pytest.mark.parametrize("way", [copy_as_it_is, copy_as_rows])
-def test_a_filter_that_raises(
+def test_a_failing_filter_spares_the_next_topic(
     pair: tuple[Mirror, Mirror], way: Way, fails_at_700: ClassSpec
 ) -> None:
-    """The next topic has its own records, all of them, and its ledger closes."""
+    """The next topic has all of its own records, and its ledger is complete."""
     a, b = pair
     failed, done = copy(way, a, b, filters=(fails_at_700,))
     assert (failed.status, failed.error_kind) == (Status.FAILED, "FilterError")
@@ -99,8 +99,10 @@ def test_a_filter_that_raises(
     b.assert_ledger_closes()
 
 
-def test_a_transform_that_raises(pair: tuple[Mirror, Mirror], fails_at_700: ClassSpec) -> None:
-    """Answers to what was produced before it are not taken for the next topic's."""
+def test_a_failing_transform_spares_the_next_topic(
+    pair: tuple[Mirror, Mirror], fails_at_700: ClassSpec
+) -> None:
+    """Responses to earlier produce requests are not taken for those of the next topic."""
     a, b = pair
     failed, done = copy(copy_as_rows, a, b, transform=fails_at_700)
     assert failed.error.startswith(f"{a.at} at offset 700: ")
@@ -110,8 +112,10 @@ def test_a_transform_that_raises(pair: tuple[Mirror, Mirror], fails_at_700: Clas
 
 
 @pytest.mark.parametrize("way", [copy_as_it_is, copy_as_rows, copy_as_kept])
-def test_a_record_that_is_too_large(pair: tuple[Mirror, Mirror], way: Way) -> None:
-    """It fails its own topic, by one line with size, limit and what to change; the next topic is copied whole."""
+def test_a_record_that_is_too_large_spares_the_next_topic(
+    pair: tuple[Mirror, Mirror], way: Way
+) -> None:
+    """It fails its own topic with size, limit and remedy; the next topic is copied whole."""
     a, b = pair
     a.write(numbered(1, 5000, 3000), numbered(1, 100, 3001))
     a.destination_config["max.message.bytes"] = "4500"
@@ -129,7 +133,7 @@ def test_a_record_that_is_too_large(pair: tuple[Mirror, Mirror], way: Way) -> No
 def test_a_record_that_is_too_large_goes_into_quarantine(
     pair: tuple[Mirror, Mirror], way: Way
 ) -> None:
-    """It is split off, with the reason in its headers; what stands around it is copied, and every offset is accounted for."""
+    """It is split off with its reason in headers; all other records are copied."""
     a, b = pair
     a.write([*numbered(2, 100, 3000), *numbered(1, 5000, 3002), *numbered(2, 100, 3003)])
     a.destination_config["max.message.bytes"] = "4500"
@@ -147,8 +151,8 @@ def test_a_record_that_is_too_large_goes_into_quarantine(
 
 
 @pytest.mark.parametrize("way", [copy_as_it_is, copy_as_rows, copy_as_kept])
-def test_a_topic_that_is_gone(pair: tuple[Mirror, Mirror], way: Way) -> None:
-    """A range whose offsets retention has taken is told as such; the next one is copied."""
+def test_a_truncated_log_spares_the_next_topic(pair: tuple[Mirror, Mirror], way: Way) -> None:
+    """A range beyond the end of its log is reported, and the next one is copied."""
     a, b = pair
     ranges = [replace(a.range(), source=replace(a.range().source, start=5000, end=6000)), b.range()]
     failed, done = way(a.job, ranges, SystemClock())
@@ -157,8 +161,10 @@ def test_a_topic_that_is_gone(pair: tuple[Mirror, Mirror], way: Way) -> None:
     b.assert_equal()
 
 
-def test_a_predicate_decides_on_all_that_is_copied(pair: tuple[Mirror, Mirror]) -> None:
-    """The checkpoint lies before the first offset that Spark decided on: nothing is dropped, and the driver plans again."""
+def test_a_checkpoint_before_the_filtered_offsets_stops_the_copy(
+    pair: tuple[Mirror, Mirror],
+) -> None:
+    """If the checkpoint precedes the filtered offsets, nothing is copied before a new plan."""
     a, _ = pair
     a.copy(end=100)
     (outcome,) = copy_as_kept(a.job, [a.range(start=150)], SystemClock())

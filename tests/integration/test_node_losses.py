@@ -1,4 +1,4 @@
-"""A loss is one only if no node of the source has the records: nothing is given up that another node still holds."""
+"""Records are lost only if no node of the source has them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from tests.copying import KEPT, ensure_homes, numbered, settled_end
-from tests.independent import create, delete_before, records_of, until, write
+from tests.support.independent import create, delete_before, records_of, until, write
 
 CLOCK = SystemClock()
 DOWN = "127.0.0.1:1"
@@ -27,7 +27,7 @@ COPIED, WRITTEN = 10, 30
 
 @dataclass
 class Pair:
-    """Two identical nodes with two topic-partitions, of which the first ten records were copied, from node `a`."""
+    """Two identical nodes with two topic-partitions; ten records of each were copied from `a`."""
 
     a: Cluster
     b: Cluster
@@ -49,13 +49,13 @@ class Pair:
                 write(cluster, TopicPartition(self.topic, partition), numbered(count, first=first))
 
     def retention(self, node: str, partition: int, offset: int) -> None:
-        """Take the records before an offset from a node."""
+        """Delete the records before an offset from a node."""
         delete_before(
             self.a if node == "a" else self.b, TopicPartition(self.topic, partition), offset
         )
 
     def snapshot(self, on_data_loss: str, *, down: str = "") -> ClusterSnapshot:
-        """A snapshot for a copy; one of the nodes may be down."""
+        """Take a snapshot for a copy; one of the nodes may be down."""
         servers = {"a": self.a.bootstrap_servers[0], "b": self.b.bootstrap_servers[0], down: DOWN}
         mirror = Mirror.model_validate(
             {
@@ -73,7 +73,7 @@ class Pair:
         return prepared_snapshot.prepare_snapshot(take, mirror, CLOCK)
 
     def copy(self, taken: ClusterSnapshot) -> dict[int, tuple[int, int]]:
-        """Copy what is new; start and end by partition."""
+        """Copy what is new; return start and end by partition."""
         ranges = run_plan.plan(taken).ranges
         outcomes = list(
             copy_ranges(CopyJob(taken.mirror, "run", taken.node, self.destination), ranges)
@@ -95,7 +95,7 @@ class Pair:
         return [one.value for one in records_of(self.destination, at)]
 
     def written(self, lost: range = range(0)) -> list[bytes | None]:
-        """What each topic-partition got, without what was lost."""
+        """Return the records of each topic-partition without the lost ones."""
         return [one.value for number, one in enumerate(numbered(WRITTEN)) if number not in lost]
 
 
@@ -120,23 +120,23 @@ def pair(
 
 
 @pytest.mark.parametrize("on_data_loss", ["fail", "continue"])
-def test_another_node_has_the_records(pair: Pair, on_data_loss: str) -> None:
-    """The node that retention has passed on is left for the one that has everything; nothing is given up, no guard is raised."""
+def test_the_node_with_the_records_is_chosen(pair: Pair, on_data_loss: str) -> None:
+    """The node whose records retention deleted is not read, and nothing is lost."""
     pair.retention("a", 0, 25)
     taken = pair.snapshot(on_data_loss)
     assert (taken.node.name, taken.accepted, run_plan.plan(taken).data_losses) == ("b", (), ())
     at = TopicPartition(pair.topic, 0)
     assert (
-        f"a: {at} begins at 25 on this node, and the copy resumes at 10: retention took the records between them"
-        in taken.node_why
+        f"a: {at} begins at 25 on this node, and the copy resumes at 10: retention took the"
+        f" records between them" in taken.node_why
     )
     assert pair.copy(taken) == {0: (10, 30), 1: (10, 30)}
     assert [pair.arrived(0), pair.arrived(1)] == [pair.written()] * 2
 
 
 @pytest.mark.parametrize("on_data_loss", ["fail", "continue"])
-def test_a_node_that_does_not_answer_may_have_them(pair: Pair, on_data_loss: str) -> None:
-    """One line says who does not answer and what would be lost; once the node is back, nothing was."""
+def test_a_node_that_does_not_answer_may_have_the_records(pair: Pair, on_data_loss: str) -> None:
+    """One line names the node and the missing records; once it is back, all are copied."""
     pair.retention("a", 0, 25)
     with pytest.raises(SourceError) as caught:
         pair.snapshot(on_data_loss, down="b")
@@ -145,22 +145,24 @@ def test_a_node_that_does_not_answer_may_have_them(pair: Pair, on_data_loss: str
         caught.value
     )
     assert f"; b: b broker {DOWN} cannot be reached" in str(caught.value)
-    assert "start the nodes that do not answer, or remove them from source.nodes" in str(caught.value)
+    assert "start the nodes that do not answer, or remove them from source.nodes" in str(
+        caught.value
+    )
 
     pair.copy(pair.snapshot(on_data_loss))
     assert [pair.arrived(0), pair.arrived(1)] == [pair.written()] * 2
 
 
-def test_a_node_that_does_not_answer_and_is_not_needed(pair: Pair) -> None:
-    """While the node that has everything answers, the other one may be down."""
+def test_a_node_that_is_not_needed_may_be_down(pair: Pair) -> None:
+    """While one node has everything, the other one may be down."""
     pair.retention("a", 0, 25)
     taken = pair.snapshot("continue", down="a")
     assert (taken.node.name, taken.accepted) == ("b", ())
     assert pair.copy(taken) == {0: (10, 30), 1: (10, 30)}
 
 
-def test_no_node_has_them(pair: Pair) -> None:
-    """All answer and none has the next record: that is a loss, and no more is given up than is gone everywhere."""
+def test_records_that_no_node_has_are_lost(pair: Pair) -> None:
+    """The copy gives up only the records that every node has lost."""
     pair.retention("a", 0, 25)
     pair.retention("b", 0, 20)
 
@@ -175,8 +177,8 @@ def test_no_node_has_them(pair: Pair) -> None:
     assert [pair.arrived(0), pair.arrived(1)] == [pair.written(range(10, 20)), pair.written()]
 
 
-def test_each_node_lacks_something_else(pair: Pair) -> None:
-    """What the chosen node lacks is held back, with the name of the other node, and never accepted; the rest is copied."""
+def test_each_node_may_lack_other_records(pair: Pair) -> None:
+    """A topic-partition that only another node can continue is held back; the rest is copied."""
     pair.retention("a", 0, 25)
     pair.retention("b", 1, 20)
 
@@ -190,8 +192,8 @@ def test_each_node_lacks_something_else(pair: Pair) -> None:
         TopicPartition(pair.topic, 0),
     )
     assert (
-        "retention took the offsets [10, 25) before they were copied, but node b has them; copy them with"
-        in str(held)
+        "retention took the offsets [10, 25) before they were copied, "
+        "but node b has them; copy them with" in str(held)
     )
     assert pair.copy(taken) == {1: (10, 30)}
     taken = pair.snapshot("continue")

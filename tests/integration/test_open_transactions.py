@@ -1,4 +1,4 @@
-"""A transaction left open at the source: nothing after it is copied, and everybody who looks is told so."""
+"""A transaction left open at the source stops the copy there, and every command reports it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,16 @@ from relay_pipelines.errors import SourceError
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.protocol.batch_timestamps import timestamps_ms
 from relay_pipelines.protocol.client import ClusterClient
-from tests.commands import configured, mirror, relay
-from tests.independent import CREATE_TIME, Record, create, put, records_of, transactional, write
+from tests.support.commands import configured, mirror, relay
+from tests.support.independent import (
+    CREATE_TIME,
+    Record,
+    create,
+    put,
+    records_of,
+    transactional,
+    write,
+)
 
 AGE_SECONDS = 200
 OPEN = r"open transaction: 1,001 records of \S+-0\[5, 1006\), the first [3-5] min( \d+ s)? old"
@@ -25,7 +33,7 @@ OPEN = r"open transaction: 1,001 records of \S+-0\[5, 1006\), the first [3-5] mi
 
 @dataclass
 class HeldUp:
-    """Five records, copied, and 1,001 after them in a transaction that nobody ends."""
+    """Five copied records, and 1,001 after them in a transaction that stays open."""
 
     topic: str
     config: Path
@@ -67,8 +75,8 @@ def held_up(
     sender.abort_transaction(30)
 
 
-def test_a_run_with_nothing_new(held_up: HeldUp) -> None:
-    """Nothing can be copied, and that is no failure; the line and the metrics say what waits, and for how long."""
+def test_a_run_that_cannot_copy_reports_the_transaction(held_up: HeldUp) -> None:
+    """The run succeeds; line and metrics say what waits, and since when."""
     done = relay(held_up.config, "run")
     assert (done.returncode, done.stderr) == (0, "")
     assert re.fullmatch(rf"m: nothing new in 1 topic; {OPEN}\n", done.stdout), done.stdout
@@ -81,8 +89,8 @@ def test_a_run_with_nothing_new(held_up: HeldUp) -> None:
     assert 'kafka_relay_source_highwatermark{node_id="one"} 1006.0\n' in written
 
 
-def test_status(held_up: HeldUp) -> None:
-    """The high watermark, and what lies between it and the end of what can be copied."""
+def test_status_reports_the_transaction(held_up: HeldUp) -> None:
+    """`status` shows the high watermark and the records that cannot be copied yet."""
     (found,) = json.loads(relay(held_up.config, "status", "--json").stdout)["mirrors"]
     assert (found["lag_records"], found["open_transaction_records"]) == (0, 1001)
     (topic,) = found["topics"]
@@ -96,8 +104,8 @@ def test_status(held_up: HeldUp) -> None:
     assert re.search(r"^ *0 +5 +1,006 +1,001, [3-5] min.* +5 +0 +one", table, re.MULTILINE), table
 
 
-def test_plan(held_up: HeldUp) -> None:
-    """A dry run tells the same."""
+def test_plan_reports_the_transaction(held_up: HeldUp) -> None:
+    """`plan` shows the same as `status`."""
     assert re.fullmatch(
         rf"m: nothing new in 1 topic; {OPEN}\n", relay(held_up.config, "plan").stdout
     )
@@ -111,8 +119,8 @@ def test_plan(held_up: HeldUp) -> None:
     )
 
 
-def test_a_run_that_copies_as_well(held_up: HeldUp) -> None:
-    """What is not behind the transaction is copied; the table is followed by what is."""
+def test_a_run_that_copies_reports_the_transaction_too(held_up: HeldUp) -> None:
+    """The run copies what precedes the transaction, and lists the rest after its table."""
     now = time.time_ns() // 1_000_000
     write(
         held_up.source.cluster(),
@@ -125,13 +133,13 @@ def test_a_run_that_copies_as_well(held_up: HeldUp) -> None:
     assert re.search(rf"^m: {OPEN}$", done.stdout, re.MULTILINE), done.stdout
 
 
-def test_the_transaction_ends(
+def test_the_next_run_copies_what_the_transaction_held_back(
     source_cluster: EmbeddedCluster,
     destination_cluster: EmbeddedCluster,
     topic_name: str,
     tmp_path: Path,
 ) -> None:
-    """The run after its end copies what it held up, and says nothing of it any more."""
+    """The run after its end copies everything, and reports no transaction."""
     source, destination = source_cluster.cluster(), destination_cluster.cluster()
     create(source, topic_name, 1)
     sender = transactional(source, topic_name)
@@ -150,8 +158,10 @@ def test_the_transaction_ends(
     assert len(records_of(destination, TopicPartition(topic_name, 0))) == 1
 
 
-def test_timestamps_of_many(source_cluster: EmbeddedCluster, topic_name: str) -> None:
-    """Batches larger than what is asked for come one by one, those without a record at the offset not at all."""
+def test_timestamps_of_many_topic_partitions(
+    source_cluster: EmbeddedCluster, topic_name: str
+) -> None:
+    """Batches larger than the fetch size come one by one; offsets without a record have no time."""
     create(source_cluster.cluster(), topic_name, 4)
     now, large = time.time_ns() // 1_000_000, b"x" * 200_000
     for partition, values in enumerate(([large], [large], [b"1", b"2"])):

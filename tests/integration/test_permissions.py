@@ -1,4 +1,4 @@
-"""`relay check` tells beforehand what a run would be refused for: permissions, certificates, passwords; one line each."""
+"""`relay check` reports missing permissions, bad certificates and wrong passwords in advance."""
 
 from __future__ import annotations
 
@@ -31,29 +31,33 @@ from relay_pipelines.run import preflight
 from relay_pipelines.run.preflight import Finding, Level
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.state import checkpoint, ledger
-from tests import independent
 from tests.copying import KEPT, ensure_homes, numbered
 from tests.integration.guarded import LACKING, OAUTHBEARER, PASSWORD, way_in
-from tests.token_endpoint import TokenEndpoint
+from tests.support import independent
+from tests.support.token_endpoint import TokenEndpoint
 
 MIRROR = "checked"
 DESCRIBE, CONFIGS = AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS
 READ, WRITE, CREATE = AclOperation.READ, AclOperation.WRITE, AclOperation.CREATE
 SAYS = {
     "source": "does not let the user read topic {topic}; grant the user Read on topic {topic}",
-    "destination": "{topic}-copy-0: destination ({servers}) answered AddPartitionsToTxn of relay.checked.{topic}.0 with TOPIC_",
-    "id": "destination ({servers}) answered FindCoordinator of relay.checked.{topic}.0 with TRANSACTIONAL_ID_",
-    "checkpoints": "__relay_checkpoints-0: destination ({servers}) answered AddPartitionsToTxn of relay.checked.{topic}.0",
+    "destination": "{topic}-copy-0: destination ({servers}) "
+    "answered AddPartitionsToTxn of relay.checked.{topic}.0 with TOPIC_",
+    "id": "destination ({servers}) "
+    "answered FindCoordinator of relay.checked.{topic}.0 with TRANSACTIONAL_ID_",
+    "checkpoints": "__relay_checkpoints-0: destination ({servers}) "
+    "answered AddPartitionsToTxn of relay.checked.{topic}.0",
     # where there is something to read, reading it fails before anybody asks whether it may be read
     "unread": "__relay_checkpoints",
-    "ledger": "__relay_ledger-0: destination ({servers}) answered AddPartitionsToTxn of relay.checked.{topic}.0 with TOPIC_",
+    "ledger": "__relay_ledger-0: destination ({servers}) "
+    "answered AddPartitionsToTxn of relay.checked.{topic}.0 with TOPIC_",
     "unfollowed": "__relay_ledger",
     "create": "answered CreateTopics of {topic}-copy with TOPIC_AUTHORIZATION_FAILED",
 }
 
 
 def written(cluster: Cluster) -> dict[str, Any]:
-    """How relay.yaml names a cluster."""
+    """The section of relay.yaml that describes a cluster."""
     said = {one.name: getattr(cluster.security, one.name) for one in fields(Security)}
     return {
         "bootstrap_servers": list(cluster.bootstrap_servers),
@@ -82,21 +86,21 @@ def configured(
 
 
 def checked(folder: Path, source: Cluster, destination: Cluster, topic: str) -> list[Finding]:
-    """What `relay check` finds in such a mirror."""
+    """Return the findings of `relay check` for the mirror."""
     return list(
         preflight.check(MIRROR, configured(folder, topic, destination, source), SystemClock())
     )
 
 
 def errors(found: list[Finding]) -> list[str]:
-    """The lines of the errors."""
+    """Return the lines of the errors."""
     lines = [str(one) for one in found if one.level is Level.ERROR]
     assert not [line for line in lines if "\n" in line or PASSWORD in line]
     return lines
 
 
 def grant(guarded: EmbeddedCluster, user: str, topic: str) -> None:
-    """Give a user all that a run of the mirror needs, but for what the user is called after."""
+    """Grant a user what a run needs, except the permission the user is named after."""
     topics, copy = ResourceType.TOPIC, f"{topic}-copy"
     needed = {
         "source": (topics, topic, READ),
@@ -132,7 +136,7 @@ def grant(guarded: EmbeddedCluster, user: str, topic: str) -> None:
 
 @pytest.fixture
 def topic(guarded: EmbeddedCluster, topic_name: str) -> str:
-    """A topic with records, a copy that nobody has made yet, and our own two topics."""
+    """A topic with records that is not copied yet, and the two internal topics."""
     independent.create(guarded.cluster(), topic_name, 1, KEPT)
     independent.write(guarded.cluster(), TopicPartition(topic_name, 0), numbered(3))
     ensure_homes(guarded.cluster())
@@ -140,10 +144,10 @@ def topic(guarded: EmbeddedCluster, topic_name: str) -> str:
 
 
 @pytest.mark.parametrize("user", ["relay", *LACKING])
-def test_what_the_user_lacks(
+def test_check_names_the_missing_permission(
     guarded: EmbeddedCluster, topic: str, user: str, tmp_path: Path
 ) -> None:
-    """Whichever permission is missing, its line names it; with all of them there is no error; nothing is written."""
+    """The one missing permission is the only error, and nothing is written."""
     if user not in {"relay", "create"}:
         independent.create(guarded.cluster(), f"{topic}-copy")
     grant(guarded, user, topic)
@@ -159,8 +163,10 @@ def test_what_the_user_lacks(
     assert (f"{topic}-copy" in there) == (user not in {"relay", "create"})
 
 
-def test_a_copy_that_may_not_grow(guarded: EmbeddedCluster, topic: str, tmp_path: Path) -> None:
-    """Partitions that the source has got since cannot be added by a user who may not alter the topic."""
+def test_check_reports_that_a_topic_may_not_grow(
+    guarded: EmbeddedCluster, topic: str, tmp_path: Path
+) -> None:
+    """A user without Alter on the topic cannot add the source's new partitions to the copy."""
     independent.create(guarded.cluster(), f"{topic}-copy")
     grant(guarded, "relay", topic)
     admin = guarded.cluster()
@@ -184,11 +190,17 @@ Change = Callable[[Cluster, Certificates, Path], dict[str, Any]]
 NOT_TRUSTED: dict[str, tuple[Change, str]] = {
     "another authority": (
         lambda _way, other, _folder: {"ca_location": str(other.authority)},
-        "its certificate is not trusted: self-signed certificate in certificate chain; check security.ca_location",
+        (
+            "its certificate is not trusted: self-signed certificate in certificate chain; "
+            "check security.ca_location"
+        ),
     ),
     "the system's authorities": (
         lambda _way, _other, _folder: {"ca_location": None},
-        "its certificate is not trusted: self-signed certificate in certificate chain; check security.ca_location",
+        (
+            "its certificate is not trusted: self-signed certificate in certificate chain; "
+            "check security.ca_location"
+        ),
     ),
     "a client certificate that another authority signed": (
         lambda _way, other, _folder: {
@@ -199,7 +211,10 @@ NOT_TRUSTED: dict[str, tuple[Change, str]] = {
     ),
     "no client certificate": (
         lambda _way, _other, _folder: {"certificate_location": None, "key_location": None},
-        "asks for a client certificate (bad certificate); set security.certificate_location and key_location",
+        (
+            "asks for a client certificate (bad certificate); "
+            "set security.certificate_location and key_location"
+        ),
     ),
     "the key of another certificate": (
         lambda _way, other, _folder: {"key_location": str(other.client_key)},
@@ -221,7 +236,10 @@ NOT_TRUSTED: dict[str, tuple[Change, str]] = {
     ),
     "authorities that are no PEM": (
         lambda _way, _other, folder: {"ca_location": str(junk(folder))},
-        "security.ca_location: {folder}/junk is not a PEM file with the authorities to trust; convert it to PEM",
+        (
+            "security.ca_location: {folder}/junk is not a PEM file with the authorities to trust; "
+            "convert it to PEM"
+        ),
     ),
     "authorities that are damaged": (
         lambda way, _other, folder: {
@@ -264,7 +282,7 @@ def damaged(certificate: Path, folder: Path) -> Path:
 
 @pytest.mark.parametrize("side", ["source", "destination"])
 @pytest.mark.parametrize("wrong", NOT_TRUSTED)
-def test_certificates_that_do_not_match(
+def test_check_reports_certificates_that_do_not_match(
     guarded: EmbeddedCluster,
     topic: str,
     stranger: Certificates,
@@ -273,7 +291,7 @@ def test_certificates_that_do_not_match(
     side: str,
     tmp_path: Path,
 ) -> None:
-    """One line says what does not fit, where, and what to do."""
+    """One line says what does not match, where, and what to do."""
     way = way_in(guarded, Listener.SASL_SSL, MECHANISMS[-1], tokens)
     change, says = NOT_TRUSTED[wrong]
     bad = replace(way, security=replace(way.security, **change(way, stranger, tmp_path)))
@@ -295,23 +313,23 @@ def test_certificates_that_do_not_match(
 def test_a_host_that_the_certificate_does_not_name(
     guarded: EmbeddedCluster, topic: str, tmp_path: Path
 ) -> None:
-    """The name in bootstrap_servers must stand in the certificate; without verify_hostname it need not."""
+    """The certificate must name the host of bootstrap_servers, unless verify_hostname is off."""
     way = guarded.cluster(Listener.SSL)
     other = replace(way, bootstrap_servers=(f"127.1:{port(way)}",))
     (line,) = errors(checked(tmp_path, other, guarded.cluster(), topic))
     assert (
-        "Hostname mismatch, certificate is not valid for '127.1'; use a name that is in the certificate in bootstrap"
-        in line
+        "Hostname mismatch, certificate is not valid for '127.1'; "
+        "use a name that is in the certificate in bootstrap" in line
     )
     lax = replace(other, security=replace(other.security, verify_hostname=False))
     assert errors(checked(tmp_path, lax, guarded.cluster(), topic)) == []
 
 
 @pytest.mark.parametrize("mechanism", [*MECHANISMS, OAUTHBEARER])
-def test_a_wrong_secret(
+def test_a_wrong_client_secret_is_reported_of_both_sides(
     guarded: EmbeddedCluster, topic: str, tokens: TokenEndpoint, mechanism: str, tmp_path: Path
 ) -> None:
-    """Both sides are told, each in a line, and the topics are not asked for."""
+    """Source and destination have one line each, without the secret."""
     way = way_in(guarded, Listener.SASL_PLAINTEXT, mechanism, tokens)
     secret = "client_secret" if mechanism == OAUTHBEARER else "password"
     wrong = replace(way, security=replace(way.security, **{secret: "wrong-horse"}))
@@ -327,7 +345,7 @@ def test_a_wrong_secret(
 
 
 class Untiring(SystemClock):
-    """Fails who waits."""
+    """A clock that fails the test when something waits."""
 
     def sleep(self, seconds: float) -> None:
         raise AssertionError(f"waits {seconds} s for a password to become right")
@@ -337,7 +355,7 @@ class Untiring(SystemClock):
 def test_a_wrong_password_is_not_waited_for(
     guarded: EmbeddedCluster, topic: str, tmp_path: Path, wrong: str
 ) -> None:
-    """Not even by who asks for ever."""
+    """A wrong password is not retried, even with `give_up_after: never`."""
     way = guarded.cluster(Listener.SASL_PLAINTEXT, username="owner")
     locked = replace(way, security=replace(way.security, password="wrong-horse"))
     nodes = {"the only node": [locked], "both nodes": [locked, locked], "destination": [way]}[wrong]
@@ -350,8 +368,10 @@ def test_a_wrong_password_is_not_waited_for(
     assert "\n" not in str(caught.value)
 
 
-def test_another_node_is_read(guarded: EmbeddedCluster, topic: str, tmp_path: Path) -> None:
-    """One node's wrong password keeps nobody from the other one; beside one that is away, it is the other that is waited for."""
+def test_a_wrong_password_at_one_node_does_not_stop_the_other(
+    guarded: EmbeddedCluster, topic: str, tmp_path: Path
+) -> None:
+    """A run reads the other node; if that one is down, the run waits for it."""
     way = guarded.cluster(Listener.SASL_PLAINTEXT, username="owner")
     locked = replace(way, security=replace(way.security, password="wrong-horse"))
     taken = cluster_snapshot.take_snapshot(

@@ -1,4 +1,4 @@
-"""Topics pinned to a destination partition: many to one, on purpose, and still counted record by record."""
+"""Several topics pinned to one destination partition are still counted record by record."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import pytest
 
@@ -29,14 +28,15 @@ from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.verify.recount import Recount, recount
 from tests.copying import KEPT, OPTIONS, ensure_homes, numbered, settled_end
-from tests.independent import Record, create, records_of, write
+from tests.support import commands
+from tests.support.independent import Record, create, records_of, write
 
 CLOCK = SystemClock()
 
 
 @dataclass
 class Pinned:
-    """Two topics of two partitions each, all of which go to one partition.
+    """Two topics of two partitions each, all of which are copied to one partition.
 
     Args:
         first, second: the source topics.
@@ -53,18 +53,10 @@ class Pinned:
         return TopicPartition(f"all.{self.name}", 3)
 
     def snapshot(self) -> ClusterSnapshot:
-        mirror: dict[str, Any] = {
-            "source": {
-                "nodes": [
-                    {"name": "only", "bootstrap_servers": ",".join(self.source.bootstrap_servers)}
-                ]
-            },
-            "destination": {"bootstrap_servers": ",".join(self.destination.bootstrap_servers)},
-            "topics": {
-                "allow": [self.first, self.second],
-                "rename": f"{self.to.topic}:{self.to.partition}",
-            },
-        }
+        rename = {"rename": f"{self.to.topic}:{self.to.partition}"}
+        mirror = commands.mirror(
+            self.source, self.destination, self.first, self.second, topics=rename
+        )
         return cluster_snapshot.take_snapshot(
             f"pins-{self.name}", Mirror.model_validate(mirror), CLOCK
         )
@@ -132,8 +124,8 @@ def both_at_once(*work: Callable[[], object]) -> None:
         thread.join(60)
 
 
-def test_many_to_one(pinned: Pinned) -> None:
-    """One partition gets the records of all, each source's in order; one task copies them, and the counts close."""
+def test_many_topics_to_one_partition(pinned: Pinned) -> None:
+    """The partition gets the records of all, in source order; one task copies them."""
     taken = pinned.snapshot()
     assert topics.missing(taken)[0].partitions == 4
     topics.create(taken, None, OPTIONS, CLOCK)
@@ -146,8 +138,8 @@ def test_many_to_one(pinned: Pinned) -> None:
     assert [(one.problems, one.counted) for one in found] == [([], 50)] * 4
 
 
-def test_chunks_within_each_other_are_told_apart(pinned: Pinned) -> None:
-    """Two runs at the same time write to the partition in turns: each record is still counted for the source it is of."""
+def test_interleaved_chunks_are_told_apart(pinned: Pinned) -> None:
+    """When two runs interleave, each record is still counted for its own source."""
     taken = pinned.snapshot()
     topics.create(taken, None, OPTIONS, CLOCK)
     ranges = run_plan.plan(taken).ranges

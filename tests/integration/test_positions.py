@@ -1,4 +1,4 @@
-"""A source position is verified in every attempt: what has become another log since it was surveyed is not copied."""
+"""Every attempt verifies the source position, so a log that was replaced is never copied."""
 
 from __future__ import annotations
 
@@ -15,7 +15,16 @@ from relay_pipelines.model import CopyJob, CopyRange, NodeIdentity, Outcome, Sta
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock, SystemClock
 from tests.copying import KEPT, Mirror, copy_as_it_is, copy_as_rows, numbered, settled_end
-from tests.independent import create, delete, delete_before, put, records_of, transactional, write
+from tests.support.independent import (
+    assert_equal,
+    create,
+    delete,
+    delete_before,
+    put,
+    records_of,
+    transactional,
+    write,
+)
 
 Way = Callable[[CopyJob, Sequence[CopyRange], Clock], list[Outcome]]
 WAYS = pytest.mark.parametrize("way", [copy_as_it_is, copy_as_rows])
@@ -33,7 +42,7 @@ def mirror(
 
 @pytest.fixture
 def restartable(tmp_path: Path) -> Iterator[EmbeddedCluster]:
-    """A cluster for one test alone: every restart of its broker begins a leader epoch."""
+    """A cluster for one test alone; each restart of its broker begins a leader epoch."""
     cluster = EmbeddedCluster("restartable", folder=tmp_path / "restartable")
     cluster.start()
     yield cluster
@@ -41,22 +50,22 @@ def restartable(tmp_path: Path) -> Iterator[EmbeddedCluster]:
 
 
 def surveyed(mirror: Mirror) -> CopyRange:
-    """What a driver plans: with the checkpoint and the log that it saw."""
+    """Plan a range with the checkpoint and the log seen now."""
     with ClusterClient(mirror.source, SourceError) as client:
         identity = NodeIdentity(mirror.source.name, client.topic(mirror.topic).topic_id, "")
     return replace(mirror.range(), planned_log=identity)
 
 
 def recreate(mirror: Mirror, count: int) -> None:
-    """Delete the source topic and create it again, with other records."""
+    """Delete the source topic and create it again with other records."""
     delete(mirror.source, mirror.topic)
     create(mirror.source, mirror.topic, 1, KEPT)
     mirror.write(numbered(count, 500, 10_000))
 
 
 @WAYS
-def test_created_again_while_the_range_waited(mirror: Mirror, way: Way) -> None:
-    """With a checkpoint: the task stops with the guard's error, and two logs are never mixed."""
+def test_a_topic_recreated_before_the_range_starts(mirror: Mirror, way: Way) -> None:
+    """With a checkpoint, the task fails with the guard's error, and never mixes two logs."""
     mirror.copy(end=40)
     mirror.known = (mirror.checkpoint(), 0)
     planned = surveyed(mirror)
@@ -73,8 +82,8 @@ def test_created_again_while_the_range_waited(mirror: Mirror, way: Way) -> None:
 
 
 @WAYS
-def test_created_again_before_the_first_copy(mirror: Mirror, way: Way) -> None:
-    """Without a checkpoint: the planned offsets mean nothing in another log."""
+def test_a_topic_recreated_before_its_first_copy(mirror: Mirror, way: Way) -> None:
+    """Without a checkpoint, offsets planned for one log are not copied from another."""
     planned = surveyed(mirror)
     recreate(mirror, 300)
     (outcome,) = way(mirror.job, [planned], SystemClock())
@@ -84,8 +93,8 @@ def test_created_again_before_the_first_copy(mirror: Mirror, way: Way) -> None:
 
 
 @WAYS
-def test_deleted_while_the_range_waited(mirror: Mirror, way: Way, topic_name: str) -> None:
-    """A topic that is gone fails by itself and soon; it is not waited for like a broker, and the next range is copied."""
+def test_a_topic_deleted_before_the_range_starts(mirror: Mirror, way: Way, topic_name: str) -> None:
+    """A deleted topic fails soon and alone: it is not waited for, and the next range is copied."""
     planned = surveyed(mirror)
     delete(mirror.source, mirror.topic)
     other = Mirror(mirror.source, mirror.destination, f"other-{topic_name}", name=mirror.name)
@@ -99,7 +108,7 @@ def test_deleted_while_the_range_waited(mirror: Mirror, way: Way, topic_name: st
 
 
 class OnceBeforeCommit(SystemClock):
-    """Lets something happen once, in the middle of the copy: the time of day is asked for by each commit."""
+    """A clock that runs a function once during the copy: each commit reads the time of day."""
 
     def __init__(self, happen: Callable[[], object]) -> None:
         self._happen: Callable[[], object] | None = happen
@@ -111,8 +120,8 @@ class OnceBeforeCommit(SystemClock):
         return super().now_ms()
 
 
-def test_created_again_while_it_is_being_read(mirror: Mirror) -> None:
-    """What is read of the new log under the old one's offsets is never committed."""
+def test_a_topic_recreated_while_it_is_read(mirror: Mirror) -> None:
+    """Records of the new log under offsets of the old one are never committed."""
     mirror.with_options(chunk_bytes=5_000, fetch_max_bytes=1, coalesce_below_bytes=0)
     original = mirror.original()
     clock = OnceBeforeCommit(lambda: recreate(mirror, 300))
@@ -126,7 +135,7 @@ def test_created_again_while_it_is_being_read(mirror: Mirror) -> None:
 def test_a_marker_under_a_later_leader_epoch(
     restartable: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
 ) -> None:
-    """Data under one leader epoch and its commit marker under the next is an ordinary leader change, not a truncation."""
+    """Data in one leader epoch and its marker in the next are a leader change, not a truncation."""
     mirror = Mirror(restartable.cluster(), destination_cluster.cluster(), topic_name)
     mirror.write(numbered(5))
     producer = transactional(mirror.source, "over-a-restart", **{"transaction.timeout.ms": 600_000})
@@ -148,8 +157,8 @@ def test_a_marker_under_a_later_leader_epoch(
     mirror.assert_equal()
 
 
-def test_filtered_and_cleaned_ends_keep_their_epoch(mirror: Mirror) -> None:
-    """A chunk that ends with a marker names the marker's epoch and end."""
+def test_a_chunk_that_ends_with_a_marker_keeps_its_epoch(mirror: Mirror) -> None:
+    """A chunk that ends with a marker records the marker's epoch and end."""
     producer = transactional(mirror.source, f"ends-{mirror.topic}")
     producer.begin_transaction()
     put(producer, mirror.at, numbered(3, first=100))
@@ -166,7 +175,7 @@ def nodes(
     topic_name: str,
     restartable: EmbeddedCluster,
 ) -> Mirror:
-    """A mirror whose first node is `restartable` and whose second is the source cluster, with the same records."""
+    """A mirror with the nodes `restartable` and the source cluster, which have the same records."""
     made = Mirror(restartable.cluster(), destination_cluster.cluster(), topic_name)
     create(source_cluster.cluster(), topic_name, 1, KEPT)
     for first in range(0, 100, 10):
@@ -176,7 +185,7 @@ def nodes(
 
 
 def over_nodes(mirror: Mirror, other: EmbeddedCluster) -> CopyJob:
-    """The mirror's job, with another node to go to."""
+    """The mirror's job with both nodes."""
     return replace(
         mirror.job,
         node=replace(mirror.source, name="a"),
@@ -184,20 +193,22 @@ def over_nodes(mirror: Mirror, other: EmbeddedCluster) -> CopyJob:
     )
 
 
-def test_a_node_whose_retention_was_faster(nodes: Mirror, source_cluster: EmbeddedCluster) -> None:
-    """Records that one node no longer has are taken from another one, in the same task."""
+def test_records_that_one_node_lacks_come_from_another(
+    nodes: Mirror, source_cluster: EmbeddedCluster
+) -> None:
+    """Records that retention took from one node are read from the other, in the same task."""
     nodes.copy(end=20)
     nodes.known = (nodes.checkpoint(), 0)
     delete_before(nodes.source, nodes.at, 60)
     (outcome,) = copy_ranges(over_nodes(nodes, source_cluster), [nodes.range()])
     assert (outcome.status, outcome.error, outcome.node) == (Status.DONE, "", "b")
-    assert records_of(source_cluster.cluster(), nodes.at) == nodes.copied()
+    assert_equal(records_of(source_cluster.cluster(), nodes.at), nodes.copied())
 
 
-def test_a_node_with_a_corrupt_batch(
+def test_a_corrupt_batch_is_read_from_another_node(
     nodes: Mirror, source_cluster: EmbeddedCluster, tmp_path: Path
 ) -> None:
-    """Good bytes of another node are copied in place of bad ones."""
+    """The intact batch of another node is copied instead of the corrupt one."""
     (segment,) = (tmp_path / "restartable").glob(f"broker-1/data/{nodes.topic}-0/*.log")
     data = bytearray(segment.read_bytes())
     data[data.index(b"%08d" % 55)] ^= 1
@@ -206,18 +217,18 @@ def test_a_node_with_a_corrupt_batch(
     (outcome,) = copy_ranges(over_nodes(nodes, source_cluster), [nodes.range()])
     assert (outcome.status, outcome.error, outcome.node) == (Status.DONE, "", "b")
     assert [one.node for one in outcome.segments] == ["a", "b"]
-    assert records_of(source_cluster.cluster(), nodes.at) == nodes.copied()
+    assert_equal(records_of(source_cluster.cluster(), nodes.at), nodes.copied())
 
 
 @pytest.mark.parametrize("first_there", [0, 1], ids=["same records", "other records"])
-def test_nodes_that_set_timestamps_themselves(
+def test_nodes_with_append_time_are_compared_without_it(
     source_cluster: EmbeddedCluster,
     destination_cluster: EmbeddedCluster,
     topic_name: str,
     restartable: EmbeddedCluster,
     first_there: int,
 ) -> None:
-    """With LogAppendTime identical nodes have other timestamps; key, value and headers tell whether they hold the same."""
+    """With LogAppendTime, key, value and headers tell whether nodes hold the same record."""
     append_time = {"message.timestamp.type": "LogAppendTime"}
     mirror = Mirror(
         restartable.cluster(), destination_cluster.cluster(), topic_name, source_config=append_time

@@ -1,4 +1,4 @@
-"""What a run does with records beside copying them, from relay.yaml to the destination, through the command."""
+"""Filters, predicates, SQL and pins, from relay.yaml to the destination, through the command."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from relay_pipelines.run.result import RunResult
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.spark import job
 from relay_pipelines.verify import recount
-from tests.commands import configured, mirror, relay
 from tests.copying import settled_end
-from tests.independent import CREATE_TIME, Record, create, records_of, write
+from tests.support.commands import configured, mirror, relay
+from tests.support.independent import CREATE_TIME, Record, create, records_of, write
 
 MODULE = """
 import json
@@ -45,7 +45,7 @@ COUNTRIES = ("de", "fr", "it", "es")
 
 @dataclass
 class Topics:
-    """Topics that are copied in ways of their own: as they are, filtered, by a predicate, made anew, two into one."""
+    """Topics that are copied verbatim, filtered, by a predicate, by SQL, and two into one."""
 
     source: Cluster
     destination: Cluster
@@ -136,14 +136,14 @@ def country(record: Record) -> str:
 
 
 def run(config: Path, session: Any) -> RunResult:
-    """As `relay run`, in this process."""
+    """Run `relay run` in this process."""
     loaded = settings.load(config).mirror("handled")
     planned = run_plan.plan(cluster_snapshot.take_snapshot("handled", loaded, CLOCK))
     return driver.run(planned, loaded, lambda: session, [], CLOCK)
 
 
-def test_every_topic_its_own_way(topics: Topics, local_session: Any) -> None:
-    """One run, several Spark jobs; a second run goes on where it ended, and a third finds nothing."""
+def test_every_topic_has_its_own_record_policy(topics: Topics, local_session: Any) -> None:
+    """One run uses several Spark jobs; a second resumes, and a third finds nothing."""
     config = topics.config()
     bad = TopicPartition(topics.name("filtered"), 1)
     for number in range(2):
@@ -197,8 +197,8 @@ def test_every_topic_its_own_way(topics: Topics, local_session: Any) -> None:
     assert [one.problems for one in counted.values()] == [[]] * len(ranges)
 
 
-def test_bad_sql_is_one_line_at_check(topics: Topics) -> None:
-    """By Spark itself; and so is a class that is not there."""
+def test_check_reports_bad_sql_and_missing_classes(topics: Topics) -> None:
+    """`check` reports, in one line each, SQL that Spark refuses and classes that do not exist."""
     config = topics.config(
         {"no.such": {"where": "true"}},
         where="valeu IS NOT NULL",
@@ -212,7 +212,7 @@ def test_bad_sql_is_one_line_at_check(topics: Topics) -> None:
 
 
 def test_a_record_that_sql_fails_on_is_named(topics: Topics, local_session: Any) -> None:
-    """With topic-partition and offset; what the other topics have is copied."""
+    """The line names topic-partition and offset; the other topics are copied."""
     topics.write(20)
     failing = {
         topics.name("plain"): {
@@ -232,10 +232,10 @@ def test_a_record_that_sql_fails_on_is_named(topics: Topics, local_session: Any)
     assert topics.copied("anew", 0) != []
 
 
-def test_a_job_that_ends_by_anything(
+def test_an_unexpected_error_of_one_job_spares_the_others(
     topics: Topics, local_session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ranges of a job that ends outside the error tree are named, and fail the run; the other jobs copy theirs."""
+    """An unexpected error fails the run and names its ranges; other jobs copy theirs."""
 
     def end(*_: object) -> None:
         raise ValueError("not foreseen\nat all")
@@ -287,10 +287,10 @@ sys.exit(result.exit_code)
     ("when", "says"),
     [("before", "Spark no longer answers: "), ("after", "12 of 12 planned ranges have no outcome")],
 )
-def test_a_session_that_is_stopped_before_its_first_job(
+def test_a_session_stopped_before_its_first_job_copies_nothing(
     topics: Topics, when: str, says: str
 ) -> None:
-    """Nothing is copied, and the run says so, be it before or after Spark was asked for its slots."""
+    """The run fails and copies nothing, before or after Spark was asked for its slots."""
     topics.write(20)
     command = [sys.executable, "-c", STOPPED, topics.config(), when]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)

@@ -1,4 +1,4 @@
-"""The count check: it passes what is complete, and names what is not, whatever the ledger says."""
+"""The recount passes a complete window, and reports every deviation from the ledger."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.state import checkpoint, ledger
 from relay_pipelines.verify.recount import Recount, recount
 from tests.copying import KEPT, OPTIONS, Mirror, end_of, numbered, settled_end
-from tests.independent import (
+from tests.support.independent import (
     CREATE_TIME,
     Record,
     configure,
@@ -37,21 +37,21 @@ COUNTS = "{} records were committed, {} are there"
 def mirror(
     source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
 ) -> Mirror:
-    """A topic of 100 records, none of them copied yet."""
+    """A topic of 100 records that are not copied yet."""
     made = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
     made.write(numbered(100))
     return made
 
 
 class Releasing(SystemClock):
-    """A clock that does something once, when somebody begins to wait."""
+    """A clock that runs a function once, when something begins to wait."""
 
     def __init__(self, release: Callable[[], object]) -> None:
         self._release = release
         self.waited = False
 
     def sleep(self, seconds: float) -> None:
-        """Do it, then wait."""
+        """Run the function, then wait."""
         if not self.waited:
             self.waited = True
             self._release()
@@ -79,7 +79,7 @@ def replace_copy(mirror: Mirror, *batches: list[Record]) -> None:
 
 
 def transaction(mirror: Mirror, *, commit: bool, first: int = 0) -> None:
-    """Ten records and a marker at the source."""
+    """Write a transaction of ten records at the source."""
     sender = transactional(mirror.source, f"{mirror.topic}-{first}-{commit}")
     sender.begin_transaction()
     put(sender, mirror.at, numbered(10, first=first))
@@ -89,10 +89,10 @@ def transaction(mirror: Mirror, *, commit: bool, first: int = 0) -> None:
 
 
 class TestComplete:
-    """What passes."""
+    """Windows that pass."""
 
     def test_two_chunks(self, mirror: Mirror) -> None:
-        """Everything that was committed is there, and nothing else; it is told what was found, and from where."""
+        """Everything that was committed is there; the result shows counts and ranges."""
         mirror.copy(0, 50)
         mirror.copy(50)
         found = count(mirror, 0, 100)
@@ -110,24 +110,22 @@ class TestComplete:
         assert (found.nodes, found.thinned, found.recompressed) == ({mirror.source.name}, "", False)
 
     @pytest.mark.parametrize("cut", [1, 40, 99])
-    def test_a_window_whose_chunk_reaches_beyond_its_borders(
-        self, mirror: Mirror, cut: int
-    ) -> None:
-        """Two windows copied in one go are proved by the chunk that covers them both."""
+    def test_a_chunk_that_spans_two_windows(self, mirror: Mirror, cut: int) -> None:
+        """Two windows copied in one chunk both pass."""
         mirror.copy()
         for start, end in ((0, cut), (cut, 100)):
             found = count(mirror, start, end)
             assert (found.problems, found.recorded, found.counted) == ([], 100, 100)
 
     def test_a_window_between_others(self, mirror: Mirror) -> None:
-        """Its neighbours' records are neither its own nor foreign."""
+        """The records of its neighbours are neither its own nor foreign."""
         for start, end in ((0, 30), (30, 70), (70, 100)):
             mirror.copy(start, end)
         found = count(mirror, 30, 70)
         assert (found.problems, found.recorded, found.counted) == ([], 40, 40)
 
-    def test_aborted_and_control_batches_of_the_source(self, mirror: Mirror) -> None:
-        """Offsets without a record are accounted for by reason."""
+    def test_offsets_without_records_are_accounted_for(self, mirror: Mirror) -> None:
+        """Aborted and control batches of the source are counted by reason."""
         transaction(mirror, commit=True, first=100)
         transaction(mirror, commit=False, first=200)
         mirror.write(numbered(5, first=300))
@@ -137,7 +135,7 @@ class TestComplete:
         assert found.skipped == {"control": 2, "aborted": 10}
 
     def test_a_range_of_aborted_records_alone(self, mirror: Mirror) -> None:
-        """No record was copied, and none must be there."""
+        """A range of aborted records alone expects no records."""
         mirror.copy()
         transaction(mirror, commit=False)
         mirror.copy(100)
@@ -146,7 +144,7 @@ class TestComplete:
         assert found.skipped == {"control": 1, "aborted": 10}
 
     def test_records_from_before_the_mirror(self, mirror: Mirror) -> None:
-        """What the destination held before is not the mirror's business, even if its first chunk has no record to begin at."""
+        """Records that the destination held before the mirror do not count."""
         write(mirror.destination, mirror.at, numbered(5))
         delete_before(mirror.source, mirror.at, 100)
         transaction(mirror, commit=False)
@@ -158,7 +156,7 @@ class TestComplete:
         assert (found.problems, found.recorded, found.counted, found.thinned) == ([], 7, 7, "")
 
     def test_an_empty_range(self, mirror: Mirror) -> None:
-        """There is nothing to count, and nobody is asked."""
+        """An empty range passes without a request."""
         nowhere = Cluster("nowhere", ("127.0.0.1:1",))
         assert (
             recount(mirror.name, [OffsetRange(mirror.at, 5, 5)], nowhere, OPTIONS, SystemClock(), 0)
@@ -166,14 +164,14 @@ class TestComplete:
         )
 
     def test_a_ledger_entry_from_before_the_plan(self, mirror: Mirror) -> None:
-        """A window planned after others had copied it: all of the ledger is searched."""
+        """A window planned after its records were copied is found in the whole ledger."""
         mirror.copy()
         assert (
             count(mirror, 0, 100, since_ms=time.time_ns() // 1_000_000 + 3_600_000).problems == []
         )
 
     def test_a_destination_that_recompresses(self, mirror: Mirror) -> None:
-        """The broker stores other bytes than were produced; the records are counted all the same."""
+        """Records are counted although the broker stores them in another codec."""
         configure(mirror.destination, ResourceType.TOPIC, mirror.topic, compression_type="gzip")
         assert mirror.try_copy().status is Status.DONE
         found = count(mirror, 0, 100)
@@ -184,8 +182,8 @@ class TestComplete:
             1,
         )
 
-    def test_markers_that_are_still_on_their_way(self, mirror: Mirror) -> None:
-        """A transaction that hides committed records from readers is waited for: they are not lost."""
+    def test_markers_that_are_still_missing_are_waited_for(self, mirror: Mirror) -> None:
+        """Committed records that a transaction still hides are waited for, not lost."""
         other = transactional(mirror.destination, f"{mirror.topic}-other")
         other.begin_transaction()
         put(other, mirror.at, numbered(1))
@@ -195,8 +193,8 @@ class TestComplete:
         clock = Releasing(lambda: other.abort_transaction(30))
         assert (count(mirror, 0, 100, clock=clock).problems, clock.waited) == ([], True)
 
-    def test_a_ledger_entry_whose_marker_is_still_on_its_way(self, mirror: Mirror) -> None:
-        """Another mirror's transaction in the same ledger partition is waited for: the entry is not missing."""
+    def test_a_ledger_entry_hidden_by_a_transaction_is_waited_for(self, mirror: Mirror) -> None:
+        """An entry that another mirror's transaction hides is waited for, not missing."""
         home = checkpoint.home(ledger.TOPIC, checkpoint.key_of(mirror.name, mirror.at))
         other = transactional(mirror.destination, f"{mirror.topic}-other")
         other.begin_transaction()
@@ -208,10 +206,10 @@ class TestComplete:
 
 
 class TestThinned:
-    """Fewer records may lawfully be there; more never."""
+    """Destinations that may lawfully hold fewer records, but never more."""
 
-    def test_retention_has_taken_the_beginning(self, mirror: Mirror) -> None:
-        """It is no loss, is said, and excuses no window behind it."""
+    def test_retention_has_deleted_the_beginning(self, mirror: Mirror) -> None:
+        """It is reported but no loss, and it excuses no later window."""
         mirror.copy(0, 50)
         mirror.copy(50)
         for offset in (20, 50):
@@ -226,7 +224,7 @@ class TestThinned:
         ("there", "gone"), [(60, 20), (60, 1), (90, 1)], ids=["many", "most of one chunk", "few"]
     )
     def test_retention_excuses_no_other_loss(self, mirror: Mirror, there: int, gone: int) -> None:
-        """Of two chunks it has begun to take the first: the second must be there all the same, byte for byte."""
+        """If retention has deleted part of one chunk, the next chunk must still be complete."""
         mirror.copy(0, 50)
         mirror.copy(50)
         replace_copy(mirror, numbered(there))
@@ -235,8 +233,8 @@ class TestThinned:
         assert found.expired == 50
         assert found.problems
 
-    def test_retention_has_taken_all(self, mirror: Mirror) -> None:
-        """Also what comes behind the last record is no foreign one."""
+    def test_retention_has_deleted_all(self, mirror: Mirror) -> None:
+        """A later record is not taken for a foreign one."""
         mirror.copy()
         delete_before(mirror.destination, mirror.at, settled_end(mirror.destination, mirror.at))
         found = count(mirror, 0, 100)
@@ -246,7 +244,7 @@ class TestThinned:
     def test_a_compacted_destination(
         self, source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
     ) -> None:
-        """The cleaner may leave fewer."""
+        """The cleaner may leave fewer records."""
         for broker in destination_cluster.brokers:
             configure(
                 destination_cluster.cluster(),
@@ -277,7 +275,7 @@ class TestThinned:
 
     @pytest.mark.parametrize("policy", ["compact", "compact,delete"])
     def test_more_than_was_committed_is_no_compaction(self, mirror: Mirror, policy: str) -> None:
-        """A cleaner takes records and adds none."""
+        """More records than were committed are reported, because a cleaner adds none."""
         mirror.copy()
         configure(mirror.destination, ResourceType.TOPIC, mirror.topic, cleanup_policy=policy)
         replace_copy(mirror, numbered(120))
@@ -290,24 +288,24 @@ class TestThinned:
 
 
 class TestTampered:
-    """What is found."""
+    """Deviations that are reported."""
 
     def test_records_lost(self, mirror: Mirror) -> None:
-        """The topic was recreated, shorter."""
+        """A recreated topic with fewer records is reported."""
         mirror.copy()
         replace_copy(mirror, numbered(99))
         assert count(mirror, 0, 100).problems == [COUNTS.format(100, 99)]
 
     def test_records_lost_before_another_window(self, mirror: Mirror) -> None:
-        """A log that ends before the next chunk, or before this one, is a loss and no failure to read."""
+        """A log that ends before the next chunk, or before this one, is a loss."""
         mirror.copy(0, 50)
         mirror.copy(50)
         replace_copy(mirror, numbered(10))
         assert count(mirror, 0, 50).problems == [COUNTS.format(50, 10)]
         assert count(mirror, 50, 100).problems == [COUNTS.format(50, 0)]
 
-    def test_losses_behind_a_first_chunk_without_records(self, mirror: Mirror) -> None:
-        """A chunk that has no place at the destination is no sign that retention took anything."""
+    def test_losses_after_a_first_chunk_without_records(self, mirror: Mirror) -> None:
+        """A chunk without a destination range is no sign that retention deleted anything."""
         delete_before(mirror.source, mirror.at, 100)
         transaction(mirror, commit=False)
         mirror.copy(100, 111)
@@ -317,15 +315,15 @@ class TestTampered:
         found = count(mirror, 100, 118)
         assert (found.problems, found.thinned) == ([COUNTS.format(7, 3)], "")
 
-    def test_records_added_behind(self, mirror: Mirror) -> None:
-        """Nobody else writes to a mirrored topic."""
+    def test_records_added_after_the_last_chunk(self, mirror: Mirror) -> None:
+        """Records of another writer are reported."""
         mirror.copy()
         write(mirror.destination, mirror.at, numbered(3))
         found = count(mirror, 0, 100)
         assert (found.problems, found.counted, found.foreign) == ([FOREIGN.format(3)], 100, 3)
 
     def test_records_added_between_two_chunks(self, mirror: Mirror) -> None:
-        """They are found by the window of the first chunk, and by one of both, and only once each."""
+        """The window of the first chunk reports them; a window of both reports them once."""
         mirror.copy(0, 50)
         write(mirror.destination, mirror.at, numbered(2))
         mirror.copy(50)
@@ -334,7 +332,7 @@ class TestTampered:
         assert count(mirror, 50, 100).problems == []
 
     def test_records_added_before_a_range_without_records(self, mirror: Mirror) -> None:
-        """Also a window of aborted records alone sees what was added where it stands."""
+        """A window of aborted records reports records that were added at its position."""
         mirror.copy()
         write(mirror.destination, mirror.at, numbered(2))
         transaction(mirror, commit=False)
@@ -342,7 +340,7 @@ class TestTampered:
         assert count(mirror, 100, 111).problems == [FOREIGN.format(2)]
 
     def test_other_records_of_the_same_number(self, mirror: Mirror) -> None:
-        """Counting alone would pass them; the digest does not."""
+        """The digest reveals what the count does not."""
         mirror.copy()
         replace_copy(mirror, numbered(100, first=1))
         found = count(mirror, 0, 100)
@@ -352,7 +350,7 @@ class TestTampered:
         )
 
     def test_offsets_in_no_ledger_entry(self, mirror: Mirror) -> None:
-        """Before, between and behind what the ledger has."""
+        """Offsets before, between and after the ledger's entries are reported."""
         for start, end in ((10, 30), (30, 50)):
             mirror.copy(start, end)
         assert count(mirror, 0, 50).problems == ["10 source offsets are in no ledger entry"]
@@ -365,7 +363,7 @@ class TestTampered:
         )
 
     def test_offsets_in_two_ledger_entries(self, mirror: Mirror) -> None:
-        """What was committed twice is said, even if the records of one commit are gone."""
+        """A double commit is reported, even if the records of one commit are gone."""
         mirror.copy()
         key = checkpoint.key_of(mirror.name, mirror.at)
         home = checkpoint.home(ledger.TOPIC, key)
@@ -381,7 +379,7 @@ class TestTampered:
         ]
 
     def test_a_mirror_that_never_copied(self, mirror: Mirror) -> None:
-        """The ledger of others is not its own."""
+        """The ledger of other mirrors does not count."""
         found = count(mirror, 0, 100)
         assert (found.problems, found.scanned, found.nodes) == (
             ["100 source offsets are in no ledger entry"],
@@ -391,7 +389,7 @@ class TestTampered:
 
 
 def test_a_destination_without_a_ledger(mirror: Mirror) -> None:
-    """Nothing was ever mirrored there: it is said, and does not fail."""
+    """It is reported and does not fail, because nothing was mirrored there."""
     bare = replace(mirror.destination, bootstrap_servers=mirror.source.bootstrap_servers)
     (found,) = recount(
         mirror.name, [OffsetRange(mirror.at, 0, 100)], bare, OPTIONS, SystemClock(), 0
@@ -402,7 +400,7 @@ def test_a_destination_without_a_ledger(mirror: Mirror) -> None:
 def test_each_range_is_counted_by_itself(
     mirror: Mirror, source_cluster: EmbeddedCluster, topic_name: str
 ) -> None:
-    """A problem of one topic-partition is none of another."""
+    """A deviation of one topic-partition does not affect another."""
     other = Mirror(
         source_cluster.cluster(), mirror.destination, f"{topic_name}-other", name=mirror.name
     )

@@ -1,4 +1,4 @@
-"""Topics with SQL or a transform: through Spark as rows, and still exactly once, in order, every offset accounted for."""
+"""Topics with SQL or a transform are copied through Spark, still exactly once and in order."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from relay_pipelines.model import (
 from relay_pipelines.protocol.batch import CODEC_MASK
 from relay_pipelines.spark import sql_rows
 from tests.copying import Mirror, batches_of, numbered, settled_end
-from tests.independent import CREATE_TIME, Record, create, records_of
+from tests.support.independent import CREATE_TIME, Record, create, records_of
 
 MODULE = """
 import pyarrow as pa
@@ -63,7 +63,7 @@ class KeepsAndFails:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[str]:
-    """A folder with a module of classes, forgotten afterwards."""
+    """A folder with a module of classes, removed from `sys.modules` afterwards."""
     module = f"rows_{uuid.uuid4().hex[:8]}"  # Spark's workers live on and remember
     (tmp_path / f"{module}.py").write_text(MODULE)
     yield str(tmp_path / module)
@@ -100,7 +100,7 @@ def spec(folder: str, name: str, config: str = "{}") -> ClassSpec:
 def copy(
     session: Any, mirror: Mirror, record_policy: RecordPolicy, *, end: int | None = None
 ) -> Outcome:
-    """Copy what there is, as rows, and see that the ledger closes where it is done."""
+    """Copy everything as rows; if the range is done, the ledger must be complete."""
     copy_range = replace(mirror.range(0, end), record_policy=record_policy)
     (outcome,) = sql_rows.submit(session, mirror.job, [[copy_range]], record_policy.sql, "rows")
     if outcome.status is Status.DONE:
@@ -112,8 +112,8 @@ def values(mirror: Mirror) -> list[int]:
     return [int(one.value or b"") for one in mirror.copied()]
 
 
-def test_a_predicate(local_session: Any, mirror: Mirror) -> None:
-    """What it does not hold for is left out and accounted for; the rest is as it was."""
+def test_a_predicate_drops_records(local_session: Any, mirror: Mirror) -> None:
+    """Dropped records are accounted for; the others arrive unchanged."""
     outcome = copy(
         local_session, mirror, RecordPolicy(where="CAST(CAST(value AS STRING) AS INT) % 3 = 0")
     )
@@ -127,8 +127,8 @@ def test_a_predicate(local_session: Any, mirror: Mirror) -> None:
     )
 
 
-def test_batches_kept_whole_go_as_they_are(local_session: Any, mirror: Mirror) -> None:
-    """With a predicate alone the records need not go through Spark."""
+def test_whole_batches_pass_a_predicate_verbatim(local_session: Any, mirror: Mirror) -> None:
+    """With a predicate alone, the records need not pass through Spark."""
     outcome = copy(
         local_session,
         mirror,
@@ -145,15 +145,16 @@ def test_batches_kept_whole_go_as_they_are(local_session: Any, mirror: Mirror) -
 
 def test_every_column_of_a_predicate(local_session: Any, mirror: Mirror) -> None:
     where = (
-        f"topic = '{mirror.at.topic}' AND partition = 0 AND offset < 40 AND key <> X'6B31' AND timestamp_type = 'CreateTime'"
-        " AND timestamp >= TIMESTAMP_MILLIS(1700000000005) AND CAST(headers[0].value AS STRING) <> '7' AND headers[0].name = 'n'"
+        f"topic = '{mirror.at.topic}' AND partition = 0 AND offset < 40 AND key <> X'6B31'"
+        " AND timestamp_type = 'CreateTime' AND timestamp >= TIMESTAMP_MILLIS(1700000000005)"
+        " AND CAST(headers[0].value AS STRING) <> '7' AND headers[0].name = 'n'"
     )
     assert copy(local_session, mirror, RecordPolicy(where=where)).error == ""
     assert values(mirror) == [number for number in range(5, 40) if number != 7]
 
 
-def test_nothing_holds(local_session: Any, mirror: Mirror) -> None:
-    """The checkpoint is moved all the same, to the end of the range; a second time copies nothing."""
+def test_a_predicate_may_drop_every_record(local_session: Any, mirror: Mirror) -> None:
+    """Nothing is copied, and the checkpoint moves to the end of the range."""
     outcome = copy(local_session, mirror, RecordPolicy(where="false"))
     assert (outcome.error, outcome.records, outcome.skipped, outcome.next_offset) == (
         "",
@@ -164,8 +165,8 @@ def test_nothing_holds(local_session: Any, mirror: Mirror) -> None:
     assert mirror.copied() == []
 
 
-def test_expressions(local_session: Any, mirror: Mirror) -> None:
-    """Of any column; what is not named stays, nulls and tombstones are possible."""
+def test_expressions_replace_columns(local_session: Any, mirror: Mirror) -> None:
+    """Expressions may replace any column, also by null; the other columns stay."""
     select = (
         ("key", "NULL"),
         ("value", "IF(offset = 1, NULL, CONCAT('<', CAST(value AS STRING), '>'))"),
@@ -184,8 +185,8 @@ def test_expressions(local_session: Any, mirror: Mirror) -> None:
     ]
 
 
-def test_a_timestamp_in_microseconds(local_session: Any, mirror: Mirror) -> None:
-    """Kafka keeps milliseconds: what is finer is cut off, towards the past."""
+def test_a_timestamp_in_microseconds_is_cut_off(local_session: Any, mirror: Mirror) -> None:
+    """Timestamps finer than Kafka's milliseconds are cut off towards the past."""
     select = (("timestamp", "timestamp + INTERVAL 1 MICROSECOND"),)
     assert copy(local_session, mirror, RecordPolicy(select=select), end=10).error == ""
     mirror.known = (mirror.checkpoint(), 0)
@@ -196,20 +197,25 @@ def test_a_timestamp_in_microseconds(local_session: Any, mirror: Mirror) -> None
     assert old.timestamp == (CREATE_TIME, -2001)
 
 
-def test_headers_that_kafka_does_not_take(local_session: Any, mirror: Mirror) -> None:
-    """One line with topic-partition and offset, however the header came about."""
+def test_headers_that_kafka_refuses(local_session: Any, mirror: Mirror) -> None:
+    """One line names topic-partition and offset, however the header was made."""
     made = "ARRAY(NAMED_STRUCT('name', CAST(NULL AS STRING), 'value', X'31'))"
     for header in (made, "ARRAY(CAST(NULL AS STRUCT<name: STRING, value: BINARY>))"):
         select = (("headers", f"IF(offset = 37, {header}, headers)"),)
         outcome = copy(local_session, mirror, RecordPolicy(select=select))
         assert (outcome.status, outcome.error_kind) == (Status.FAILED, "FilterError"), outcome
-        said = f"{mirror.at} at offset 37: SQL or a transform returned a row that is not a valid Kafka record: a header has no name;"
+        said = (
+            f"{mirror.at} at offset 37: SQL or a transform returned a row that is not a"
+            f" valid Kafka record: a header has no name;"
+        )
         assert outcome.error.startswith(said)
         assert outcome.next_offset <= 37
 
 
-def test_a_transform(local_session: Any, mirror: Mirror, folder: str) -> None:
-    """Columns that it leaves out stay; it comes behind predicate and expressions."""
+def test_a_transform_runs_after_predicate_and_expressions(
+    local_session: Any, mirror: Mirror, folder: str
+) -> None:
+    """Columns that the transform leaves out keep their values."""
     record_policy = RecordPolicy(
         where="offset >= 50",
         select=(("value", "CONCAT(value, X'21')"),),
@@ -226,8 +232,10 @@ def replace_value(record: Record, value: bytes) -> Record:
     return Record(record.key, value, record.headers, record.timestamp)
 
 
-def test_a_transform_that_raises(local_session: Any, mirror: Mirror, folder: str) -> None:
-    """One line with topic-partition and offset; what was committed before stays, and nothing of it comes twice."""
+def test_an_error_of_a_transform_names_the_record(
+    local_session: Any, mirror: Mirror, folder: str
+) -> None:
+    """One line names offset and error; what was committed stays and is not copied twice."""
     mirror.options = replace(mirror.options, chunk_bytes=1, coalesce_to_bytes=100)
     outcome = copy(
         local_session, mirror, RecordPolicy(transform=spec(folder, "Fails", '{"at": [25]}'))
@@ -235,7 +243,8 @@ def test_a_transform_that_raises(local_session: Any, mirror: Mirror, folder: str
     assert (outcome.status, outcome.error_kind) == (Status.FAILED, "FilterError")
     name = f"{Path(folder).name}:Fails"
     assert outcome.error.startswith(
-        f"{mirror.at} at offset 25: transform '{name}' raised ValueError: cannot read 25; fix the class"
+        f"{mirror.at} at offset 25: transform '{name}' raised ValueError: cannot read 25;"
+        f" fix the class"
     )
     assert 0 < outcome.next_offset <= 25
     # the driver knows the checkpoint by the next time
@@ -256,8 +265,8 @@ def test_a_transform_that_returns_something_else(
     assert "raised TypeError: transform must return a RecordBatch of 1 rows" in outcome.error
 
 
-def test_quarantine_at_both_ends(local_session: Any, mirror: Mirror, folder: str) -> None:
-    """What a filter fails on comes through untouched by SQL; what a transform fails on goes as it was before it."""
+def test_quarantine_before_and_after_sql(local_session: Any, mirror: Mirror, folder: str) -> None:
+    """A record that fails is quarantined as it was before the step that failed."""
     assert mirror.to is not None
     quarantine = TopicPartition(f"{mirror.to.topic}.quarantine", 0)
     create(mirror.destination, quarantine.topic, 1)
@@ -285,8 +294,8 @@ def test_quarantine_at_both_ends(local_session: Any, mirror: Mirror, folder: str
     ]
 
 
-def test_goes_on_from_the_checkpoint(local_session: Any, mirror: Mirror) -> None:
-    """Range by range; one whose rows were planned before another task copied says so, and copies nothing."""
+def test_a_copy_resumes_from_the_checkpoint(local_session: Any, mirror: Mirror) -> None:
+    """A range whose rows were planned before another task copied it copies nothing."""
     record_policy = RecordPolicy(where="true", select=(("key", "key"),))
     assert copy(local_session, mirror, RecordPolicy(where="true"), end=15).next_offset == 15
     assert (
@@ -300,7 +309,7 @@ def test_goes_on_from_the_checkpoint(local_session: Any, mirror: Mirror) -> None
     mirror.assert_equal()
 
 
-def test_codecs(local_session: Any, mirror: Mirror) -> None:
+def test_batches_keep_their_codec(local_session: Any, mirror: Mirror) -> None:
     """Batches keep their codec."""
     same = RecordPolicy(select=(("key", "key"),))
     assert copy(local_session, mirror, same).error == ""
@@ -315,8 +324,8 @@ def test_codecs(local_session: Any, mirror: Mirror) -> None:
     mirror.assert_equal()
 
 
-def test_sql_that_spark_does_not_take(local_session: Any) -> None:
-    """One line, by Spark's own parser and analysis."""
+def test_invalid_sql_is_refused(local_session: Any) -> None:
+    """Spark's own parser and analysis refuse it in one line."""
     for sql, line in {
         ("offset >", ()): "where: Spark rejects 'offset >': [PARSE_SYNTAX_ERROR]",
         ("vaule = 1", ()): "where: Spark rejects 'vaule = 1': [UNRESOLVED_COLUMN",
@@ -338,7 +347,7 @@ def test_sql_that_spark_does_not_take(local_session: Any) -> None:
 
 
 def test_sql_that_fails_on_a_record(local_session: Any, mirror: Mirror) -> None:
-    """Nothing behind it is copied; the record is found by halves, in the range that has it."""
+    """The error is traced to the record by bisection of its range."""
     sql = "CAST(CAST(value AS STRING) AS INT) / IF(offset = 37, 0, 1) >= 0"
     record_policy = RecordPolicy(where=sql)
     with pytest.raises(RelayError, match="DIVIDE_BY_ZERO") as caught:

@@ -1,4 +1,4 @@
-"""Passwords, client secrets, keys' passwords and tokens: nowhere to be found in what we print, log, write or hand to Dagster."""
+"""No secret appears in output, logs, files or what Dagster stores."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from dagster import DagsterInstance
 
 from relay_pipelines.cli import main
 from relay_pipelines.embedded import EmbeddedCluster, Listener
-from tests import independent
 from tests.copying import KEPT, numbered
-from tests.independent import TopicPartition
 from tests.integration.guarded import PASSWORD
 from tests.orchestration.environment import Environment, failure, shared
-from tests.token_endpoint import CLIENT, TokenEndpoint
+from tests.support import independent
+from tests.support.independent import TopicPartition
+from tests.support.token_endpoint import CLIENT, TokenEndpoint
 
 RELAY = Path(sys.executable).parent / "relay"
 KEY_PASSWORD, WRONG = "key-of-the-horse", "wrong-horse-battery"
 
 
 class Hunt:
-    """Two mirrors' worth of configuration, one right and one wrong, whose secrets stand in the environment and in a file."""
+    """A right and a wrong configuration, with secrets in the environment and in a file."""
 
     def __init__(
         self, folder: Path, guarded: EmbeddedCluster, tokens: TokenEndpoint, topic: str
@@ -47,14 +47,22 @@ class Hunt:
         security = guarded.cluster(Listener.SASL_SSL, client_certificate=True).security
         self._encrypt(Path(security.key_location or ""))
         self.source = {
-            "protocol": "SASL_SSL", "mechanism": "SCRAM-SHA-512", "username": "owner", "password": "${THE_PASSWORD}",
-            "ca_location": security.ca_location, "certificate_location": security.certificate_location,
-            "key_location": "kept/client.key", "key_password": "${file:kept/key-password.txt}",
-        }  # fmt: skip
+            "protocol": "SASL_SSL",
+            "mechanism": "SCRAM-SHA-512",
+            "username": "owner",
+            "password": "${THE_PASSWORD}",
+            "ca_location": security.ca_location,
+            "certificate_location": security.certificate_location,
+            "key_location": "kept/client.key",
+            "key_password": "${file:kept/key-password.txt}",
+        }
         self.destination = {
-            "protocol": "SASL_PLAINTEXT", "mechanism": "OAUTHBEARER", "token_endpoint": tokens.url,
-            "client_id": CLIENT, "client_secret": "${file:kept/secret.txt}",
-        }  # fmt: skip
+            "protocol": "SASL_PLAINTEXT",
+            "mechanism": "OAUTHBEARER",
+            "token_endpoint": tokens.url,
+            "client_id": CLIENT,
+            "client_secret": "${file:kept/secret.txt}",
+        }
         self.config.write_text(yaml.safe_dump(self.document(self.source, self.destination)))
         wrong_source, wrong_destination = (
             {"password": "${THE_WRONG_ONE}"},
@@ -98,7 +106,7 @@ class Hunt:
         subprocess.run(command, check=True)
 
     def assert_nothing_in(self, *texts: str | bytes) -> None:
-        """No secret is in any of the texts, as it is or in Base64."""
+        """Check that no text holds a secret, plain or in Base64."""
         assert self.tokens.issued
         plain = [PASSWORD, KEY_PASSWORD, WRONG, *self.tokens.issued]
         basic = [
@@ -110,7 +118,7 @@ class Hunt:
             assert not found, content[max(0, content.index(found[0].encode()) - 300) :][:600]
 
     def assert_nothing_in_files(self) -> None:
-        """Nor in any file below the folder, nor in what databases hold compressed."""
+        """Check all files below the folder, including compressed values of databases."""
         files = [
             one for one in self.folder.rglob("*") if one.is_file() and self._kept not in one.parents
         ]
@@ -122,7 +130,7 @@ class Hunt:
 
 
 def unpacked(database: Path) -> Iterable[bytes]:
-    """What a SQLite database holds compressed."""
+    """Return what a SQLite database holds compressed."""
     with sqlite3.connect(database) as connection:
         tables = connection.execute(
             "select name from sqlite_master where type = 'table'"
@@ -149,7 +157,7 @@ def hunt(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Hunt:
-    """A topic with records, and the configurations that copy it, or cannot."""
+    """A topic with records, one configuration that can copy it and one that cannot."""
     tokens.subject = "owner"
     independent.create(guarded.cluster(), topic_name, 1, KEPT)
     independent.write(guarded.cluster(), TopicPartition(topic_name, 0), numbered(10))
@@ -159,10 +167,10 @@ def hunt(
     return found
 
 
-def test_commands(
+def test_commands_print_no_secret(
     hunt: Hunt, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With a right and with a wrong configuration, each command says what it has to without a secret, with --debug too."""
+    """No command prints a secret, with a right or a wrong configuration, even with --debug."""
     caplog.set_level("DEBUG")
     temporary = hunt.folder / "tmp"
     temporary.mkdir()
@@ -210,14 +218,14 @@ def environment(hunt: Hunt, guarded: EmbeddedCluster, local_session: Any) -> Ite
         yield Environment(hunt.folder, hunt.name, guarded, guarded, instance)
 
 
-def test_dagster(
+def test_dagster_stores_no_secret(
     hunt: Hunt,
     environment: Environment,
     capfd: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A tick, a run, its checks and a run that is refused: configuration, events, metadata and logs hold no secret.
+    """Tick, run, checks and a refused run hold no secret in events, metadata and logs.
 
     What is refused is not tried again.
     """

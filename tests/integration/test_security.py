@@ -1,8 +1,9 @@
-"""Copies between clusters that ask who we are: every way in, and what is said to those who may not."""
+"""Copies between clusters with authentication: every mechanism, and how refusals are reported."""
 
 from __future__ import annotations
 
 import shutil
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,12 +31,12 @@ from relay_pipelines.model import Cluster, Outcome, Status, TopicPartition
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.connection import Connection
 from relay_pipelines.state import checkpoint, ledger
-from tests import independent
 from tests.copying import Mirror, numbered
-from tests.independent import Record
 from tests.integration.guarded import ENDING, OAUTHBEARER, PASSWORD, SESSION_MS, way_in
+from tests.support import independent
 from tests.support.certificates import CLIENT_PRINCIPAL
-from tests.token_endpoint import TokenEndpoint
+from tests.support.independent import Record
+from tests.support.token_endpoint import TokenEndpoint
 
 # who lacks what of what a copy needs; relay lacks nothing
 LACKING = ("source", "destination", "id", "checkpoints", "unread", "ledger")
@@ -56,7 +57,7 @@ ONCE = {"backoff_min_ms": 60_000, "backoff_max_ms": 60_000}
 
 @pytest.fixture
 def mirror(guarded: EmbeddedCluster, topic_name: str) -> Mirror:
-    """A topic with records, made by someone who may do everything."""
+    """A topic with records, created by a user with all permissions."""
     made = Mirror(
         guarded.cluster(), guarded.cluster(), topic_name, to=TopicPartition(f"{topic_name}-copy", 0)
     )
@@ -65,7 +66,7 @@ def mirror(guarded: EmbeddedCluster, topic_name: str) -> Mirror:
 
 
 def grant(mirror: Mirror, user: str, lacking: str = "") -> None:
-    """Give a user exactly what the copy of a mirror needs, or all but one of it."""
+    """Grant a user what the copy of a mirror needs, except at most one permission."""
     read, write = AclOperation.READ, AclOperation.WRITE
     assert mirror.to is not None
     needed = {
@@ -95,7 +96,7 @@ def grant(mirror: Mirror, user: str, lacking: str = "") -> None:
 
 
 def copy_as(mirror: Mirror, source: Cluster, destination: Cluster | None = None) -> Outcome:
-    """Copy the mirror's topic over other ways in; what fails says so in one line without the password."""
+    """Copy the topic with other credentials; an error must be one line without the password."""
     job = replace(mirror.job, node=source, destination=destination or source)
     (outcome,) = copy_ranges(job, [mirror.range()])
     assert "\n" not in outcome.error
@@ -104,7 +105,7 @@ def copy_as(mirror: Mirror, source: Cluster, destination: Cluster | None = None)
 
 
 def assert_refused(mirror: Mirror, outcome: Outcome, kind: str = "PermissionDeniedError") -> None:
-    """The range failed at once, and nothing was copied."""
+    """Check that the range failed at once, and that nothing was copied."""
     assert (outcome.status, outcome.error_kind, outcome.exit_code) == (Status.FAILED, kind, 1)
     assert outcome.seconds < 30
     assert mirror.copied() == []
@@ -112,7 +113,7 @@ def assert_refused(mirror: Mirror, outcome: Outcome, kind: str = "PermissionDeni
 
 @pytest.mark.parametrize("side", ["source", "destination"])
 @pytest.mark.parametrize(("listener", "mechanism"), WAYS)
-def test_every_way_in(
+def test_a_copy_over_every_protocol_and_mechanism(
     guarded: EmbeddedCluster,
     mirror: Mirror,
     listener: Listener,
@@ -120,7 +121,7 @@ def test_every_way_in(
     side: str,
     tokens: TokenEndpoint,
 ) -> None:
-    """With no more than the ACLs that a copy needs, a copy arrives whole over every protocol and mechanism, on either side."""
+    """A copy is complete over every protocol and mechanism on either side, with minimal ACLs."""
     grant(mirror, "relay")
     way = way_in(guarded, listener, mechanism, tokens)
     outcome = (
@@ -133,8 +134,8 @@ def test_every_way_in(
     mirror.assert_ledger_closes()
 
 
-def test_a_client_certificate_says_who_we_are(guarded: EmbeddedCluster, mirror: Mirror) -> None:
-    """Without a password, the broker goes by the certificate's name: it needs the ACLs, and with them copies."""
+def test_a_client_certificate_names_the_user(guarded: EmbeddedCluster, mirror: Mirror) -> None:
+    """Without a password, the broker takes the user from the certificate."""
     way = guarded.cluster(Listener.SSL, client_certificate=True)
     assert_refused(mirror, copy_as(mirror.with_options(**ONCE), way))
     grant(mirror, CLIENT_PRINCIPAL)
@@ -145,17 +146,17 @@ def test_a_client_certificate_says_who_we_are(guarded: EmbeddedCluster, mirror: 
 def test_one_token_serves_all_connections(
     guarded: EmbeddedCluster, mirror: Mirror, tokens: TokenEndpoint
 ) -> None:
-    """A token is asked for with its scope, once, and shared until shortly before it expires."""
+    """One token is requested with its scope, and shared until shortly before it expires."""
     grant(mirror, "relay")
     way = way_in(guarded, Listener.SASL_PLAINTEXT, OAUTHBEARER, tokens)
     assert copy_as(mirror, way).error == ""
     assert tokens.asked == [{"grant_type": "client_credentials", "scope": "kafka"}]
 
 
-def test_sessions_that_end_are_renewed_in_the_middle_of_a_copy(
+def test_expiring_sessions_are_renewed_during_a_copy(
     guarded: EmbeddedCluster, mirror: Mirror, tokens: TokenEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A slow copy outlives several sessions, with requests always under way, on the connections it began with."""
+    """A slow copy outlives several sessions on the connections it began with."""
     tokens.seconds = 2 * SESSION_MS / 1000
     ways = [way_in(guarded, listener, mechanism, tokens) for listener, mechanism in ENDING]
     mirror.write(*(numbered(9, 2_000, first=n * 9 + 20) for n in range(14)))
@@ -175,10 +176,10 @@ def test_sessions_that_end_are_renewed_in_the_middle_of_a_copy(
     mirror.assert_ledger_closes()
 
 
-def test_answers_outlive_the_session_that_they_came_in(
-    guarded: EmbeddedCluster, tokens: TokenEndpoint
+def test_responses_survive_reauthentication(
+    guarded: EmbeddedCluster, tokens: TokenEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The one that is in use stays as it is; those under way come first, in order."""
+    """Responses under way when a session ends are still received, in order."""
     way = way_in(guarded, *ENDING[0], tokens)
     connection = Connection(
         way,
@@ -194,16 +195,18 @@ def test_answers_outlive_the_session_that_they_came_in(
     first = connection.receive(ask())
     as_it_came = bytes(first)
     asked = [ask(), ask()]
-    connection._authenticate_at = 0.0
-    asked.append(ask())
+    with monkeypatch.context() as later:
+        now = time.monotonic
+        later.setattr(time, "monotonic", lambda: now() + SESSION_MS / 1000)
+        asked.append(ask())
     assert bytes(first) == as_it_came
     assert connection.unanswered == 3
     assert [bytes(connection.receive(one)) for one in asked] == [as_it_came] * 3
     connection.close()
 
 
-def test_both_sides_have_their_own_way_in(guarded: EmbeddedCluster, mirror: Mirror) -> None:
-    """What one cluster asks for is not said to the other."""
+def test_each_side_has_its_own_credentials(guarded: EmbeddedCluster, mirror: Mirror) -> None:
+    """The credentials of one cluster are never sent to the other."""
     grant(mirror, "relay")
     scram, tls = (
         guarded.cluster(Listener.SASL_PLAINTEXT, username="relay"),
@@ -216,7 +219,7 @@ def test_both_sides_have_their_own_way_in(guarded: EmbeddedCluster, mirror: Mirr
 
 
 def test_large_batches_over_tls(guarded: EmbeddedCluster, mirror: Mirror) -> None:
-    """Batches larger than any buffer on the way arrive as they were, both ways encrypted."""
+    """Batches larger than any buffer arrive unchanged over TLS on both sides."""
     grant(mirror, "relay")
     mirror.write(*(numbered(9, 100_000, first=n * 9 + 20) for n in range(8)))
     outcome = copy_as(
@@ -228,7 +231,7 @@ def test_large_batches_over_tls(guarded: EmbeddedCluster, mirror: Mirror) -> Non
 
 @pytest.mark.parametrize("side", ["source", "destination"])
 @pytest.mark.parametrize(("listener", "mechanism"), WITH_PASSWORD)
-def test_a_wrong_password(
+def test_a_wrong_password_is_refused_once(
     guarded: EmbeddedCluster,
     mirror: Mirror,
     listener: Listener,
@@ -236,7 +239,7 @@ def test_a_wrong_password(
     side: str,
     tokens: TokenEndpoint,
 ) -> None:
-    """It is refused once, on either side, and the line names broker and user but no password."""
+    """The line names broker and user but no password, on either side."""
     right = way_in(guarded, listener, mechanism, tokens)
     wrong = replace(right, security=replace(right.security, password="wrong-horse"))
     grant(mirror, "relay")
@@ -252,7 +255,7 @@ def test_a_wrong_password(
 def test_a_user_name_with_commas_and_equals_signs(
     guarded: EmbeddedCluster, mirror: Mirror, mechanism: str
 ) -> None:
-    """SCRAM separates its fields by both, and escapes them in a name (RFC 5802)."""
+    """SCRAM escapes commas and equals signs in a user name (RFC 5802)."""
     user = "CN=relay=3D,O=eu"
     kind = ScramMechanism[mechanism.replace("-", "_")]
     credential = UserScramCredentialUpsertion(
@@ -268,10 +271,10 @@ def test_a_user_name_with_commas_and_equals_signs(
     assert (outcome.error, outcome.records) == ("", 20)
 
 
-def test_a_node_that_refuses_is_left_for_good(
+def test_a_node_that_refuses_is_not_tried_again(
     guarded: EmbeddedCluster, mirror: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A node with a wrong password is asked once; the copy goes on from another one, whatever becomes of the first."""
+    """A node with a wrong password is tried once; the copy continues from another one."""
     right = replace(guarded.cluster(), name="right")
     locked = guarded.cluster(Listener.SASL_PLAINTEXT, username="relay")
     locked = replace(
@@ -286,10 +289,10 @@ def test_a_node_that_refuses_is_left_for_good(
     mirror.assert_equal()
 
 
-def test_nodes_that_all_refuse_end_it(
+def test_nodes_that_all_refuse_end_the_copy(
     guarded: EmbeddedCluster, mirror: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each is asked once, however many attempts there are."""
+    """Each node is tried once, however many attempts there are."""
     locked = guarded.cluster(Listener.SASL_PLAINTEXT, username="relay")
     locked = replace(locked, security=replace(locked.security, password="wrong-horse"))
     asked = spied(monkeypatch)
@@ -304,7 +307,7 @@ def test_nodes_that_all_refuse_end_it(
 
 
 def spied(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the clusters that connections are made to, one by one."""
+    """Record the names of the clusters that connections are opened to."""
     connect, connected = Connection._connect, []
     monkeypatch.setattr(
         Connection, "_connect", lambda self: connected.append(self.cluster.name) or connect(self)
@@ -312,17 +315,17 @@ def spied(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return connected
 
 
-def test_a_wrong_client_secret(
+def test_a_wrong_client_secret_is_reported(
     guarded: EmbeddedCluster, mirror: Mirror, tokens: TokenEndpoint
 ) -> None:
-    """What the token endpoint says of it becomes one line, without the secret that it repeats."""
+    """The endpoint's error becomes one line without the secret that it repeats."""
     right = way_in(guarded, Listener.SASL_PLAINTEXT, OAUTHBEARER, tokens)
     wrong = replace(right, security=replace(right.security, client_secret="wrong-horse"))
     outcome = copy_as(mirror.with_options(**ONCE), wrong)
     assert_refused(mirror, outcome)
     assert (
-        f"token endpoint {tokens.url} refused client 'relay' (HTTP 401: invalid_client unknown client relay:***)"
-        in outcome.error
+        f"token endpoint {tokens.url} refused client 'relay' "
+        "(HTTP 401: invalid_client unknown client relay:***)" in outcome.error
     )
     assert outcome.error.endswith(
         "; check security.token_endpoint, client_id, client_secret and scope"
@@ -360,7 +363,7 @@ def test_a_wrong_client_secret(
         ),
     ],
 )
-def test_a_token_endpoint_that_gives_no_good_token(
+def test_a_token_endpoint_without_a_usable_token(
     guarded: EmbeddedCluster,
     mirror: Mirror,
     tokens: TokenEndpoint,
@@ -368,7 +371,7 @@ def test_a_token_endpoint_that_gives_no_good_token(
     kind: str,
     said: str,
 ) -> None:
-    """One line says which endpoint, and what it did; what was refused is not used again."""
+    """One line says which endpoint and what it returned; a refused token is not used again."""
     way = way_in(guarded, Listener.SASL_PLAINTEXT, OAUTHBEARER, tokens)
     tokens.answer = answer
     for asked in (1, 2):
@@ -378,10 +381,10 @@ def test_a_token_endpoint_that_gives_no_good_token(
         assert len(tokens.asked) == asked
 
 
-def test_a_token_endpoint_that_is_away(
+def test_an_unreachable_token_endpoint_is_retried(
     guarded: EmbeddedCluster, mirror: Mirror, tokens: TokenEndpoint
 ) -> None:
-    """It may come back: what cannot be reached is tried again, as a broker is."""
+    """A token endpoint that cannot be reached is retried, as a broker is."""
     way = way_in(guarded, Listener.SASL_PLAINTEXT, OAUTHBEARER, tokens)
     url = f"http://127.0.0.1:{free_ports(1)[0]}/token"
     outcome = copy_as(
@@ -396,8 +399,8 @@ def test_a_token_endpoint_that_is_away(
     )
 
 
-def test_an_unknown_mechanism(guarded: EmbeddedCluster, mirror: Mirror) -> None:
-    """A mechanism that the listener does not offer is answered with those it does."""
+def test_an_unknown_mechanism_is_refused(guarded: EmbeddedCluster, mirror: Mirror) -> None:
+    """The line lists the mechanisms that the listener offers."""
     way = guarded.cluster(Listener.SASL_PLAINTEXT, username="relay")
     other = replace(way, security=replace(way.security, mechanism="GSSAPI"))
     outcome = copy_as(mirror.with_options(**ONCE), other)
@@ -407,10 +410,10 @@ def test_an_unknown_mechanism(guarded: EmbeddedCluster, mirror: Mirror) -> None:
 
 
 @pytest.mark.parametrize("listener", [Listener.SSL, Listener.SASL_SSL])
-def test_a_wrong_authority(
+def test_an_unknown_authority_is_refused(
     guarded: EmbeddedCluster, mirror: Mirror, listener: Listener, stranger: Certificates
 ) -> None:
-    """A broker whose certificate another authority signed is not trusted, even if that one has the same name."""
+    """A certificate of another authority of the same name is not trusted."""
     way = guarded.cluster(listener)
     wrong = replace(way, security=replace(way.security, ca_location=str(stranger.authority)))
     outcome = copy_as(mirror.with_options(**ONCE), wrong)
@@ -427,7 +430,7 @@ def test_a_wrong_authority(
 def test_a_certificate_that_the_broker_does_not_know(
     guarded: EmbeddedCluster, mirror: Mirror, stranger: Certificates
 ) -> None:
-    """The broker says so only with its first answer; even so it is refused once, not tried again as a lost connection is."""
+    """The refusal arrives with the first response, and is not retried as a lost connection."""
     way = guarded.cluster(Listener.SSL)
     shown, key = str(stranger.client_certificate), str(stranger.client_key)
     wrong = replace(
@@ -455,7 +458,7 @@ def test_the_next_connection_uses_rotated_files(
     rotated: tuple[str, ...],
     refused: str,
 ) -> None:
-    """A process that has used the files before reads them again once they were replaced, and once they are back."""
+    """A process reads certificate files again after they were replaced."""
     way = guarded.cluster(Listener.SASL_SSL, client_certificate=True)
     known = guarded.certificates
     files = {
@@ -496,10 +499,10 @@ def test_the_next_connection_uses_rotated_files(
         (Listener.SASL_PLAINTEXT, Listener.PLAINTEXT, "PermissionDeniedError"),
     ],
 )
-def test_a_protocol_that_does_not_fit_the_listener(
+def test_a_protocol_that_does_not_match_the_listener(
     guarded: EmbeddedCluster, mirror: Mirror, protocol: Listener, listener: Listener, kind: str
 ) -> None:
-    """The one line names the broker and sends its reader to security.protocol."""
+    """The line names the broker and points to security.protocol."""
     way = replace(guarded.cluster(protocol), bootstrap_servers=guarded.address(listener))
     outcome = copy_as(mirror.with_options(give_up_after_ms=0), mirror.source, way)
     assert_refused(mirror, outcome, kind)
@@ -508,8 +511,8 @@ def test_a_protocol_that_does_not_fit_the_listener(
 
 
 @pytest.mark.parametrize("lacking", LACKING)
-def test_a_missing_acl(guarded: EmbeddedCluster, mirror: Mirror, lacking: str) -> None:
-    """Whichever of the ACLs that a copy needs is missing, the line names the resource, and nothing is tried again."""
+def test_a_missing_acl_is_named(guarded: EmbeddedCluster, mirror: Mirror, lacking: str) -> None:
+    """For every missing ACL the line names the resource, and nothing is retried."""
     grant(mirror, lacking, lacking)
     # an empty partition needs no read
     home = checkpoint.home(checkpoint.TOPIC, checkpoint.key_of(mirror.name, mirror.at))
@@ -535,7 +538,7 @@ def test_a_missing_acl(guarded: EmbeddedCluster, mirror: Mirror, lacking: str) -
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("listener", [Listener.SASL_PLAINTEXT, Listener.SASL_SSL])
 def test_a_frozen_broker_is_given_up(guarded: EmbeddedCluster, listener: Listener) -> None:
-    """The timeout holds inside TLS as outside, for a connection that is open and for a new one."""
+    """The timeout holds with and without TLS, for open and for new connections."""
     (broker,) = guarded.brokers
     way = guarded.cluster(listener, client_certificate=listener.tls)
     with ClusterClient(way, SourceError, timeout_ms=1000) as client:

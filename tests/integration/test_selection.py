@@ -1,4 +1,4 @@
-"""Topics that relay.yaml names and the source does not show: misspelt, not there yet, or hidden from the user."""
+"""Topics that relay.yaml names and the source does not list: misspelt, missing or hidden."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ import pytest
 from relay_pipelines.cli import main
 from relay_pipelines.embedded import EmbeddedCluster, Listener
 from relay_pipelines.model import TopicPartition
-from tests.commands import configured, mirror
 from tests.copying import KEPT, numbered, settled_end
-from tests.independent import create, records_of, write
+from tests.support.commands import configured, mirror
+from tests.support.independent import create, records_of, write
 
 
 @pytest.fixture
 def topic(source_cluster: EmbeddedCluster, topic_name: str) -> str:
-    """Ten records, in a topic whose name has a dot."""
+    """Ten records in a topic whose name has a dot."""
     name = f"{topic_name}.orders"
     create(source_cluster.cluster(), name, 1, KEPT)
     write(source_cluster.cluster(), TopicPartition(name, 0), numbered(10))
     return name
 
 
-def test_a_name_that_the_source_does_not_show(
+def test_a_missing_topic_name_fails_every_command(
     source_cluster: EmbeddedCluster,
     destination_cluster: EmbeddedCluster,
     topic: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """It fails every command that plans or copies, in one line with the nearest name; the other topics are copied."""
+    """Commands fail in one line with the nearest name; the other topics are copied."""
     source, destination = source_cluster.cluster(), destination_cluster.cluster()
     create(destination, topic, 1, KEPT)
     misspelt = topic.replace("orders", "odrers")
@@ -63,14 +63,14 @@ def test_a_name_that_the_source_does_not_show(
     assert main(["run", "-c", str(config), "--topic", topic]) == 0, "the others do not matter"
 
 
-def test_patterns_that_select_nothing(
+def test_a_pattern_without_a_match_is_a_warning(
     source_cluster: EmbeddedCluster,
     destination_cluster: EmbeddedCluster,
     topic: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """There may be no topic yet, so nothing fails; every command warns, with the nearest names."""
+    """The topic may not exist yet, so commands warn with the nearest names."""
     pattern = topic.replace("orders", "odrers") + ".*"
     config = configured(
         tmp_path, {"m": mirror(source_cluster.cluster(), destination_cluster.cluster(), pattern)}
@@ -90,13 +90,13 @@ def test_patterns_that_select_nothing(
     assert shown["windows"] == []
 
 
-def test_a_user_who_may_see_nothing(
+def test_a_user_without_describe_sees_an_empty_cluster(
     guarded: EmbeddedCluster,
     destination_cluster: EmbeddedCluster,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Brokers hide what a user may not describe: that looks like an empty cluster."""
+    """Brokers hide topics that a user may not describe, and the line says so."""
     hidden = guarded.cluster(Listener.SASL_PLAINTEXT, username="unfollowed")
     create(guarded.cluster(), "hidden-orders")
     config = configured(tmp_path, {"m": mirror(hidden, destination_cluster.cluster(), "hidden-.*")})

@@ -1,4 +1,4 @@
-"""The copy as a Spark job, on this machine."""
+"""The copy as a Spark job in this process."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.model import Status
 from relay_pipelines.plan.task_packing import pack
 from relay_pipelines.protocol.clock import SystemClock
-from relay_pipelines.run.run import _fence
+from relay_pipelines.run.run import fence
 from relay_pipelines.spark.job import cancel, submit
 from relay_pipelines.spark.session import slots
 from tests.chaos import compare, source_data
 from tests.chaos.harness import KEPT, Mirror, Source
-from tests.independent import create
 from tests.integration.conftest import Trap
 from tests.integration.spark_client import cancelled
+from tests.support.independent import assert_equal, create
 
 
 @pytest.fixture
 def small_sources(source_cluster: EmbeddedCluster) -> list[Source]:
-    """Topics with next to nothing in them."""
+    """Topics with very few records."""
     topics = [f"small-{uuid.uuid4().hex[:8]}" for _ in range(3)]
     for topic in topics:
         create(source_cluster.cluster(), topic, source_data.PARTITIONS, KEPT)
@@ -37,7 +37,7 @@ def small_sources(source_cluster: EmbeddedCluster) -> list[Source]:
 def test_several_topics_in_one_job(
     local_session: Any, mirror: Mirror, small_sources: list[Source]
 ) -> None:
-    """One job copies several topics, each topic-partition in one task, small ones packed; what tasks say, the ledger says."""
+    """Each topic-partition is copied by one task, small ones packed; outcomes match the ledger."""
     mirrors = [mirror, *(dataclasses.replace(mirror, source=small) for small in small_sources)]
     for one in mirrors:
         one.prepare()
@@ -56,13 +56,13 @@ def test_several_topics_in_one_job(
         ends |= one.source.ends
         for partition, records in one.source.records.items():
             expected[one.source.topic, partition] = len(records)
-            compare.assert_equal(records, one.arrived(partition))
+            assert_equal(records, one.arrived(partition))
     compare.assert_ledger_covers(mirror.destination, mirror.name, ends, expected)
     _assert_same(outcomes, compare.ledger(mirror.destination, mirror.name))
 
 
 def _assert_same(outcomes: list[Any], entries: list[dict[str, Any]]) -> None:
-    """What the tasks say they did is what is committed in the ledger, number by number."""
+    """Check that the outcomes equal the ledger, number by number."""
     for outcome in outcomes:
         at = dataclasses.asdict(outcome.range.topic_partition)
         own = [entry for entry in entries if entry["source"]["topic_partition"] == at]
@@ -80,8 +80,8 @@ def _assert_same(outcomes: list[Any], entries: list[dict[str, Any]]) -> None:
         )
 
 
-def test_nothing_left_to_do(local_session: Any, mirror: Mirror) -> None:
-    """A job that is submitted again copies nothing, and says that all is done."""
+def test_a_second_job_copies_nothing(local_session: Any, mirror: Mirror) -> None:
+    """A job that is submitted again copies nothing, and every range is done."""
     job, ranges = mirror.job()
     submit(local_session, job, [ranges], "first")
     outcomes = submit(local_session, job, [ranges], "second")
@@ -90,7 +90,7 @@ def test_nothing_left_to_do(local_session: Any, mirror: Mirror) -> None:
 
 
 def test_failure_is_an_outcome(local_session: Any, mirror: Mirror) -> None:
-    """What goes wrong in a task reaches the driver as an outcome with one line, not as Spark's stack trace."""
+    """A failure in a task reaches the driver as a one-line outcome, not as a stack trace."""
     job, ranges = mirror.job()
     missing = dataclasses.replace(
         job, options=dataclasses.replace(job.options, give_up_after_ms=500)
@@ -109,14 +109,16 @@ def test_failure_is_an_outcome(local_session: Any, mirror: Mirror) -> None:
     assert second.status is Status.DONE
 
 
-def test_cancel(local_session: Any, local_trap: Trap, mirror: Mirror) -> None:
-    """A cancelled job ends; once its topic-partitions are fenced no transaction is open, and the next job completes the copy."""
+def test_a_cancelled_job_can_be_resumed(
+    local_session: Any, local_trap: Trap, mirror: Mirror
+) -> None:
+    """A cancelled job ends; after fencing no transaction is open, and the next job completes it."""
     job, ranges = mirror.job()
     local_trap.set()
     told = cancelled(local_session, job, [ranges], lambda: local_trap.sprung)
     assert "cancel" in told.lower()
     assert "\n" not in told
-    _fence(job, ranges, SystemClock())
+    fence(job, ranges, SystemClock())
     assert mirror.held_back() == []
     assert {outcome.status for outcome in submit(local_session, job, [ranges], "again")} == {
         Status.DONE
@@ -124,6 +126,12 @@ def test_cancel(local_session: Any, local_trap: Trap, mirror: Mirror) -> None:
     mirror.assert_all_arrived()
 
 
-def test_cancelled_before_anything_runs(local_session: Any) -> None:
-    """Cancelling a tag that no job has does nothing."""
-    cancel(local_session, "nobody")
+def test_cancelling_an_unused_tag_does_not_cancel_its_next_job(
+    local_session: Any, mirror: Mirror
+) -> None:
+    """Cancelling a tag that no job has does nothing, not even to a later job of that tag."""
+    job, ranges = mirror.job()
+    cancel(local_session, "unused")
+    outcomes = submit(local_session, job, [ranges], "unused")
+    assert {outcome.status for outcome in outcomes} == {Status.DONE}
+    mirror.assert_all_arrived()

@@ -1,4 +1,4 @@
-"""What stops a run before its first task: Spark that cannot be reached, or is set up so that tasks would fight each other."""
+"""Errors of a run before its first task: Spark is unreachable, or speculation is on."""
 
 from __future__ import annotations
 
@@ -10,26 +10,28 @@ import pytest
 from relay_pipelines.embedded.ports import free_ports
 from tests.integration import spark_processes
 from tests.integration.spark_client import Request
-from tests.integration.test_spark_elsewhere import ON_LOOPBACK, Client, client
+from tests.integration.test_spark_remote import ON_LOOPBACK, Client, client
 
 __all__ = ["client"]
 
 
 def nobody() -> str:
-    """An address at which nobody listens."""
+    """An address at which nothing listens."""
     return f"127.0.0.1:{free_ports(1)[0]}"
 
 
-def test_speculation(client: Client, tmp_path: Path) -> None:
-    """Speculation that the user's own Spark configuration turns on is refused in one line that names the setting."""
+def test_speculation_is_refused(client: Client, tmp_path: Path) -> None:
+    """Speculation in the user's Spark configuration is refused in a line that names the setting."""
     (tmp_path / "spark-defaults.conf").write_text("spark.speculation true\n")
     answer = client.ask(Request("local[1]"), SPARK_CONF_DIR=str(tmp_path))
     assert answer["kind"] == "ConfigError"
     assert "spark.speculation is on" in answer["error"]
 
 
-def test_speculation_of_a_connect_server(client: Client, tmp_path: Path, bare_python: Path) -> None:
-    """Speculation that a Spark Connect server was started with is refused likewise."""
+def test_speculation_of_a_connect_server_is_refused(
+    client: Client, tmp_path: Path, bare_python: Path
+) -> None:
+    """Speculation of a Spark Connect server is refused, too."""
     speculating = {"spark.speculation": "true"}
     with spark_processes.connect_server(
         tmp_path / "server", bare_python, speculating, {}
@@ -39,8 +41,10 @@ def test_speculation_of_a_connect_server(client: Client, tmp_path: Path, bare_py
     assert "spark.speculation is on" in answer["error"]
 
 
-def test_setting_that_a_connect_server_keeps(client: Client, connect_remote: str) -> None:
-    """A setting that only the server itself can have is refused in one line that names it."""
+def test_a_static_setting_of_a_connect_server_is_refused(
+    client: Client, connect_remote: str
+) -> None:
+    """A setting that only the server can have is refused in a line that names it."""
     answer = client.ask(Request(None, connect_remote, {"spark.task.maxFailures": "7"}))
     assert answer["kind"] == "ConfigError"
     assert "spark.task.maxFailures" in answer["error"]
@@ -48,8 +52,8 @@ def test_setting_that_a_connect_server_keeps(client: Client, connect_remote: str
 
 
 @pytest.mark.parametrize("scheme", ["spark://", "sc://"])
-def test_nobody_there(client: Client, scheme: str) -> None:
-    """A master or server that does not answer is said so in one line, and soon."""
+def test_an_unreachable_spark_is_reported(client: Client, scheme: str) -> None:
+    """An unreachable master or server is reported soon, in one line."""
     where = scheme + nobody()
     request = Request(None, where) if scheme == "sc://" else Request(where, None, ON_LOOPBACK)
     began = time.monotonic()

@@ -1,4 +1,4 @@
-"""Where a mirror starts is decided once, before its first record is copied, whatever is killed and however many drivers start."""
+"""A mirror's start offsets are fixed once, before its first record, even with several drivers."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.state.ledger_reader import LedgerFollower
-from tests import commands
 from tests.chaos.harness import family, kill
 from tests.copying import KEPT, ensure_homes, numbered, settled_end
-from tests.independent import (
+from tests.support import commands
+from tests.support.independent import (
     Record,
     client,
     create,
@@ -61,27 +61,26 @@ class Topic:
             write(self.source, TopicPartition(self.name, partition), numbered(count))
 
     def settings(self, start: Any = "latest", **more: Any) -> dict[str, Any]:
-        """As relay.yaml has it."""
-        settings = commands.mirror(self.source, self.destination, self.name, start=start, **more)
-        settings["topics"]["rename"] = "copy.{topic}"
-        return settings
+        """The settings of the mirror."""
+        more |= {"start": start, "topics": {"rename": "copy.{topic}"}}
+        return commands.mirror(self.source, self.destination, self.name, **more)
 
     def mirror(self, start: Any = "latest", **more: Any) -> Mirror:
         return Mirror.model_validate(self.settings(start, **more))
 
     def looked_at(self, start: Any = "latest") -> ClusterSnapshot:
-        """A survey that decides nothing."""
+        """Take a snapshot that fixes no start offsets."""
         return cluster_snapshot.take_snapshot(self.mirror_name, self.mirror(start), CLOCK)
 
     def snapshot(self, start: Any = "latest", **more: Any) -> ClusterSnapshot:
-        """A survey of those who copy."""
+        """Take a snapshot for a copy."""
         mirror = self.mirror(start, **more)
         return prepared_snapshot.prepare_snapshot(
             lambda: cluster_snapshot.take_snapshot(self.mirror_name, mirror, CLOCK), mirror, CLOCK
         )
 
     def copy(self, taken: ClusterSnapshot, only: int | None = None) -> list[tuple[int, int, int]]:
-        """Copy what is new, or the first so many topic-partitions of it; partition, start and end of what was new."""
+        """Copy what is new, or part of it; return partition, start and end of what was new."""
         ranges = run_plan.plan(taken).ranges
         outcomes = list(
             copy_ranges(CopyJob(taken.mirror, "run", taken.node, self.destination), ranges[:only])
@@ -99,12 +98,12 @@ class Topic:
         return {at: one.next_offset for at, one in stored.checkpoints.items()}
 
     def starts(self) -> dict[int, int]:
-        """The start record."""
+        """Return the start record."""
         stored = cluster_snapshot.read_checkpoints(self.mirror_name, self.mirror(), CLOCK)
         return dict(stored.starts[self.name].starts) if self.name in stored.starts else {}
 
     def arrived(self) -> list[int]:
-        """How many records of each partition are at the destination."""
+        """Return the number of records of each partition at the destination."""
         places = [TopicPartition(f"copy.{self.name}", partition) for partition in range(3)]
         for place in places:
             settled_end(self.destination, place)
@@ -118,8 +117,8 @@ def topic(
     return Topic(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
 
 
-def test_a_first_run_that_is_killed(topic: Topic, tmp_path: Path) -> None:
-    """Killed after it has committed one topic-partition, the next run does not copy the histories of the others."""
+def test_a_killed_first_run_keeps_its_start_offsets(topic: Topic, tmp_path: Path) -> None:
+    """The next run does not copy the older records of the other topic-partitions."""
     mirrors = {topic.mirror_name: topic.settings()}
     config = commands.configured(tmp_path, mirrors, spark={"master": "local[1]"})
     assert main(["run", "-c", str(config)]) == 0
@@ -142,8 +141,8 @@ def test_a_first_run_that_is_killed(topic: Topic, tmp_path: Path) -> None:
     assert topic.arrived() == [5, 5, 5]
 
 
-def test_a_first_run_that_is_interrupted_before_anything_came(topic: Topic) -> None:
-    """What was decided holds for every topic-partition, copied or not."""
+def test_an_interrupted_first_run_keeps_its_start_offsets(topic: Topic) -> None:
+    """The start offsets hold for every topic-partition, copied or not."""
     assert topic.copy(topic.snapshot(), only=1) == []
     topic.write(range(3), 5)
     assert topic.copy(topic.snapshot(), only=1) == [(0, 10, 15), (1, 10, 15), (2, 10, 15)]
@@ -156,8 +155,8 @@ def test_a_first_run_that_is_interrupted_before_anything_came(topic: Topic) -> N
     assert topic.arrived() == [6, 6, 6]
 
 
-def test_those_who_look_decide_nothing(topic: Topic) -> None:
-    """A plan shows where the mirror would start; `earliest` is no decision."""
+def test_a_plan_fixes_no_start_offsets(topic: Topic) -> None:
+    """`plan` shows where the mirror would start; `start: earliest` writes no start record."""
     taken = topic.looked_at()
     assert [one.begin for one in taken.positions] == [HISTORY] * 3
     assert not run_plan.plan(taken).windows
@@ -168,8 +167,8 @@ def test_those_who_look_decide_nothing(topic: Topic) -> None:
     assert not topic.looked_at().new_starts
 
 
-def test_a_second_driver_keeps_what_the_first_has_decided(topic: Topic) -> None:
-    """Both find nothing decided; records come in between."""
+def test_a_second_driver_keeps_the_first_start_offsets(topic: Topic) -> None:
+    """Both drivers find no start record, and records arrive in between."""
     first = topic.looked_at()
     topic.write(range(3), 5)
     second = topic.looked_at()
@@ -182,8 +181,10 @@ def test_a_second_driver_keeps_what_the_first_has_decided(topic: Topic) -> None:
     assert [one.begin for one in topic.snapshot().positions] == [10] * 3
 
 
-def test_a_driver_that_is_overtaken(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another driver decides after this one has looked and before it commits: this one is fenced, and sees the other's."""
+def test_an_overtaken_driver_uses_the_other_start_offsets(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver that is overtaken before its commit is fenced, and reads the other's offsets."""
     late = topic.looked_at()
     topic.write(range(3), 5)
     other, commit = topic.looked_at(), prepared_snapshot.commit
@@ -202,8 +203,8 @@ def test_a_driver_that_is_overtaken(topic: Topic, monkeypatch: pytest.MonkeyPatc
     assert topic.starts() == {0: 15, 1: 15, 2: 15}
 
 
-def test_many_drivers_at_once(topic: Topic) -> None:
-    """While records arrive, all plan from the same offsets."""
+def test_concurrent_drivers_plan_from_the_same_offsets(topic: Topic) -> None:
+    """All drivers plan from the same offsets while records arrive."""
     with ThreadPoolExecutor(6) as pool:
         surveys = [pool.submit(topic.snapshot) for _ in range(5)]
         pool.submit(lambda: [topic.write(range(3), 1) for _ in range(20)]).result()
@@ -211,8 +212,8 @@ def test_many_drivers_at_once(topic: Topic) -> None:
     assert begins == {tuple(topic.starts().values())}
 
 
-def test_a_partition_that_is_added_later(topic: Topic) -> None:
-    """It starts at its first record, though the others started at the end; also before any of them was copied."""
+def test_a_new_partition_starts_at_its_first_record(topic: Topic) -> None:
+    """A new partition starts at its first record, though the others start at the end."""
     topic.snapshot()
     admin = AdminClient(client(topic.source))
     for future in admin.create_partitions([NewPartitions(topic.name, 4)]).values():
@@ -229,8 +230,8 @@ def test_a_partition_that_is_added_later(topic: Topic) -> None:
 
 
 @pytest.mark.parametrize("count", [2, 12], ids=["shorter", "longer"])
-def test_a_topic_that_is_created_again(topic: Topic, count: int) -> None:
-    """The start record is that of another topic: of this one nothing was there when the mirror started."""
+def test_a_recreated_topic_starts_at_its_first_record(topic: Topic, count: int) -> None:
+    """The start record of the deleted topic does not apply to the new one."""
     topic.snapshot()
     delete(topic.source, topic.name)
     create(topic.source, topic.name, 3, KEPT)
@@ -238,8 +239,8 @@ def test_a_topic_that_is_created_again(topic: Topic, count: int) -> None:
     assert topic.copy(topic.snapshot()) == [(0, 0, count), (1, 0, count), (2, 0, count)]
 
 
-def test_retention_passes_the_start(topic: Topic) -> None:
-    """Records that came since the start and are gone before they were copied are a loss as any other."""
+def test_retention_that_passes_the_start_is_a_loss(topic: Topic) -> None:
+    """Records deleted after the start and before the copy are a loss like any other."""
     topic.snapshot()
     topic.write(range(3), 5)
     delete_before(topic.source, TopicPartition(topic.name, 1), 13)
@@ -262,8 +263,8 @@ def test_retention_passes_the_start(topic: Topic) -> None:
     assert not topic.snapshot(on_data_loss="continue").accepted
 
 
-def test_a_mirror_that_was_begun_without_a_start_record(topic: Topic) -> None:
-    """Its other topic-partitions start at their low watermarks; nothing is decided anew."""
+def test_a_mirror_without_a_start_record(topic: Topic) -> None:
+    """Its other topic-partitions start at their low watermarks, and no record is written."""
     topic.copy(topic.snapshot("earliest"), only=1)
     assert topic.copy(topic.snapshot("latest")) == [(1, 0, 10), (2, 0, 10)]
     assert topic.starts() == {}

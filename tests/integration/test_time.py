@@ -1,4 +1,4 @@
-"""Commits keep the time: however slowly records come or go, no transaction is open for long."""
+"""However slowly records come or go, no transaction stays open for long."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from relay_pipelines.model import Cluster, Status
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
 from tests.copying import Mirror, end_of, numbered
-from tests.independent import until
+from tests.support.independent import until
 
 SLOW = 32 << 10
 
@@ -28,15 +28,15 @@ SLOW = 32 << 10
 def mirror(
     source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
 ) -> Mirror:
-    """A topic of 480 KiB, in batches of 30 KiB; transactions time out after six seconds."""
+    """A topic of 480 KiB in batches of 30 KiB; transactions time out after six seconds."""
     made = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
     made.write(*(numbered(30, 1000, first) for first in range(0, 480, 30)))
     made.with_options(transaction_timeout_ms=6_000, chunk_ms=2_000)
     return made
 
 
-def test_a_slow_throttle(mirror: Mirror) -> None:
-    """At 32 KiB/s the copy takes longer than a transaction may; it commits on its way, and is never called overtaken."""
+def test_a_slow_throttle_commits_in_time(mirror: Mirror) -> None:
+    """A copy that takes longer than a transaction may commits in between, and is never fenced."""
     mirror.with_options(max_bytes_per_second=SLOW)
     began = time.monotonic()
     outcome = mirror.copy()
@@ -45,8 +45,8 @@ def test_a_slow_throttle(mirror: Mirror) -> None:
     mirror.assert_equal()
 
 
-def test_batches_that_take_longer_than_a_transaction(mirror: Mirror) -> None:
-    """What must be waited for is waited for with no transaction open."""
+def test_a_batch_that_waits_longer_than_a_transaction(mirror: Mirror) -> None:
+    """The throttle waits only while no transaction is open."""
     mirror.with_options(max_bytes_per_second=4 << 10)
     outcome = mirror.copy(end=60)
     assert (outcome.status, outcome.chunks) == (Status.DONE, 2)
@@ -54,8 +54,8 @@ def test_batches_that_take_longer_than_a_transaction(mirror: Mirror) -> None:
 
 
 @pytest.mark.parametrize("side", ["producer_byte_rate", "consumer_byte_rate"])
-def test_a_quota_of_the_broker(mirror: Mirror, side: str) -> None:
-    """A broker that holds us to 32 KiB/s is obeyed, and the transactions are short all the same."""
+def test_a_broker_quota_is_obeyed(mirror: Mirror, side: str) -> None:
+    """A broker quota of 32 KiB/s is obeyed with short transactions."""
     cluster = mirror.destination if side == "producer_byte_rate" else mirror.source
     client_id = f"relay-{mirror.name}"
     quota(cluster.bootstrap_servers, client_id, side, SLOW)
@@ -78,7 +78,7 @@ def quota(servers: tuple[str, ...], client_id: str, key: str, rate: float) -> No
 def test_a_timed_out_transaction_is_no_takeover(
     mirror: Mirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process that was stopped for too long finds its transaction aborted by the coordinator, and copies the chunk again."""
+    """A task that was stopped too long finds its transaction aborted and copies the chunk again."""
     mirror.with_options(transaction_timeout_ms=1_000)
     stopped = False
 
@@ -86,7 +86,9 @@ def test_a_timed_out_transaction_is_no_takeover(
         nonlocal stopped
         if point is Failpoint.BEFORE_END_TXN and not stopped:
             stopped = True
-            time.sleep(14)  # the coordinator looks every ten seconds
+            # the coordinator looks for timed-out transactions every ten seconds; its abort marker
+            # moves the last stable offset
+            until(lambda: end_of(mirror.destination, mirror.at) > 0, "the abort of the transaction")
 
     monkeypatch.setattr(transaction, "failpoint", failpoint)
     (outcome,) = copy_ranges(mirror.job, [mirror.range()])
@@ -97,8 +99,8 @@ def test_a_timed_out_transaction_is_no_takeover(
 
 
 @pytest.mark.parametrize("columns", [("offset",), RECORD_COLUMNS], ids=["where alone", "rows"])
-def test_rows_that_come_slowly(mirror: Mirror, columns: tuple[str, ...]) -> None:
-    """No transaction waits for Spark: what was handed on is committed before more comes."""
+def test_no_transaction_waits_for_rows(mirror: Mirror, columns: tuple[str, ...]) -> None:
+    """Records are committed before the task waits for more rows from Spark."""
     mirror.with_options(fetch_max_bytes=60_000, coalesce_below_bytes=0, coalesce_to_bytes=30_000)
     mirror.with_options(chunk_ms=60_000, transaction_timeout_ms=60_000)
     ranges = [mirror.range()]

@@ -1,4 +1,4 @@
-"""Copies keep the timestamps of their source, whoever set them, and whatever the destination's brokers do by default."""
+"""Copies keep the timestamps of their source, whatever the destination's brokers default to."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from relay_pipelines.run.run import run
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot
 from tests.copying import KEPT, numbered
-from tests.independent import CREATE_TIME, LOG_APPEND_TIME, create, read, write
+from tests.support import commands
+from tests.support.independent import CREATE_TIME, LOG_APPEND_TIME, create, read, write
 
 CLOCK = SystemClock()
 STAMPED = {"message.timestamp.type": "LogAppendTime"}
@@ -26,7 +27,7 @@ STAMPED = {"message.timestamp.type": "LogAppendTime"}
 
 @pytest.fixture(scope="module")
 def stamping_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
-    """A destination whose brokers stamp every record, unless its topic says otherwise."""
+    """A destination whose brokers use LogAppendTime by default."""
     config = {"log.message.timestamp.type": "LogAppendTime"}
     cluster = EmbeddedCluster("stamping", folder=tmp_path_factory.mktemp("stamping"), config=config)
     cluster.start()
@@ -37,12 +38,13 @@ def stamping_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embed
 def mirror_of(
     source: EmbeddedCluster, destination: EmbeddedCluster, topic: str, **topics: Any
 ) -> dict[str, Any]:
-    """As relay.yaml has it."""
-    return {
-        "source": {"nodes": [{"name": "only", "bootstrap_servers": source.bootstrap_servers[0]}]},
-        "destination": {"bootstrap_servers": destination.bootstrap_servers[0]},
-        "topics": {"allow": [topic], "rename": "copy.{topic}", **topics},
-    }
+    """The settings of the mirror."""
+    return commands.mirror(
+        source.cluster(),
+        destination.cluster(),
+        topic,
+        topics={"rename": "copy.{topic}", **topics},
+    )
 
 
 def copy(settings: dict[str, Any], name: str, session: Any) -> None:
@@ -52,13 +54,13 @@ def copy(settings: dict[str, Any], name: str, session: Any) -> None:
     assert run(plan, mirror, lambda: session, [], CLOCK).failures == []
 
 
-def test_the_times_of_the_source_arrive(
+def test_source_timestamps_arrive(
     source_cluster: EmbeddedCluster,
     stamping_cluster: EmbeddedCluster,
     topic_name: str,
     local_session: Any,
 ) -> None:
-    """Of topics that the source stamps, and of those that it does not, record by record as a consumer sees them."""
+    """Timestamps arrive unchanged, whether the producer or the source broker set them."""
     topics = {
         f"{topic_name}-{kind}": config for kind, config in (("stamped", STAMPED), ("created", {}))
     }
@@ -85,14 +87,14 @@ def test_the_times_of_the_source_arrive(
         ]
 
 
-def test_a_copy_that_stamps_is_warned_of(
+def test_a_destination_with_append_time_is_reported(
     source_cluster: EmbeddedCluster,
     destination_cluster: EmbeddedCluster,
     topic_name: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Whether somebody created it so, or `topics.config_keys` asks for it: by check, plan and run."""
+    """`check`, `plan` and `run` warn, however the destination topic came to LogAppendTime."""
     create(source_cluster.cluster(), topic_name, 1, KEPT | STAMPED)
     config = tmp_path / "relay.yaml"
 
@@ -103,7 +105,10 @@ def test_a_copy_that_stamps_is_warned_of(
         shown = capsys.readouterr()
         return shown.out + shown.err
 
-    warning = f"copy.{topic_name}: message.timestamp.type=LogAppendTime, so the destination sets its own timestamps"
+    warning = (
+        f"copy.{topic_name}: message.timestamp.type=LogAppendTime, "
+        "so the destination sets its own timestamps"
+    )
     following = {"config_keys": ["message.timestamp.type"]}
     for command in ("check", "plan", "run"):
         assert warning not in said(command)

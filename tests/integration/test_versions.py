@@ -1,4 +1,4 @@
-"""The oldest brokers that docs/versions.md claims, each as source and as destination of the current one.
+"""The oldest brokers that docs/versions.md lists, each as source and as destination.
 
 `make versions` runs all tests of the copy against them; this is what finds most differences in
 little time.
@@ -25,14 +25,21 @@ from relay_pipelines.run import run as driver
 from relay_pipelines.run import run_plan
 from relay_pipelines.run.result import RunResult
 from relay_pipelines.snapshot import cluster_snapshot
-from tests import commands
 from tests.chaos import source_data
-from tests.chaos.compare import assert_equal
 from tests.copying import Mirror, end_of, numbered, settled_end
-from tests.independent import CREATE_TIME, create, read, records_of, until, write
 from tests.integration.test_copy_compacted import COMPACTED, clean, eager_cluster, keyed
 from tests.integration.test_copy_transactions import mirror, test_interleaved_transactions
 from tests.integration.test_copy_verbatim import CODECS, ODD
+from tests.support import commands
+from tests.support.independent import (
+    CREATE_TIME,
+    assert_equal,
+    create,
+    read,
+    records_of,
+    until,
+    write,
+)
 from tests.support.old_kafka import OldKafka
 
 # collected here a second time, with the clusters of this module
@@ -56,7 +63,7 @@ def old(
 
 @pytest.fixture(scope="module", params=["source", "destination"])
 def old_side(request: pytest.FixtureRequest) -> str:
-    """Which side the older broker is."""
+    """The side that the older broker takes."""
     return request.param
 
 
@@ -77,20 +84,20 @@ def destination_cluster(
 
 
 def run(config: Path, session: Any) -> RunResult:
-    """As `relay run`, in this process."""
+    """Run `relay run` in this process."""
     loaded = settings.load(config).mirror("versions")
     planned = run_plan.plan(cluster_snapshot.take_snapshot("versions", loaded, CLOCK))
     return driver.run(planned, loaded, lambda: session, [], CLOCK)
 
 
-def test_a_run_and_the_next(
+def test_three_runs_copy_everything_once(
     source_cluster: EmbeddedCluster,
     destination_cluster: EmbeddedCluster,
     local_session: Any,
     topic_name: str,
     tmp_path: Path,
 ) -> None:
-    """A run creates the topic and copies records of every kind, the next one nothing, and the one after it what came since."""
+    """The first run copies records of every kind, the second nothing, the third what is new."""
     source, destination = source_cluster.cluster(), destination_cluster.cluster()
     create(source, topic_name, source_data.PARTITIONS, {"retention.ms": "-1"})
     config = commands.configured(
@@ -115,7 +122,7 @@ def test_a_run_and_the_next(
         assert_equal(records_of(source, at), records_of(destination, at))
 
 
-def test_compacted(
+def test_a_compacted_source(
     eager_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
 ) -> None:
     """What the cleaner left arrives, and the holes are counted."""
@@ -129,10 +136,10 @@ def test_compacted(
     assert outcome.skipped["compaction_gap"] == end - len(expected)
 
 
-def test_append_times(
+def test_append_times_arrive(
     source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
 ) -> None:
-    """Times that the source's broker has set arrive as the records' own."""
+    """Timestamps set by the source's broker arrive as the records' own."""
     types = ({"message.timestamp.type": one} for one in ("LogAppendTime", "CreateTime"))
     mirror = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name, *types)
     mirror.write(numbered(3), numbered(3, 20_000, 3))

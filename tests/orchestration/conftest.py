@@ -11,8 +11,8 @@ import pytest
 from dagster import DagsterInstance
 
 from relay_pipelines.embedded import EmbeddedCluster
-from tests.independent import create
 from tests.orchestration.environment import Environment, shared
+from tests.support.independent import create
 
 
 @pytest.fixture

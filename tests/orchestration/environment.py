@@ -20,8 +20,8 @@ from relay_pipelines.lanes.topic_catalog import Catalog
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.resources import SparkResource
 from relay_pipelines.settings import load
-from tests import independent
-from tests.independent import Record
+from tests.support import independent
+from tests.support.independent import Record
 
 
 class SharedSpark(SparkResource):

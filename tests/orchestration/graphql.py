@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from relay_pipelines.demo.dagster import REPOSITORY, Dagster
-from tests.independent import until
+from tests.support.independent import until
 
 PAUSE_SECONDS = 0.5
 _RUNS = """{ runsOrError(limit: 100) { ... on Runs {

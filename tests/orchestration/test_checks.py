@@ -9,7 +9,8 @@ from confluent_kafka.admin import ResourceType
 from relay_pipelines.lanes import naming
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.prepare import node_quarantine
-from tests.independent import (
+from tests.orchestration.environment import Environment, checks, evaluations, failure
+from tests.support.independent import (
     Record,
     configure,
     create,
@@ -20,7 +21,6 @@ from tests.independent import (
     until,
     write,
 )
-from tests.orchestration.environment import Environment, checks, evaluations, failure
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,9 @@ def test_a_diverged_node_is_reported(environment: Environment, topics: list[str]
     assert divergences(second) == [("other", False)]
     assert "quarantined" in str(second.skip_reason)
     kafka = environment.resources["kafka"]
-    node_quarantine.set_quarantine(environment.name, kafka.mirror(environment.name), {"other": ""}, kafka.clock)
+    node_quarantine.set_quarantine(
+        environment.name, kafka.mirror(environment.name), {"other": ""}, kafka.clock
+    )
     third = environment.health(second.cursor)
     assert divergences(third) == [("other", True)]
     assert not divergences(environment.health(third.cursor)), "only changes are reported"

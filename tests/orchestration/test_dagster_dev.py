@@ -20,8 +20,8 @@ from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import RelayError
 from relay_pipelines.lanes import naming
 from relay_pipelines.model import TopicPartition
-from tests.independent import Record, create, delete, read, records_of, until, write
 from tests.orchestration import graphql
+from tests.support.independent import Record, create, delete, read, records_of, until, write
 
 pytestmark = pytest.mark.timeout(900)
 KILLING = Path(__file__).parent / "killing"

@@ -6,12 +6,12 @@ import dagster as dg
 
 from relay_pipelines.lanes import naming
 from relay_pipelines.model import TopicPartition
-from tests.independent import (
+from tests.orchestration.environment import Environment
+from tests.support.independent import (
     CREATE_TIME,
     Record,
     write,
 )
-from tests.orchestration.environment import Environment
 
 
 def test_mirror_once(environment: Environment, topics: list[str]) -> None:

@@ -9,11 +9,11 @@ import pytest
 import yaml
 
 from relay_pipelines.lanes import naming
-from tests.independent import (
+from tests.orchestration.environment import Environment, evaluations, failure
+from tests.support.independent import (
     create,
     delete,
 )
-from tests.orchestration.environment import Environment, evaluations, failure
 
 
 def test_a_backlog_becomes_several_windows(environment: Environment, topics: list[str]) -> None:

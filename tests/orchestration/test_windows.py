@@ -15,7 +15,8 @@ from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.lanes import naming
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.state import checkpoint
-from tests.independent import (
+from tests.orchestration.environment import Environment, checks, failure
+from tests.support.independent import (
     Record,
     create,
     delete,
@@ -24,8 +25,7 @@ from tests.independent import (
     until,
     write,
 )
-from tests.orchestration.environment import Environment, checks, failure
-from tests.trap import Trap
+from tests.support.trap import Trap
 
 
 def test_from_new_records_to_a_checked_copy(environment: Environment, topics: list[str]) -> None:

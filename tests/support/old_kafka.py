@@ -1,4 +1,4 @@
-"""One broker of a Kafka release before 4.0, with the ZooKeeper that it needs; for tests of the versions that we claim."""
+"""One broker of a Kafka release before 4.0 and its ZooKeeper, for tests of supported versions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ log4j.appender.console.layout.ConversionPattern=[%d] %p %m (%c)%n
 
 @dataclass
 class OldKafka:
-    """A cluster on 127.0.0.1, as tests use an `EmbeddedCluster`; its processes end with this one.
+    """A cluster of one broker on 127.0.0.1 with the interface of `EmbeddedCluster`.
 
     Args:
         version: of Apache Kafka, 2.4.0 to 3.9.x; its jars come from Maven Central at the first
@@ -89,7 +89,7 @@ class OldKafka:
         return tuple(f"127.0.0.1:{port}" for port in self._ports)
 
     def cluster(self) -> Cluster:
-        """How to reach it, as the rest of the project says it."""
+        """The cluster as the package addresses it."""
         return Cluster(f"kafka-{self.version}", self.bootstrap_servers)
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
 from relay_pipelines.plan.positions import Position
 from relay_pipelines.run.result import RunResult, TopicTotals
 from relay_pipelines.run.run_plan import RunPlan
-from tests.surveys import plan_of
+from tests.support.run_plans import plan_of
 
 
 @pytest.mark.parametrize(

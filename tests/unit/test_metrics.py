@@ -16,7 +16,7 @@ from relay_pipelines.plan.positions import Position
 from relay_pipelines.run.result import RunResult, TopicTotals
 from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.settings import Metrics
-from tests.surveys import plan_of
+from tests.support.run_plans import plan_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 HERE, THERE = TopicPartition("orders", 0), TopicPartition("copy.orders", 0)

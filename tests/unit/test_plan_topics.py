@@ -93,7 +93,8 @@ def test_topics_are_pinned(rename, expected):
             ["a", "b"],
             {"a": "b"},
             (
-                "topics 'a' and 'b' would both be copied to 'b'; change rename so that each has its own destination topic, pin both to"
+                "topics 'a' and 'b' would both be copied to 'b'; change rename so that each"
+                " has its own destination topic, pin both to"
                 ' partitions of it ("b:0"), or deny one'
             ),
         ),
@@ -101,7 +102,8 @@ def test_topics_are_pinned(rename, expected):
             ["a", "b"],
             {"a": "c", "b": "c"},
             (
-                "topics 'a' and 'b' would both be copied to 'c'; change rename so that each has its own destination topic, pin both to"
+                "topics 'a' and 'b' would both be copied to 'c'; change rename so that each"
+                " has its own destination topic, pin both to"
                 ' partitions of it ("c:0"), or deny one'
             ),
         ),
@@ -109,7 +111,8 @@ def test_topics_are_pinned(rename, expected):
             ["a", "b"],
             {"a": "b:0"},
             (
-                "topics 'a' and 'b' would both be copied to 'b'; change rename so that each has its own destination topic, pin both to"
+                "topics 'a' and 'b' would both be copied to 'b'; change rename so that each"
+                " has its own destination topic, pin both to"
                 ' partitions of it ("b:0"), or deny one'
             ),
         ),
@@ -127,7 +130,8 @@ def test_topics_are_pinned(rename, expected):
             ["a" * 245],
             "copy.{topic}",
             (
-                f"topic '{'a' * 245}' would be called 'copy.{'a' * 245}', which is not a valid topic name;"
+                f"topic '{'a' * 245}' would be called 'copy.{'a' * 245}', which is not a"
+                f" valid topic name;"
                 " change rename: up to 249 letters, digits, '.', '_' and '-' are allowed"
             ),
         ),

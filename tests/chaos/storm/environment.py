@@ -16,7 +16,7 @@ from tests.chaos.storm.faults import DESTINATION, NODES
 from tests.chaos.storm.mirroring import NAME
 from tests.chaos.storm.record_policies import BOOKED, CONFIGS
 from tests.chaos.storm.writer import TOPICS
-from tests.independent import Record, create, read, records_of
+from tests.support.independent import Record, create, read, records_of
 
 _ROOT = Path(__file__).parents[3]
 

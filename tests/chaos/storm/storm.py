@@ -28,7 +28,7 @@ from tests.chaos.storm.transactions import Transactions
 from tests.chaos.storm.verdict import judge, longest_stall
 from tests.chaos.storm.workers import Workers
 from tests.chaos.storm.writer import TOPICS, Writer
-from tests.independent import Record
+from tests.support.independent import Record
 
 _PER_SECOND = 150
 _TELL_SECONDS = 10.0

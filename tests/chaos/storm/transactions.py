@@ -11,7 +11,7 @@ from confluent_kafka import KafkaException, Producer
 from relay_pipelines.model import Cluster, TopicPartition
 from tests.chaos.storm.record_policies import BOOKED
 from tests.chaos.storm.writer import record
-from tests.independent import Record, put, transactional
+from tests.support.independent import Record, put, transactional
 
 _AT = TopicPartition(BOOKED, 0)
 _MOST_RECORDS = 20

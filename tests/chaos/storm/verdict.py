@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from relay_pipelines.model import TopicPartition
-from tests.independent import Record
+from tests.support.independent import Record
 
 
 @dataclass(frozen=True, slots=True)

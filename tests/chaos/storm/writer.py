@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 from relay_pipelines.model import Cluster, TopicPartition
 from relay_pipelines.protocol.clock import Clock
 from tests.chaos.storm.record_policies import FILTERED, PLAIN, SELECTED, STAMPED, WHERE
-from tests.independent import CREATE_TIME, Record, client
+from tests.support.independent import CREATE_TIME, Record, client
 
 TOPICS = {PLAIN: 2, FILTERED: 1, WHERE: 1, SELECTED: 2, STAMPED: 1}
 """The number of partitions of each topic."""

@@ -1,4 +1,4 @@
-"""A way to stop a Spark worker in the middle of a chunk."""
+"""Stops a Spark worker in the middle of a chunk."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Trap:
-    """Stops the next Python worker of a Spark that sends a batch; each time it is set, once."""
+    """Stops the next Python worker of a Spark session that sends a batch, once per `set()`."""
 
     token: Path
 
     def set(self) -> None:
-        """Arm it."""
+        """Arm the trap."""
         self.token.unlink()
 
     @property
     def sprung(self) -> bool:
-        """Whether a worker has been stopped by now."""
+        """Whether a worker has been stopped."""
         return self.token.exists()
 
     @property
     def fault(self) -> str:
-        """For the environment of the workers."""
+        """The value of RELAY_FAULT for the workers."""
         return f"mid_chunk=SIGSTOP@1:{self.token}"
 
     @classmethod
     def unset(cls, folder: Path) -> Trap:
-        """Make one that does nothing yet."""
+        """Create a trap that is not armed."""
         token = folder / "trap"
         token.touch()
         return cls(token)

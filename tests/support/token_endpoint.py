@@ -1,4 +1,4 @@
-"""An OAuth token endpoint on this machine: tokens as Kafka's unsecured validator takes them, for one client."""
+"""A local OAuth token endpoint that issues tokens for Kafka's unsecured validator to one client."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class TokenEndpoint:
     answer: tuple[int, Any] | None = None
 
     def respond(self, authorization: str, form: str) -> tuple[int, Any]:
-        """Status and JSON for one request."""
+        """Return status and JSON for one request."""
         self.asked.append({key: values[0] for key, values in parse_qs(form).items()})
         if self.answer is not None:
             return self.answer
@@ -56,7 +56,7 @@ class TokenEndpoint:
 
 
 def unsecured(subject: str, seconds: float) -> str:
-    """A JSON web token without a signature."""
+    """Return a JSON web token without a signature."""
     now = time.time()
     parts = {"alg": "none"}, {"sub": subject, "iat": now, "exp": now + seconds}
     return (
@@ -70,7 +70,7 @@ def unsecured(subject: str, seconds: float) -> str:
 
 @contextmanager
 def token_endpoint(secret: str) -> Iterator[TokenEndpoint]:
-    """One that listens on 127.0.0.1 until the end of the block."""
+    """Serve an endpoint on 127.0.0.1 until the block ends."""
     endpoint = TokenEndpoint(secret)
 
     class Handler(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""Where a topic begins that was never copied: at a moment, at offsets, where a consumer group stands."""
+"""Where a new topic starts: at a timestamp, at offsets, or at a consumer group's offsets."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot
 from tests.copying import KEPT, ensure_homes
-from tests.independent import CREATE_TIME, Record, client, create, read, until, write
+from tests.support import commands
+from tests.support.independent import CREATE_TIME, Record, client, create, read, until, write
 
 CLOCK = SystemClock()
 NOON_MS = 1_767_268_800_000  # 2026-01-01T12:00:00Z
 
 
 class Begun:
-    """A topic of two topic-partitions with ten records each, one a minute from noon on; the second begins an hour later."""
+    """Two topic-partitions with ten records each, one a minute; the second begins an hour later."""
 
     def __init__(self, source: Cluster, destination: Cluster, topic: str) -> None:
         self.source, self.destination, self.topic = source, destination, topic
@@ -43,24 +44,15 @@ class Begun:
         write(self.source, TopicPartition(self.topic, partition), records)
 
     def mirror(self, start: Any) -> Mirror:
+        rename = {"rename": "copy.{topic}"}
         return Mirror.model_validate(
-            {
-                "source": {
-                    "nodes": [
-                        {
-                            "name": "only",
-                            "bootstrap_servers": ",".join(self.source.bootstrap_servers),
-                        }
-                    ]
-                },
-                "destination": {"bootstrap_servers": ",".join(self.destination.bootstrap_servers)},
-                "topics": {"allow": [self.topic], "rename": "copy.{topic}"},
-                "start": start,
-            }
+            commands.mirror(
+                self.source, self.destination, self.topic, node="only", topics=rename, start=start
+            )
         )
 
     def copy(self, start: Any) -> list[int]:
-        """Copy what is new; the offsets at which the ranges begin, -1 where nothing is to be copied."""
+        """Copy what is new; return the start offset of each range, or -1."""
         mirror, name = self.mirror(start), f"start-{self.topic[-8:]}"
         taken = prepared_snapshot.prepare_snapshot(
             lambda: cluster_snapshot.take_snapshot(name, mirror, CLOCK), mirror, CLOCK
@@ -105,8 +97,8 @@ def begun(
     ],
     ids=["within", "behind one", "before all", "behind all"],
 )
-def test_at_a_moment(begun: Begun, moment: str, begins: list[int]) -> None:
-    """The first record not older; the end if there is none, which is remembered, so that what comes next is copied."""
+def test_start_at_a_timestamp(begun: Begun, moment: str, begins: list[int]) -> None:
+    """The copy starts at the first record that is not older; if there is none, at the end."""
     start = {"timestamp": moment}
     assert begun.copy(start) == begins
     arrived = [10 - offset if offset >= 0 else 0 for offset in begins]
@@ -116,8 +108,8 @@ def test_at_a_moment(begun: Begun, moment: str, begins: list[int]) -> None:
     assert begun.arrived(0) == arrived[0] + 1
 
 
-def test_at_offsets(begun: Begun) -> None:
-    """As given; the earliest where none is; none that the source does not have."""
+def test_start_at_offsets(begun: Begun) -> None:
+    """Partitions without an offset start at the earliest; an offset out of range is an error."""
     with pytest.raises(
         ConfigError,
         match=rf"start.offsets: {begun.topic}-1 ends at 10 on only, before 11; give an offset",
@@ -127,8 +119,8 @@ def test_at_offsets(begun: Begun) -> None:
     assert (begun.arrived(0), begun.arrived(1)) == (10, 3)
 
 
-def test_where_a_group_stands(begun: Begun) -> None:
-    """What the group has committed at the source; the earliest where it has not; an error if it never has."""
+def test_start_at_a_consumer_group(begun: Begun) -> None:
+    """Partitions without a commit start at the earliest; a group without commits is an error."""
     group = f"group-{begun.topic}"
     with pytest.raises(ConfigError, match="has committed no offset of the mirrored topics on only"):
         begun.copy({"group": group})

@@ -1,4 +1,4 @@
-"""Header names that are not UTF-8, through kafka-python: confluent_kafka neither writes nor reads them."""
+"""Header names that are not UTF-8, through kafka-python: confluent_kafka does not support them."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from kafka.record.default_records import DefaultRecordBatch
 
 from relay_pipelines.model import Cluster, TopicPartition
 from tests.copying import batches_of, settled_end
-from tests.independent import Record
+from tests.support.independent import Record
 
 
 class Name(str):
-    """A name of any bytes, shown in hex."""
+    """A header name of arbitrary bytes, shown in hex."""
 
     __slots__ = ()
 
     def encode(self, *_: str) -> bytes:
-        """What goes over the wire."""
+        """The bytes that go over the wire."""
         return bytes.fromhex(self)
 
 

@@ -1,4 +1,4 @@
-"""Plans made without clusters, for those who only watch or show a run."""
+"""Run plans built without clusters, for tests of what a run displays."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 def plan_of(
     mirror: str, node: str, destinations: Mapping[str, str], positions: Sequence[Position]
 ) -> RunPlan:
-    """Plan what a survey of these positions says."""
+    """Build the plan of a run from these positions."""
     snapshot = ClusterSnapshot(
         mirror=mirror,
         node=Cluster(node, ("a:1",)),

@@ -1,7 +1,8 @@
-"""Kafka through confluent_kafka, a client that shares no code with relay_pipelines: what it reads and writes is evidence."""
+"""Kafka through confluent_kafka, which shares no code with the package: an independent witness."""
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -26,7 +27,7 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 
 class Record(NamedTuple):
-    """What one record says. A timestamp is its type and milliseconds."""
+    """The content of one record; a timestamp is its type and milliseconds."""
 
     key: bytes | None
     value: bytes | None
@@ -37,7 +38,7 @@ class Record(NamedTuple):
 def until(
     condition: Callable[[], Any], what: str, seconds: float = 60.0, pause_seconds: float = 0.02
 ) -> Any:
-    """Ask until the answer is true, and return it; with longer pauses where an answer costs something."""
+    """Poll until the condition is true, and return its value."""
     deadline = time.monotonic() + seconds
     while not (answer := condition()):
         assert time.monotonic() < deadline, f"{what}: not within {seconds:g} s"
@@ -55,6 +56,8 @@ def client(cluster: Cluster, **more: object) -> dict[str, Any]:
         "sasl.username": security.username,
         "sasl.password": security.password,
         "ssl.ca.location": security.ca_location,
+        "ssl.certificate.location": security.certificate_location,
+        "ssl.key.location": security.key_location,
         "log_level": 0,
     }
     return {key: value for key, value in known.items() if value is not None} | {
@@ -114,7 +117,7 @@ def configure(cluster: Cluster, kind: ResourceType, name: str, **config: object)
 
 
 def delete_before(cluster: Cluster, at: TopicPartition, offset: int) -> None:
-    """Move the log start."""
+    """Move the log start offset."""
     admin = AdminClient(client(cluster))
     (future,) = admin.delete_records(
         [confluent_kafka.TopicPartition(at.topic, at.partition, offset)]
@@ -123,7 +126,7 @@ def delete_before(cluster: Cluster, at: TopicPartition, offset: int) -> None:
 
 
 def producer(cluster: Cluster, **config: object) -> Producer:
-    """A producer that waits for the whole of a batch; `flush` ends the batch."""
+    """A producer that collects a whole batch; `flush` sends it."""
     return Producer(
         client(
             cluster,
@@ -133,7 +136,7 @@ def producer(cluster: Cluster, **config: object) -> Producer:
 
 
 def put(sender: Producer, at: TopicPartition, records: Iterable[Record]) -> None:
-    """Hand records over."""
+    """Enqueue records with a producer."""
     for record in records:
         ms = record.timestamp[1]
         sender.produce(
@@ -149,7 +152,7 @@ def put(sender: Producer, at: TopicPartition, records: Iterable[Record]) -> None
 def write(
     cluster: Cluster, at: TopicPartition, *batches: Iterable[Record], **config: object
 ) -> None:
-    """Produce each of `batches` as one batch, and see them acknowledged."""
+    """Produce each of `batches` as one batch, and wait until all are acknowledged."""
     sender = producer(cluster, **config)
     for records in batches:
         put(sender, at, records)
@@ -207,6 +210,15 @@ def _record(message: Any) -> Record:
 def records_of(cluster: Cluster, at: TopicPartition) -> list[Record]:
     """All committed records of a topic-partition, in order."""
     return [record for _, record in read(cluster, at)]
+
+
+def assert_equal(expected: list[Record], found: list[Record]) -> None:
+    """Describe the first difference in one line, because a diff of 20,000 records is unreadable."""
+    pairs = itertools.zip_longest(expected, found)
+    first = next((n for n, (one, other) in enumerate(pairs) if one != other), None)
+    assert first is None, (
+        f"{len(expected)} records became {len(found)}; the first that differs is number {first}"
+    )
 
 
 def delete(cluster: Cluster, topic: str) -> None:

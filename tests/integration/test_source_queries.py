@@ -1,4 +1,4 @@
-"""Questions to a source: the offsets of a time span, which nodes serve, how old the oldest record is that waits."""
+"""Queries to a source: offsets by time, healthy nodes, the age of the oldest uncopied record."""
 
 from __future__ import annotations
 
@@ -18,7 +18,15 @@ from relay_pipelines.snapshot import cluster_snapshot, lag, node_selection, offs
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.state.checkpoint import CheckpointSnapshot
 from tests.copying import KEPT, settled_end
-from tests.independent import CREATE_TIME, Record, create, delete_before, put, transactional, write
+from tests.support.independent import (
+    CREATE_TIME,
+    Record,
+    create,
+    delete_before,
+    put,
+    transactional,
+    write,
+)
 
 DAY_MS = 86_400_000
 T0 = 1_700_000_000_000
@@ -27,7 +35,7 @@ CLOCK = SystemClock()
 
 
 class Question:
-    """A topic of two partitions at the source, and the mirror that would copy it."""
+    """A topic of two partitions at the source, and a mirror of it."""
 
     def __init__(
         self, source: EmbeddedCluster, destination: EmbeddedCluster, topic: str, **config: str
@@ -39,7 +47,7 @@ class Question:
         create(self.source, topic, 2, KEPT | config)
 
     def mirror(self, *nodes: str, health: dict[str, str] | None = None, **topics: Any) -> Mirror:
-        """The mirror, with the source as its only node unless said otherwise."""
+        """The settings of the mirror, by default with the source as its only node."""
         named = [
             {"name": f"n{index}", "bootstrap_servers": server}
             for index, server in enumerate(nodes or [self.serving])
@@ -55,21 +63,21 @@ class Question:
 
     @property
     def serving(self) -> str:
-        """Where the source is."""
+        """The address of the source."""
         return ",".join(self.source.bootstrap_servers)
 
     def snapshot(self) -> ClusterSnapshot:
-        """What both clusters say now."""
+        """Take a snapshot of both clusters."""
         return cluster_snapshot.take_snapshot(f"q-{self.topic[-8:]}", self.mirror(), CLOCK)
 
     def write(self, at: TopicPartition, *times_ms: int) -> None:
-        """Write a batch per time, of one record."""
+        """Write one batch of one record per timestamp."""
         write(
             self.source, at, *([Record(None, b"%d" % ms, (), (CREATE_TIME, ms))] for ms in times_ms)
         )
 
     def between(self, since: int, until: int | None) -> list[tuple[int, int]]:
-        """The offsets of a time span, by partition."""
+        """Return the offsets of a time span per partition."""
         ranges = offsets_by_time.ranges_between(
             self.snapshot(), since, until, self.mirror().copy_options, CLOCK
         )
@@ -77,7 +85,7 @@ class Question:
         return [(one.start, one.end) for one in ranges]
 
     def oldest_ms(self, taken: ClusterSnapshot | None = None) -> int | None:
-        """When the oldest record that waits was written."""
+        """Return the timestamp of the oldest uncopied record."""
         return lag.oldest_uncopied_ms(taken or self.snapshot(), self.mirror().copy_options, CLOCK)
 
 
@@ -89,7 +97,7 @@ def question(
     return Question(source_cluster, destination_cluster, topic_name)
 
 
-class TestDates:
+class TestOffsetsByTime:
     """The offsets of a time span."""
 
     @pytest.mark.parametrize(
@@ -119,7 +127,7 @@ class TestDates:
             "a span behind the last record",
         ],
     )
-    def test_a_span(
+    def test_a_time_span_becomes_offsets(
         self,
         question: Question,
         since: int,
@@ -127,31 +135,31 @@ class TestDates:
         first: tuple[int, int],
         second: tuple[int, int],
     ) -> None:
-        """The start belongs to it, the end does not; where it has no record the range is empty, and lies where records would."""
+        """The start is inclusive and the end exclusive; without records the range is empty."""
         question.write(question.first, *(T0 + day * DAY_MS for day in range(5)))
         question.write(question.second, T0 + 2 * DAY_MS)
         assert question.between(since, until) == [first, second]
 
-    def test_a_topic_without_records(self, question: Question) -> None:
-        """There is nothing to copy, and nothing fails."""
+    def test_an_empty_topic_has_empty_ranges(self, question: Question) -> None:
+        """A topic without records has empty ranges."""
         assert question.between(T0, T0 + DAY_MS) == [(0, 0), (0, 0)]
         assert question.between(T0, None) == [(0, 0), (0, 0)]
 
-    def test_records_that_retention_took_are_not_in_it(self, question: Question) -> None:
-        """Nobody can copy them any more."""
+    def test_records_deleted_by_retention_are_left_out(self, question: Question) -> None:
+        """Ranges start at the low watermark."""
         question.write(question.first, *(T0 + day * DAY_MS for day in range(5)))
         delete_before(question.source, question.first, 2)
         assert question.between(T0, T0 + 3 * DAY_MS)[0] == (2, 3)
         assert question.between(T0, T0 + DAY_MS)[0] == (2, 2)
 
-    def test_an_older_record_behind_newer_ones_stays_in_order(self, question: Question) -> None:
-        """Offsets decide: a late record of the span lies in it only if its offset does."""
+    def test_a_late_record_stays_in_offset_order(self, question: Question) -> None:
+        """Offsets decide: a late record belongs to the span only if its offset does."""
         question.write(question.first, T0, T0 + 2 * DAY_MS, T0 + DAY_MS, T0 + 3 * DAY_MS)
         assert question.between(T0 + DAY_MS, T0 + 2 * DAY_MS)[0] == (1, 1)
         assert question.between(T0 + DAY_MS, T0 + 3 * DAY_MS)[0] == (1, 3)
 
-    def test_an_open_transaction_is_not_in_it(self, question: Question) -> None:
-        """A window ends at the last stable offset, or it could not be copied to its end."""
+    def test_an_open_transaction_ends_the_span(self, question: Question) -> None:
+        """A range ends at the last stable offset, because nothing after it can be copied."""
         question.write(question.first, T0)
         sender = transactional(question.source, question.topic)
         sender.begin_transaction()
@@ -163,10 +171,10 @@ class TestDates:
 
 
 class TestNodes:
-    """All nodes of a source, asked at once."""
+    """Probes of all nodes of a source at once."""
 
     def test_a_node_that_is_down_beside_one_that_serves(self, question: Question) -> None:
-        """Each has its own verdict, in the order of the configuration; the one that is down says so in one line."""
+        """Every node has its own verdict in the order of the configuration."""
         question.write(question.first, T0, T0, T0)
         question.write(question.second, T0)
         down, serving = node_selection.probe("q", question.mirror(DOWN, question.serving), CLOCK)
@@ -183,8 +191,8 @@ class TestNodes:
         )
         assert (made.name, [one.healthy for one in made.verdicts]) == ("n1", [False, True])
 
-    def test_all_nodes_down(self, question: Question) -> None:
-        """Nothing is raised: the verdict is what was asked for."""
+    def test_no_error_is_raised_when_all_nodes_are_down(self, question: Question) -> None:
+        """When all nodes are down, the probe returns their errors instead of raising one."""
         states = node_selection.probe("q", question.mirror(DOWN, DOWN), CLOCK)
         assert [bool(one.error) for one in states] == [True, True]
         made = node_selection.choose_node(question.mirror(DOWN, DOWN), states, CheckpointSnapshot())
@@ -192,13 +200,13 @@ class TestNodes:
         assert made.why.count("cannot be reached") == 2
 
     def test_only_mirrored_topics_count(self, question: Question) -> None:
-        """A node is not behind because of a topic that nobody copies."""
+        """A node's position depends only on topics that are mirrored."""
         question.write(question.first, T0)
         (state,) = node_selection.probe("q", question.mirror(deny=[question.topic]), CLOCK)
         assert (state.error, state.end_offsets) == ("", {})
 
-    def test_a_node_that_hangs_delays_nobody(self, question: Question) -> None:
-        """A node that accepts and never answers is given up after request_timeout; the other has answered long before."""
+    def test_a_node_that_hangs_does_not_delay_the_others(self, question: Question) -> None:
+        """A node that never answers is given up after `request_timeout`; the others answer."""
         with socket.create_server(("127.0.0.1", 0)) as silent:
             hanging = f"127.0.0.1:{silent.getsockname()[1]}"
             mirror = question.mirror(hanging, question.serving, health={"request_timeout": "700ms"})
@@ -211,28 +219,28 @@ class TestNodes:
 
 
 class TestLag:
-    """The age of the oldest record that is not copied."""
+    """The age of the oldest uncopied record."""
 
-    def test_nothing_waits(self, question: Question) -> None:
-        """An idle topic is not behind."""
+    def test_an_idle_topic_has_no_lag(self, question: Question) -> None:
+        """A topic without uncopied records has no age."""
         assert question.oldest_ms() is None
 
-    def test_the_oldest_of_the_first_waiting_records(self, question: Question) -> None:
-        """Of all topic-partitions, not only of the one that is furthest behind."""
+    def test_the_oldest_record_of_all_topic_partitions_counts(self, question: Question) -> None:
+        """The oldest uncopied record counts, whichever topic-partition holds it."""
         question.write(question.first, T0 + 2 * DAY_MS, T0 + 3 * DAY_MS)
         assert question.oldest_ms() == T0 + 2 * DAY_MS
         question.write(question.second, T0 + DAY_MS)
         assert question.oldest_ms() == T0 + DAY_MS
 
-    def test_what_is_copied_waits_no_more(self, question: Question) -> None:
-        """The first record behind the checkpoint counts."""
+    def test_copied_records_do_not_count(self, question: Question) -> None:
+        """The first record after the checkpoint counts."""
         question.write(question.first, T0, T0 + DAY_MS)
         taken = question.snapshot()
         at_the_second = [replace_next(one, 1) for one in taken.positions]
         assert question.oldest_ms(with_positions(taken, at_the_second)) == T0 + DAY_MS
 
-    def test_aborted_records_do_not_wait(self, question: Question) -> None:
-        """Nobody will ever copy them."""
+    def test_aborted_records_do_not_count(self, question: Question) -> None:
+        """Aborted records are never copied, so they do not count."""
         sender = transactional(question.source, question.topic)
         sender.begin_transaction()
         put(sender, question.first, [Record(None, b"aborted", (), (CREATE_TIME, T0))])
@@ -243,10 +251,8 @@ class TestLag:
         question.write(question.first, T0 + DAY_MS)
         assert question.oldest_ms() == T0 + DAY_MS
 
-    def test_a_topic_partition_that_a_guard_holds_back_tells_nothing(
-        self, question: Question
-    ) -> None:
-        """Its records are gone; the others are still told of, and nothing fails."""
+    def test_a_topic_partition_with_a_data_loss_does_not_count(self, question: Question) -> None:
+        """A topic-partition with a data loss does not count; the others do."""
         question.write(question.first, *[T0] * 9)
         question.write(question.second, T0 + DAY_MS)
         delete_before(question.source, question.first, 5)
@@ -254,10 +260,10 @@ class TestLag:
         behind = [replace_next(one, 0) for one in taken.positions]
         assert question.oldest_ms(with_positions(taken, behind)) == T0 + DAY_MS
 
-    def test_the_time_of_the_broker_counts_where_the_broker_sets_it(
+    def test_append_time_counts_where_the_broker_sets_it(
         self, source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
     ) -> None:
-        """With LogAppendTime, what the producer said is nobody's age."""
+        """With LogAppendTime the timestamp of the producer does not count."""
         stamped = Question(
             source_cluster,
             destination_cluster,
@@ -271,11 +277,11 @@ class TestLag:
         assert before - 1_000 <= found <= CLOCK.now_ms() + 1_000
 
 
-class TestSurvey:
-    """What a lane's survey must know of other lanes."""
+class TestSnapshot:
+    """Checks of a lane's snapshot that involve other lanes."""
 
-    def test_topics_of_two_lanes_must_not_land_on_one(self, question: Question) -> None:
-        """Their records would mix, even if each lane sees only its own topic."""
+    def test_topics_of_two_lanes_must_not_share_a_destination(self, question: Question) -> None:
+        """Two lanes must not copy to one destination topic."""
         other = f"{question.topic}-other"
         create(question.source, other, 1, KEPT)
         mirror = question.mirror(allow=[question.topic, other], rename={other: question.topic})
@@ -284,10 +290,10 @@ class TestSurvey:
 
 
 def replace_next(position: Position, next_offset: int) -> Position:
-    """The position with a checkpoint there, or at its end."""
+    """The position with its checkpoint at `next_offset`, or at its end."""
     return replace(position, next_offset=min(next_offset, position.end_offset))
 
 
 def with_positions(taken: ClusterSnapshot, positions: list[Position]) -> ClusterSnapshot:
-    """The survey as it would be with these checkpoints."""
+    """The snapshot with these checkpoints."""
     return replace(taken, positions=positions)

@@ -1,4 +1,4 @@
-"""The `relay` command as people run it: configurations written, a process of its own, what it said."""
+"""Runs the `relay` command as a subprocess and writes its configuration files."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ RELAY = Path(sys.executable).parent / "relay"
 
 
 def relay(config: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the command to its end."""
+    """Run the command and wait until it exits."""
     command = [RELAY, "--config", config, *arguments]
     return subprocess.run(
         command, capture_output=True, text=True, timeout=240, check=False, env=environment()
@@ -33,7 +34,7 @@ def environment() -> dict[str, str]:
 
 
 def at(cluster: Cluster) -> dict[str, Any]:
-    """How relay.yaml names a cluster."""
+    """The section of relay.yaml that describes a cluster."""
     named: dict[str, Any] = {"bootstrap_servers": list(cluster.bootstrap_servers)}
     security = cluster.security
     if security.protocol != "PLAINTEXT":
@@ -43,13 +44,19 @@ def at(cluster: Cluster) -> dict[str, Any]:
     return named
 
 
-def mirror(source: Cluster, destination: Cluster, *topics: str, **more: Any) -> dict[str, Any]:
-    """One mirror of relay.yaml; `one` is its only node."""
-    node = {"name": "one", **at(source)}
+def mirror(
+    source: Cluster,
+    destination: Cluster,
+    *allow: str,
+    node: str = "one",
+    topics: Mapping[str, Any] | None = None,
+    **more: Any,
+) -> dict[str, Any]:
+    """One mirror of relay.yaml with a single node; `topics` adds to the section of that name."""
     return {
-        "source": {"nodes": [node]},
+        "source": {"nodes": [{"name": node, **at(source)}]},
         "destination": at(destination),
-        "topics": {"allow": list(topics)},
+        "topics": {"allow": list(allow), **(topics or {})},
         **more,
     }
 
@@ -61,7 +68,7 @@ def configured(folder: Path, mirrors: dict[str, Any], **more: Any) -> Path:
 
 
 def error_line(done: subprocess.CompletedProcess[str]) -> str:
-    """The only line on stderr that is an error; there is no trace."""
+    """The only error line on stderr; there must be no traceback."""
     assert "Traceback" not in done.stderr
     lines = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert len(lines) == 1, done.stderr

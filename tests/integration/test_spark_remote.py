@@ -1,4 +1,4 @@
-"""The copy on Spark that runs elsewhere: on a standalone cluster, and through Spark Connect."""
+"""The copy on a remote Spark: a standalone cluster, and Spark Connect."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import pickle
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,12 @@ import psutil
 import pytest
 
 from relay_pipelines.protocol.clock import SystemClock
-from relay_pipelines.run.run import _fence
+from relay_pipelines.run.run import fence
 from tests.chaos.harness import PATIENCE_SECONDS, ROOT, Mirror, family, kill
 from tests.integration import spark_processes
 from tests.integration.conftest import Trap
 from tests.integration.spark_client import Request
+from tests.support.independent import until
 
 ON_LOOPBACK = {
     "spark.driver.host": "127.0.0.1",
@@ -39,7 +39,7 @@ class Client:
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def start(self, request: Request, **environment: str) -> Callable[[], dict[str, Any]]:
-        """Start it and return what waits for its answer."""
+        """Start the client; return a function that waits for its answer."""
         number = len(self.processes)
         asked, said, log = (
             self._folder / f"client-{number}.{kind}" for kind in ("request", "json", "log")
@@ -66,11 +66,11 @@ class Client:
         return wait
 
     def ask(self, request: Request, **environment: str) -> dict[str, Any]:
-        """Run it to its end."""
+        """Run the client and return its answer."""
         return self.start(request, **environment)()
 
     def close(self) -> None:
-        """Kill what still runs."""
+        """Kill the clients that still run."""
         for process in self.processes:
             if process.poll() is None:
                 kill(family(process.pid))
@@ -79,17 +79,10 @@ class Client:
 
 @pytest.fixture
 def client(tmp_path: Path, bare_python: Path) -> Iterator[Client]:
-    """Drivers, each in a process of its own."""
+    """Spark drivers, each in a process of its own."""
     client = Client(tmp_path, bare_python)
     yield client
     client.close()
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def statuses(answer: dict[str, Any]) -> list[str]:
@@ -97,8 +90,8 @@ def statuses(answer: dict[str, Any]) -> list[str]:
     return [outcome["status"] for outcomes in answer["outcomes"] for outcome in outcomes]
 
 
-def test_python_of_the_executors(bare_python: Path, tmp_path: Path) -> None:
-    """The Python of the executors does not find the package by itself: where it is found there, it was shipped."""
+def test_executors_do_not_have_the_package(bare_python: Path, tmp_path: Path) -> None:
+    """The Python of the executors has no package; if it is found there, it was shipped."""
     told = subprocess.run(
         [bare_python, "-c", "import pyspark, relay_pipelines"],
         cwd=tmp_path,
@@ -108,8 +101,10 @@ def test_python_of_the_executors(bare_python: Path, tmp_path: Path) -> None:
     assert b"No module named 'relay_pipelines'" in told.stderr
 
 
-def test_standalone_cluster(client: Client, standalone_master: str, mirror: Mirror) -> None:
-    """Executors in other processes, which do not have the package, get it from the driver and copy."""
+def test_a_standalone_cluster_receives_the_package(
+    client: Client, standalone_master: str, mirror: Mirror
+) -> None:
+    """Executors without the package receive it from the driver, and copy."""
     job, ranges = mirror.job()
     answer = client.ask(
         Request(standalone_master, None, ON_LOOPBACK, job, [[one] for one in ranges])
@@ -120,16 +115,16 @@ def test_standalone_cluster(client: Client, standalone_master: str, mirror: Mirr
     mirror.assert_all_arrived()
 
 
-def test_executor_killed(
+def test_a_killed_executor_costs_no_record(
     client: Client, standalone_master: str, mirror: Mirror, tmp_path: Path
 ) -> None:
-    """An executor killed in the middle of a chunk costs nothing: the task runs again elsewhere, the orphan is fenced."""
+    """The task runs again on another executor, and the orphan is fenced."""
     trap = Trap.unset(tmp_path)
     job, ranges = mirror.job()
     trap.set()
     conf = ON_LOOPBACK | {"spark.executorEnv.RELAY_FAULT": trap.fault}
     wait = client.start(Request(standalone_master, None, conf, job, [ranges]))
-    wait_until(lambda: trap.sprung)
+    until(lambda: trap.sprung, "the trap", PATIENCE_SECONDS)
     (executor,) = spark_processes.executors()
     orphans = executor.children(recursive=True)
     try:
@@ -145,8 +140,10 @@ def test_executor_killed(
     mirror.assert_all_arrived()
 
 
-def test_spark_connect(client: Client, connect_remote: str, mirror: Mirror) -> None:
-    """Through Spark Connect the copy works, and a warm server works as well as a cold one; nothing is warned of."""
+def test_spark_connect_copies_without_warnings(
+    client: Client, connect_remote: str, mirror: Mirror
+) -> None:
+    """A copy through Spark Connect works on a cold and on a warm server, without warnings."""
     job, ranges = mirror.job()
     answer = client.ask(Request(None, connect_remote, {}, job, [[one] for one in ranges], times=2))
     assert statuses(answer) == ["done"] * 4
@@ -157,10 +154,10 @@ def test_spark_connect(client: Client, connect_remote: str, mirror: Mirror) -> N
     mirror.assert_all_arrived()
 
 
-def test_spark_connect_client_by_client(
+def test_spark_connect_accepts_several_clients(
     client: Client, connect_remote: str, mirror: Mirror
 ) -> None:
-    """Each run ships the package anew to a server that runs on: a second client does not trip over what the first one left."""
+    """Each run ships the package again; a second client does not conflict with the first."""
     job, ranges = mirror.job()
     for _ in range(2):
         assert statuses(client.ask(Request(None, connect_remote, {}, job, [ranges]))) == [
@@ -170,17 +167,17 @@ def test_spark_connect_client_by_client(
     mirror.assert_all_arrived()
 
 
-def test_cancel_through_spark_connect(
+def test_a_job_cancelled_through_spark_connect_can_be_resumed(
     client: Client, connect_remote: str, connect_trap: Trap, mirror: Mirror
 ) -> None:
-    """A job cancelled through Spark Connect ends; once fenced no transaction is open, and the next job completes the copy."""
+    """A cancelled job ends; after fencing no transaction is open, and the next job completes it."""
     job, ranges = mirror.job()
     connect_trap.set()
     answer = client.ask(
         Request(None, connect_remote, {}, job, [ranges], cancel_at=str(connect_trap.token))
     )
     assert "cancel" in answer["told"].lower()
-    _fence(job, ranges, SystemClock())
+    fence(job, ranges, SystemClock())
     assert mirror.held_back() == []
     assert statuses(client.ask(Request(None, connect_remote, {}, job, [ranges]))) == [
         "done",
