@@ -28,9 +28,9 @@ _UNFIT_FOR_RANGE = (CorruptBatchError, DataLossError, PermissionDeniedError, Top
 class FailoverSource:
     """The nodes of a job, which the ranges of one task share.
 
-    A range begins with the node that served the range before it. Call order: `begin_range`; then
-    per attempt `verify_position`, any reads from `client`, `verify_same_log`; after an error at the
-    source `fail_over`.
+    A range begins with the node that served the range before it. Call order per attempt:
+    `verify_position`, any reads from `client`, `verify_same_log`; after an error at the source
+    `fail_over`.
     """
 
     def __init__(self, job: CopyJob, client_id: str) -> None:
@@ -41,7 +41,6 @@ class FailoverSource:
             job.node_timeout_ms if job.other_nodes else job.options.request_timeout_ms
         )
         self._unfit: dict[str, RelayError] = {}
-        self._unfit_for_range: dict[str, RelayError] = {}
         self._current = 0
         self.client = self._connect()
 
@@ -70,15 +69,6 @@ class FailoverSource:
             if isinstance(error, DivergedNodeError)
         }
 
-    @property
-    def failed_for_range_only(self) -> bool:
-        """Whether a node failed only for this range, so that it may serve the next one."""
-        return bool(self._unfit_for_range)
-
-    def begin_range(self) -> None:
-        """Start with another range: a node that failed only for the last one may serve it."""
-        self._unfit_for_range.clear()
-
     def verify_position(
         self, copy_range: CopyRange, checkpoint: Checkpoint | None, clock: Clock
     ) -> NodeIdentity:
@@ -106,8 +96,11 @@ class FailoverSource:
                 topic_partition=topic_partition,
             )
 
-    def fail_over(self, error: RelayError) -> RelayError:
+    def fail_over(self, error: RelayError, unfit_for_range: dict[str, RelayError]) -> RelayError:
         """Connect to the next fit node after an error at the source; retry a node without others.
+
+        Args:
+            unfit_for_range: nodes that failed only for the range, and why; this one may be added.
 
         Returns:
             the error of the attempt: a `SourceError` if another attempt may succeed, else the
@@ -117,11 +110,11 @@ class FailoverSource:
         if refused or isinstance(error, DivergedNodeError):
             self._unfit.setdefault(self.node, error)
         elif isinstance(error, _UNFIT_FOR_RANGE):
-            self._unfit_for_range.setdefault(self.node, error)
+            unfit_for_range.setdefault(self.node, error)
         elif not isinstance(error, SourceError):
             return error
         self.client.close()
-        unfit = self._unfit_for_range | self._unfit
+        unfit = unfit_for_range | self._unfit
         for step in range(1, len(self._nodes) + 1):
             candidate = (self._current + step) % len(self._nodes)
             if self._nodes[candidate].name not in unfit:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from relay_pipelines.copy.transaction import transactional_id
 from relay_pipelines.errors import DataLossError, DestinationError, FencedError, RetriableError
 from relay_pipelines.model import Checkpoint, CopyOptions, LedgerEntry, OffsetRange, Skipped
 from relay_pipelines.plan.positions import Loss, Position, data_loss, loss, losses
@@ -67,14 +66,15 @@ def _accept_loss(
 ) -> DataLossError | None:
     """Move one checkpoint; None if it has moved by itself, or there is nothing to accept."""
     at = position.topic_partition
-    producer = take_over(client, transactional_id(snapshot.mirror, at), options, clock)
+    producer = take_over(client, snapshot.owner_of(at), options, clock)
     known = snapshot.checkpoints.get(at)
     key = checkpoints.key_of(snapshot.mirror, at)
     home = checkpoints.home(checkpoints.TOPIC, key)
-    current = checkpoints.read_own(
-        client, snapshot.mirror, at, (known, snapshot.checkpoint_ends.get(home, 0)), options, clock
-    )
+    before = {at: (known, snapshot.checkpoint_ends.get(home, 0))}
+    current, owner = checkpoints.read_current(client, snapshot.mirror, before, options, clock)[at]
     found, error = loss(position), data_loss(position)
+    if owner not in {None, snapshot.owner_of(at)}:
+        return None
     if current != known or found is None or not isinstance(error, DataLossError):
         return None
     following = _moved(snapshot, position, found, clock.now_ms())

@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection, Iterator
 
 from kafka.protocol.producer import AddPartitionsToTxnRequest
 
-from relay_pipelines.copy.transaction import transactional_id
 from relay_pipelines.errors import DestinationError, PermissionDeniedError, RelayError, SourceError
 from relay_pipelines.model import CopyOptions, TopicPartition
+from relay_pipelines.plan.owners import own_id
 from relay_pipelines.prepare import topic_configs, topics
 from relay_pipelines.protocol.admin import (
     absent,
@@ -82,7 +82,7 @@ def _write(
     """Ask to make the topics part of a transaction, of a producer that does not exist: permissions are looked at before that."""
     if not snapshot.positions:
         return
-    name = transactional_id(snapshot.mirror, snapshot.positions[0].topic_partition)
+    name = own_id(snapshot.mirror, snapshot.positions[0].topic_partition)
     # one id, as the others are granted by the same prefix; a coordinator that is being elected is
     # waited for
     coordinator = retry(

@@ -9,10 +9,10 @@ from functools import partial
 from typing import Any, Protocol
 
 from relay_pipelines.copy import user_class
-from relay_pipelines.copy.transaction import transactional_id
 from relay_pipelines.errors import DestinationError, RelayError
 from relay_pipelines.model import CopyJob, CopyRange, LedgerEntry, TopicPartition
-from relay_pipelines.prepare import quarantine, topic_configs, topics
+from relay_pipelines.plan.owners import with_owners
+from relay_pipelines.prepare import owners, quarantine, topic_configs, topics
 from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, READ_UNCOMMITTED, ClusterClient
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry
@@ -21,6 +21,7 @@ from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.run.signals import StoppableClock
 from relay_pipelines.run.spark_jobs import SparkJobs
 from relay_pipelines.settings import Mirror
+from relay_pipelines.state.checkpoint import CheckpointSnapshot
 from relay_pipelines.state.fencing import take_over
 from relay_pipelines.state.ledger_reader import LedgerFollower
 
@@ -57,6 +58,7 @@ def run(
     stop: Callable[[], bool] = never,
     window: str = "",
     run_id: str | None = None,
+    scope: str = "",
 ) -> RunResult:
     """Copy what is planned. Ctrl-C stops at the last committed checkpoints; the next run goes on from there.
 
@@ -69,6 +71,9 @@ def run(
         window: the frozen window that is copied; stands in the ledger.
         run_id: the orchestrator's, so that ledger and checkpoints lead to its logs; one of our own
             when None.
+
+        scope: small ranges of one scope share transactions; runs of different scopes can copy at
+            the same time.
 
     Raises:
         RelayError: the destination cannot be prepared, or Spark does not start. Nothing was copied
@@ -98,6 +103,17 @@ def run(
             topics.create(
                 plan.snapshot,
                 mirror.destination.replication_factor,
+                options,
+                StoppableClock(clock, stop),
+            )
+            ranges = with_owners(plan.snapshot.mirror, scope, ranges, plan.sizes_bytes)
+            owners.claim(
+                plan.snapshot.mirror,
+                plan.snapshot.destination,
+                ranges,
+                CheckpointSnapshot(
+                    checkpoints=plan.snapshot.checkpoints, owners=plan.snapshot.owners
+                ),
                 options,
                 StoppableClock(clock, stop),
             )
@@ -171,15 +187,9 @@ def _fence(job: CopyJob, ranges: Sequence[CopyRange], clock: Clock) -> None:
     with ClusterClient(
         job.destination, DestinationError, f"relay-{job.mirror}", job.options.request_timeout_ms
     ) as client:
-        for one in ranges:
+        for owner in sorted({one.owner for one in ranges}):
             # a run that was asked to stop does not wait for a destination that is away
-            take_over(
-                client,
-                transactional_id(job.mirror, one.source.topic_partition),
-                job.options,
-                clock,
-                patient=False,
-            )
+            take_over(client, owner, job.options, clock, patient=False)
 
 
 def _wait_until_visible(

@@ -15,6 +15,7 @@ from relay_pipelines.errors import (
 )
 from relay_pipelines.model import Checkpoint, Cluster, LedgerEntry, RecordPolicy, TopicPartition
 from relay_pipelines.plan.node_choice import Verdict
+from relay_pipelines.plan.owners import claimant_id, own_id
 from relay_pipelines.plan.positions import Position, loss
 from relay_pipelines.plan.topic_selection import (
     Target,
@@ -72,6 +73,7 @@ class ClusterSnapshot:
         and are not at the node.
         new_starts: of topics for which nobody has decided yet; those who copy write them down
         before the first record.
+        owners: the transactional ids that own source topic-partitions, where one was recorded.
         unseen: names that `topics.allow` spells out, that were never copied, and that the node does
             not show.
     """
@@ -99,6 +101,15 @@ class ClusterSnapshot:
     deleted: Mapping[str, str] = field(default_factory=dict)
     new_starts: Sequence[StartRecord] = ()
     unseen: tuple[str, ...] = ()
+    owners: Mapping[TopicPartition, str] = field(default_factory=dict)
+
+    def owner_of(self, source: TopicPartition) -> str:
+        """Return the transactional id that alone may copy a source topic-partition now."""
+        if source in self.owners:
+            return self.owners[source]
+        return (
+            own_id(self.mirror, source) if source in self.checkpoints else claimant_id(self.mirror)
+        )
 
     @property
     def copied_to(self) -> set[str]:
@@ -315,6 +326,7 @@ def _take_snapshot(
                 positions=positions,
                 checkpoints=known.checkpoints,
                 checkpoint_ends=known.ends,
+                owners=known.owners,
                 source_topics={topic: at_source.topics[topic] for topic in included},
                 destination_topics={topic: at_destination.topics[topic] for topic in existing},
                 source_configs=topic_configs(source, included, keys) if configs else {},

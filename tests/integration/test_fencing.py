@@ -10,10 +10,10 @@ from kafka.protocol.producer import InitProducerIdRequest
 
 from relay_pipelines.copy import transaction
 from relay_pipelines.copy.failpoints import Failpoint
-from relay_pipelines.copy.transaction import transactional_id
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import DestinationError, FencedError
 from relay_pipelines.model import Status
+from relay_pipelines.plan.owners import own_id
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.producer import TransactionalProducer
@@ -38,7 +38,7 @@ def mirror(
 def take_over(mirror: Mirror) -> None:
     """Do what a newer task does first."""
     with ClusterClient(mirror.destination, DestinationError) as client:
-        name = transactional_id(mirror.name, mirror.at)
+        name = own_id(mirror.name, mirror.at)
         TransactionalProducer(client, name, mirror.options, SystemClock()).start()
 
 
@@ -120,7 +120,7 @@ def test_an_expired_producer_id_is_not_taken_back(
             chunk_bytes=1
         )
         mirror.write(numbered(10, 10_000), numbered(10, 10_000, 10))
-        name = transactional_id(mirror.name, mirror.at)
+        name = own_id(mirror.name, mirror.at)
         idled = False
 
         def failpoint(reached: Failpoint) -> None:
@@ -162,7 +162,7 @@ def test_an_overtaken_task_whose_commit_went_unanswered(
         if committed and not newer:
             newer.append(
                 TransactionalProducer(
-                    client, transactional_id(mirror.name, mirror.at), mirror.options, SystemClock()
+                    client, own_id(mirror.name, mirror.at), mirror.options, SystemClock()
                 )
             )
             newer[0].start()
@@ -181,7 +181,7 @@ def test_an_overtaken_task_whose_commit_went_unanswered(
 
 def test_a_takeover_that_is_being_completed(mirror: Mirror) -> None:
     """The newer task has fenced us and waits for our transaction to be aborted: that is no time-out of ours."""
-    name = transactional_id(mirror.name, mirror.at)
+    name = own_id(mirror.name, mirror.at)
     with (
         ClusterClient(mirror.destination, DestinationError) as one,
         ClusterClient(mirror.destination, DestinationError) as two,
