@@ -112,6 +112,10 @@ class RangeCopy:
 class _TransactionBrokenError(Exception):
     """The open transaction cannot be committed; its ranges start again from their checkpoints."""
 
+    def __init__(self, fenced: FencedError | None = None) -> None:
+        super().__init__()
+        self.fenced = fenced  # another task holds the transactional id
+
 
 class Copier:
     """Copies ranges that share a transactional id, each from its checkpoint to its end.
@@ -196,9 +200,11 @@ class Copier:
                     self._all_failed(waiting[index + 1 :], one.error)  # the cluster is away
                     break
             self._commit()
-        except _TransactionBrokenError:
+        except _TransactionBrokenError as broken:
+            if broken.fenced is not None:
+                raise broken.fenced from broken
             self._transactions.fail()
-        except FencedError:
+        except FencedError:  # of `start`
             raise
         except RelayError as error:  # of `start`
             self._all_failed(waiting, error)
@@ -213,10 +219,8 @@ class Copier:
         wall, cpu = self._clock.monotonic(), time.process_time()
         try:
             yield
-        except FencedError as error:
-            if error.topic_partition is None:
-                raise  # of the transactional id
-            one.note_failure(error, self._clock)
+        except _TransactionBrokenError:
+            raise
         except RelayError as error:
             one.note_failure(error, self._clock)
         except Exception as error:  # noqa: BLE001 - a bug must not stop the other ranges
@@ -237,8 +241,8 @@ class Copier:
         """Tell whose failure one of the transaction is: that of one range, or of all in it."""
         try:
             yield
-        except FencedError:
-            raise
+        except FencedError as error:
+            raise _TransactionBrokenError(error) from error
         except RelayError as error:
             refused = error.topic_partition and self._by_destination.get(error.topic_partition)
             if refused and not error.retryable:

@@ -103,7 +103,7 @@ def _parallelism(unit: Sequence[CopyRange]) -> int:
 def _seconds(group: Sequence[CopyRange], sizes: _Sizes) -> float:
     transactions = len({each.owner or each.source for each in group})
     work = sum(work_seconds(each.source, sizes.get(each.source.topic_partition)) for each in group)
-    return work + transactions * RANGE_SECONDS + len(group) * SHARED_RANGE_SECONDS
+    return work + transactions * RANGE_SECONDS + (len(group) - transactions) * SHARED_RANGE_SECONDS
 
 
 def _spread(units: Sequence[list[CopyRange]], slots: int, sizes: _Sizes) -> list[list[CopyRange]]:
