@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 
 from relay_pipelines.copy.chunk import Chunk, Portion
+from relay_pipelines.copy.failover import FailoverSource
 from relay_pipelines.copy.sources import BatchSource
 from relay_pipelines.copy.throttle import Throttle
 from relay_pipelines.copy.transaction import RangeProgress, Transactions
 from relay_pipelines.copy.user_class import describe
 from relay_pipelines.errors import FencedError, RelayError
-from relay_pipelines.model import CopyOptions, NodeIdentity, TopicPartition
+from relay_pipelines.model import Checkpoint, CopyOptions, TopicPartition
 from relay_pipelines.protocol.backoff import retry_until_no_progress
 from relay_pipelines.protocol.clock import Clock
 
@@ -51,8 +52,8 @@ class RangeCopy:
         self._make_source = make_source
         self.made_source: BatchSource | None = None
         self.chunk = Chunk(-1)
-        self.log: NodeIdentity | None = None
-        """The log that the chunk was read from, once the chunk is finished."""
+        self.is_finished = False
+        """Whether the chunk is complete, so that it can be committed."""
         self.has_sent = False
         """Whether the open transaction holds records of it."""
         self.is_read = False
@@ -80,14 +81,14 @@ class RangeCopy:
 
     def begin_attempt(self) -> None:
         """Start again from the checkpoint."""
-        self.error, self.log, self.chunk = None, None, Chunk(-1)
-        self.has_sent = self.is_read = False
+        self.error, self.chunk = None, Chunk(-1)
+        self.has_sent = self.is_read = self.is_finished = False
 
     def committed(self) -> None:
         """Go on after a commit."""
         self.source.forget_below(self.chunk.end)
         self.failing_since, self.failures = -1.0, 0
-        self.has_sent, self.log = False, None
+        self.has_sent = self.is_finished = False
         self.is_done = self.is_read
 
     def note_failure(self, error: RelayError, clock: Clock) -> None:
@@ -95,7 +96,7 @@ class RangeCopy:
         self.failures += 1
         if self.failing_since < 0:
             self.failing_since = clock.monotonic()
-        self.log = None
+        self.is_finished = False
         if self.made_source is not None:
             error = self.made_source.fail(error)
         self.error = error
@@ -124,6 +125,7 @@ class Copier:
 
     Args:
         options: the mirror's; a range alone has those of its topic.
+        nodes: the source, to be asked about many ranges at once.
     """
 
     def __init__(
@@ -131,8 +133,10 @@ class Copier:
         ranges: Sequence[RangeCopy],
         options: CopyOptions,
         transactions: Transactions,
+        nodes: FailoverSource,
         clock: Clock,
     ) -> None:
+        self._nodes = nodes
         self._ranges = ranges
         self._options = options
         self._transactions = transactions
@@ -188,6 +192,7 @@ class Copier:
         self._finished_bytes = 0
         try:
             found = self._transactions.start([one.progress for one in waiting])
+            self._refresh(waiting, {at: one.checkpoint for at, one in found.items()})
             self._begin_transaction()
             for index, one in enumerate(waiting):
                 self._announce(waiting[index : index + _ANNOUNCED])
@@ -277,6 +282,18 @@ class Copier:
             if one.failing_since >= 0 and (one.failing_since == since or overdue):
                 one.fail_for_good(one.error or error)
 
+    def _refresh(
+        self,
+        ranges: Sequence[RangeCopy],
+        checkpoints: Mapping[TopicPartition, Checkpoint | None] | None = None,
+    ) -> None:
+        """Ask the node about several ranges at once, as far as it answers."""
+        if len(self._ranges) == 1:
+            return
+        known = {at: one for at, one in (checkpoints or {}).items() if one is not None}
+        with suppress(RelayError):  # each range then asks for itself, and fails for itself
+            self._nodes.refresh([one.progress.range for one in ranges], known)
+
     def _announce(self, coming: Sequence[RangeCopy]) -> None:
         """Add the next destinations to the transaction, many with one request."""
         if len(self._ranges) == 1 or coming[0].progress.range.destination in self._announced:
@@ -342,18 +359,27 @@ class Copier:
     def _finish_chunk(self, one: RangeCopy) -> None:
         """Send what was held back; make sure that all of the chunk is from one log."""
         self._send(one, one.source.flush())
-        one.log = one.source.verify_same_log()
         one.chunk.finish()
+        one.is_finished = True
         self._finished_bytes += one.chunk.size_bytes
 
     def _commit(self) -> None:
         """Commit the chunks that are finished."""
-        finished = [(one, one.log) for one in self._ranges if one.is_waiting and one.log]
+        finished = [one for one in self._ranges if one.is_waiting and one.is_finished]
         if not finished:
             return
+        self._refresh(finished)
+        logs = []
+        for one in finished:
+            with self._isolated(one):
+                logs.append(one.source.verify_same_log())
+            if one.error is not None:
+                raise _TransactionBrokenError
         with self._in_transaction():
-            self._transactions.commit([(one.progress, one.chunk, log) for one, log in finished])
-        for one, _ in finished:
+            self._transactions.commit(
+                [(one.progress, one.chunk, log) for one, log in zip(finished, logs, strict=True)]
+            )
+        for one in finished:
             one.committed()
         self._announced.clear()
         self._begin_transaction()

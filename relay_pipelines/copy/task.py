@@ -23,6 +23,7 @@ from relay_pipelines.errors import DestinationError, FencedError, RelayError, Re
 from relay_pipelines.model import CopyJob, CopyRange, Outcome, Status
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock, SystemClock
+from relay_pipelines.state.checkpoint import Seen
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -101,7 +102,7 @@ def _copy_each(
     """
     client_id = f"relay-{job.mirror}"
     unreachable: RelayError | None = None
-    throttles = Throttles(job.options, clock)
+    throttles, seen = Throttles(job.options, clock), Seen(job.mirror)
     with (
         FailoverSource(job, client_id) as nodes,
         ClusterClient(
@@ -121,8 +122,8 @@ def _copy_each(
             if unreachable is None:
                 options = ranges[0].options if len(ranges) == 1 else job.options
                 owner = ranges[0].progress.owner
-                transactions = Transactions(job, owner, options, destination, clock)
-                Copier(ranges, options, transactions, clock).copy()
+                transactions = Transactions(job, owner, options, destination, seen, clock)
+                Copier(ranges, options, transactions, nodes, clock).copy()
                 unreachable = next(filter(None, map(_unreachable_cluster, ranges)), None)
             else:
                 for one in ranges:

@@ -229,9 +229,11 @@ class Transactions:
         owner: str,
         options: CopyOptions,
         destination: ClusterClient,
+        seen: checkpoints.Seen,
         clock: Clock,
     ) -> None:
         self._job = job
+        self._seen = seen
         self._options = options
         self._destination = destination
         self._clock = clock
@@ -257,7 +259,7 @@ class Transactions:
         }
         self._destination.metadata(sorted({one.range.destination.topic for one in ranges}))
         return checkpoints.read_current(
-            self._destination, self._job.mirror, known, self._options, self._clock
+            self._destination, self._job.mirror, known, self._options, self._clock, self._seen
         )
 
     def announce(self, destinations: Iterable[TopicPartition]) -> None:

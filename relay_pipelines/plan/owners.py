@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from relay_pipelines.model import CopyRange, TopicPartition
 
-SLOTS = 64
+SLOTS = 16
 """How many ids the small ranges of a run share. Another number makes the next run claim them."""
 _SMALL_BYTES = 1 << 20
 _SMALL_RECORDS = 2_000  # where the size is unknown

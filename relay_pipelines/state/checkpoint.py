@@ -221,6 +221,7 @@ def read_current(
     known: Mapping[TopicPartition, tuple[Checkpoint | None, int]],
     options: CopyOptions,
     clock: Clock,
+    seen: Seen | None = None,
 ) -> dict[TopicPartition, Current]:
     """Return the checkpoints and owners of some source topic-partitions.
 
@@ -231,34 +232,57 @@ def read_current(
     Args:
         known: by source topic-partition, the checkpoint as read before, and the offset up to which
             its partition was read then.
+        seen: what the caller has read so far, which grows.
 
     Raises:
         DestinationError: the last stable offset is held back for longer than any transaction may
             last.
     """
-    found = {source: Current(before, None) for source, (before, _) in known.items()}
-    keys: dict[TopicPartition, dict[bytes, tuple[TopicPartition, bool]]] = {}
+    seen = seen or Seen(mirror)
+    homes: dict[TopicPartition, list[TopicPartition]] = {}
     for source in known:
-        own = keys.setdefault(home(TOPIC, key_of(mirror, source)), {})
-        own[key_of(mirror, source)] = source, False
-        own[owner_key(mirror, source)] = source, True
-    ends = client.list_offsets(keys, LATEST, READ_UNCOMMITTED)
-    lows = client.list_offsets(keys, EARLIEST, READ_COMMITTED)
-    for at, wanted in keys.items():
+        homes.setdefault(home(TOPIC, key_of(mirror, source)), []).append(source)
+    ends = client.list_offsets(homes, LATEST, READ_UNCOMMITTED)
+    for at, sources in homes.items():
         wait_until_stable(client, at, ends[at], options, clock)
-        start = min(known[source][1] for source, _ in wanted.values())
-        start = min(max(start, lows[at]), ends[at])
-        for record in _records(client, OffsetRange(at, start, ends[at]), clock):
-            if record.key not in wanted or record.value is None:
-                continue
-            source, is_owner = wanted[record.key]
-            if record.offset < known[source][1]:
-                continue
-            if is_owner:
-                found[source] = found[source]._replace(owner=_owner_from(record.value).owner)
-            else:
-                found[source] = found[source]._replace(checkpoint=from_record(record.value))
-    return found
+        seen.read(client, at, min(known[source][1] for source in sources), ends[at], clock)
+    return {source: seen.current(source, *known[source]) for source in known}
+
+
+class Seen:
+    """What a task has read of the checkpoint topic, so that it reads each record once."""
+
+    def __init__(self, mirror: str) -> None:
+        self._mirror = mirror
+        self._read: dict[TopicPartition, tuple[int, int]] = {}
+        self._latest: dict[bytes, tuple[int, bytes]] = {}  # by key, offset and value
+
+    def read(
+        self, client: ClusterClient, at: TopicPartition, start: int, end: int, clock: Clock
+    ) -> None:
+        """Read a partition from `start`, or from where it was read to, through `end`."""
+        first, position = self._read.get(at, (start, start))
+        if start < first:
+            first = position = start
+        position = min(max(position, client.list_offsets([at], EARLIEST, READ_COMMITTED)[at]), end)
+        prefix = f"{self._mirror}/".encode()
+        for record in _records(client, OffsetRange(at, position, end), clock):
+            if record.key and record.key.startswith(prefix) and record.value is not None:
+                self._latest[record.key] = record.offset, record.value
+        self._read[at] = first, end
+
+    def current(
+        self, source: TopicPartition, checkpoint: Checkpoint | None, position: int
+    ) -> Current:
+        """Return what is known of a topic-partition; `checkpoint` was read up to `position`."""
+        owner = None
+        offset, value = self._latest.get(key_of(self._mirror, source), (-1, b""))
+        if offset >= position:
+            checkpoint = from_record(value)
+        offset, value = self._latest.get(owner_key(self._mirror, source), (-1, b""))
+        if offset >= position:
+            owner = _owner_from(value).owner
+        return Current(checkpoint, owner)
 
 
 def wait_until_stable(

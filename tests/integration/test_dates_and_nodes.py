@@ -279,7 +279,7 @@ class TestSurvey:
         other = f"{question.topic}-other"
         create(question.source, other, 1, KEPT)
         mirror = question.mirror(allow=[question.topic, other], rename={other: question.topic})
-        with pytest.raises(ConfigError, match="would both land on"):
+        with pytest.raises(ConfigError, match="would both be copied to"):
             cluster_snapshot.take_snapshot("q", mirror, CLOCK, belongs=question.topic.__eq__)
 
 

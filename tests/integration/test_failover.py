@@ -428,7 +428,7 @@ def test_copies_do_not_go_around(pair: Pair) -> None:
     chain = f"{there}.chain"
     copy(f"{there}-2", mirror(pair.b, pair.b, pair.topic, chain))
     copy(f"{there}-3", mirror(pair.b, pair.b, chain, f"{chain}.on"))
-    with pytest.raises(ConfigError, match=f"records would go around; add '{chain}' to topics.deny"):
+    with pytest.raises(ConfigError, match=f"copying it would create a loop; add '{chain}' to topics.deny"):
         cluster_snapshot.take_snapshot("around", mirror(pair.b, pair.b, chain, pair.topic), CLOCK)
 
 

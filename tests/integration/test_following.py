@@ -258,7 +258,7 @@ def test_the_commands_tell(
     configure(followed.source, ResourceType.TOPIC, followed.topic, retention_ms=7_000_000)
     until(followed.differences, "the configuration")
     differs = f"{followed.copy_of}: retention.ms=-1, and the source has 7000000"
-    hint = "let runs set it with topics.sync_configs: true, or take the key off topics.config_keys"
+    hint = "let runs set it with topics.sync_configs: true, or remove the key from topics.config_keys"
     config = followed.config(tmp_path)
 
     assert main(["check", "-c", config]) == 0
@@ -279,7 +279,7 @@ def test_the_commands_tell(
     assert main(["run", "-c", syncing]) == 0
     said = capsys.readouterr()
     assert (
-        f"{followed.copy_of}: retention.ms was -1 and is 7000000 now, as the source has it\n"
+        f"{followed.copy_of}: set retention.ms=7000000 as at the source; it was -1\n"
         in said.out
     )
     assert said.err == ""
@@ -294,8 +294,8 @@ def test_a_source_topic_that_is_gone(
     create(followed.source, other, 1, KEPT)
     delete(followed.source, followed.topic)
     gone = (
-        f"{followed.name}: {followed.topic}: it was copied, and node only has no such topic any more, or hides it from the user;"
-        f" the copy {followed.copy_of} stays"
+        f"{followed.name}: {followed.topic}: it was copied, and node only no longer has it, or hides it from the user;"
+        f" the copy {followed.copy_of} is kept"
     )
     config = followed.config(tmp_path)
 

@@ -227,7 +227,7 @@ def test_stops_and_goes_on_when_told(copied: Copied, case: Case) -> None:
     assert type(loss) is case.error
     assert case.says in str(loss)
     assert (
-        f"to go on from offset {case.goes_on.start} all the same, set on_data_loss: continue"
+        f"to accept the loss and resume from offset {case.goes_on.start}, set on_data_loss: continue"
         in loss.remedy
     )
     assert (loss.exit_code, loss.topic_partition, loss.offset) == (3, copied.at, 10)
@@ -293,7 +293,7 @@ def test_a_log_cut_off_and_written_anew(
     broker.start()
     copied.write(1000, 15)
 
-    assert "the log was cut off at offset 10, below the checkpoint, and written anew" in str(
+    assert "the log was truncated at offset 10, below the checkpoint, and other records were" in str(
         loss := copied.loss()
     )
     assert type(loss) is LogTruncatedError
@@ -318,7 +318,7 @@ def test_the_checkpoint_topic_is_lost(
     copied.write(10, 5)
     delete(copied.destination, checkpoint.TOPIC)
 
-    assert "its checkpoint is gone, and the ledger says that it was copied up to offset 10" in str(
+    assert "its checkpoint is gone, and according to the ledger it was copied up to offset 10" in str(
         loss := copied.loss()
     )
     assert (type(loss), loss.exit_code) == (CheckpointLostError, 3)

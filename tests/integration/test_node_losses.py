@@ -127,7 +127,7 @@ def test_another_node_has_the_records(pair: Pair, on_data_loss: str) -> None:
     assert (taken.node.name, taken.accepted, run_plan.plan(taken).data_losses) == ("b", (), ())
     at = TopicPartition(pair.topic, 0)
     assert (
-        f"a: {at} begins at 25 there, and the copy goes on at 10: retention took what is between"
+        f"a: {at} begins at 25 on this node, and the copy resumes at 10: retention took the records between them"
         in taken.node_why
     )
     assert pair.copy(taken) == {0: (10, 30), 1: (10, 30)}
@@ -141,7 +141,7 @@ def test_a_node_that_does_not_answer_may_have_them(pair: Pair, on_data_loss: str
     with pytest.raises(SourceError) as caught:
         pair.snapshot(on_data_loss, down="b")
     assert (caught.value.exit_code, "\n" in str(caught.value)) == (1, False)
-    assert f"a: {pair.topic}-0 begins at 25 there, and the copy goes on at 10" in str(caught.value)
+    assert f"a: {pair.topic}-0 begins at 25 on this node, and the copy resumes at 10" in str(caught.value)
     assert f"; b: b broker {DOWN} cannot be reached" in str(caught.value)
     assert "start the nodes that do not answer, or take them off source.nodes" in str(caught.value)
 

@@ -355,12 +355,12 @@ class TestTampered:
         """Before, between and behind what the ledger has."""
         for start, end in ((10, 30), (30, 50)):
             mirror.copy(start, end)
-        assert count(mirror, 0, 50).problems == ["10 source offsets stand in no ledger entry"]
-        assert count(mirror, 20, 80).problems == ["30 source offsets stand in no ledger entry"]
+        assert count(mirror, 0, 50).problems == ["10 source offsets are in no ledger entry"]
+        assert count(mirror, 20, 80).problems == ["30 source offsets are in no ledger entry"]
         assert count(mirror, 0, 100).unaccounted == 60
         found = count(mirror, 60, 100)
         assert (found.problems, found.scanned) == (
-            ["40 source offsets stand in no ledger entry"],
+            ["40 source offsets are in no ledger entry"],
             None,
         )
 
@@ -384,7 +384,7 @@ class TestTampered:
         """The ledger of others is not its own."""
         found = count(mirror, 0, 100)
         assert (found.problems, found.scanned, found.nodes) == (
-            ["100 source offsets stand in no ledger entry"],
+            ["100 source offsets are in no ledger entry"],
             None,
             set(),
         )
@@ -396,7 +396,7 @@ def test_a_destination_without_a_ledger(mirror: Mirror) -> None:
     (found,) = recount(
         mirror.name, [OffsetRange(mirror.at, 0, 100)], bare, OPTIONS, SystemClock(), 0
     ).values()
-    assert found.problems == ["100 source offsets stand in no ledger entry"]
+    assert found.problems == ["100 source offsets are in no ledger entry"]
 
 
 def test_each_range_is_counted_by_itself(

@@ -235,7 +235,7 @@ def test_two_topics_of_different_lanes_that_would_land_on_one_are_refused(sample
     """Their records would mix; each lane by itself sees only its own."""
     sample.write_text(SAMPLE.replace('"eu.{topic}"', "{payments: big.one}"))
     with pytest.raises(
-        ConfigError, match=r"topics 'big\.one' and 'payments' would both land on 'big\.one'"
+        ConfigError, match=r"topics 'big\.one' and 'payments' would both be copied to 'big\.one'"
     ):
         build(sample)
 

@@ -242,5 +242,6 @@ def test_nobody_is_told_with_every_nodes_own_reason():
     choice = choose(judge([down("x"), view("y", 1)], {A: 5}, None), "x", NEVER)
     assert choice.name is None
     assert choice.why == (
-        "x: x cannot be reached; y: t-0 ends at 1 there, and was copied up to 5: it has lost records, or never had them"
+        "x: x cannot be reached; y: t-0 ends at 1 on this node, and was copied up to 5:"
+        " the node lost records, or never had them"
     )

@@ -93,7 +93,7 @@ def test_topics_are_pinned(rename, expected):
             ["a", "b"],
             {"a": "b"},
             (
-                "topics 'a' and 'b' would both land on 'b'; change rename so that each has a destination of its own, pin both to"
+                "topics 'a' and 'b' would both be copied to 'b'; change rename so that each has its own destination topic, pin both to"
                 ' partitions of it ("b:0"), or deny one'
             ),
         ),
@@ -101,7 +101,7 @@ def test_topics_are_pinned(rename, expected):
             ["a", "b"],
             {"a": "c", "b": "c"},
             (
-                "topics 'a' and 'b' would both land on 'c'; change rename so that each has a destination of its own, pin both to"
+                "topics 'a' and 'b' would both be copied to 'c'; change rename so that each has its own destination topic, pin both to"
                 ' partitions of it ("c:0"), or deny one'
             ),
         ),
@@ -109,21 +109,21 @@ def test_topics_are_pinned(rename, expected):
             ["a", "b"],
             {"a": "b:0"},
             (
-                "topics 'a' and 'b' would both land on 'b'; change rename so that each has a destination of its own, pin both to"
+                "topics 'a' and 'b' would both be copied to 'b'; change rename so that each has its own destination topic, pin both to"
                 ' partitions of it ("b:0"), or deny one'
             ),
         ),
-        (["a"], "__{topic}", "topic 'a' would land on the internal topic '__a'; change rename"),
+        (["a"], "__{topic}", "topic 'a' would be copied to the internal topic '__a'; change rename"),
         (
             ["a"],
             {"a": "__relay_checkpoints"},
-            "topic 'a' would land on the internal topic '__relay_checkpoints'; change rename",
+            "topic 'a' would be copied to the internal topic '__relay_checkpoints'; change rename",
         ),
         (
             ["a" * 245],
             "copy.{topic}",
             (
-                f"topic '{'a' * 245}' would be called 'copy.{'a' * 245}', which is no topic name;"
+                f"topic '{'a' * 245}' would be called 'copy.{'a' * 245}', which is not a valid topic name;"
                 " change rename: up to 249 letters, digits, '.', '_' and '-' are allowed"
             ),
         ),
