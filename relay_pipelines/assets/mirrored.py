@@ -136,6 +136,7 @@ def _copy(
                 frozen,
                 topics,
                 [RunLog(context.log)],
+                lane=lane.name,
                 stop=stop,
                 run_id=context.run.run_id,
             )

@@ -82,7 +82,13 @@ def _mirror(
         with progress(name, stderr()) as display, session.stop_signal.deferred():
             observers = [display] if metrics is None else [display, metrics]
             result = copy(
-                planned, mirror, session, observers, SystemClock(), stop=session.stop_signal
+                planned,
+                mirror,
+                session,
+                observers,
+                SystemClock(),
+                stop=session.stop_signal,
+                scope=topic or "",
             )
     except RelayError as error:
         invocation.fail(error, name)

@@ -70,6 +70,7 @@ def _mirror_lane(
         window,
         window.topics,
         [RunLog(context.log)],
+        lane=lane.name,
         stop=never,
         run_id=context.run_id,
     )

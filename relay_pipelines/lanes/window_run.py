@@ -115,6 +115,7 @@ def copy_window(
     topics: Collection[str],
     observers: Sequence[Observer],
     *,
+    lane: str,
     stop: Callable[[], bool],
     run_id: str,
 ) -> WindowReport:
@@ -123,6 +124,7 @@ def copy_window(
     Args:
         session: returns the Spark session; called only if there is something to copy.
         snapshot: of these topics.
+        lane: the lane's name; lanes are copied side by side.
 
     Raises:
         RelayError: the run could not copy anything: no node or no destination is available.
@@ -130,7 +132,15 @@ def copy_window(
     mirror = kafka.mirror(snapshot.mirror)
     plan = run_plan.plan_frozen(snapshot, frozen)
     result = run(
-        plan, mirror, session, observers, kafka.clock, stop=stop, window=frozen.key, run_id=run_id
+        plan,
+        mirror,
+        session,
+        observers,
+        kafka.clock,
+        stop=stop,
+        window=frozen.key,
+        run_id=run_id,
+        scope=lane,
     )
     next_offsets = _next_offsets(snapshot, mirror, kafka.clock)
     reports = _topic_reports(topics, frozen, snapshot, next_offsets, result)
