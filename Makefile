@@ -1,4 +1,4 @@
-# Every target sets up what it needs: `make demo` and `make test` work on a fresh clone that has only
+# Every target installs what it needs: `make demo` and `make test` work on a fresh clone with only
 # git, make, Python >= 3.11 and a JDK >= 17.
 SHELL := bash
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -19,55 +19,55 @@ prerequisites:
 
 $(STAMP): requirements.lock pyproject.toml | prerequisites
 	@$(PYTHON) -m venv $(VENV) || { echo "error: $(PYTHON) cannot make a virtual environment; install its venv module (Debian: apt install python3-venv)" >&2; exit 2; }
-	@# uv itself comes from the same lock file, with its hash checked by pip
+	@# uv comes from the same lock file; pip checks its hash
 	@sed -n '/^uv==/,/[^\\]$$/p' requirements.lock > $(VENV)/uv.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $(VENV)/uv.lock
-	@# compiled once, here: a process that may not write bytecode would compile what it imports at every start
+	@# compile here, because a process that cannot write bytecode compiles its imports at every start
 	$(BIN)/uv pip sync --quiet --compile-bytecode --python $(BIN)/python --require-hashes requirements.lock
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@touch $@
 
-test: setup  ## The whole suite, on real brokers and real Spark, by two workers.
+test: setup  ## Run all tests, with real brokers and real Spark, in two workers.
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
-chaos: setup  ## Ten minutes of tasks, Spark workers and brokers killed while a mirror copies; also: make chaos MINUTES=2 SEED=7, or KILLS=1000
+chaos: setup  ## Kill tasks, Spark workers and brokers of a mirror for ten minutes; options: MINUTES=2 SEED=7, or KILLS=1000.
 	$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),$(if $(KILLS),0,10)) --kills $(or $(KILLS),0) $(addprefix --seed ,$(SEED))
 
-storm: setup  ## Half an hour: clusters of three brokers restarted, killed and made to elect leaders under writers and a mirror.
+storm: setup  ## Restart and kill brokers of clusters of three under writers and a mirror; half an hour.
 	$(BIN)/python -m pytest -m long tests/chaos
 
 COPY_TESTS := $(wildcard tests/integration/test_copy_*.py) tests/contract $(patsubst %,tests/integration/test_%.py,\
 	checkpoints dates_and_nodes failover fencing following growth losses pins recount)
-# what docs/versions.md says that 2.4 cannot tell is left out
-versions: setup  ## The tests of the copy against Kafka 2.4.1 and 3.9.1, as source and as destination.
+# without the tests of what Kafka 2.4 does not report, see docs/versions.md
+versions: setup  ## Test the copy with Kafka 2.4.1 and 3.9.1 as source and as destination.
 	for side in source destination; do \
 	  $(BIN)/python -m pytest --$$side-kafka 3.9.1 $(COPY_TESTS) && \
 	  $(BIN)/python -m pytest --$$side-kafka 2.4.1 -k "not anew and not horizon and not destination_refuses" $(COPY_TESTS) || exit 1; \
 	done
 
-check: setup  ## Linters, types and the rules on who may import whom.
+check: setup  ## Run linters, the type checker and the import rules.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-demo: setup  ## Two upstream clusters and a destination on this machine, mirrored while the mirror and a node are killed.
+demo: setup  ## Mirror clusters on this machine while the mirror and a node are killed.
 	$(BIN)/relay demo
 
-ui: setup  ## The same clusters, mirrored by Dagster: http://127.0.0.1:3000
+ui: setup  ## Mirror the same clusters with Dagster: http://127.0.0.1:3000
 	$(BIN)/relay ui
 
-pictures: setup  ## Pictures of Dagster for the docs; needs Chromium.
+pictures: setup  ## Take the pictures of Dagster for the docs; needs Chromium.
 	$(BIN)/python -m scripts.screenshots
 
-bench: setup  ## Speed and memory against other mirrors; writes docs/benchmarks.md.
+bench: setup  ## Compare speed and memory with other mirrors; writes docs/benchmarks.md.
 	$(BIN)/python -m benchmarks
 
-bench-dagster: setup  ## What Dagster costs around the copy; writes docs/benchmarks-dagster.md.
+bench-dagster: setup  ## Measure the overhead of Dagster; writes docs/benchmarks-dagster.md.
 	$(BIN)/python -m benchmarks.orchestration
 
-lock: setup  ## Renew requirements.lock from pyproject.toml.
+lock: setup  ## Update requirements.lock from pyproject.toml.
 	$(BIN)/uv pip compile pyproject.toml --group dev --generate-hashes --no-emit-index-url --no-header --universal --python-version 3.11 --upgrade --output-file requirements.lock
 
-clean:  ## Remove what make made.
+clean:  ## Remove what make created.
 	rm -rf $(VENV) var

@@ -1,8 +1,13 @@
-"""Speed, CPU and memory of this mirror beside other ways to copy the same topics; run with `python -m benchmarks`.
+"""Compares speed, CPU and memory with other ways to copy a topic: `python -m benchmarks`.
 
-inputs, seeding    what is copied, and how it gets into the source
-clusters           topics, their counts, their end
-contenders         who copies: one module each, named in `run.py`
-run                inputs x repetitions x contenders, interleaved
-targets, report    what was to be reached, and docs/benchmarks.md
+inputs, seeding    the topics to copy, and writing them to the source
+clusters           creates, counts and deletes topics
+contenders         one module per way to copy, listed in `run.py`
+workers            runs the tasks of a contender in processes of their own
+run                copies each input with each contender, interleaved
+values, medians    the measured values and their medians over the repetitions
+profiling          the CPU profile of one task
+machine, tree      describes the machine; measures a command with all its child processes
+targets, report    the targets, and docs/benchmarks.md
+orchestration      the costs of Dagster, a benchmark of its own
 """

@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-# the worker processes import this module, too: what they do not need is imported in `main`
+# worker processes import this module, too, so `main` imports what they do not need
 _ROOT = Path(__file__).resolve().parent.parent
 _REPORT = _ROOT / "docs" / "benchmarks.md"
 _FOLDER = _ROOT / "var" / "benchmarks"
@@ -41,7 +41,8 @@ def main() -> int:
     repetitions = arguments.repetitions or (1 if arguments.quick else 3)
     figures = run.run(wanted, repetitions, _FOLDER, lambda line: print(line, flush=True), keep)
     print(
-        f"{time.monotonic() - began:.0f} s; report in {target.relative_to(_ROOT)}, raw figures in {_FOLDER.relative_to(_ROOT)}"
+        f"{time.monotonic() - began:.0f} s; report in {target.relative_to(_ROOT)},"
+        f" raw figures in {_FOLDER.relative_to(_ROOT)}"
     )
     return 0 if all(result.complete for result in figures.results) else 1
 

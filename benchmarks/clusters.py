@@ -1,9 +1,12 @@
-"""The two clusters: topics made and removed, and what is in them, counted by reading the batch headers."""
+"""Creates, deletes and counts topics of the two clusters; counts come from batch headers."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from confluent_kafka.admin import AdminClient
 
@@ -24,12 +27,13 @@ from relay_pipelines.protocol.client import (
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.reader import read
 from relay_pipelines.state import checkpoint, ledger
+from tests.support.certificates import make_certificates
 
 BROKER_HEAP = "1g"
 _BROKER_CONFIG = {
     "log.retention.ms": -1,
     "log.cleaner.backoff.ms": 500,
-    # what one contender wrote is gone before the next one writes
+    # delete the records of one contender before the next one writes
     "log.segment.delete.delay.ms": 0,
     # as large as Kafka's own default: the embedded one is too small to clean millions of keys in
     # one pass
@@ -48,15 +52,21 @@ _SETTLING_SECONDS = 10.0
 _SCAN_BYTES = 4 << 20
 
 
-def embedded(name: str) -> EmbeddedCluster:
-    """A broker with a heap like a real one's; plain, and with a TLS listener beside."""
+@contextmanager
+def embedded(name: str) -> Iterator[EmbeddedCluster]:
+    """Start a broker with the heap of a real one, a plain listener and a TLS listener."""
     options = (f"-Xms{BROKER_HEAP}", f"-Xmx{BROKER_HEAP}", "-XX:+UseG1GC")
-    return EmbeddedCluster(
-        name,
-        listeners=(Listener.PLAINTEXT, Listener.SSL),
-        config=_BROKER_CONFIG,
-        jvm_options=options,
-    )
+    with (
+        TemporaryDirectory(prefix="relay-tls-") as tls,
+        EmbeddedCluster(
+            name,
+            listeners=(Listener.PLAINTEXT, Listener.SSL),
+            certificates=make_certificates(Path(tls)),
+            config=_BROKER_CONFIG,
+            jvm_options=options,
+        ) as cluster,
+    ):
+        yield cluster
 
 
 def create_topic(
@@ -65,7 +75,7 @@ def create_topic(
     configs: Mapping[str, str] | None = None,
     partitions: int = PARTITIONS,
 ) -> None:
-    """Create a topic, unless it is there, and wait until it can be written to."""
+    """Create a topic unless it exists, and wait until it accepts records."""
     with ClusterClient(cluster, SourceError) as client:
         create_topics(client, [NewTopic(topic, partitions, configs or {})], None)
         deadline = time.monotonic() + _TIMEOUT_SECONDS
@@ -76,7 +86,7 @@ def create_topic(
 
 
 def delete_topics(cluster: Cluster, *parts: str) -> None:
-    """Delete every topic that holds one of the parts in its name."""
+    """Delete every topic whose name contains one of the parts."""
     admin = AdminClient({"bootstrap.servers": ",".join(cluster.bootstrap_servers), "log_level": 3})
     names = [
         name
@@ -89,23 +99,24 @@ def delete_topics(cluster: Cluster, *parts: str) -> None:
 
 
 def create_own_topics(cluster: Cluster) -> None:
-    """What the mirror keeps at the destination; its command makes them itself, its tasks want them there."""
+    """Create the state topics: `relay run` creates them itself, tasks alone do not."""
     create_topic(cluster, checkpoint.TOPIC, checkpoint.CONFIGS, checkpoint.PARTITIONS)
     create_topic(cluster, ledger.TOPIC, ledger.CONFIGS, checkpoint.PARTITIONS)
 
 
 def make_input(cluster: Cluster, topic: str, wanted: Input) -> tuple[Extent, ...]:
-    """Create, fill and, if need be, wait for the cleaner; return what a consumer would now find."""
+    """Create and fill a topic, wait for the cleaner, and return what a consumer would find."""
     create_topic(cluster, topic, _EAGER_CLEANING if wanted.compacted else {})
     seed(cluster, topic, wanted)
     extents = scan(cluster, topic)
-    # of each two records with the same key one stays, and the sentinel
+    # one record per key stays, and the sentinel
     expected = wanted.records // 2 + PARTITIONS if wanted.compacted else wanted.records
     deadline = time.monotonic() + _CLEANING_SECONDS
     while sum(extent.records for extent in extents) != expected:
         if time.monotonic() > deadline:
             raise TimeoutError(
-                f"{topic} holds {sum(extent.records for extent in extents)} records where {expected} were due"
+                f"{topic} has {sum(extent.records for extent in extents)} records instead of"
+                f" {expected}"
             )
         time.sleep(1.0)
         extents = scan(cluster, topic)
@@ -126,7 +137,7 @@ def scan(cluster: Cluster, topic: str) -> tuple[Extent, ...]:
 def _settled_ends(
     client: ClusterClient, partitions: Sequence[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    """The last stable offsets, once no transaction is open: markers are written after the answer to EndTxn."""
+    """The last stable offsets, without open transactions: EndTxn returns before its markers."""
     deadline = time.monotonic() + _SETTLING_SECONDS
     while True:
         written = client.list_offsets(partitions, LATEST, READ_UNCOMMITTED)

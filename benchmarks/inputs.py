@@ -1,4 +1,4 @@
-"""What is copied."""
+"""The topics to copy."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ class Input:
     """A topic to be copied.
 
     Args:
-        records: over all its topic-partitions; of a compacted input, before compaction.
-        value_bytes: of each record; half of them random, half constant. Keys have 8 bytes.
-        batch_bytes: of each batch before compression, filled as far as whole records go; 0 is one
-        record per batch.
-        compacted: every key is written twice in succession, and the cleaner has been at work: every
-            second offset is gone.
+        records: number of records in all partitions, before compaction.
+        value_bytes: size of each value, half random and half constant. Keys have 8 bytes.
+        batch_bytes: largest size of a batch before compression; 0 is one record per batch.
+        compacted: every key is written twice in succession, and the cleaner has removed every
+            second offset.
     """
 
     name: str
@@ -30,7 +29,7 @@ class Input:
     compacted: bool = False
 
     def scaled(self, factor: float) -> Input:
-        """The same with fewer records."""
+        """The same input with fewer records."""
         return replace(self, records=max(2_000, int(self.records * factor)))
 
 

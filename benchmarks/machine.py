@@ -1,4 +1,4 @@
-"""The machine that the figures are from, without naming it."""
+"""Describes the machine of a benchmark, without its name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from relay_pipelines.embedded import jars, java
 
 
 def describe() -> dict[str, str]:
-    """What somebody needs to know to compare."""
+    """The properties that a reader needs to compare figures."""
     return {
         "CPU": f"{psutil.cpu_count()} cores, {_cpu_model()}",
         "memory": f"{psutil.virtual_memory().total / 2**30:.0f} GiB",
@@ -26,7 +26,8 @@ def describe() -> dict[str, str]:
         "Kafka brokers and MirrorMaker 2": jars.KAFKA_VERSION,
         "Spark": pyspark.__version__,
         "confluent-kafka": confluent_kafka.__version__,
-        "brokers": f"one per cluster, on the same machine over the loopback interface, -Xmx{BROKER_HEAP}",
+        "brokers": "one per cluster, on the same machine over the loopback interface,"
+        f" -Xmx{BROKER_HEAP}",
     }
 
 

@@ -1,4 +1,4 @@
-"""The medians over the repetitions, and what follows from them."""
+"""Medians over the repetitions, and rates and ratios of them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from benchmarks.values import Cost, Result
 
 @dataclass(frozen=True, slots=True)
 class Median:
-    """One contender on one input: medians of the complete repetitions, None where nothing was measured."""
+    """The medians of one contender on one input; None where nothing was measured."""
 
     results: tuple[Result, ...]
 
     @property
     def complete(self) -> tuple[Result, ...]:
-        """The repetitions that copied everything, once."""
+        """The repetitions that copied every record once."""
         return tuple(result for result in self.results if result.complete)
 
     def of(self, field: str) -> float | None:
@@ -39,7 +39,7 @@ class Median:
 
     @property
     def megabytes_per_second(self) -> float | None:
-        """In the copy phase."""
+        """The rate of the copy phase."""
         seconds = self.of("copy_seconds")
         return self.results[0].size_bytes / 1e6 / seconds if seconds else None
 
@@ -53,12 +53,12 @@ def median_of(figures: Figures, input_name: str, contender: str) -> Median | Non
 
 
 def ratio(one: float | None, other: float | None) -> float | None:
-    """One over the other, if both were measured."""
+    """The ratio of two figures, if both were measured."""
     return None if one is None or not other else one / other
 
 
 def peak_memory_bytes(figures: Figures, contender: str) -> int | None:
-    """The most that one process of the contender ever had, over all inputs."""
+    """The largest peak memory of one process of the contender, over all inputs."""
     costs: list[Cost] = [one.cost for one in figures.results if one.contender == contender]
     return max(
         (cost.peak_memory_bytes for cost in costs if cost.peak_memory_bytes is not None),

@@ -1,4 +1,4 @@
-"""The profile of one task: where the CPU time of `copy_ranges` goes."""
+"""The CPU profile of one task."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _LINES = 14
 
 
 def profile(case: Case) -> str:
-    """Copy the case's first topic-partition under cProfile and return its most expensive functions, by CPU milliseconds."""
+    """Copy one topic-partition under cProfile and return its most expensive functions."""
     work = works(case)[0]
-    # CPU time, not the clock: waiting for a broker is nothing that the task could do faster
+    # CPU time instead of wall time, to leave out the time that the task waits for brokers
     profiler = cProfile.Profile(time.thread_time)
     profiler.runcall(work.run)
     stats = pstats.Stats(profiler)
@@ -24,7 +24,8 @@ def profile(case: Case) -> str:
     lines = ["   calls    own ms  with callees  function"]
     for (file, line, name), (_, calls, own, cumulative, _) in rows:
         lines.append(
-            f"{calls:>8}  {own * 1000:>8.1f}  {cumulative * 1000:>12.1f}  {_place(file, line)}{name}"
+            f"{calls:>8}  {own * 1000:>8.1f}  {cumulative * 1000:>12.1f}  "
+            f"{_place(file, line)}{name}"
         )
     lines.append(f"{'':>8}  {stats.total_tt * 1000:>8.1f}  {'':>12}  all")  # type: ignore[attr-defined]  # as above
     return "\n".join(lines)

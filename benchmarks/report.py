@@ -82,7 +82,8 @@ def _input(figures: Figures, wanted: Input) -> Iterator[str]:
         sum(one.size_bytes for one in extents),
     )
     batches = sum(one.batches for one in extents)
-    yield f"{records:,} records in {batches:,} batches, {size_bytes / 1e6:,.0f} MB as they lie in the log.\n"
+    size = f"{size_bytes / 1e6:,.0f} MB in the log"
+    yield f"{records:,} records in {batches:,} batches, {size}.\n"
     reference = median_of(figures, wanted.name, MirrorMaker.name)
     titles = [
         "contender",
@@ -133,7 +134,10 @@ def _failures(results: Sequence[Result]) -> Iterator[str]:
 
 
 def _profiles(figures: Figures) -> Iterator[str]:
-    yield "`cProfile` by CPU time of the thread, one topic-partition. Its own cost is in the figures: only proportions count."
+    yield (
+        "`cProfile` by CPU time of the thread, for one topic-partition. The figures include the"
+        " profiler itself, so only proportions matter."
+    )
     titles = {one.name: one.title for one in figures.inputs}
     for name in PROFILED:
         if name in figures.profiles:

@@ -1,4 +1,4 @@
-"""Inputs, repetitions and contenders, interleaved: input by input, every repetition has each contender copy once."""
+"""Copies each input with each contender in every repetition, interleaved."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ PROFILED = ("1k-128k", "compacted", "one-record")
 
 @dataclass(slots=True)
 class Figures:
-    """All that was measured.
+    """All measurements.
 
     Args:
-        extents: of each input as it lay at the source, by name.
-        profiles: of one task, by input.
-        left_out: contenders that could not take part, and why.
+        extents: the offsets, records and bytes of each input at the source, by name.
+        profiles: the profile of one task, by input.
+        left_out: contenders that could not run, and why.
     """
 
     inputs: list[Input] = field(default_factory=list)
@@ -56,11 +56,11 @@ def run(
     """Measure everything.
 
     Args:
-        inputs: what is copied, one after the other.
-        repetitions: of every copy.
-        folder: for logs; emptied by the caller.
-        progress: called with a line for people after each copy.
-        keep: called after each input with what there is so far.
+        inputs: the inputs to copy, in this order.
+        repetitions: how often each contender copies each input.
+        folder: the folder for logs, which the caller empties.
+        progress: called with a line of text after each copy.
+        keep: called after each input with the figures so far.
     """
     figures = Figures()
     # before the brokers: the first call downloads jars
@@ -90,7 +90,7 @@ def _contenders(folder: Path, figures: Figures) -> Iterator[list[Contender]]:
     if COMMAND.exists() and importlib.util.find_spec("relay_pipelines.cli"):
         contenders.insert(0, RelayProcess(folder))
     else:
-        figures.left_out[RelayProcess.name] = "the command `relay` is not there"
+        figures.left_out[RelayProcess.name] = "the command `relay` is not installed"
     figures.guarantees = {contender.name: contender.guarantee for contender in contenders}
     try:
         yield contenders
@@ -120,7 +120,7 @@ class _Bench:
         self.figures.extents[self.wanted.name] = extents
         contenders = [one for one in contenders if not one.inputs or self.wanted.name in one.inputs]
         for repetition in range(1, repetitions + 1):
-            # another one goes first each time
+            # rotate the order
             first = (repetition - 1) % len(contenders)
             for contender in [*contenders[first:], *contenders[:first]]:
                 self._measure(contender, repetition, extents)
@@ -136,7 +136,7 @@ class _Bench:
         with self._case(f"{short}-{self.wanted.name}-{repetition}", extents) as case:
             try:
                 cost = contender.copy(case)
-            except Exception as error:  # noqa: BLE001 - one contender's failure must not cost the others their figures
+            except Exception as error:  # noqa: BLE001 - the other contenders still run
                 cost = Cost(error=f"{type(error).__name__}: {error}")
             found = clusters.scan(case.destination, case.destination_topic)
         if not contender.copies:
@@ -145,7 +145,7 @@ class _Bench:
             expected = [one.records for one in extents]
             cost = dataclasses.replace(
                 cost,
-                error=f"{[one.records for one in found]} records arrived where {expected} were due",
+                error=f"{[one.records for one in found]} records arrived instead of {expected}",
             )
         copied, size_bytes = (
             sum(one.records for one in found),
@@ -159,7 +159,7 @@ class _Bench:
 
     @contextmanager
     def _case(self, attempt: str, extents: tuple[Extent, ...]) -> Iterator[Case]:
-        """A fresh destination topic, and no dirty pages of whoever was before."""
+        """A new destination topic, without dirty pages of the previous contender."""
         codec = CODEC_NAMES[self.wanted.codec]
         plain, tls = (
             (self.source.cluster(one), self.destination.cluster(one))

@@ -1,4 +1,4 @@
-"""Writes the inputs: batches of an exact size, made with our own codec and sent as they are, without a producer id."""
+"""Writes the inputs in batches of an exact size, without a producer id."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TIMEOUT_MS = 30_000
 
 
 class Record(NamedTuple):
-    """What the codec wants of a record."""
+    """The fields of a record that the codec needs."""
 
     timestamp: int
     key: bytes
@@ -49,14 +49,12 @@ def batches(wanted: Input, partition: int) -> Iterator[Batch]:
     records = wanted.records // PARTITIONS
     if wanted.compacted:
         yield from _packed(wanted, itertools.islice(_records(wanted, partition), records))
-        # so much later that the broker starts a new segment for it, since the cleaner never touches
-        # the last one
+        # so late that the broker starts a new segment for it: the cleaner skips the last segment
         yield from _packed(
             wanted, [Record(_TIMESTAMP_MS + _SENTINEL_AFTER_MS, b"sentinel", b"", [])]
         )
         return
-    # a few batches over and over: what is in them makes no difference to a copy, and making each
-    # would take minutes
+    # repeat a few batches: a copy does not depend on their content, and building each takes minutes
     made = list(itertools.islice(_packed(wanted, _records(wanted, partition)), _DISTINCT_BATCHES))
     for batch in itertools.cycle(made):
         if batch.header.records > records:

@@ -1,4 +1,4 @@
-"""What the copy was to reach, and whether it did."""
+"""The performance targets, and whether the copy reached them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _INSIDE = 300_000
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One figure that was to be reached."""
+    """One target and its measured value."""
 
     what: str
     wanted: str
@@ -35,7 +35,7 @@ class Target:
 
 
 def targets(figures: Figures) -> Iterator[Target]:
-    """Yield every target whose input was measured."""
+    """Yield the targets of all measured inputs."""
     for name in LARGE_BATCHES:
         yield from _beside_mirrormaker(figures, name)
     relay = median_of(figures, "1k-128k", RelaySpark.name)
@@ -91,7 +91,7 @@ def _beside_mirrormaker(figures: Figures, name: str) -> Iterator[Target]:
 
 
 def _beside_plain(figures: Figures) -> Iterator[Target]:
-    """Each connection's own work, encryption, is most where batches are large and everything else is least."""
+    """TLS against plain connections, on the inputs where encryption costs most."""
     for name in LARGE_BATCHES:
         plain, tls = (
             median_of(figures, name, RelayTask.name),

@@ -1,4 +1,4 @@
-"""Runs a command and tells what it and all its descendants used: `tree.py <file for the figures> <command ...>`.
+"""Measures a command and its child processes: `tree.py <file for figures> <command ...>`.
 
 Orphans become children of this process (Linux), so Spark's JVM and its Python workers count
 although the command does not wait for them. The figures are JSON: wall seconds of the command, CPU
@@ -20,7 +20,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def main(figures: Path, command: list[str]) -> None:
-    """Run the command and write the figures once its last descendant has ended."""
+    """Run the command and write the figures after its last child process has ended."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     began = time.monotonic()

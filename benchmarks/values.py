@@ -1,4 +1,4 @@
-"""The values of a run: what was asked to be copied, and what one copy cost."""
+"""The values of a benchmark: cases to copy, and the cost of a copy."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ LARGE_BATCHES = ("1k-128k", "100b-128k")
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """What one topic-partition holds that a consumer would see.
+    """The records of one topic-partition that a consumer sees.
 
     Args:
-        range: from its first to its last stable offset.
-        records: committed ones.
-        size_bytes: of their batches as they lie in the log.
-        batches: committed ones, without control batches.
+        range: the offsets from the first to the last stable offset.
+        records: the number of committed records.
+        size_bytes: the size of their batches in the log.
+        batches: the number of committed batches, without control batches.
     """
 
     range: OffsetRange
@@ -29,15 +29,15 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One copy to be made.
+    """One copy to make.
 
     Args:
-        attempt: unique in the run; the destination topic is `<attempt>.<source topic>`, as
-        MirrorMaker names it.
-        extents: of the source topic, by partition.
-        codec: the name of the input's compression, for contenders that choose one.
-        limit_seconds: after which the contender is stopped.
-        over_tls: source and destination by their TLS listeners.
+        attempt: a name, unique in the run; the destination topic is `<attempt>.<source topic>`,
+            which is MirrorMaker's naming scheme.
+        extents: the extents of the source topic, by partition.
+        codec: the compression of the input, for contenders that choose one.
+        limit_seconds: the time limit of the contender.
+        over_tls: source and destination at their TLS listeners.
     """
 
     attempt: str
@@ -51,12 +51,12 @@ class Case:
 
     @property
     def destination_topic(self) -> str:
-        """Where to."""
+        """The topic to copy to."""
         return f"{self.attempt}.{self.topic}"
 
     @property
     def records(self) -> int:
-        """How many there are to copy."""
+        """The number of records to copy."""
         return sum(extent.records for extent in self.extents)
 
     @property
@@ -70,15 +70,16 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one copy cost; None where a contender cannot tell, seconds of CPU over all processes of the contender.
+    """The cost of one copy; None where a contender cannot measure it.
+
+    CPU seconds are those of all processes of the contender.
 
     Args:
-        copy_seconds, copy_cpu_seconds: of the copy phase alone: everything was started and imported
-        before.
-        task_cpu_seconds: the part of `copy_cpu_seconds` that the Python tasks themselves used.
-        whole_seconds, whole_cpu_seconds: from the start of the first process on.
-        peak_memory_bytes: the largest resident size of one process that moves records.
-        error: why it did not finish; empty if it did.
+        copy_seconds, copy_cpu_seconds: the copy phase, after everything has started.
+        task_cpu_seconds: the part of `copy_cpu_seconds` that the Python tasks used.
+        whole_seconds, whole_cpu_seconds: the time since the start of the first process.
+        peak_memory_bytes: the largest resident size of a process that copies records.
+        error: why the copy did not finish; empty if it did.
     """
 
     copy_seconds: float | None = None
@@ -95,7 +96,7 @@ class Result:
     """One line of the raw figures.
 
     Args:
-        copied: records found at the destination afterwards, counted by reading it.
+        copied: records at the destination, counted after the copy.
     """
 
     input: str
@@ -108,5 +109,5 @@ class Result:
 
     @property
     def complete(self) -> bool:
-        """Whether it copied everything, once."""
+        """Whether it copied every record once."""
         return not self.cost.error and self.copied == self.records

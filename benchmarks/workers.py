@@ -1,4 +1,4 @@
-"""A process per topic-partition, started together; used by contenders that are Python."""
+"""Runs a process per topic-partition, for contenders in Python."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _START_SECONDS = 60.0
 
 
 class Work(Protocol):
-    """What one process does; picklable. Unpickling it imports what it needs, which is not part of the copy phase."""
+    """The picklable work of one process; unpickling imports its modules before the copy phase."""
 
     def run(self) -> None:
-        """Copy. Raises what went wrong."""
+        """Copy; a failure is raised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class _Report:
 
 
 def run_together(works: Sequence[Work], limit_seconds: float) -> Cost:
-    """Run every piece of work in a process of its own; the copy phase begins when all of them are ready."""
+    """Run each work in its own process; the copy phase begins when all processes are ready."""
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(len(works))
     began = time.monotonic()
@@ -66,10 +66,10 @@ def run_together(works: Sequence[Work], limit_seconds: float) -> Cost:
 
 
 def peak_memory_bytes() -> int:
-    """The largest resident size this process has had."""
+    """The largest resident size of this process so far."""
     status = Path("/proc/self/status")
     if status.exists():
-        # getrusage's figure outlives an exec: a child would report what its parent had
+        # not getrusage: its figure survives an exec, so a child would report that of its parent
         line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
         return int(line.split()[1]) << 10
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
@@ -89,7 +89,7 @@ def _main(work: Work, barrier: Barrier, answers: Connection) -> None:
     answers.send(_Report(started, ended, whole - cpu, whole, peak_memory_bytes(), error))
     answers.close()
     sys.stdout.flush()
-    # librdkafka's threads may keep an interpreter waiting at its end
+    # threads of librdkafka may delay the end of the interpreter
     os._exit(0)
 
 

@@ -1,8 +1,8 @@
-"""The PySpark data source `relay`: offset ranges of a mirror's source or destination as a DataFrame.
+"""The PySpark data source `relay`: offset ranges of a mirror's clusters as a DataFrame.
 
-`register(spark)` makes it known; then `spark.read.format("relay").option("mirror",
-...).option("topic", ...).load()`. Its batches are Arrow's, one Spark partition per topic-partition;
-only the columns of the schema are built.
+After `register(spark)`: `spark.read.format("relay").option("mirror", ...).option("topic",
+...).load()`. There is one Spark partition per topic-partition; it yields Arrow batches with only
+the columns of the schema.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from relay_pipelines import settings
 from relay_pipelines.copy.columns import (
     COLUMNS,
     ColumnBuilder,
+    garbage_collection_paused,
     is_log_append_time,
     records_in,
-    uncollected,
 )
 from relay_pipelines.errors import ConfigError, DestinationError, SourceError
 from relay_pipelines.model import Cluster, OffsetRange, TopicPartition
@@ -42,7 +42,7 @@ _FETCH_BYTES = 4 << 20
 
 
 def register(session: Any) -> None:
-    """Make the format `relay` known to a Spark session."""
+    """Register the format `relay` with a Spark session."""
     session.dataSource.register(KafkaRangeDataSource)
 
 
@@ -50,23 +50,23 @@ class KafkaRangeDataSource(DataSource):  # type: ignore[misc]  # pyspark's types
     """Offset ranges as a DataFrame.
 
     Options:
-        config: relay.yaml; ./relay.yaml by default.
-        mirror: its name; may be left out if there is one only.
-        topic: by its name at the source.
-        side: `source` (the default; the first node) or `destination`.
-        start, end: `earliest`, `latest`, a moment (2026-01-31T12:00:00Z), an offset, or JSON of
-            partition to offset; all there is by default.
-        window: the key of a Dagster window, in place of start and end: what was copied for it, by
-            the ledger.
+        config: path of relay.yaml; ./relay.yaml by default.
+        mirror: the mirror's name; optional if there is only one.
+        topic: the name of the source topic.
+        side: `source` (the default: its first node) or `destination`.
+        start, end: `earliest`, `latest`, a time (2026-01-31T12:00:00Z), an offset, or JSON of
+            partition to offset; the whole topic by default.
+        window: the key of a Dagster window, instead of start and end: the offset ranges that the
+            ledger has for it.
     """
 
     @classmethod
     def name(cls) -> str:
-        """For `format`."""
+        """Return the name for `format`."""
         return NAME
 
     def schema(self) -> str:
-        """All columns; whoever gives a schema with some of them has only those built."""
+        """Return all columns; a user's schema may select some of them."""
         return ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -102,20 +102,23 @@ class _Reader(DataSourceReader):  # type: ignore[misc]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, _Range):
-            return  # of no partition at all Spark makes one
+            return  # Spark passes one empty partition if there are none
         builder = ColumnBuilder(self._columns, partition.wanted.topic_partition)
-        with uncollected(), ClusterClient(partition.cluster, SourceError, "relay-frame") as client:
+        with (
+            garbage_collection_paused(),
+            ClusterClient(partition.cluster, SourceError, "relay-frame") as client,
+        ):
             for spans in read(client, partition.wanted, _FETCH_BYTES, SystemClock()):
                 for span in spans:
                     for records in records_in(span):
                         builder.add(records, log_append_time=is_log_append_time(span))
-                # a batch for each fetch: as large as that, whatever the size of the records
+                # one batch per fetch, so that large records do not make it larger
                 if builder.records:
                     yield builder.take()
 
 
 def _ranges(options: Mapping[str, str]) -> list[_Range]:
-    # Spark hands option names on in lower case, as all of ours are
+    # Spark converts option names to lower case, which all of ours are
     for key in options:
         if key not in _OPTIONS:
             raise ConfigError(
@@ -131,23 +134,23 @@ def _ranges(options: Mapping[str, str]) -> list[_Range]:
     if not topic:
         raise ConfigError("option topic is missing", remedy="name a topic of the source")
     if "window" in options:
-        return _of_window(name, mirror, options["window"], topic, at_source=side == "source")
+        return _window_ranges(name, mirror, options["window"], topic, at_source=side == "source")
     cluster = mirror.nodes[0] if side == "source" else mirror.destination_cluster
-    called = Target(topic) if side == "source" else targets([topic], mirror.topics.rename)[topic]
+    target = Target(topic) if side == "source" else targets([topic], mirror.topics.rename)[topic]
     with ClusterClient(
         cluster, SourceError if side == "source" else DestinationError, "relay-frame"
     ) as client:
         wanted = [
-            one
-            for one in client.topic(called.topic).topic_partitions
-            if called.partition in {None, one.partition}
+            topic_partition
+            for topic_partition in client.topic(target.topic).topic_partitions
+            if target.partition in {None, topic_partition.partition}
         ]
         starts = _offsets(client, wanted, "start", options.get("start", "earliest"))
         ends = _offsets(client, wanted, "end", options.get("end", "latest"))
     return [
-        _Range(cluster, OffsetRange(at, starts[at], ends[at]))
-        for at in wanted
-        if ends[at] > starts[at]
+        _Range(cluster, OffsetRange(topic_partition, start, end))
+        for topic_partition in wanted
+        if (end := ends[topic_partition]) > (start := starts[topic_partition])
     ]
 
 
@@ -165,7 +168,7 @@ def _mirror(options: Mapping[str, str]) -> tuple[str, Mirror]:
 def _offsets(
     client: ClusterClient, wanted: Sequence[TopicPartition], option: str, text: str
 ) -> dict[TopicPartition, int]:
-    """What an option means for every topic-partition, within what the cluster has."""
+    """Return the offset that an option means in every topic-partition, within its log."""
     low = client.list_offsets(wanted, EARLIEST, READ_COMMITTED)
     end = client.list_offsets(wanted, LATEST, READ_COMMITTED)
     if text in {"earliest", "latest"}:
@@ -178,44 +181,54 @@ def _offsets(
         found = dict.fromkeys(wanted, given)
     elif isinstance(given, dict):
         missing = low if option == "start" else end
-        found = {at: int(given.get(str(at.partition), missing[at])) for at in wanted}
+        found = {
+            topic_partition: int(
+                given.get(str(topic_partition.partition), missing[topic_partition])
+            )
+            for topic_partition in wanted
+        }
     else:
-        found = client.first_offsets(_moment_ms(option, text), end)
-    return {at: min(max(offset, low[at]), end[at]) for at, offset in found.items()}
+        found = client.first_offsets(_timestamp_ms(option, text), end)
+    return {
+        topic_partition: min(max(offset, low[topic_partition]), end[topic_partition])
+        for topic_partition, offset in found.items()
+    }
 
 
-def _moment_ms(option: str, text: str) -> int:
+def _timestamp_ms(option: str, text: str) -> int:
     try:
         return moment_ms(text)
     except ValueError:
         raise ConfigError(
-            f"option {option}: {text!r} is no place in a topic",
+            f"option {option}: {text!r} is not a position in a topic",
             remedy='write earliest, latest, 2026-01-31T12:00:00Z, an offset, or {"0": 120}',
         ) from None
 
 
-def _of_window(name: str, mirror: Mirror, key: str, topic: str, *, at_source: bool) -> list[_Range]:
+def _window_ranges(
+    name: str, mirror: Mirror, key: str, topic: str, *, at_source: bool
+) -> list[_Range]:
     follower = LedgerFollower(
         mirror.destination_cluster, name, None, mirror.copy_options, SystemClock()
     )
     try:
         entries = [
-            one
-            for one in follower.history()
-            if one.window == key and one.source.topic_partition.topic == topic
+            entry
+            for entry in follower.history()
+            if entry.window == key and entry.source.topic_partition.topic == topic
         ]
     finally:
         follower.close()
     if not entries:
         raise ConfigError(
-            f"the ledger has nothing of topic {topic!r} in window {key!r}",
-            remedy="see `relay ledger`; a window whose offsets were copied with another one has none of its own",
+            f"the ledger has no entries of topic {topic!r} in window {key!r}",
+            remedy="see `relay ledger`; another window may have copied its offsets",
         )
     whole: dict[TopicPartition, OffsetRange] = {}
     for entry in entries:
-        one = entry.source if at_source else entry.destination
-        before = whole.get(one.topic_partition, one)
-        start, end = min(one.start, before.start), max(one.end, before.end)
-        whole[one.topic_partition] = OffsetRange(one.topic_partition, start, end)
+        offsets = entry.source if at_source else entry.destination
+        before = whole.get(offsets.topic_partition, offsets)
+        start, end = min(offsets.start, before.start), max(offsets.end, before.end)
+        whole[offsets.topic_partition] = OffsetRange(offsets.topic_partition, start, end)
     cluster = mirror.nodes[0] if at_source else mirror.destination_cluster
-    return [_Range(cluster, one) for _, one in sorted(whole.items()) if len(one)]
+    return [_Range(cluster, offsets) for _, offsets in sorted(whole.items()) if len(offsets)]

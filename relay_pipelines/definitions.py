@@ -1,6 +1,6 @@
-"""Everything Dagster loads, built from relay.yaml. Loading touches no cluster.
+"""Dagster's definitions, built from relay.yaml without network calls.
 
-RELAY_CONFIG names the file, else ./relay.yaml.
+The file is $RELAY_CONFIG, or else ./relay.yaml.
 """
 
 import os
@@ -11,7 +11,7 @@ import dagster as dg
 from relay_pipelines import settings
 from relay_pipelines.assets import external, mirrored
 from relay_pipelines.checks import divergence, lag, source_topics, topic_configs
-from relay_pipelines.jobs import backfill, once, replan
+from relay_pipelines.jobs import backfill_by_date, mirror_once, replan
 from relay_pipelines.lanes.lane import lanes_of
 from relay_pipelines.lanes.topic_catalog import Catalog
 from relay_pipelines.plan.topic_selection import destinations
@@ -21,23 +21,28 @@ from relay_pipelines.settings import Mirror
 
 
 def build(config: Path) -> dg.Definitions:
-    """Build what a relay.yaml describes.
+    """Build the definitions of a relay.yaml.
 
     Raises:
-        ConfigError: it is missing or wrong; Dagster shows that line in place of the code location.
+        ConfigError: relay.yaml is missing or invalid; Dagster shows the message in place of the
+            code location.
     """
     loaded = settings.load(config)
     catalog = Catalog.beside(config)
     parts = [_mirror(name, mirror, catalog) for name, mirror in loaded.mirrors.items()]
     kafka = KafkaResource(config_path=str(config.absolute()))
+
+    def repository() -> dg.RepositoryDefinition:
+        return everything.get_repository_def()
+
     shared = dg.Definitions(
         jobs=[
-            once.build(loaded, catalog),
+            mirror_once.build(loaded, catalog),
             replan.build(loaded, catalog),
-            backfill.build(loaded, catalog, lambda: everything.get_repository_def().asset_graph),
+            backfill_by_date.build(loaded, catalog, repository),
         ],
         resources={"kafka": kafka, "pyspark": SparkResource(kafka=kafka)},
-        # a run is one op: a process of its own for it would cost two seconds and prove nothing
+        # a run is one op: a separate process for it would cost two seconds
         executor=dg.in_process_executor,
     )
     everything = dg.Definitions.merge(shared, *parts)
@@ -46,9 +51,8 @@ def build(config: Path) -> dg.Definitions:
 
 def _mirror(name: str, mirror: Mirror, catalog: Catalog) -> dg.Definitions:
     lanes = lanes_of(name, mirror, catalog.known(name, mirror))
-    destinations(
-        [topic for lane in lanes for topic in lane.topics], mirror.topics.rename
-    )  # raises if two lanes have one
+    # raises if topics of two lanes have the same destination
+    destinations([topic for lane in lanes for topic in lane.topics], mirror.topics.rename)
     copied = {lane.name: mirrored.build(lane, mirror) for lane in lanes if lane.topics}
     return dg.Definitions(
         assets=[
@@ -70,5 +74,5 @@ def _mirror(name: str, mirror: Mirror, catalog: Catalog) -> dg.Definitions:
 
 @dg.definitions
 def defs() -> dg.Definitions:
-    """What Dagster finds in this module."""
+    """The definitions that Dagster loads from this module."""
     return build(Path(os.environ.get("RELAY_CONFIG", "relay.yaml")))

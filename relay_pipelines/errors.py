@@ -1,35 +1,46 @@
 """The error tree. Every message is one line: what happened, where, and the remedy.
 
-    RelayError                      exit code 1
-    ├── ConfigError                 2   the configuration or the command line is wrong
-    ├── RetriableError              1   the same call may succeed later (broker away, leader moving)
-    │   ├── SourceError             1   ... at the source: another node may serve
-    │   └── DestinationError        1   ... at the destination
-    ├── AbortableError              1   the transaction must be aborted, then the range may go on
-    ├── FencedError                 1   another task took the range over: stop at once, never retry
-    in place ├── PermissionDeniedError       1   the broker refused: wrong password or missing ACL
-    ├── UnsupportedError            1   the cluster holds or speaks something too old to copy ├──
-    TopicDeletedError           1   the source topic is gone since it was planned ├──
-    RecordTooLargeError         1   one record exceeds the destination's limit ├── FilterError
-    1   a filter raised something on a record ├── CorruptBatchError           1   a batch does not
-    match its CRC, or cannot be decoded ├── DivergedNodeError           3   a node does not hold
-    what was copied from another one └── DataLossError               3   going on would silently
-    lose or double records
-        ├── RetentionPassedError    3   ... offsets were taken before they were copied
-        ├── TopicRecreatedError     3   ... the source topic is another one of the same name
-        ├── LogTruncatedError       3   ... the source's log is no longer the one that was copied
-        ├── DestinationTopicLostError           3   ... the destination topic that held the copies
-        is gone └── CheckpointLostError     3   ... the checkpoint is gone, the ledger knows better
+    RelayError                           exit code 1
+    ├── ConfigError                      2   the configuration or the command line is wrong
+    ├── RetriableError                   1   the same call may succeed later
+    │   ├── SourceError                  1   ... at the source: another node may serve
+    │   └── DestinationError             1   ... at the destination
+    ├── AbortableError                   1   the transaction must be aborted and started again
+    ├── FencedError                      1   another task took the range over: stop at once
+    ├── PermissionDeniedError            1   wrong password or missing ACL
+    ├── UnsupportedError                 1   a cluster, a batch or an entry has the wrong version
+    ├── TopicDeletedError                1   the source topic was deleted after it was planned
+    ├── RecordTooLargeError              1   one record exceeds the destination's limit
+    ├── FilterError                      1   a filter, a transform or SQL failed on a record
+    ├── CorruptBatchError                1   a batch does not match its CRC or cannot be decoded
+    ├── DivergedNodeError                3   a node holds another record than the one copied
+    └── DataLossError                    3   continuing would silently lose or double records
+        ├── RetentionPassedError         3   ... retention deleted offsets that were not copied
+        ├── TopicRecreatedError          3   ... the source topic was deleted and created again
+        ├── LogTruncatedError            3   ... the source's log no longer holds what was copied
+        ├── DestinationTopicLostError    3   ... the destination topic with the copies is gone
+        └── CheckpointLostError          3   ... the checkpoint is gone, but the ledger has entries
 
-`exit_code` is what the process ends with when the error reaches the command line.
+Whether an error is worth a retry, and on which side it happened, are attributes of its class.
 """
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from relay_pipelines.model import TopicPartition
+
+
+class Side(StrEnum):
+    """Where a failure happened."""
+
+    SOURCE = "source"
+    DESTINATION = "destination"
+    NONE = ""  # on neither side, or possible on both
 
 
 class RelayError(Exception):
@@ -38,11 +49,18 @@ class RelayError(Exception):
     Args:
         what: what happened and where, without a full stop.
         remedy: what the reader can do about it; empty if there is nothing to do.
-        topic_partition: the topic-partition concerned, if one is.
-        offset: the offset concerned, if one is.
+        topic_partition: the topic-partition that failed, if it was a single one.
+        offset: the offset that failed, if it was a single one.
     """
 
     exit_code: ClassVar[int] = 1
+    """The exit code of the process when the error reaches the command line."""
+    side: ClassVar[Side] = Side.NONE
+    """The side on which it happened."""
+    retryable: ClassVar[bool] = False
+    """Whether the same process may succeed if it tries again."""
+    needs_operator: ClassVar[bool] = False
+    """Whether another run fails in the same way until a person changes something."""
 
     def __init__(
         self,
@@ -70,46 +88,62 @@ class ConfigError(RelayError):
     """The configuration or the command line is wrong."""
 
     exit_code = 2
+    needs_operator = True
 
 
 class RetriableError(RelayError):
-    """The same call may succeed later: a broker is away, a leader is moving."""
+    """The same call may succeed later: a broker is down, a leader is moving."""
+
+    retryable = True
 
 
 class SourceError(RetriableError):
     """A retriable failure at a source node; another node may serve."""
 
+    side = Side.SOURCE
+
 
 class DestinationError(RetriableError):
     """A retriable failure at the destination."""
 
+    side = Side.DESTINATION
+
 
 class AbortableError(RelayError):
-    """The open transaction must be aborted; the range may then go on from its checkpoint."""
+    """The open transaction must be aborted; the range may then continue from its checkpoint."""
+
+    retryable = True
+    side = Side.DESTINATION
 
 
 class FencedError(RelayError):
     """Another task took the range over."""
 
+    side = Side.DESTINATION
+
 
 class PermissionDeniedError(RelayError):
-    """The broker refused: wrong password or missing ACL. Not retried for ever."""
+    """The broker refused the request: wrong password or missing ACL."""
+
+    needs_operator = True
 
 
 class UnsupportedError(RelayError):
-    """The cluster holds or speaks something too old to be copied."""
+    """A cluster, a batch or an entry has a version that this package cannot handle."""
 
 
 class TopicDeletedError(RelayError):
-    """The source topic is gone since it was planned; its copy stays."""
+    """The source topic was deleted after it was planned; its copy stays."""
 
 
 class RecordTooLargeError(RelayError):
     """One record exceeds the destination's max.message.bytes."""
 
+    side = Side.DESTINATION
+
 
 class FilterError(RelayError):
-    """A filter of the configuration raised something on a record."""
+    """A filter, a transform or SQL of the configuration failed on a record."""
 
 
 class CorruptBatchError(RelayError):
@@ -120,29 +154,48 @@ class DivergedNodeError(RelayError):
     """A node does not hold the record that was last copied from another node."""
 
     exit_code = 3
+    side = Side.SOURCE
+    needs_operator = True
 
 
 class DataLossError(RelayError):
-    """Going on would silently lose or double records."""
+    """Continuing would silently lose or double records."""
 
     exit_code = 3
+    side = Side.SOURCE
+    needs_operator = True
 
 
 class RetentionPassedError(DataLossError):
-    """Retention at the source took offsets before they were copied."""
+    """Retention at the source deleted offsets before they were copied."""
 
 
 class TopicRecreatedError(DataLossError):
-    """The source topic was deleted and created again since it was copied."""
+    """The source topic was deleted and created again after it was copied."""
 
 
 class LogTruncatedError(DataLossError):
-    """The source's log was cut off below what was copied."""
+    """The source's log was truncated below what was copied."""
 
 
 class DestinationTopicLostError(DataLossError):
     """The destination topic that held the copies was deleted."""
 
+    side = Side.DESTINATION
+
 
 class CheckpointLostError(DataLossError):
-    """The checkpoint of what the ledger says was copied is gone."""
+    """The checkpoint is gone, although the ledger says what was copied."""
+
+    side = Side.DESTINATION
+
+
+def error_class(name: str) -> type[RelayError]:
+    """Return the class of that name, such as an outcome's; `RelayError` if there is none."""
+    return next((found for found in _subclasses(RelayError) if found.__name__ == name), RelayError)
+
+
+def _subclasses(parent: type[RelayError]) -> Iterator[type[RelayError]]:
+    for child in parent.__subclasses__():
+        yield child
+        yield from _subclasses(child)

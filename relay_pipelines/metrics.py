@@ -1,12 +1,11 @@
-"""What a run tells Prometheus. Names that users of kaf-relay and of Kafka Topic Mirror know mean the same here.
+"""Prometheus metrics of a run; names shared with kaf-relay and Kafka Topic Mirror mean the same.
 
-Only what is known is told: counts come from the ledger, so they are of committed records, whatever
-    tasks died on the way.
+Counts come from the ledger, so they are of committed records, even if tasks died.
 """
 
 from __future__ import annotations
 
-from collections import Counter as Tally
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,9 +17,9 @@ import prometheus_client as prometheus
 from prometheus_client import CollectorRegistry
 
 from relay_pipelines import settings
-from relay_pipelines.errors import ConfigError, RelayError
+from relay_pipelines.errors import ConfigError, RelayError, Side, error_class
 from relay_pipelines.model import LedgerEntry, Outcome, Skipped, Status, TopicPartition
-from relay_pipelines.plan.node_choice import Verdict
+from relay_pipelines.plan.node_choice import NodeVerdict
 from relay_pipelines.plan.positions import Position
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.run.result import RunResult
@@ -28,31 +27,11 @@ from relay_pipelines.run.run_plan import RunPlan
 
 PREFIX = "kafka_relay_"
 _DURATIONS = (0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
-_AT_SOURCE = frozenset(
-    {
-        "SourceError",
-        "DivergedNodeError",
-        "DataLossError",
-        "RetentionPassedError",
-        "TopicRecreatedError",
-        "LogTruncatedError",
-    }
-)
-_AT_TARGET = frozenset(
-    {
-        "DestinationError",
-        "RecordTooLargeError",
-        "AbortableError",
-        "FencedError",
-        "DestinationTopicLostError",
-        "CheckpointLostError",
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric: name without prefix, kind, labels, meaning. The kinds are Prometheus's own."""
+    """One metric; `name` has no prefix, `kind` is a type of Prometheus."""
 
     name: str
     kind: str
@@ -71,13 +50,13 @@ METRICS = (
         "msg_count",
         "gauge",  # a Counter's name would have to end in _total
         ("source", "destination", "partition"),
-        "The same by topic names and source partition, under its older name; it only grows.",
+        "The same by topic names and source partition, under an older name; it only grows.",
     ),
     Metric(
         "consumed_messages_total",
         "counter",
         ("topic",),
-        "Records read from the source topic, those of committed chunks.",
+        "Records read from the source topic, in committed chunks.",
     ),
     Metric(
         "produced_messages_total",
@@ -89,142 +68,155 @@ METRICS = (
         "messages_rewritten_total",
         "counter",
         ("topic",),
-        "Of the records committed, those that were decoded and encoded again.",
+        "Committed records that were decoded and encoded again.",
     ),
     Metric(
         "offsets_skipped_total",
         "counter",
         ("topic", "reason"),
-        "Source offsets without a record at the destination: control, aborted, compaction_gap, filtered, quarantined or lost.",
+        "Source offsets without a record at the destination. Reasons:"
+        " control, aborted, compaction_gap, filtered, quarantined, lost.",
     ),
     Metric(
         "bytes_relayed_total",
         "counter",
         ("source_topic", "target_topic"),
-        "Bytes of the record batches committed.",
+        "Bytes of the committed record batches.",
     ),
     Metric(
         "source_highwatermark",
         "gauge",
         ("node_id",),
-        "Sum of the high watermarks of all mirrored topic-partitions on the node, when the run began.",
+        "Sum of the high watermarks of all mirrored topic-partitions on the node"
+        " at the start of the run.",
     ),
     Metric(
         "lag_records",
         "gauge",
         ("mirror", "topic", "partition"),
-        "Source offsets not yet copied, counted from where the run ends.",
+        "Source offsets that are not copied yet, up to the end of the run.",
     ),
     Metric(
         "open_transaction_records",
         "gauge",
         ("mirror", "topic", "partition"),
-        "Source offsets between last stable offset and high watermark when the run began: they wait for a transaction to end.",
+        "Source offsets between last stable offset and high watermark at the start of the run.",
     ),
     Metric(
         "open_transaction_seconds",
         "gauge",
         ("mirror", "topic", "partition"),
-        "Age of the first record of the open transaction, when the run began; 0 if there is none.",
+        "Age of the first record of the open transaction at the start of the run; 0 if none.",
     ),
     Metric(
         "source_errors_total",
         "counter",
         ("node_id", "error"),
-        "Failures of ranges or runs that lie at the source, by kind of error.",
+        "Failures of ranges or runs caused by the source, by error class.",
     ),
     Metric(
         "source_candidate_switches_total",
         "counter",
         ("node_id",),
-        "How often reading went on from this node after another one: between runs and in the middle of a range.",
+        "How often reading switched to this node, between runs or within a range.",
     ),
     Metric(
         "source_unhealthy_total",
         "counter",
         ("node_id",),
-        "How often a run began and found the node not to be read.",
+        "How often the node was unreadable at the start of a run.",
     ),
     Metric(
         "source_lag_threshold_exceeded_total",
         "counter",
         ("node_id",),
-        "How often a run began and found the node further behind the others than lag_threshold.",
+        "How often the node exceeded lag_threshold at the start of a run.",
     ),
     Metric(
         "source_quarantined",
         "gauge",
         ("node_id",),
-        "1 while the node is in quarantine, since it does not hold what was copied from another one.",
+        "1 while the node is in quarantine, because its records differ from those copied.",
     ),
     Metric(
         "target_errors_total",
         "counter",
         ("error",),
-        "Failures of ranges or runs that lie at the destination, by kind of error.",
+        "Failures of ranges or runs caused by the destination, by error class.",
     ),
     Metric(
         "failures_total",
         "counter",
         ("mirror", "error"),
-        "All failures of ranges or runs, wherever they lie, by kind of error.",
+        "All failures of ranges or runs, by error class.",
     ),
     Metric(
         "window_duration_seconds",
         "histogram",
         ("mirror",),
-        "Time to copy the windows of a run, without the start of Spark; runs with nothing to copy do not count.",
+        "Time to copy the windows of a run, without the start of Spark; only runs that copy count.",
     ),
     Metric(
         "commit_duration_seconds",
         "summary",
         ("mirror",),
-        "Time to commit a chunk: checkpoint, ledger entry and end of the transaction. Known when a run ends.",
+        "Time to commit a chunk: checkpoint, ledger entry and end of the transaction."
+        " Set when a run ends.",
     ),
     Metric(
         "last_success_timestamp_seconds",
         "gauge",
         ("mirror",),
-        "When a run of this process last ended with everything copied, in seconds since 1970; absent before.",
+        "End of the last successful run of this process, in seconds since 1970;"
+        " absent before the first.",
     ),
     Metric(
         "last_commit_timestamp_seconds",
         "gauge",
         ("mirror",),
-        "When a chunk was last committed, by whichever run, in seconds since 1970; absent before the first.",
+        "Time of the last commit by any run, in seconds since 1970; absent before the first.",
     ),
 )
 
 
 class MetricsObserver:
-    """Counts what it observes, in a registry of its own. Values last as long as the observer."""
+    """Updates the metrics of the runs that it observes, in its own registry."""
 
     def __init__(self, clock: Clock) -> None:
         self.registry = CollectorRegistry()
         self._clock = clock
         self._metrics = {metric.name: _collector(metric, self.registry) for metric in METRICS}
-        self._ends: dict[str, Tally[str]] = {}
+        self._ends: dict[str, Counter[str]] = {}
         self._last_commits_ms: dict[str, int] = {}
         self._node = ""
 
     def begin(self, plan: RunPlan) -> None:
-        """Take end offsets, lags and the last commit from the plan."""
+        """Set end offsets, lags and the last commit from the plan."""
         snapshot = plan.snapshot
         self._node = snapshot.node.name
-        self._ends[snapshot.mirror] = Tally(
-            {self._node: sum(max(one.end_offset, one.high_watermark) for one in snapshot.positions)}
+        self._ends[snapshot.mirror] = Counter(
+            {
+                self._node: sum(
+                    max(position.end_offset, position.high_watermark)
+                    for position in snapshot.positions
+                )
+            }
         )
-        for node, total in sum(self._ends.values(), Tally[str]()).items():
+        for node, total in sum(self._ends.values(), Counter[str]()).items():
             self._metrics["source_highwatermark"].labels(node).set(total)
-        ahead = {one.topic_partition: len(one) for window in plan.windows for one in window.ranges}
+        lags = {
+            offsets.topic_partition: len(offsets)
+            for window in plan.windows
+            for offsets in window.ranges
+        }
         for position in snapshot.positions:
             self._lag(snapshot.mirror, position.topic_partition).set(
-                ahead.get(position.topic_partition, 0)
+                lags.get(position.topic_partition, 0)
             )
             self._open_transaction(snapshot.mirror, position)
         for checkpoint in snapshot.checkpoints.values():
             self._last_commit(snapshot.mirror, checkpoint.committed_at_ms)
-        if snapshot.left_node:
+        if snapshot.previous_node:
             self._metrics["source_candidate_switches_total"].labels(self._node).inc()
         for verdict in snapshot.verdicts:
             self._verdict(verdict)
@@ -235,7 +227,7 @@ class MetricsObserver:
             self._count(entry)
 
     def end(self, result: RunResult) -> None:
-        """Count failures, and the times that only the end of a run knows."""
+        """Count failures, and observe durations that are known at the end of a run."""
         for error in result.errors:
             self.failed(result.mirror, type(error).__name__, self._node)
         for outcome in result.outcomes:
@@ -256,20 +248,18 @@ class MetricsObserver:
 
         Args:
             error: the class name of the error.
-            node: the source node that was read; empty if the run did not get that far.
+            node: the source node that was read; empty if there was none yet.
         """
         self._metrics["failures_total"].labels(mirror, error).inc()
-        if error in _AT_SOURCE:
+        side = error_class(error).side
+        if side is Side.SOURCE:
             self._metrics["source_errors_total"].labels(node, error).inc()
-        if error in _AT_TARGET:
+        elif side is Side.DESTINATION:
             self._metrics["target_errors_total"].labels(error).inc()
 
     def _count(self, entry: LedgerEntry) -> None:
-        source, target, metrics = (
-            entry.source.topic_partition,
-            entry.destination.topic_partition,
-            self._metrics,
-        )
+        metrics = self._metrics
+        source, target = entry.source.topic_partition, entry.destination.topic_partition
         metrics["messages_relayed_total"].labels(
             source.topic, source.partition, target.topic, target.partition
         ).inc(entry.records)
@@ -283,7 +273,7 @@ class MetricsObserver:
         self._lag(entry.mirror, source).dec(len(entry.source))
         self._last_commit(entry.mirror, entry.committed_at_ms)
 
-    def _verdict(self, verdict: Verdict) -> None:
+    def _verdict(self, verdict: NodeVerdict) -> None:
         self._metrics["source_quarantined"].labels(verdict.name).set(verdict.quarantined)
         if verdict.eligible and not verdict.healthy:
             self._metrics["source_lag_threshold_exceeded_total"].labels(verdict.name).inc()
@@ -296,19 +286,19 @@ class MetricsObserver:
         for before, segment in pairwise(outcome.segments):
             if segment.node != before.node:
                 self._metrics["source_candidate_switches_total"].labels(segment.node).inc()
-        # their sum is known, and a summary holds no more than sum and count
+        # only the sum is known, and a summary exposes only sum and count
         for _ in range(outcome.chunks):
             self._metrics["commit_duration_seconds"].labels(mirror).observe(
                 outcome.commit_seconds / outcome.chunks
             )
 
     def _open_transaction(self, mirror: str, position: Position) -> None:
-        at, since_ms = position.topic_partition, position.open_since_ms
+        since_ms = position.open_since_ms
         age = 0.0 if since_ms is None else max(0.0, (self._clock.now_ms() - since_ms) / 1000)
-        self._metrics["open_transaction_records"].labels(mirror, at.topic, at.partition).set(
-            len(position.open_transaction)
-        )
-        self._metrics["open_transaction_seconds"].labels(mirror, at.topic, at.partition).set(age)
+        labels = (mirror, position.topic_partition.topic, position.topic_partition.partition)
+        records = len(position.open_transaction)
+        self._metrics["open_transaction_records"].labels(*labels).set(records)
+        self._metrics["open_transaction_seconds"].labels(*labels).set(age)
 
     def _lag(self, mirror: str, source: TopicPartition) -> Any:
         return self._metrics["lag_records"].labels(mirror, source.topic, source.partition)
@@ -321,22 +311,22 @@ class MetricsObserver:
 
 
 @contextmanager
-def published(observer: MetricsObserver, where: settings.Metrics) -> Iterator[None]:
-    """Serve the metrics meanwhile and write them at the end, as far as the settings say so.
+def published(observer: MetricsObserver, configured: settings.Metrics) -> Iterator[None]:
+    """Serve the metrics in this context and write them at its end, if the settings say so.
 
     Raises:
-        ConfigError: the address is in use, or not of this machine.
+        ConfigError: the address is in use, or does not belong to this machine.
         RelayError: the file cannot be written.
     """
-    server = None if where.address is None else _serve(where.address, observer.registry)
+    server = None if configured.address is None else _serve(configured.address, observer.registry)
     try:
         yield
     finally:
         if server is not None:
             server.shutdown()
             server.server_close()
-        if where.textfile is not None:
-            _write(Path(where.textfile), observer.registry)
+        if configured.textfile is not None:
+            _write(Path(configured.textfile), observer.registry)
 
 
 def _serve(address: str, registry: CollectorRegistry) -> Any:
@@ -357,7 +347,7 @@ def _write(path: Path, registry: CollectorRegistry) -> None:
     except OSError as error:
         raise RelayError(
             f"metrics cannot be written to {path}: {error.strerror or error}",
-            remedy="set metrics.textfile to a file that may be written",
+            remedy="set metrics.textfile to a writable file",
         ) from error
 
 

@@ -1,12 +1,13 @@
-"""The values that pass between the rooms: frozen, picklable, without I/O.
+"""The values that the packages exchange: frozen, picklable, without I/O.
 
-Words: an offset range is half-open, `[start, end)`. `next_offset` is the last offset + 1. Sizes are
-in bytes, times in milliseconds since the Unix epoch unless the name says otherwise.
+An offset range is half-open, `[start, end)`. `next_offset` is the last offset + 1. Sizes are in
+bytes, and times in milliseconds since the Unix epoch, unless the name says otherwise.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import json
+from dataclasses import asdict, dataclass, field, replace
 from enum import IntEnum, StrEnum
 
 
@@ -38,14 +39,14 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """One topic's offset ranges, at most one per topic-partition, planned together."""
+    """One topic's offset ranges that were planned together, at most one per topic-partition."""
 
     topic: str
     ranges: tuple[OffsetRange, ...]
 
 
 class TimestampType(StrEnum):
-    """Who sets a record's timestamp: the producer, or the broker when it appends (`message.timestamp.type`)."""
+    """Whether the producer or the broker sets timestamps, as in `message.timestamp.type`."""
 
     CREATE_TIME = "CreateTime"
     LOG_APPEND_TIME = "LogAppendTime"
@@ -58,11 +59,9 @@ class Security:
     Args:
         protocol: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.
         mechanism: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER; only with a SASL protocol.
-        token_endpoint: where OAUTHBEARER asks for tokens, as `client_id` and for that client
-        itself.
+        token_endpoint: where OAUTHBEARER gets tokens, with the client credentials grant.
         ca_location: PEM file with the authorities to trust; None trusts the system's.
-        certificate_location: PEM file with the client certificate chain, if the broker asks for
-        one.
+        certificate_location: PEM file with the client certificate chain, if the broker needs one.
         key_location: PEM file with the client's private key.
         verify_hostname: whether the broker's certificate must name the host connected to.
     """
@@ -84,12 +83,11 @@ class Security:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Where a Kafka cluster is.
+    """How to connect to a Kafka cluster.
 
     Args:
-        name: what people read: a node's name, or "destination".
-        receive_buffer_bytes, send_buffer_bytes: asked of the operating system for every connection;
-            it may give less.
+        name: shown to people: a node's name, or "destination".
+        receive_buffer_bytes, send_buffer_bytes: socket buffers; the operating system may give less.
     """
 
     name: str
@@ -109,8 +107,8 @@ class Fingerprint:
     Args:
         offset: of the record.
         digest: of timestamp, key, value and headers.
-        content_digest: of key, value and headers, for topics in which every broker sets the
-            timestamp itself; empty if unknown.
+        content_digest: of key, value and headers, for topics whose brokers set the timestamp; empty
+            if unknown.
     """
 
     offset: int
@@ -120,7 +118,7 @@ class Fingerprint:
 
 @dataclass(frozen=True, slots=True)
 class NodeIdentity:
-    """Which log of which node: the node's name, and the ids that topic and cluster have there; an id is empty if unknown."""
+    """A topic's log on a node: the node's name, and the topic and cluster ids; empty if unknown."""
 
     node: str
     topic_id: str
@@ -129,27 +127,26 @@ class NodeIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """How far a mirror has copied one source topic-partition; committed in the transaction that copied it.
+    """How far a mirror has copied one source topic-partition; committed together with the records.
 
     Args:
         next_offset: the next source offset to copy.
-        leader_epoch: partition leader epoch of the last source batch below `next_offset`,
-            transaction markers and records left out included; -1 if unknown.
+        leader_epoch: partition leader epoch of the last source batch below `next_offset`, be it a
+            transaction marker or filtered out; -1 if unknown.
         leader_epoch_end: the source offset after that batch: the log holds this epoch at least up
-        to there; -1 if unknown.
+            to there; -1 if unknown.
         node: name of the source node that the last chunk was read from.
         topic_ids: source node name -> id of the source topic there (identical nodes have different
-        ids).
+            ids).
         cluster_ids: source node name -> cluster id.
-        destination: where the records went.
+        destination: the topic-partition that holds the copies.
         destination_next_offset: the destination offset after the last record copied, -1 before the
-        first.
+            first.
         fingerprint: of the last record copied; None before the first.
-        committed_at_ms: when.
-        destination_topic_id: id of the destination topic; empty if the destination tells none.
-        reset_at_ms: when the copy last went on elsewhere than where it stood, after a loss; 0 for
-            never. What was planned before means other records than those that now have these
-            offsets.
+        committed_at_ms: the time of the commit.
+        destination_topic_id: id of the destination topic; empty if its brokers do not report one.
+        reset_at_ms: when an accepted loss last moved the checkpoint; 0 for never. Offsets that were
+            planned before then may have other records now.
     """
 
     mirror: str
@@ -167,6 +164,44 @@ class Checkpoint:
     destination_topic_id: str = ""
     reset_at_ms: int = 0
     leader_epoch_end: int = -1
+
+    @classmethod
+    def initial(
+        cls, mirror: str, source: TopicPartition, destination: TopicPartition, next_offset: int
+    ) -> Checkpoint:
+        """Return the checkpoint of a topic-partition before anything is copied."""
+        return cls(mirror, source, next_offset, -1, "", {}, {}, destination, -1, None, "", 0)
+
+    def advanced(
+        self,
+        next_offset: int,
+        leader_epoch: tuple[int, int],
+        identity: NodeIdentity,
+        fingerprint: Fingerprint | None,
+    ) -> Checkpoint:
+        """Return the checkpoint after the source offsets below `next_offset` were read.
+
+        Args:
+            leader_epoch: the epoch of the last batch read, and the offset after it; -1 if none was.
+            identity: the log that was read.
+            fingerprint: of the last record read; None if none was.
+        """
+        node = identity.node
+        if leader_epoch[0] < 0 and (self.node, self.topic_ids.get(node)) == (
+            node,
+            identity.topic_id,
+        ):
+            leader_epoch = self.leader_epoch, self.leader_epoch_end  # still those of the same log
+        return replace(
+            self,
+            next_offset=next_offset,
+            leader_epoch=leader_epoch[0],
+            leader_epoch_end=leader_epoch[1],
+            node=node,
+            topic_ids=self.topic_ids | {node: identity.topic_id},
+            cluster_ids=self.cluster_ids | {node: identity.cluster_id},
+            fingerprint=fingerprint or self.fingerprint,
+        )
 
 
 class Skipped(StrEnum):
@@ -189,17 +224,17 @@ class LedgerEntry:
     Args:
         source: the source offsets covered.
         destination: the destination offsets from the chunk's first record to after its last; empty
-        when no record was copied.
-        size_bytes: of the batches produced, as on the wire.
-        batches: produced.
-        rewritten: how many of `records` went through decoding (coalesced ones included).
-        skipped: offsets by reason.
-        digest: CRC-32C, 8 hex digits, over everything behind the 61 header bytes of every batch
-        produced, in order.
+            if no record was copied.
+        size_bytes: size of the batches produced, as on the wire.
+        batches: number of batches produced.
+        rewritten: how many of `records` were decoded (coalesced ones included).
+        skipped: number of offsets by reason.
+        digest: CRC-32C, 8 hex digits, over everything after the 61 header bytes of every batch
+            produced, in order.
         node: the source node's name.
         window: the asset partition key that the run copied, empty outside Dagster.
-        gap: the loss after which the copy goes on at `source.end`; empty for what was copied. Where
-            nothing but the place is another, `source` is empty.
+        gap: the loss after which the copy resumes at `source.end`; empty for a copied chunk. After
+            a loss that skips no offsets, `source` is empty.
     """
 
     mirror: str
@@ -220,20 +255,20 @@ class LedgerEntry:
 
 @dataclass(frozen=True, slots=True)
 class CopyOptions:
-    """How a mirror copies; the same for all its ranges.
+    """How a mirror, or one of its topics, is copied.
 
     Args:
-        chunk_bytes: commit after this many bytes produced.
-        chunk_ms: commit after this time, however little was produced.
-        fetch_max_bytes: asked of the source per fetch; bounds a task's memory to a few times this.
-        coalesce_below_bytes: smaller batches are decoded and merged.
-        coalesce_to_bytes: until they hold about this many bytes.
-        transaction_timeout_ms: after which the destination aborts what a dead task left open.
+        chunk_bytes: commit after producing this many bytes.
+        chunk_ms: commit after this time, even if little was produced.
+        fetch_max_bytes: the limit of one fetch; a task needs a few times this much memory.
+        coalesce_below_bytes: decode and merge batches that are smaller than this.
+        coalesce_to_bytes: the approximate size of merged batches.
+        transaction_timeout_ms: when the destination aborts the transaction of a dead task.
         request_timeout_ms: how long one request may take.
-        give_up_after_ms: without any progress; -1 for never.
-        backoff_min_ms, backoff_max_ms: wait between attempts, doubled with jitter from one to the
-        other.
-        max_bytes_per_second: produced by one task, on average; 0 for as many as it can.
+        give_up_after_ms: fail after this time without progress; -1 for never.
+        backoff_min_ms, backoff_max_ms: the wait between attempts, which doubles, with jitter, from
+            one to the other.
+        max_bytes_per_second: the average limit of one task; 0 for none.
         parallelism: how many tasks may copy at the same time; 0 for as many as there are slots.
     """
 
@@ -253,12 +288,12 @@ class CopyOptions:
 
 @dataclass(frozen=True, slots=True)
 class ClassSpec:
-    """A class of the user's, a filter or a transform, and what it is constructed with.
+    """A class of the user's, a filter or a transform, and its arguments.
 
     Args:
         name: `module:Class`, or the name of an entry point.
         config: keyword arguments, as JSON.
-        folder: where modules are looked for beside the installed ones; the configuration's folder.
+        folder: the configuration's folder, which is searched for modules after the installed ones.
     """
 
     name: str
@@ -267,7 +302,7 @@ class ClassSpec:
 
 
 class OnRecordError(StrEnum):
-    """What becomes of a record that is too large for the destination, or on which a filter or transform raises something."""
+    """What to do with a record that is too large, or on which a filter or transform fails."""
 
     FAIL = "fail"
     QUARANTINE = "quarantine"
@@ -277,7 +312,7 @@ SELECTABLE = ("key", "value", "headers", "timestamp")
 
 
 Sql = tuple[str, tuple[tuple[str, str], ...]]
-"""A predicate, and columns with their expressions, in Spark's words."""
+"""A Spark SQL predicate, and columns with their Spark SQL expressions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,12 +320,13 @@ class RecordPolicy:
     """How the records of one topic are copied.
 
     Args:
-        options: in place of the job's.
-        filters: records that one of them does not keep are left out.
-        where: a predicate in Spark's SQL; records for which it does not hold are left out. Empty
-        for none.
-        transform: makes other records of what is kept.
-        select: columns of the copy, each with an expression in Spark's SQL.
+        options: replace the job's; None to use those.
+        filters: leave out the records that one of them does not keep.
+        where: a Spark SQL predicate, which leaves out the records for which it is not true; empty
+            for none.
+        transform: replaces the records that are kept.
+        select: columns of the copy, each with a Spark SQL expression.
+        on_record_error: what to do with a record that cannot be copied.
     """
 
     options: CopyOptions | None = None
@@ -307,7 +343,7 @@ class RecordPolicy:
 
     @property
     def sql(self) -> Sql:
-        """What of it is for Spark to do."""
+        """What Spark SQL does with the records."""
         return self.where, self.select
 
     @property
@@ -318,18 +354,18 @@ class RecordPolicy:
 
 @dataclass(frozen=True, slots=True)
 class CopyRange:
-    """One range to be copied: all that a task must know of it beside the `CopyJob`.
+    """One range to copy: all that a task must know about it besides the `CopyJob`.
 
     Args:
-        source: the offsets to copy; a checkpoint behind `source.start` wins, a checkpoint past it
-        skips what is done.
-        destination: where to.
+        source: the offsets to copy. If there is a checkpoint, the copy starts there instead of at
+            `source.start`.
+        destination: the topic-partition to copy to.
         max_message_bytes: of the destination topic.
         timestamp_type: of the destination topic.
-        checkpoint: as the driver read it; the task reads again, but only from `checkpoint_position`
-        on.
-        checkpoint_position: the offset in the checkpoint's home up to which the driver read.
-        surveyed: the log in which the offsets were planned; None if unknown.
+        checkpoint: as the driver read it; the task reads only what came after it.
+        checkpoint_position: the offset in the checkpoint topic up to which the driver read.
+        record_policy: how to copy the records.
+        planned_log: the log whose offsets were planned; None if unknown.
     """
 
     source: OffsetRange
@@ -339,7 +375,7 @@ class CopyRange:
     checkpoint: Checkpoint | None = None
     checkpoint_position: int = 0
     record_policy: RecordPolicy = RecordPolicy()
-    surveyed: NodeIdentity | None = None
+    planned_log: NodeIdentity | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,8 +384,9 @@ class CopyJob:
 
     Args:
         node: the source node to read.
-        other_nodes: identical ones, to go on with in this order when it fails.
-        node_timeout_ms: how long one request to a node may take, if there is another one.
+        window: the asset partition key that the run copies, empty outside Dagster.
+        other_nodes: identical nodes, to fail over to in this order.
+        node_timeout_ms: how long one request to a node may take, if there is another node.
     """
 
     mirror: str
@@ -360,6 +397,10 @@ class CopyJob:
     window: str = ""
     other_nodes: tuple[Cluster, ...] = ()
     node_timeout_ms: int = 3_000
+
+    def options_for(self, copy_range: CopyRange) -> CopyOptions:
+        """Return the options of the range's topic, or the mirror's."""
+        return copy_range.record_policy.options or self.options
 
 
 class Status(StrEnum):
@@ -381,23 +422,23 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one task did for one range; a failure is data here, since a raised one reaches the driver as an opaque trace.
+    """What one task did for one range.
 
-    The counts are of this task alone. What the run copied, earlier tasks that died included, stands
-    in the ledger.
+    A failure is data here, because an exception would reach the driver as an opaque trace. The
+    counts are of this task alone. The ledger has those of the run, including tasks that died.
 
     Args:
         range: as planned.
         next_offset: the committed checkpoint when the task left the range.
-        commit_seconds: spent on the commits of all chunks: checkpoint, ledger entry, end of the
-        transaction.
+        commit_seconds: time spent on the commits of all chunks: checkpoint, ledger entry, end of
+            the transaction.
         node: the source node that was read last.
         segments: which offsets were committed from which node, in order.
-        diverged: nodes that do not hold what was copied, and why, in one line each.
-        error_kind: class name in `relay_pipelines.errors`, empty when done.
-        error: its one line.
+        diverged: the nodes that do not hold what was copied, and why, in one line each.
+        error_kind: name of a class in `relay_pipelines.errors`, empty when done.
+        error: its message in one line.
         exit_code: its exit code, 0 when done.
-        seconds, cpu_seconds: spent on the range by the task.
+        seconds, cpu_seconds: time that the task spent on the range.
         peak_memory_bytes: the task process's peak resident size so far.
     """
 
@@ -422,9 +463,26 @@ class Outcome:
     cpu_seconds: float = 0.0
     peak_memory_bytes: int = 0
 
+    def to_json(self) -> str:
+        """Return the text that `from_json` reads."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Outcome:
+        """Read an outcome back."""
+        fields = json.loads(text)
+        planned = fields.pop("range")
+        return cls(
+            range=OffsetRange(TopicPartition(**planned.pop("topic_partition")), **planned),
+            destination=TopicPartition(**fields.pop("destination")),
+            status=Status(fields.pop("status")),
+            segments=tuple(Segment(**segment) for segment in fields.pop("segments")),
+            **fields,
+        )
+
 
 class Operation(IntEnum):
-    """What an ACL allows or denies to do with a topic, by its code in Kafka's protocol."""
+    """An operation on a topic that an ACL allows or denies, by its code in Kafka's protocol."""
 
     ALL = 2
     READ = 3
@@ -438,7 +496,7 @@ class Operation(IntEnum):
 
 
 class Permission(IntEnum):
-    """By its code in Kafka's protocol."""
+    """Whether an ACL allows or denies, by its code in Kafka's protocol."""
 
     DENY = 2
     ALLOW = 3
@@ -449,8 +507,8 @@ class Acl:
     """An entry of a cluster's access control lists, on topics.
 
     Args:
-        resource: a topic's name, `*` for every topic, or what the names begin with, if `prefixed`.
-        principal: such as `User:alice`, or `User:*` for everybody.
+        resource: a topic's name, `*` for every topic, or the names' prefix, if `prefixed`.
+        principal: such as `User:alice`, or `User:*` for all users.
         host: an address, or `*`.
     """
 
@@ -463,17 +521,18 @@ class Acl:
 
     def __str__(self) -> str:
         resource = f"{self.resource}*" if self.prefixed else self.resource
-        return f"{self.permission.name} {self.operation.name} on {resource} to {self.principal} from {self.host}"
+        what = f"{self.permission.name} {self.operation.name} on {resource}"
+        return f"{what} to {self.principal} from {self.host}"
 
     def covers(self, topic: str) -> bool:
-        """Whether it is about the topic, among others perhaps."""
+        """Whether it applies to the topic."""
         return topic.startswith(self.resource) if self.prefixed else self.resource in {topic, "*"}
 
     def decides(self, other: Acl) -> bool:
-        """Whether it does, by itself, what another one of the same permission does, for the topic that one names.
+        """Whether it makes another ACL of the same permission redundant, for that one's topic.
 
-        As Kafka's own authorizer judges: everybody includes anybody; whoever is allowed to read,
-        write, alter or delete may describe; a denial implies no other.
+        It follows Kafka's authorizer: a wildcard includes every user and host; permission to read,
+        write, alter or delete implies describe; a denial implies no other.
         """
         return (
             self.permission is other.permission

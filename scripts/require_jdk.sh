@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Exit 2 with one line unless a JDK of at least the given major version is found, in JAVA_HOME or on PATH.
+# Exits with 2 unless JAVA_HOME or PATH has a JDK of at least the given major version.
 set -u
 wanted=$1
 java=${JAVA_HOME:+$JAVA_HOME/bin/}java

@@ -1,6 +1,6 @@
-"""Pictures of Dagster for docs/dagster.md, taken of the real thing: `python -m scripts.screenshots`.
+"""Takes the screenshots of Dagster for docs/dagster.md: `python -m scripts.screenshots`.
 
-Needs Chromium: the one that CHROMIUM names, or `chromium` on the PATH.
+Needs Chromium: $CHROMIUM, or `chromium` on the PATH.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from pathlib import Path
 from confluent_kafka import Producer
 
 from relay_pipelines.console.formatting import stdout
-from relay_pipelines.demo import scene
 from relay_pipelines.demo.dagster import Dagster
-from relay_pipelines.demo.scene import MIRROR, Scene
-from relay_pipelines.demo.telling import Reporter
+from relay_pipelines.demo.environment import MIRROR, Environment, temporary_folder
+from relay_pipelines.demo.reporter import Reporter
 from relay_pipelines.demo.ui import start_stack
 from relay_pipelines.protocol.clock import SystemClock
 from tests.orchestration import graphql
@@ -43,13 +42,13 @@ _FLAGS = (
 
 
 def main() -> None:
-    """Start the clusters and Dagster, let some windows be copied, tamper with one topic, and take the pictures."""
+    """Start clusters and Dagster, copy some windows, tamper with a topic, take screenshots."""
     chromium = os.environ.get("CHROMIUM") or shutil.which("chromium")
     if chromium is None:
-        sys.exit("error: no Chromium; install it, or name it: CHROMIUM=/path/to/chromium")
+        sys.exit("error: no Chromium found; install it or set CHROMIUM=/path/to/chromium")
     FOLDER.mkdir(parents=True, exist_ok=True)
     clock = SystemClock()
-    with scene.folder(keep=False) as folder, ExitStack() as running:
+    with temporary_folder(keep=False) as folder, ExitStack() as running:
         dagster, stage = start_stack(folder, 0, Reporter(stdout(), clock), clock, running)
         until(lambda: len(done(dagster)) >= WINDOWS, f"{WINDOWS} windows", 180)
         window = done(dagster)[-1]
@@ -73,11 +72,11 @@ def main() -> None:
 
 
 def done(dagster: Dagster) -> list[str]:
-    """The windows copied so far, the newest first."""
+    """The copied windows, newest first."""
     return [one.window for one in graphql.runs(dagster) if one.status == "SUCCESS"]
 
 
-def tamper(dagster: Dagster, stage: Scene, window: str) -> None:
+def tamper(dagster: Dagster, stage: Environment, window: str) -> None:
     """Write a record to the destination that no mirror wrote, and count the newest window again."""
     producer = Producer({"bootstrap.servers": ",".join(stage.destination.bootstrap_servers)})
     producer.produce(TAMPERED, b"not from the source", partition=0)
@@ -87,7 +86,7 @@ def tamper(dagster: Dagster, stage: Scene, window: str) -> None:
 
 
 def take(chromium: str, dagster: Dagster, name: str, page: str) -> None:
-    """Take one picture."""
+    """Take one screenshot."""
     with tempfile.TemporaryDirectory() as profile:
         target = FOLDER / f"{name}.png"
         subprocess.run(

@@ -1,4 +1,4 @@
-"""One topic-partition and its copy, as the tests drive and judge them."""
+"""One topic-partition and its copy: tests write, copy and compare them with these tools."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from crc32c import crc32c
 
-from relay_pipelines.copy.row_reader import ALWAYS, read_rows
+from relay_pipelines.copy.row_reader import RECORD_COLUMNS, read_rows
 from relay_pipelines.copy.task import copy_kept, copy_ranges, copy_rows
 from relay_pipelines.errors import SourceError
 from relay_pipelines.model import (
@@ -33,7 +33,7 @@ from relay_pipelines.state import checkpoint, ledger
 from tests.support import independent
 from tests.support.independent import Record
 
-# the records of the tests are older than any retention
+# the records of the tests have old timestamps, which retention would delete
 KEPT = {"retention.ms": "-1"}
 OPTIONS = CopyOptions(
     request_timeout_ms=10_000, backoff_min_ms=50, backoff_max_ms=500, transaction_timeout_ms=20_000
@@ -50,13 +50,13 @@ def ensure_homes(destination: Cluster) -> None:
 
 
 def end_of(cluster: Cluster, at: TopicPartition) -> int:
-    """The last stable offset."""
+    """Return the last stable offset."""
     with ClusterClient(cluster, SourceError) as client:
         return client.list_offsets([at], LATEST, READ_COMMITTED)[at]
 
 
 def settled_end(cluster: Cluster, at: TopicPartition) -> int:
-    """The end of the log, once no transaction is open: markers follow the answer to a commit."""
+    """Return the end of the log after waiting for markers, which follow a commit's response."""
     with ClusterClient(cluster, SourceError) as client:
 
         def ends() -> set[int]:
@@ -72,12 +72,12 @@ def settled_end(cluster: Cluster, at: TopicPartition) -> int:
 def batches_of(
     cluster: Cluster, at: TopicPartition, start: int, end: int
 ) -> list[tuple[BatchHeader, bytes]]:
-    """Header and bytes of every committed batch of a range, as they lie in the log."""
+    """Return header and bytes of every committed batch of a range, as the log holds them."""
     with ClusterClient(cluster, SourceError) as client:
-        lists = read(client, OffsetRange(at, start, end), 1 << 20, SystemClock())
+        fetches = read(client, OffsetRange(at, start, end), 1 << 20, SystemClock())
         return [
             (span.run.first, bytes(span.run.data))
-            for spans in lists
+            for spans in fetches
             for span in spans
             if span.run is not None
         ]
@@ -85,11 +85,12 @@ def batches_of(
 
 @dataclass
 class Mirror:
-    """One topic-partition of `source` and its copy at `destination`, both topics made at once.
+    """One topic-partition of `source` and its copy at `destination`; it creates both topics.
 
     Args:
-        source_config, destination_config: of the topics.
+        source_config, destination_config: the configurations of the topics.
         options: how to copy.
+        known: the checkpoint that the driver read, and its `checkpoint_position`.
     """
 
     source: Cluster
@@ -113,13 +114,13 @@ class Mirror:
 
     @property
     def job(self) -> CopyJob:
-        """The job of a run of its own."""
+        """The job of a new run."""
         return CopyJob(
             self.name, uuid.uuid4().hex, self.source, self.destination, self.options, "a-window"
         )
 
     def range(self, start: int = 0, end: int | None = None) -> CopyRange:
-        """What a driver hands to a task; the range ends where the source ends unless said otherwise."""
+        """Return a range as a driver plans it; by default it ends where the source ends."""
         assert self.to is not None
         return CopyRange(
             OffsetRange(self.at, start, end_of(self.source, self.at) if end is None else end),
@@ -130,27 +131,27 @@ class Mirror:
         )
 
     def try_copy(self, start: int = 0, end: int | None = None) -> Outcome:
-        """Copy and return the outcome, whatever it is."""
+        """Copy and return the outcome, even a failure."""
         (outcome,) = copy_ranges(self.job, [self.range(start, end)])
         return outcome
 
     def copy(self, start: int = 0, end: int | None = None) -> Outcome:
-        """Copy and expect that it is done, and accounted for."""
+        """Copy and assert success, and that the ledger accounts for every offset."""
         outcome = self.try_copy(start, end)
         assert (outcome.status, outcome.error) == (Status.DONE, "")
         self.assert_ledger_closes()
         return outcome
 
     def write(self, *batches: list[Record], **config: object) -> None:
-        """Produce at the source; every list becomes one batch."""
+        """Produce to the source; every list becomes one batch."""
         independent.write(self.source, self.at, *batches, **config)
 
     def original(self) -> list[Record]:
-        """What an independent client reads at the source."""
+        """Return what an independent client reads from the source."""
         return independent.records_of(self.source, self.at)
 
     def copied(self) -> list[Record]:
-        """What an independent client reads at the destination."""
+        """Return what an independent client reads from the destination."""
         assert self.to is not None
         settled_end(self.destination, self.to)
         return independent.records_of(self.destination, self.to)
@@ -162,11 +163,11 @@ class Mirror:
         return copied
 
     def entries(self) -> list[LedgerEntry]:
-        """This mirror's ledger, as an independent client reads it."""
+        """Return this mirror's ledger, as an independent client reads it."""
         return [ledger.from_record(record.value or b"") for record in self._own(ledger.TOPIC)]
 
     def checkpoint(self) -> Checkpoint:
-        """This mirror's last committed checkpoint, as an independent client reads it."""
+        """Return this mirror's last committed checkpoint, as an independent client reads it."""
         return checkpoint.from_record(self._own(checkpoint.TOPIC)[-1].value or b"")
 
     def _own(self, topic: str) -> list[Record]:
@@ -178,7 +179,7 @@ class Mirror:
         ]
 
     def assert_ledger_closes(self) -> None:
-        """Every source offset is accounted for once, and the digests are those of the destination's batches."""
+        """Assert that entries cover every source offset once, with the digests of the copies."""
         entries = self.entries()
         for before, after in pairwise(entries):
             assert before.source.end == after.source.start
@@ -202,7 +203,7 @@ class Mirror:
             assert self.checkpoint().next_offset == entries[-1].source.end
 
     def with_options(self, **changed: int) -> Mirror:
-        """The same mirror with other options."""
+        """Change options, and return this mirror."""
         self.options = replace(self.options, **changed)
         return self
 
@@ -210,7 +211,7 @@ class Mirror:
 def numbered(
     count: int, size: int = 20, first: int = 0, make: Callable[[int], bytes] | None = None
 ) -> list[Record]:
-    """Records that tell themselves apart."""
+    """Return records that all differ."""
     make = make or (lambda number: f"{number:08d}".encode().ljust(size, b"."))
     return [
         Record(
@@ -224,17 +225,17 @@ def numbered(
 
 
 def copy_as_rows(job: CopyJob, ranges: Sequence[CopyRange], clock: Clock) -> list[Outcome]:
-    """Copy by the row path: both of its ends in this process, with nothing between them."""
-    rows = read_rows(job, ranges, range(len(ranges)), ALWAYS, clock)
+    """Copy as rows, with reader and writer in this process and no SQL between them."""
+    rows = read_rows(job, ranges, range(len(ranges)), RECORD_COLUMNS, clock)
     return list(copy_rows(job, ranges, rows, clock))
 
 
 def copy_as_kept(job: CopyJob, ranges: Sequence[CopyRange], clock: Clock) -> list[Outcome]:
-    """Copy by the path of a predicate alone, which keeps everything."""
+    """Copy as with a predicate alone, one that keeps every record."""
     rows = read_rows(job, ranges, range(len(ranges)), ("offset",), clock)
     return list(copy_kept(job, ranges, rows, clock))
 
 
 def copy_as_it_is(job: CopyJob, ranges: Sequence[CopyRange], clock: Clock) -> list[Outcome]:
-    """Copy by the plain path."""
+    """Copy without rows."""
     return list(copy_ranges(job, ranges, clock))

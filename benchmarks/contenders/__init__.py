@@ -1,1 +1,1 @@
-"""Who copies: one module each. A contender has a name and copies a case, telling what it cost; see `Contender`."""
+"""The ways to copy that are compared, one module each; see `Contender`."""

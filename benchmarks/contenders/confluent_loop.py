@@ -1,4 +1,4 @@
-"""What one writes first: confluent-kafka's consumer and producer in a loop, with librdkafka's own defaults for batching."""
+"""A loop of confluent-kafka's consumer and producer, with librdkafka's batching defaults."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class LoopWork:
         position = self.source.start
         heard = time.monotonic()
         while position < self.source.end:
-            # it waits for the full number: at the end no longer than this
+            # `consume` waits for the full number of messages, at the end no longer than this
             messages = consumer.consume(
                 min(_CONSUMED_AT_ONCE, self.source.end - position), _WAIT_SECONDS
             )
@@ -88,7 +88,7 @@ def _produce(producer: Producer, topic: str, partition: int, message: Message) -
                 headers=message.headers(),
             )
         except BufferError:
-            # its queue is full: wait until some are delivered
+            # the queue is full: wait for deliveries
             producer.poll(1.0)
         else:
             return
@@ -103,7 +103,7 @@ class ConfluentLoop:
     copies = True
 
     def copy(self, case: Case) -> Cost:
-        """Run the loops side by side."""
+        """Run one loop per topic-partition."""
         servers = [
             ",".join(cluster.bootstrap_servers) for cluster in (case.source, case.destination)
         ]
@@ -114,4 +114,4 @@ class ConfluentLoop:
         return run_together(works, case.limit_seconds)
 
     def close(self) -> None:
-        """Nothing stays."""
+        """Do nothing: no process remains after a copy."""

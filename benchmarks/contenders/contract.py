@@ -1,4 +1,4 @@
-"""What the bench asks of a contender."""
+"""The interface of a contender."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from benchmarks.values import Case, Cost
 
 
 class Contender(Protocol):
-    """Copies topics; lives through all repetitions, so a warm one may stay warm."""
+    """Copies topics; one object serves all repetitions, so that it can stay warm."""
 
     name: str
-    """In the tables."""
+    """The name in the tables."""
     guarantee: str
-    """Exactly once, or what else."""
+    """The delivery guarantee, such as "exactly once"."""
     inputs: tuple[str, ...]
-    """Those it takes part in; all if empty."""
+    """The names of the inputs to copy; all if empty."""
     copies: bool
-    """Whether records are to arrive; one that only reads counts them itself."""
+    """Whether it copies records; a contender that only reads counts them itself."""
 
     def copy(self, case: Case) -> Cost:
         """Copy the case's topic into its destination topic, which exists and is empty.
 
-        A failure, its own time limit included, is a cost with an error; the bench counts what
-        arrived in any case.
+        A failure or a timeout is a cost with an error. The benchmark counts the copied records in
+        any case.
         """
 
     def close(self) -> None:
-        """End what still runs."""
+        """Stop all processes."""

@@ -24,7 +24,7 @@ from relay_pipelines.errors import DestinationError
 from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, READ_UNCOMMITTED, ClusterClient
 
 COORDINATES = (f"org.apache.kafka:connect-mirror:{jars.KAFKA_VERSION}", jars.BROKER_JARS[1])
-# those of Kafka's own start script
+# the JVM options of Kafka's start script
 _JVM = (
     "-Xms256m",
     "-Xmx2g",
@@ -39,7 +39,7 @@ _SETTLED_SECONDS = 2.0
 
 @dataclass(slots=True)
 class _Seen:
-    """What was seen at the destination, by the clock and by MirrorMaker's CPU time."""
+    """Arrivals at the destination, in wall time and CPU time of MirrorMaker."""
 
     began: float
     first: tuple[float, float] | None = None
@@ -48,7 +48,7 @@ class _Seen:
 
 
 class MirrorMaker:
-    """One JVM per copy, as it has no end of its own: it is killed when all has arrived."""
+    """One JVM per copy, killed when all records have arrived, because it never ends itself."""
 
     name = "MirrorMaker 2"
     guarantee = "exactly once"
@@ -60,7 +60,7 @@ class MirrorMaker:
         self._classpath = jars.resolve(COORDINATES, f"mirrormaker-{jars.KAFKA_VERSION}")
 
     def copy(self, case: Case) -> Cost:
-        """Run it until the destination has everything; the copy phase lasts from the first arrival to the last."""
+        """Run it until all records arrived; the copy phase is from first to last arrival."""
         command = self._command(case)
         seen = _Seen(began=time.monotonic())
         try:
@@ -71,7 +71,7 @@ class MirrorMaker:
             delete_topics(case.source, f"-{case.attempt}")
 
     def close(self) -> None:
-        """Nothing stays."""
+        """Do nothing: no process remains after a copy."""
 
     def _command(self, case: Case) -> list[str]:
         logging = self._folder / "log4j2.properties"
@@ -91,8 +91,7 @@ class MirrorMaker:
 
 
 def _properties(case: Case) -> dict[str, object]:
-    # aliases are part of the destination topic's name and of every name MirrorMaker keeps its state
-    # under
+    # aliases are part of the name of the destination topic and of all state of MirrorMaker
     source, target = case.attempt, f"target-{case.attempt}"
     flow = f"{source}->{target}"
     return {
@@ -105,8 +104,8 @@ def _properties(case: Case) -> dict[str, object]:
         f"{source}.consumer.isolation.level": "read_committed",
         "tasks.max": 2,
         "replication.factor": 1,
-        # it makes the topic even when it sends no heartbeats; its offset-syncs twin may not be
-        # given while those are off
+        # it creates this topic even without heartbeats; the offset-syncs setting is refused if
+        # those are off
         "heartbeats.topic.replication.factor": 1,
         "offset.storage.replication.factor": 1,
         "status.storage.replication.factor": 1,
@@ -123,7 +122,7 @@ def _properties(case: Case) -> dict[str, object]:
 
 @contextmanager
 def _running(command: list[str], log: Path) -> Iterator[psutil.Process]:
-    """Run it under the brokers' guardian, so that it ends with this process, however that ends."""
+    """Run it under the guardian of the brokers, so that it always ends with this process."""
     with log.open("wb") as output:
         watched = subprocess.Popen(
             [sys.executable, "-I", "-S", guardian.__file__, str(os.getpid()), *command],
@@ -143,7 +142,7 @@ def _running(command: list[str], log: Path) -> Iterator[psutil.Process]:
 
 
 def _watch(seen: _Seen, case: Case, process: psutil.Process) -> str:
-    """Follow the destination's end offsets until all has arrived; return why it has not."""
+    """Poll the end offsets until all records have arrived; return an error if they have not."""
     targets = [destination for _, destination in case.pairs]
     with ClusterClient(case.destination, DestinationError, "watching") as client:
         while True:
@@ -156,7 +155,7 @@ def _watch(seen: _Seen, case: Case, process: psutil.Process) -> str:
 
 
 def _take(seen: _Seen, ends: list[int], process: psutil.Process, case: Case) -> str:
-    """Note what has changed; return why there is no point in waiting on."""
+    """Record changes; return an error if waiting longer makes no sense."""
     try:
         now = (time.monotonic(), sum(process.cpu_times()[:2]))
     except psutil.NoSuchProcess:
@@ -173,7 +172,7 @@ def _take(seen: _Seen, ends: list[int], process: psutil.Process, case: Case) -> 
 
 
 def _has_all(seen: _Seen, case: Case) -> bool:
-    """Whether no offset has moved for a while and all records are there; markers among them hide that from the offsets."""
+    """Whether all records arrived; counts them, because offsets include transaction markers."""
     enough = len(seen.ends) == len(case.extents) and all(
         end >= extent.records for end, extent in zip(seen.ends, case.extents, strict=True)
     )

@@ -1,4 +1,4 @@
-"""This mirror as a user runs it: `relay run --stop-at-end` from a cold start, Spark's session included."""
+"""`relay run --stop-at-end` from a cold start, including the start of Spark."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class RelayProcess:
         self._folder = folder
 
     def copy(self, case: Case) -> Cost:
-        """Run the command in a folder of its own, with a relay.yaml that names the one topic."""
+        """Run the command in its own folder, with a relay.yaml for the one topic."""
         folder = self._folder / case.attempt
         folder.mkdir(parents=True)
         (folder / "relay.yaml").write_text(yaml.safe_dump(_settings(case)))
@@ -59,7 +59,7 @@ class RelayProcess:
                 return Cost(error=f"not finished within {case.limit_seconds:g} s")
             finally:
                 _kill(process)
-        # none: the process that measures was killed
+        # no figures: the measuring process was killed
         return (
             _cost(json.loads(figures.read_text()), folder / "output.log")
             if figures.exists()
@@ -67,7 +67,7 @@ class RelayProcess:
         )
 
     def close(self) -> None:
-        """Nothing stays."""
+        """Do nothing: no process remains after a copy."""
 
 
 def _settings(case: Case) -> dict[str, object]:
@@ -90,7 +90,7 @@ def _settings(case: Case) -> dict[str, object]:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """End whatever is left of the tree."""
+    """Kill the remaining child processes."""
     if process.poll() is not None:
         return
     below = psutil.Process(process.pid).children(recursive=True)

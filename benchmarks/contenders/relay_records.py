@@ -27,21 +27,21 @@ _PREDICATE = "length(value) > 0"
 
 
 class KeepsAll:
-    """As trivial as a filter can be."""
+    """A filter that keeps every record."""
 
     def keep(self, record: Record) -> bool:
-        """Look at the record, and keep it."""
+        """Read the value and keep the record."""
         return record.value is not None
 
 
 class RelayFilter(RelayTask):
-    """Tasks that ask a filter about every record."""
+    """Tasks that call a filter for every record."""
 
     name = "relay, tasks alone, filter class"
     inputs: tuple[str, ...] = LARGE_BATCHES
 
     def copy(self, case: Case) -> Cost:
-        """Run the tasks side by side."""
+        """Run the tasks in parallel."""
         record_policy = RecordPolicy(filters=(ClassSpec(f"{__name__}:{KeepsAll.__name__}"),))
         filtering = [
             CopyWork(work.job, replace(work.range, record_policy=record_policy))
@@ -51,24 +51,23 @@ class RelayFilter(RelayTask):
 
 
 class RelayWhere(RelaySpark):
-    """Rows through Spark's SQL, in a session that is already warm."""
+    """Rows that pass a `where` of Spark SQL, in a warm session."""
 
     name = "relay, warm Spark session, where"
     inputs: tuple[str, ...] = LARGE_BATCHES
-    _handling = RecordPolicy(where=_PREDICATE)
+    _policy = RecordPolicy(where=_PREDICATE)
 
     def submit(self, session: Any, job: CopyJob, tasks: list[CopyWork], tag: str) -> list[Outcome]:
-        """Submit the rows' job."""
-        groups = [[replace(task.range, record_policy=self._handling)] for task in tasks]
-        return sql_rows.submit(session, job, groups, self._handling.sql, tag)
+        """Submit the job for rows."""
+        groups = [[replace(task.range, record_policy=self._policy)] for task in tasks]
+        return sql_rows.submit(session, job, groups, self._policy.sql, tag)
 
 
 class RelayFrame:
-    """The data source `relay`: reads, and counts by a predicate; copies nothing.
+    """Reads a topic with the data source `relay` and counts its records with a predicate.
 
-    In a process of its own, as there can be but one JVM in each: the session of somebody who looks
-    at topics is a plain one, with all of the JVM's compilers, where that of a copy has little to
-    compile.
+    It runs in its own process, because a process has one JVM only, and its session is a plain one
+    with all JIT compilers, unlike the session of a copy.
     """
 
     name = "relay data source, counted by SQL"
@@ -81,23 +80,23 @@ class RelayFrame:
         self._process = ProcessPoolExecutor(1, get_context("spawn"))
 
     def copy(self, case: Case) -> Cost:
-        """Count in a session that has just counted the same."""
+        """Count the records in a session that has just counted the same."""
         self._config.write_text(yaml.safe_dump({"mirrors": {"frame": _mirror(case)}}))
         counted, cost = self._process.submit(_count_warm, self._config, case.topic).result(
             case.limit_seconds
         )
         if counted != case.records:
-            return Cost(error=f"{counted} records counted where {case.records} were due")
+            return Cost(error=f"{counted} records counted instead of {case.records}")
         return cost
 
     def close(self) -> None:
-        """End the process, and with it the session."""
+        """Stop the process and its session."""
         self._process.shutdown()
 
 
 def _count_warm(config: Path, topic: str) -> tuple[int, Cost]:
     session = _plain_session()
-    # Spark ends Python workers that were idle for a minute, as they are while others copy
+    # Spark stops Python workers that are idle for a minute, as while other contenders copy
     _count(session, config, topic)
     before, began = cpu_by_process(session), time.monotonic()
     counted = _count(session, config, topic)

@@ -1,4 +1,4 @@
-"""This mirror's Spark job in a session that is already warm: the copy phase of a run."""
+"""The Spark job of a run in a warm session: the copy phase alone."""
 
 from __future__ import annotations
 
@@ -59,20 +59,19 @@ class RelaySpark:
     def _warm(self, job: CopyJob) -> Any:
         if self._session is None:
             self._session = connect("local[*]")
-            # a first job starts the Python workers and has the JVM load its classes, without
-            # copying anything
+            # a job without ranges starts the Python workers and loads the classes of the JVM
             submit(self._session, job, [[]] * PARTITIONS, "warming")
         return self._session
 
 
 def cpu_since(session: Any, before: dict[int, float]) -> float:
-    """CPU seconds that these processes, and those that came since, have used beyond `before`."""
+    """CPU seconds since `before`, also of processes that started since."""
     return sum(used - before.get(process, 0.0) for process, used in cpu_by_process(session).items())
 
 
 def cpu_by_process(session: Any) -> dict[int, float]:
-    """CPU seconds so far of this process, Spark's JVM and its Python workers; brokers, our children too, are not among them."""
-    jvm = psutil.Process(session.sparkContext._gateway.proc.pid)  # noqa: SLF001 - PySpark has no other way to its JVM
+    """CPU seconds so far of this process, Spark's JVM and its Python workers, without brokers."""
+    jvm = psutil.Process(session.sparkContext._gateway.proc.pid)  # noqa: SLF001 - PySpark has no public access to its JVM
     used = {}
     for process in (psutil.Process(), jvm, *jvm.children(recursive=True)):
         with suppress(psutil.NoSuchProcess):

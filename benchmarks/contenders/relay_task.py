@@ -1,4 +1,4 @@
-"""This mirror's copy as a Spark task runs it, without Spark: what `copy_ranges` itself costs."""
+"""The copy of a Spark task without Spark: the cost of `copy_ranges` itself."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class CopyWork:
 
 
 def works(case: Case) -> list[CopyWork]:
-    """A task per topic-partition, under a mirror of their own, so that no checkpoint is found."""
+    """One task per topic-partition, of a new mirror, so that there are no checkpoints."""
     job = CopyJob(case.attempt, case.attempt, case.source, case.destination)
     return [CopyWork(job, CopyRange(source, destination)) for source, destination in case.pairs]
 
@@ -40,8 +40,8 @@ class RelayTask:
     copies = True
 
     def copy(self, case: Case) -> Cost:
-        """Run the tasks side by side."""
+        """Run the tasks in parallel."""
         return run_together(works(case), case.limit_seconds)
 
     def close(self) -> None:
-        """Nothing stays."""
+        """Do nothing: no process remains after a copy."""

@@ -1,4 +1,4 @@
-"""This mirror's copy with encryption on both sides."""
+"""The copy with TLS on both sides."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WARMING_COPIES = 3
 
 
 class RelayTls(RelayTask):
-    """The same, encrypted on both sides."""
+    """Tasks without Spark, with TLS on both sides."""
 
     name = "relay, tasks alone, TLS"
 
@@ -23,7 +23,7 @@ class RelayTls(RelayTask):
         self._warm = False
 
     def copy(self, case: Case) -> Cost:
-        """Run the tasks side by side, at the TLS listeners; the first time, warm these."""
+        """Run the tasks in parallel at the TLS listeners; warm them before the first copy."""
         if case.over_tls is None:
             return Cost(error="the clusters have no TLS listener")
         source, destination = case.over_tls
@@ -35,7 +35,7 @@ class RelayTls(RelayTask):
 
 
 def _copy_unmeasured(case: Case, plain: Cluster) -> None:
-    """Have the brokers' JVMs compile their ciphers: the plain listeners were warmed when the source was filled."""
+    """Warm the TLS listeners, as filling the source has warmed the plain ones."""
     for number in range(_WARMING_COPIES):
         warming = replace(case, attempt=f"warming-{number}")
         clusters.create_topic(plain, warming.destination_topic)

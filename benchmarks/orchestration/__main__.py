@@ -12,7 +12,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks import machine
-from benchmarks.orchestration import busy, crowded, idle, report, scene
+from benchmarks.orchestration import busy, crowded, idle, report
+from benchmarks.orchestration.environment import start_environment
 
 _ROOT = Path(__file__).resolve().parents[2]
 _REPORT = _ROOT / "docs" / "benchmarks-dagster.md"
@@ -20,9 +21,10 @@ _FOLDER = _ROOT / "var" / "benchmarks-dagster"
 
 
 def main() -> int:
-    """Measure and write the report; what goes wrong is raised."""
+    """Measure and write the report."""
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.orchestration", description="What Dagster costs around the copy."
+        prog="python -m benchmarks.orchestration",
+        description="Measures the costs of Dagster around the copy.",
     )
     parser.add_argument(
         "--quick",
@@ -40,12 +42,12 @@ def main() -> int:
     def progress(line: str) -> None:
         print(f"{time.monotonic() - began:4.0f} s  {line}", flush=True)
 
-    with scene.staged(_FOLDER, 20 if quick else 200) as stage:
-        progress("topics are there")
-        working = busy.measure(stage, 4 if quick else 20, progress)
-        waiting = idle.measure(stage, 10.0 if quick else 60.0)
+    with start_environment(_FOLDER, 20 if quick else 200) as environment:
+        progress("topics created")
+        working = busy.measure(environment, 4 if quick else 20, progress)
+        waiting = idle.measure(environment, 10.0 if quick else 60.0)
         progress(f"idle: {waiting.share:.1%} of a core; ticks {waiting.ticks}")
-        full = crowded.measure(stage, 500 if quick else 25_000, progress)
+        full = crowded.measure(environment, 500 if quick else 25_000, progress)
     figures = {
         "busy": asdict(working),
         "idle": asdict(waiting),

@@ -1,4 +1,4 @@
-"""New data in some of many topics: the planner's tick, the run, and the command for the same."""
+"""New data in some of many topics: the planner's tick, the run, and `relay run`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 
 from dagster import DagsterEventType, EventLogEntry
 
+from benchmarks.orchestration.environment import Environment, mirrored, process_variables, run_of
 from benchmarks.orchestration.figures import Busy, Spent, middle, spent
-from benchmarks.orchestration.scene import Scene, clean_environment, mirrored, run_of
 
 _RECORDS = 2_000
 _FIRST_RECORDS = 200
@@ -25,36 +25,38 @@ print(json.dumps([time.perf_counter() - wall, time.process_time() - cpu]))
 """
 
 
-def measure(scene: Scene, busy_topics: int, progress: Callable[[str], None]) -> Busy:
-    """Mirror everything once, then measure a window."""
-    scene.fill(scene.topics, _FIRST_RECORDS)
-    _window(scene)
-    first = scene.run(scene.newest())
+def measure(environment: Environment, busy_topics: int, progress: Callable[[str], None]) -> Busy:
+    """Mirror everything once, then measure one window."""
+    environment.fill(environment.topics, _FIRST_RECORDS)
+    _window(environment)
+    first = environment.run(environment.newest())
     progress(
-        f"first window, {len(scene.topics)} topics: {first.seconds:.1f} s, {first.cpu_seconds:.1f} CPU-s"
+        f"first window, {len(environment.topics)} topics: {first.seconds:.1f} s,"
+        f" {first.cpu_seconds:.1f} CPU-s"
     )
-    scene.command()
-    ticker = scene.ticker()
+    environment.command()
+    ticker = environment.ticker()
     ticker.tick()
-    busy = scene.topics[:: len(scene.topics) // busy_topics]
+    busy = environment.topics[:: len(environment.topics) // busy_topics]
     idle = [spent(ticker.tick) for _ in range(_IDLE_TICKS)]
-    scene.fill(busy, _RECORDS)
-    time.sleep(1.1)  # a window is cut once a second at most
+    environment.fill(busy, _RECORDS)
+    time.sleep(1.1)  # at most one window is cut per second
     tick = spent(ticker.tick)
-    window, began = scene.newest(), time.time()
-    run = scene.run(window)
-    records = scene.instance.all_logs(run_of(scene.instance, window))
+    window, began = environment.newest(), time.time()
+    run = environment.run(window)
+    records = environment.instance.all_logs(run_of(environment.instance, window))
     phases = _phases(records, began, began + run.seconds)
     progress(
-        f"window, {len(busy)} of {len(scene.topics)} topics: {run.seconds:.1f} s, {run.cpu_seconds:.1f} CPU-s; {phases}"
+        f"window, {len(busy)} of {len(environment.topics)} topics: {run.seconds:.1f} s,"
+        f" {run.cpu_seconds:.1f} CPU-s; {phases}"
     )
-    command = scene.command()
+    command = environment.command()
     progress(f"command: {command.seconds:.1f} s, {command.cpu_seconds:.1f} CPU-s")
     return Busy(
-        topics=len(scene.topics),
+        topics=len(environment.topics),
         busy_topics=len(busy),
         records=len(busy) * _RECORDS,
-        definitions=_definitions(scene),
+        definitions=_definitions(environment),
         tick=tick,
         idle_tick=middle(idle),
         run=run,
@@ -64,18 +66,18 @@ def measure(scene: Scene, busy_topics: int, progress: Callable[[str], None]) -> 
     )
 
 
-def _window(scene: Scene) -> None:
-    ticker = scene.ticker()
+def _window(environment: Environment) -> None:
+    ticker = environment.ticker()
     result = ticker.tick()
     assert result.run_requests, result.skip_reason
-    assert mirrored(scene.topics[-1]) in (result.run_requests[0].asset_selection or [])
+    assert mirrored(environment.topics[-1]) in (result.run_requests[0].asset_selection or [])
 
 
-def _definitions(scene: Scene) -> Spent:
+def _definitions(environment: Environment) -> Spent:
     found = subprocess.run(
         [sys.executable, "-c", _DEFINITIONS],
-        cwd=scene.folder,
-        env=clean_environment(scene.folder),
+        cwd=environment.folder,
+        env=process_variables(environment.folder),
         capture_output=True,
         check=True,
     )
@@ -83,7 +85,7 @@ def _definitions(scene: Scene) -> Spent:
 
 
 def _phases(records: Sequence[EventLogEntry], began: float, ended: float) -> dict[str, float]:
-    """What the run's own events tell of its time."""
+    """The phases of a run, by its events."""
     step = _when(records, lambda one: one.dagster_event_type is DagsterEventType.STEP_START)
     snapshot = _when(records, lambda one: one.user_message.startswith("copying "))
     copied = _when(records, lambda one: one.user_message.startswith("copied "))
@@ -95,7 +97,7 @@ def _phases(records: Sequence[EventLogEntry], began: float, ended: float) -> dic
     copying = float(str(event.metadata["seconds"].value))
     return {
         "start: Python, Dagster, definitions, the run's first events": step - began,
-        "plan and survey": snapshot - step,
+        "snapshot and plan": snapshot - step,
         "Spark's start": copied - snapshot - copying,
         "copy": copying,
         "recount": found[0].timestamp - copied,

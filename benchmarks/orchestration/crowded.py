@@ -1,4 +1,4 @@
-"""A database that holds very many old windows: ticks, and the queries of the asset page."""
+"""A database with very many old windows: ticks, and queries of the asset page."""
 
 from __future__ import annotations
 
@@ -13,12 +13,17 @@ from typing import Any
 
 import dagster as dg
 
+from benchmarks.orchestration.environment import (
+    MIRROR,
+    Environment,
+    dagster_variables,
+    mirrored,
+    run_of,
+)
 from benchmarks.orchestration.figures import Crowded, Kept, slowest, spent
 from benchmarks.orchestration.idle import ticks
-from benchmarks.orchestration.scene import MIRROR, Scene, mirrored, run_of, surroundings
 from relay_pipelines.demo.dagster import Dagster, running
 from relay_pipelines.lanes import naming
-from relay_pipelines.sensors.attempts import PARTITION
 from relay_pipelines.sensors.planner import PRUNED_PER_TICK
 from relay_pipelines.settings.windows import WindowSettings
 
@@ -39,55 +44,57 @@ _ONE = """query($key: AssetKeyInput!, $window: String!) { assetNodeOrError(asset
   } } } }"""
 
 
-def measure(scene: Scene, windows: int, progress: Callable[[str], None]) -> Crowded:
-    """Multiply the newest window, then tick and ask: with all in view, then as pruning leaves it with the default of `keep`."""
+def measure(environment: Environment, windows: int, progress: Callable[[str], None]) -> Crowded:
+    """Multiply the newest window, then measure with all windows and with the default `keep`."""
     began, default = time.monotonic(), min(WindowSettings().keep, windows // 5)
-    written = _multiply(scene, windows)
+    written = _multiply(environment, windows)
     progress(f"{windows:,} windows written in {time.monotonic() - began:.0f} s")
-    whole = _kept(scene, windows, progress)
-    _forget(scene, written[0], written[windows - default - 1])
-    return Crowded(windows, whole, _kept(scene, default, progress))
+    whole = _kept(environment, windows, progress)
+    _prune(environment, written[0], written[windows - default - 1])
+    return Crowded(windows, whole, _kept(environment, default, progress))
 
 
-def _kept(scene: Scene, windows: int, progress: Callable[[str], None]) -> Kept:
-    scene.configure(keep=10 * windows)
-    size_bytes = sum(one.stat().st_size for one in (_events_file(scene), _runs_file(scene)))
-    found = {"nothing new": slowest([spent(scene.ticker().tick) for _ in range(_REPEATED)])}
-    scene.fill(scene.topics[:_TOPICS], 200)
-    time.sleep(1.1)  # a window is cut once a second at most
-    ticker, before = scene.ticker(), scene.newest()
+def _kept(environment: Environment, windows: int, progress: Callable[[str], None]) -> Kept:
+    environment.configure(keep=10 * windows)
+    size_bytes = sum(
+        one.stat().st_size for one in (_events_file(environment), _runs_file(environment))
+    )
+    found = {"nothing new": slowest([spent(environment.ticker().tick) for _ in range(_REPEATED)])}
+    environment.fill(environment.topics[:_TOPICS], 200)
+    time.sleep(1.1)  # at most one window is cut per second
+    ticker, before = environment.ticker(), environment.newest()
     found["a new window is cut"] = spent(ticker.tick)
-    assert scene.newest() > before
-    scene.run(scene.newest())
-    scene.configure(keep=windows // 2)
-    ticker, present = scene.ticker(), len(_present(scene))
+    assert environment.newest() > before
+    environment.run(environment.newest())
+    environment.configure(keep=windows // 2)
+    ticker, present = environment.ticker(), len(_present(environment))
     found[f"{PRUNED_PER_TICK} old windows are pruned"] = slowest(
         [spent(ticker.tick) for _ in range(_REPEATED)]
     )
-    assert present - len(_present(scene)) == PRUNED_PER_TICK * _REPEATED
+    assert present - len(_present(environment)) == PRUNED_PER_TICK * _REPEATED
     for name, one in found.items():
         progress(f"tick, {name}: {one.seconds:.2f} s, {one.cpu_seconds:.2f} CPU-s")
-    with running(scene.folder, environment=surroundings(scene.folder)) as dagster:
-        dagster.sensors()  # a browser asks for the workspace before it can show an asset
-        queries = _queries(scene, dagster)
+    with running(environment.folder, environment=dagster_variables(environment.folder)) as dagster:
+        dagster.sensors()  # a browser requests the workspace before it can show an asset
+        queries = _queries(environment, dagster)
         progress(f"queries: {queries}")
-        dagster.start_sensor(scene.planner)
+        dagster.start_sensor(environment.planner)
         began = time.time()
         time.sleep(_DAEMON_SECONDS)
-        daemon_ticks = ticks(dagster, scene.planner, began)
+        daemon_ticks = ticks(dagster, environment.planner, began)
     progress(f"ticks of the daemon: {daemon_ticks}")
     return Kept(windows, size_bytes, found, daemon_ticks, queries)
 
 
-def _present(scene: Scene) -> Sequence[str]:
-    return scene.instance.get_dynamic_partitions(scene.lane.partitions_name)
+def _present(environment: Environment) -> Sequence[str]:
+    return environment.instance.get_dynamic_partitions(environment.lane.partitions_name)
 
 
-def _queries(scene: Scene, dagster: Dagster) -> dict[str, tuple[float, float]]:
+def _queries(environment: Environment, dagster: Dagster) -> dict[str, tuple[float, float]]:
     topic, plan, window = (
-        mirrored(scene.topics[0]),
-        naming.windows(MIRROR, scene.lane.name),
-        scene.newest(),
+        mirrored(environment.topics[0]),
+        naming.windows_asset(MIRROR, environment.lane.name),
+        environment.newest(),
     )
     return {
         "a topic: windows and their statuses": _asked(dagster, _STATUSES, topic),
@@ -106,29 +113,31 @@ def _asked(dagster: Dagster, query: str, key: dg.AssetKey, **more: str) -> tuple
     return found[0], median(found[1:])
 
 
-def _events_file(scene: Scene) -> Path:
-    return scene.folder / "var" / "dagster" / "history" / "runs" / "index.db"
+def _events_file(environment: Environment) -> Path:
+    return environment.folder / "var" / "dagster" / "history" / "runs" / "index.db"
 
 
-def _runs_file(scene: Scene) -> Path:
-    return scene.folder / "var" / "dagster" / "history" / "runs.db"
+def _runs_file(environment: Environment) -> Path:
+    return environment.folder / "var" / "dagster" / "history" / "runs.db"
 
 
-def _multiply(scene: Scene, windows: int) -> list[str]:
-    """Write old windows as copies of the newest: their keys and plans, their runs, and what these say of a few topics.
+def _multiply(environment: Environment, windows: int) -> list[str]:
+    """Copy the newest window: key, plan, run, and the events of a few topics.
 
-    Straight into SQLite: through Dagster's own interface it would take half an hour.
+    This writes directly into SQLite, because Dagster's own interface would take half an hour.
     """
-    window, lane = scene.newest(), scene.lane
-    run_id = run_of(scene.instance, window)
+    window, lane = environment.newest(), environment.lane
+    run_id = run_of(environment.instance, window)
     copies = [
-        (naming.window(MIRROR, lane.name, number), str(uuid.uuid4()))
-        for number in range(naming.number(window) + 1, naming.number(window) + 1 + windows)
+        (naming.window_key(MIRROR, lane.name, number), str(uuid.uuid4()))
+        for number in range(
+            naming.window_number(window) + 1, naming.window_number(window) + 1 + windows
+        )
     ]
     written = [key for key, _ in copies]
-    scene.instance.add_dynamic_partitions(lane.partitions_name, written)
-    texts = [naming.windows(MIRROR, lane.name).to_string(), *_few(scene)]
-    with closing(sqlite3.connect(_events_file(scene))) as database, database:
+    environment.instance.add_dynamic_partitions(lane.partitions_name, written)
+    texts = [naming.windows_asset(MIRROR, lane.name).to_string(), *_few(environment)]
+    with closing(sqlite3.connect(_events_file(environment))) as database, database:
         for table in ("event_logs", "asset_check_executions"):
             _copy(
                 database,
@@ -139,31 +148,35 @@ def _multiply(scene: Scene, windows: int) -> list[str]:
                 run_id,
                 copies,
             )
-    with closing(sqlite3.connect(_runs_file(scene))) as database, database:
+    with closing(sqlite3.connect(_runs_file(environment))) as database, database:
         for table in ("runs", "run_tags"):
             _copy(database, table, "run_id = ?", [run_id], window, run_id, copies)
     return written
 
 
-def _forget(scene: Scene, first: str, last: str) -> None:
-    """Leave of the windows from the first to the last what pruning leaves; its way would take half an hour, too."""
+def _prune(environment: Environment, first: str, last: str) -> None:
+    """Delete what pruning deletes of these windows, directly in SQLite."""
     between = (first, last)
-    with closing(sqlite3.connect(_events_file(scene))) as database, database:
-        for topic in _few(scene):
+    with closing(sqlite3.connect(_events_file(environment))) as database, database:
+        for topic in _few(environment):
             database.execute(
                 "delete from event_logs where asset_key = ? and partition between ? and ?",
                 (topic, *between),
             )
         database.execute("delete from dynamic_partitions where partition between ? and ?", between)
-    with closing(sqlite3.connect(_runs_file(scene))) as database, database:
+    with closing(sqlite3.connect(_runs_file(environment))) as database, database:
         runs = "select run_id from run_tags where key = ? and value between ? and ?"
-        database.execute(f"delete from runs where run_id in ({runs})", (PARTITION, *between))
-        database.execute(f"delete from run_tags where run_id in ({runs})", (PARTITION, *between))
+        database.execute(
+            f"delete from runs where run_id in ({runs})", (naming.TAG_PARTITION, *between)
+        )
+        database.execute(
+            f"delete from run_tags where run_id in ({runs})", (naming.TAG_PARTITION, *between)
+        )
 
 
-def _few(scene: Scene) -> list[str]:
-    """The topics of which runs said something."""
-    return [mirrored(topic).to_string() for topic in scene.topics[:_TOPICS]]
+def _few(environment: Environment) -> list[str]:
+    """The topics with events in the copied windows."""
+    return [mirrored(topic).to_string() for topic in environment.topics[:_TOPICS]]
 
 
 def _copy(
@@ -175,8 +188,8 @@ def _copy(
     run_id: str,
     copies: Sequence[tuple[str, str]],
 ) -> None:
-    # in their order: Dagster takes a window for unfinished if it was planned after it was
-    # materialised
+    # in order of id: Dagster regards a window as incomplete if its plan is after its
+    # materialisation
     cursor = database.execute(f"select * from {table} where {where} order by id", values)
     names = [one[0] for one in cursor.description if one[0] != "id"]
     at = [number for number, one in enumerate(cursor.description) if one[0] != "id"]

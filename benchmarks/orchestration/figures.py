@@ -1,4 +1,4 @@
-"""What was measured."""
+"""The measured values."""
 
 from __future__ import annotations
 
@@ -21,16 +21,15 @@ class Busy:
     """New data in some of many topics.
 
     Args:
-        busy_topics: how many of the topics got new records.
-        records: new ones in all.
-        definitions: importing and building what Dagster loads, in a fresh process that has imported
-        Dagster already.
-        tick: the planner's, which cuts the window.
-        idle_tick: the planner's when nothing is new, at the median.
-        run: one process for the window, its JVM and Python workers included.
-        phases: the wall seconds of the run by what it was doing.
-        events: how many the run wrote.
-        command: `relay run` for the same records of the same topics.
+        busy_topics: the number of topics with new records.
+        records: the number of new records in all topics.
+        definitions: importing and building the definitions, without importing Dagster.
+        tick: the planner's tick that cuts the window.
+        idle_tick: the planner's tick without new records, median.
+        run: the process that copies the window, with JVM and Python workers.
+        phases: wall seconds of the run by phase.
+        events: the number of events of the run.
+        command: `relay run` for the same records.
     """
 
     topics: int
@@ -50,8 +49,8 @@ class Idle:
     """A Dagster with nothing to do.
 
     Args:
-        share: of one core, all its processes.
-        ticks: seconds that each of its planner's ticks took.
+        share: CPU time of all processes, as a share of one core.
+        ticks: the duration of each planner tick in seconds.
     """
 
     seconds: float

@@ -6,8 +6,8 @@ import time
 
 import psutil
 
+from benchmarks.orchestration.environment import MIRROR, Environment, dagster_variables
 from benchmarks.orchestration.figures import Idle
-from benchmarks.orchestration.scene import MIRROR, Scene, surroundings
 from relay_pipelines.demo.dagster import Dagster, running
 from relay_pipelines.lanes import naming
 
@@ -18,26 +18,26 @@ _TICKS = """query($s: SensorSelector!) { sensorOrError(sensorSelector: $s) { __t
 _DONE = {"SKIPPED", "SUCCESS"}
 
 
-def measure(scene: Scene, seconds: float) -> Idle:
-    """Start one planner and one health sensor, let them settle, and look at the CPU time of all processes."""
-    with running(scene.folder, environment=surroundings(scene.folder)) as dagster:
-        dagster.start_sensor(scene.planner)
+def measure(environment: Environment, seconds: float) -> Idle:
+    """Start a planner and a health sensor, and measure the CPU time of all processes."""
+    with running(environment.folder, environment=dagster_variables(environment.folder)) as dagster:
+        dagster.start_sensor(environment.planner)
         dagster.start_sensor(f"health_{naming.group(MIRROR)}")
         time.sleep(_SETTLING_SECONDS)
         since, began, before = time.time(), time.monotonic(), _cpu_seconds(dagster.process.pid)
         time.sleep(seconds)
         used, lasted = _cpu_seconds(dagster.process.pid) - before, time.monotonic() - began
-        return Idle(lasted, used / lasted, ticks(dagster, scene.planner, since))
+        return Idle(lasted, used / lasted, ticks(dagster, environment.planner, since))
 
 
 def ticks(dagster: Dagster, sensor: str, since: float) -> list[float]:
-    """The seconds that a sensor's ticks took, by the daemon's record.
+    """The durations of a sensor's ticks in seconds, as the daemon recorded them.
 
     Args:
-        since: seconds since the epoch; ticks that began before are left out.
+        since: seconds since the epoch; earlier ticks are ignored.
 
     Raises:
-        RuntimeError: one failed.
+        RuntimeError: a tick failed.
     """
     selector = {
         "repositoryName": "__repository__",
@@ -52,6 +52,6 @@ def ticks(dagster: Dagster, sensor: str, since: float) -> list[float]:
 
 
 def _cpu_seconds(pid: int) -> float:
-    """The CPU time of a process, those below it, and those that have ended there."""
+    """The CPU time of a process and its descendants, also of those that have ended."""
     root = psutil.Process(pid)
     return sum(sum(one.cpu_times()[:4]) for one in [root, *root.children(recursive=True)])

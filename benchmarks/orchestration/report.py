@@ -13,41 +13,40 @@ _QUERY_SECONDS = 1.0
 _INTRODUCTION = """\
 # Benchmarks of the orchestration
 
-Written by `make bench-dagster`: what Dagster costs around the copy, on real brokers, with Dagster's
-default SQLite database. Brokers, Dagster and everything else share the machine; each figure is of
-one measurement unless it says otherwise. CPU seconds of a process are those of everything below it,
-Spark's JVM and Python workers included; the brokers' are never counted. How fast records are copied
-once Spark is there is in [benchmarks.md](benchmarks.md).
+Written by `make bench-dagster`: the costs of Dagster around the copy, on real brokers, with
+Dagster's default SQLite database. Brokers, Dagster and everything else share the machine. Each
+figure is one measurement unless it says otherwise. CPU seconds include all child processes, such as
+Spark's JVM and Python workers, but never the brokers. For the speed of the copy itself see
+[benchmarks.md](benchmarks.md).
 """
 _BUSY = """\
-All {topics} topics (two topic-partitions each) have been mirrored once, by Dagster and by `relay
-run`, each to its own copies. Then {busy_topics} of them get {records:,} records of 1 KiB together:
-the planner cuts one window, one process copies it (`dagster asset materialize`, which does what a
-run worker does), and `relay run --stop-at-end` copies the same.
+Dagster and `relay run` have mirrored all {topics} topics (two partitions each) once, each to its
+own copies. Then {busy_topics} of the topics get {records:,} records of 1 KiB in total. The planner
+cuts one window, and one process copies it (`dagster asset materialize`, which does the work of a
+run worker). `relay run --stop-at-end` copies the same records.
 """
 _WHERE = """\
-The copy itself is what `relay run` does as well. The difference is Dagster's import, and above all
-the {events:,} events of the
-run, which SQLite takes one at a time: for each of the {topics} assets and for its check one that it
-is planned, one that it is done, and the output of each, {per_topic:.0f} ms per topic in all, also
-for topics with nothing new. Lanes that keep busy topics apart from quiet ones, or a longer
-`window.every`, save most of it.
+`relay run` does the same copy. The difference is the import of Dagster and, above all, the
+{events:,} events of the run, which SQLite writes one at a time. Each of the {topics} assets and
+each of its checks has events for planned, for done and for its output. That takes
+{per_topic:.0f} ms per topic, also for topics without new records. To save most of it, put busy
+topics into a lane of their own or choose a longer `window.every`.
 """
 _TICKS = """\
-Most of a tick is asking both clusters: metadata, offsets, checkpoints, sizes on disk; not the
-topics' configurations, which only a run needs. The rest reads the newest plans and the runs of
-their windows, and writes one event for a new one.
+A tick spends most of its time on requests to both clusters: metadata, offsets, checkpoints and
+sizes on disk. Only a run requests topic configurations. The rest of the tick reads the newest plans
+and the runs of their windows, and writes one event per new window.
 """
 _CROWDED = """\
-{windows:,} old windows of the same lane, each with a plan of {topics} topics, its run with its
-tags, and what the run said of two topics. A tick must stay under {tick:g} s and a query of the
-asset page under {query:g} s.
+The lane has {windows:,} old windows, each with a plan of {topics} topics, its run with tags, and
+the events of two topics. A tick must take less than {tick:g} s, a query of the asset page less than
+{query:g} s.
 """
 _PRUNED = """\
 ### window.keep: {windows:,}, the default
 
-What pruning leaves: of the last {windows:,} windows everything, of those before them the plans and
-the results of the checks; {size:.1f} GB in SQLite.
+The state after pruning: all data of the last {windows:,} windows, but only the plans and check
+results of older ones; {size:.1f} GB in SQLite.
 """
 _WHOLE = """\
 ### window.keep: {windows:,}
@@ -55,24 +54,24 @@ _WHOLE = """\
 Nothing pruned; {size:.1f} GB in SQLite.
 """
 _CROWDED_WHERE = """\
-A tick that prunes first deletes the runs of {pruned} windows: 0.1 s for one of 200 topics, less for
-those here. What grows with the number of windows in view is the list of keys, which a tick and a
-page read whole, and a topic's statuses: Dagster keeps them
-in the database, but forgets them whenever a window is added or pruned: the first query after that
-reads all windows of the topic anew, those after it read only what is new; half of it is SQLite
-looking up two events for each window. All windows here are
-complete: for each that is not, that first query also loads a run, about 1 ms with this many topics.
+A tick that prunes first deletes the runs of {pruned} windows: 0.1 s for a run of 200 topics, less
+for those here. Two costs grow with the number of windows: the list of keys, which ticks and pages
+read as a whole, and the statuses of a topic. Dagster caches these statuses in the database and
+drops them when a window is added or pruned. The first query after that reads all windows of the
+topic again, and half of its time is SQLite looking up two events per window. Later queries read
+only what is new. All windows here are complete. For each incomplete window the first query also
+loads a run, about 1 ms with this many topics.
 """
 _IDLE = """\
-`dagster dev` (web server, daemon, code server) with one planner of {topics} topics, which ticked
-{count} times, and one health sensor; nothing new, over {seconds:.0f} s. The planner's ticks
-themselves are about {ticks:.1%} of a core; most of the rest is Dagster, which carries them out and
-looks for work, and the health sensor.
+`dagster dev` (web server, daemon, code server) runs one planner of {topics} topics, which ticked
+{count} times, and one health sensor, without new records, for {seconds:.0f} s. The planner's ticks
+take about {ticks:.1%} of a core. Most of the rest is Dagster itself, which runs the ticks and polls
+for work, and the health sensor.
 """
 
 
 def as_markdown(busy: Busy, idle: Idle, crowded: Crowded, machine: Mapping[str, str]) -> str:
-    """The report."""
+    """Format the report."""
     parts = [
         _INTRODUCTION,
         "## Machine\n",

@@ -1,4 +1,4 @@
-"""Assets that report and are not run here: topics at the source, the windows that are planned, the source's nodes."""
+"""Assets that Dagster displays and does not run: source topics, planned windows and nodes."""
 
 import dagster as dg
 
@@ -8,13 +8,14 @@ from relay_pipelines.settings import Mirror
 
 
 def plan(lane: Lane) -> dg.AssetSpec:
-    """The windows of a lane."""
+    """The plan of a lane."""
     return dg.AssetSpec(
-        naming.windows(lane.mirror, lane.name),
+        lane.windows_asset,
         partitions_def=window_log.definition(lane),
         description=(
-            "Frozen offset ranges: one asset partition per window, cut by the planner sensor. Copying a window makes every topic"
-            " complete through the window's end, so a window that failed is healed by the next."
+            "Frozen offset ranges, one asset partition per window, cut by the planner sensor."
+            " Copying a window completes every topic through the end of the window, so the next"
+            " window also copies what a failed one left out."
         ),
         group_name=naming.group(lane.mirror),
         kinds={"plan"},
@@ -23,11 +24,11 @@ def plan(lane: Lane) -> dg.AssetSpec:
 
 
 def sources(mirror_name: str, mirror: Mirror, lanes: list[Lane]) -> list[dg.AssetSpec]:
-    """The topics that are copied, where they come from."""
+    """The mirrored topics at the source."""
     return [
         dg.AssetSpec(
-            naming.source(mirror_name, topic),
-            deps=[naming.node(mirror_name, node.name) for node in mirror.nodes],
+            naming.source_asset(mirror_name, topic),
+            deps=[naming.node_asset(mirror_name, node.name) for node in mirror.nodes],
             description=f"Topic {topic} at the source.",
             group_name=naming.group(mirror_name),
             kinds={"kafka"},
@@ -39,11 +40,11 @@ def sources(mirror_name: str, mirror: Mirror, lanes: list[Lane]) -> list[dg.Asse
 
 
 def nodes(mirror_name: str, mirror: Mirror) -> list[dg.AssetSpec]:
-    """The nodes of the source: whether they answer, how fast, how far they are behind each other."""
+    """The source nodes: whether they answer, how fast, and how far each is behind."""
     return [
         dg.AssetSpec(
-            naming.node(mirror_name, node.name),
-            description=f"Upstream node {node}.",
+            naming.node_asset(mirror_name, node.name),
+            description=f"Source node {node}.",
             group_name=naming.group(mirror_name),
             kinds={"kafka"},
         )

@@ -2,13 +2,13 @@
 
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import dagster as dg
 
 from relay_pipelines.checks import divergence, message_counts, topic_configs
-from relay_pipelines.errors import PermissionDeniedError, RelayError
+from relay_pipelines.errors import RelayError
 from relay_pipelines.lanes import metadata, naming, window_log
 from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.lanes.run_log import RunLog
@@ -16,19 +16,19 @@ from relay_pipelines.lanes.window_run import WindowReport, copy_window
 from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.plan.topic_selection import destinations, select
 from relay_pipelines.resources import KafkaResource, SparkResource
+from relay_pipelines.run.run import never
 from relay_pipelines.run.signals import StopSignal
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 _RETRY_NUMBER = "dagster/retry_number"
 _MAX_RETRIES = "dagster/max_retries"
-_USELESS_TO_RETRY = frozenset({2, 3})  # exit codes of what a person must decide
 
 Event = dg.MaterializeResult[Any] | dg.AssetCheckResult
 
 
 def build(lane: Lane, mirror: Mirror) -> dg.AssetsDefinition:
-    """The assets of a lane that has topics."""
+    """Build the assets of a lane that has topics."""
     partitions = window_log.definition(lane)
     return dg.multi_asset(
         name=f"mirror_{lane.identifier}",
@@ -45,9 +45,10 @@ def _specs(lane: Lane, mirror: Mirror) -> list[dg.AssetSpec]:
     servers = ",".join(mirror.destination.bootstrap_servers)
     return [
         dg.AssetSpec(
-            naming.mirrored(lane.mirror, topic),
-            deps=[naming.source(lane.mirror, topic), naming.windows(lane.mirror, lane.name)],
-            description=f"Topic {renamed[topic]} at the destination: a verbatim copy of {topic}, exactly once.",
+            naming.mirrored_asset(lane.mirror, topic),
+            deps=[naming.source_asset(lane.mirror, topic), lane.windows_asset],
+            description=f"Topic {renamed[topic]} at the destination: a verbatim copy of {topic},"
+            " exactly once.",
             group_name=naming.group(lane.mirror),
             kinds={"kafka", "pyspark"},
             owners=list(mirror.owners),
@@ -66,20 +67,29 @@ def _op(lane: Lane, mirror: Mirror) -> Callable[..., Iterator[Event]]:
         selected = [
             topic
             for topic in lane.topics
-            if naming.mirrored(lane.mirror, topic) in context.selected_asset_keys
+            if naming.mirrored_asset(lane.mirror, topic) in context.selected_asset_keys
         ]
-        report = _copy(
-            context,
-            lane,
-            frozen,
-            [*selected, *_unlisted(context, lane, mirror, frozen, selected)],
-            kafka,
-            pyspark,
-        )
-        yield from _events(context, lane, report, selected)
-        _raise_for(context, report, selected)
+        unlisted = _unlisted(context, lane, mirror, frozen, selected)
+        report = _copy(context, lane, frozen, [*selected, *unlisted], kafka, pyspark)
+        _report_lane(context, lane, report)
+        if report.result.interrupted:
+            raise dg.DagsterExecutionInterruptedError
+        yield from _topic_events(context, lane, report, selected)
+        _fail_if_incomplete(context, report, unlisted)
 
     return copy
+
+
+def _frozen(instance: dg.DagsterInstance, lane: Lane, key: str) -> FrozenWindow:
+    frozen = window_log.find(instance, lane, key)
+    if frozen is None:
+        raise dg.Failure(
+            f"window {key} has no plan: it was never planned, or its plan was wiped; run the job"
+            " replan, which removes windows without a plan and cuts new ones from the checkpoints:"
+            " nothing is lost or copied twice",
+            allow_retries=False,
+        )
+    return frozen
 
 
 def _unlisted(
@@ -89,30 +99,19 @@ def _unlisted(
     frozen: FrozenWindow,
     selected: Sequence[str],
 ) -> list[str]:
-    """The topics of the window that nobody could select, as they came after definitions were loaded: here, or by the planner."""
-    asked = context.run.tags.get(naming.TAG_UNLISTED, "").split(",")
-    mirrored = [
-        one.topic
-        for one in select(frozen.topics, mirror.topics.allow, mirror.topics.deny)
-        if one.included
-    ]
-    unknown = [
+    """Topics of the window that appeared after the definitions were loaded, here or by the planner.
+
+    They have no asset yet, so nobody can select them.
+    """
+    requested = context.run.tags.get(naming.TAG_UNLISTED, "").split(",")
+    decisions = select(frozen.topics, mirror.topics.allow, mirror.topics.deny)
+    mirrored = [decision.topic for decision in decisions if decision.included]
+    return [
         topic
         for topic in mirrored
-        if topic in asked or (topic not in lane.topics and lane.belongs(topic))
+        if topic not in selected
+        and (topic in requested or (topic not in lane.topics and lane.belongs(topic)))
     ]
-    return [topic for topic in unknown if topic not in selected]
-
-
-def _frozen(instance: dg.DagsterInstance, lane: Lane, key: str) -> FrozenWindow:
-    frozen = window_log.find(instance, lane, key)
-    if frozen is None:
-        raise dg.Failure(
-            f"window {key} has no plan: it was never planned, or its plan was wiped; run the job replan, which removes windows"
-            " without a plan and cuts new ones from the checkpoints: nothing is lost or copied twice",
-            allow_retries=False,
-        )
-    return frozen
 
 
 def _copy(
@@ -123,90 +122,106 @@ def _copy(
     kafka: KafkaResource,
     pyspark: SparkResource,
 ) -> WindowReport:
-    attempt = (
-        int(context.run.tags.get(_RETRY_NUMBER, 0))
-        + int(context.run.tags.get(naming.TAG_ATTEMPT, 1))
-        - 1
-    )
-
-    def tag(snapshot: ClusterSnapshot) -> None:
-        node = (snapshot.node.name, snapshot.node_why)
-        context.instance.add_run_tags(
-            context.run.run_id, naming.tags(lane.mirror, lane.name, node, attempt + 1)
-        )
-
-    stop = StopSignal()
-    on_main_thread = threading.current_thread() is threading.main_thread()
-
-    def session() -> Any:
-        with stop.shielded() if on_main_thread else nullcontext():
-            return pyspark.spark_session
-
-    with ExitStack() as listening:
-        if on_main_thread:  # nobody else may listen to signals
-            listening.enter_context(stop.heard())
-            listening.enter_context(stop.deferred())
+    """Copy the window, from the node that this attempt begins with."""
+    tags = context.run.tags
+    attempt = int(tags.get(_RETRY_NUMBER, 0)) + int(tags.get(naming.TAG_ATTEMPT, 1)) - 1
+    with _stop_signal(pyspark) as (stop, session):
         try:
-            report = copy_window(
+            snapshot = kafka.snapshot(lane.mirror, topics.__contains__, attempt)
+            _tag_run(context, lane, snapshot, attempt)
+            return copy_window(
                 kafka,
                 session,
-                lane.mirror,
+                snapshot,
                 frozen,
                 topics,
                 [RunLog(context.log)],
                 stop=stop,
-                surveyed=tag,
                 run_id=context.run.run_id,
-                attempt=attempt,
             )
         except RelayError as error:
-            if error.exit_code in _USELESS_TO_RETRY or isinstance(error, PermissionDeniedError):
+            if error.needs_operator:
                 _forbid_retries(context)
             raise dg.Failure(f"window {frozen.key}: {error}") from None
+
+
+@contextmanager
+def _stop_signal(
+    pyspark: SparkResource,
+) -> Iterator[tuple[Callable[[], bool], Callable[[], Any]]]:
+    """Defer signals to the next commit; yield what asks for a stop and what starts Spark.
+
+    Python delivers signals to the main thread only; on any other thread a run cannot be stopped.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield never, lambda: pyspark.spark_session
+        return
+    stop = StopSignal()
+
+    def session() -> Any:
+        with stop.shielded():
+            return pyspark.spark_session
+
+    with stop.heard(), stop.deferred():
+        yield stop, session
+
+
+def _tag_run(
+    context: dg.AssetExecutionContext, lane: Lane, snapshot: ClusterSnapshot, attempt: int
+) -> None:
+    node = (snapshot.node.name, snapshot.node_why)
+    tags = naming.tags(lane.mirror, lane.name, node, attempt + 1)
+    context.instance.add_run_tags(context.run.run_id, tags)
+
+
+def _report_lane(context: dg.AssetExecutionContext, lane: Lane, report: WindowReport) -> None:
+    """Report what the run found out about nodes and configurations."""
     for node, why in report.result.diverged.items():
         context.log.error("node %s is in quarantine: %s", node, why)
         context.instance.report_runless_asset_event(divergence.evaluation(lane.mirror, node, why))
-    if report.is_whole:
+    if report.covers_all_topics:
         context.instance.report_runless_asset_event(
             topic_configs.evaluation(lane, report.differences)
         )
-    if report.result.interrupted:
-        raise dg.DagsterExecutionInterruptedError
-    return report
 
 
-def _events(
+def _topic_events(
     context: dg.AssetExecutionContext, lane: Lane, report: WindowReport, selected: Collection[str]
 ) -> Iterator[Event]:
+    """Materialise and check each complete topic; topics without an asset get plain events."""
     for topic in report.topics:
         if topic.failure:
             continue
-        key = naming.mirrored(lane.mirror, topic.topic)
-        told = metadata.of_topic(lane, report, topic, context.run.run_id)
+        key = naming.mirrored_asset(lane.mirror, topic.topic)
+        facts = metadata.of_topic(lane, report, topic, context.run.run_id)
         if topic.topic in selected:
-            yield dg.MaterializeResult(asset_key=key, metadata=told)
+            yield dg.MaterializeResult(asset_key=key, metadata=facts)
             yield message_counts.result(lane.mirror, topic)
         else:
-            context.log_event(
-                dg.AssetMaterialization(key, partition=report.frozen.key, metadata=told)
+            window = report.frozen.key
+            context.log_event(dg.AssetMaterialization(key, partition=window, metadata=facts))
+            context.instance.report_runless_asset_event(
+                message_counts.evaluation(lane.mirror, topic, window)
             )
-            found = message_counts.evaluation(lane.mirror, topic, report.frozen.key)
-            context.instance.report_runless_asset_event(found)
 
 
-def _raise_for(
-    context: dg.AssetExecutionContext, report: WindowReport, selected: Collection[str]
+def _fail_if_incomplete(
+    context: dg.AssetExecutionContext, report: WindowReport, unlisted: Collection[str]
 ) -> None:
-    """Fail the run for topics that are not complete; a count that differs fails it as well, by its blocking check or here."""
+    """Fail the run if a topic is incomplete, or if the count of a topic without an asset differs.
+
+    The count of a topic that has an asset fails the run by its blocking check.
+    """
     differs = any(topic.problems for topic in report.topics)
-    refused = PermissionDeniedError.__name__ in report.result.error_kinds
-    if differs or (report.failures and (refused or report.result.exit_code in _USELESS_TO_RETRY)):
+    if differs or (report.failures and report.result.needs_operator):
         _forbid_retries(context)
-    unchecked = [topic for topic in report.topics if topic.topic not in selected]
-    lines = [
-        *report.failures,
-        *(f"{topic.topic}: {problem}" for topic in unchecked for problem in topic.problems),
+    counts = [
+        f"{topic.topic}: {problem}"
+        for topic in report.topics
+        if topic.topic in unlisted
+        for problem in topic.problems
     ]
+    lines = [*report.failures, *counts]
     if lines:
         more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""
         raise dg.Failure(

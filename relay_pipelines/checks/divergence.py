@@ -1,27 +1,25 @@
-"""Whether a node of the source holds the records that were copied, be it from another one."""
+"""Whether a source node holds the records that were copied, from it or from another node."""
 
 import dagster as dg
 
 from relay_pipelines.errors import RelayError
 from relay_pipelines.lanes import naming
 from relay_pipelines.model import Cluster
-from relay_pipelines.prepare import quarantine
+from relay_pipelines.prepare import node_quarantine
 from relay_pipelines.resources import KafkaResource
 from relay_pipelines.snapshot import cluster_snapshot
 
-_DESCRIPTION = (
-    "The last record copied of every topic-partition is on the node as well, and the same."
-)
+_DESCRIPTION = "The node holds the last copied record of every topic-partition, unchanged."
 
 
 def evaluation(mirror: str, node: str, why: str) -> dg.AssetCheckEvaluation:
-    """What a run or the health sensor found.
+    """The evaluation that a run or the health sensor reports.
 
     Args:
-        why: the node is in quarantine; empty if it is not.
+        why: why the node is in quarantine; empty if it is not.
     """
     return dg.AssetCheckEvaluation(
-        asset_key=naming.node(mirror, node),
+        asset_key=naming.node_asset(mirror, node),
         check_name=naming.DIVERGENCE,
         passed=not why,
         description=why or "not in quarantine",
@@ -29,10 +27,10 @@ def evaluation(mirror: str, node: str, why: str) -> dg.AssetCheckEvaluation:
 
 
 def build(mirror: str, node: Cluster) -> dg.AssetChecksDefinition:
-    """The check as people run it themselves: it compares, and puts a node that differs into quarantine."""
+    """The check that people run from the UI; it puts a node that differs into quarantine."""
 
     @dg.asset_check(
-        asset=naming.node(mirror, node.name), name=naming.DIVERGENCE, description=_DESCRIPTION
+        asset=naming.node_asset(mirror, node.name), name=naming.DIVERGENCE, description=_DESCRIPTION
     )
     def divergence_check(kafka: KafkaResource) -> dg.AssetCheckResult:
         settings = kafka.mirror(mirror)
@@ -40,15 +38,15 @@ def build(mirror: str, node: Cluster) -> dg.AssetChecksDefinition:
             stored = cluster_snapshot.read_checkpoints(mirror, settings, kafka.clock)
             known = stored.quarantined.get(node.name, "")
             timeout_ms = settings.source.health.request_timeout
-            found = quarantine.compare(
+            found = node_quarantine.find_divergence(
                 mirror, node, stored.checkpoints.values(), timeout_ms, kafka.clock
             )
             if found and not known:
-                quarantine.put(mirror, settings, {node.name: found}, kafka.clock)
+                node_quarantine.set_quarantine(mirror, settings, {node.name: found}, kafka.clock)
         except RelayError as error:
             raise dg.Failure(str(error)) from None
         why = found or (
-            f"in quarantine, and the same now: `relay nodes --clear {node.name}`; {known}"
+            f"in quarantine, but no difference now: run `relay nodes --clear {node.name}`; {known}"
             if known
             else ""
         )
@@ -56,7 +54,7 @@ def build(mirror: str, node: Cluster) -> dg.AssetChecksDefinition:
         return dg.AssetCheckResult(
             passed=not why,
             description=why
-            or f"the last records of {compared} topic-partitions are the same, where they can be compared",
+            or f"the last records of {compared} topic-partitions match, where they can be compared",
             metadata={"topic-partitions": compared},
         )
 

@@ -1,4 +1,4 @@
-"""How far a lane is behind its source: judged by the age of the oldest record that is not copied yet."""
+"""How far a lane is behind its source, by the age of the oldest record not yet copied."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,13 +20,12 @@ class Lag:
     """How far a lane is behind.
 
     Args:
-        records: source offsets not copied, without those that wait for open transactions.
-        oldest_seconds: age of the oldest record among them, as far as was looked; 0 if there are
-        none.
+        records: source offsets not yet copied, without those that wait for open transactions.
+        oldest_seconds: age of the oldest record found among them; 0 if there are none.
         open_records: source offsets that wait for open transactions.
         open_seconds: age of the oldest of these transactions; 0 if there is none.
-        opened: the same in words; empty if there is none.
-        held_back: topic-partitions that a guard holds back, or whose loss was accepted just now.
+        opened: the open transactions in words; empty if there is none.
+        held_back: losses that a data-loss guard holds back or that this snapshot accepted.
     """
 
     records: int
@@ -37,14 +36,15 @@ class Lag:
     held_back: Sequence[RelayError]
 
     def __str__(self) -> str:
-        waiting = f"{plural(self.records, 'record')} waiting, the oldest for {seconds(self.oldest_seconds)}"
+        age = seconds(self.oldest_seconds)
+        waiting = f"{plural(self.records, 'record')} waiting, the oldest for {age}"
         return "; ".join(
             filter(None, [waiting if self.records else "nothing is waiting", self.opened])
         )
 
 
 def measure(kafka: KafkaResource, snapshot: ClusterSnapshot) -> Lag:
-    """Measure by a survey; looks at the first waiting record of the topic-partitions that are furthest behind."""
+    """Measure the lag; reads the first waiting record of the most lagging topic-partitions."""
     waiting = lag_records(snapshot.positions)
     oldest_ms = lag.oldest_uncopied_ms(
         snapshot, kafka.mirror(snapshot.mirror).copy_options, kafka.clock
@@ -53,18 +53,18 @@ def measure(kafka: KafkaResource, snapshot: ClusterSnapshot) -> Lag:
     return Lag(
         records=sum(waiting.values()),
         oldest_seconds=0.0 if oldest_ms is None else max(0.0, (now_ms - oldest_ms) / 1000),
-        open_records=sum(len(one.open_transaction) for one in snapshot.positions),
+        open_records=sum(len(position.open_transaction) for position in snapshot.positions),
         open_seconds=open_since(snapshot.positions, now_ms) or 0.0,
         opened=open_transactions(snapshot.positions, now_ms),
         held_back=[
             *snapshot.accepted,
-            *(loss for one in snapshot.positions if (loss := data_loss(one))),
+            *(loss for position in snapshot.positions if (loss := data_loss(position))),
         ],
     )
 
 
 def passes(lane: Lane, lag: Lag) -> bool:
-    """Whether the target is kept and no guard holds anything back."""
+    """Whether the lane meets its target and no guard holds anything back."""
     return (
         max(lag.oldest_seconds, lag.open_seconds) * 1000 <= lane.window.lag_target
         and not lag.held_back
@@ -72,9 +72,9 @@ def passes(lane: Lane, lag: Lag) -> bool:
 
 
 def evaluation(lane: Lane, lag: Lag) -> dg.AssetCheckEvaluation:
-    """What the planner reports on its ticks."""
+    """The evaluation that the planner reports."""
     return dg.AssetCheckEvaluation(
-        asset_key=naming.windows(lane.mirror, lane.name),
+        asset_key=lane.windows_asset,
         check_name=naming.LAG,
         passed=passes(lane, lag),
         description=_words(lag),
@@ -83,13 +83,13 @@ def evaluation(lane: Lane, lag: Lag) -> dg.AssetCheckEvaluation:
 
 
 def build(lane: Lane) -> dg.AssetChecksDefinition:
-    """The check as people run it themselves."""
+    """The check that people run from the UI."""
 
     @dg.asset_check(
-        asset=naming.windows(lane.mirror, lane.name),
+        asset=lane.windows_asset,
         name=naming.LAG,
-        description="The oldest record that is not copied yet, be it for an open transaction, is younger than"
-        f" {seconds(lane.window.lag_target / 1000)}.",
+        description="The oldest record not yet copied, also one in an open transaction, is younger"
+        f" than {seconds(lane.window.lag_target / 1000)}.",
     )
     def lag_check(kafka: KafkaResource) -> dg.AssetCheckResult:
         snapshot = kafka.snapshot(lane.mirror, lane.belongs, configs=False)

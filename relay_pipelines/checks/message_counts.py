@@ -1,4 +1,4 @@
-"""Every source offset of the window accounted for, every record at the destination, and no other."""
+"""Whether the destination holds exactly the records of a window."""
 
 import warnings
 from typing import Any
@@ -9,18 +9,21 @@ from relay_pipelines.console.formatting import plural
 from relay_pipelines.lanes import metadata, naming
 from relay_pipelines.lanes.window_run import TopicReport
 
-_DESCRIPTION = "The ledger accounts for every source offset of the window, and the destination, read anew, holds those records and no other."
+_DESCRIPTION = (
+    "The ledger accounts for every source offset of the window, and the destination, read again,"
+    " holds exactly those records."
+)
 
 
 def spec(mirror: str, topic: str, partitions: dg.DynamicPartitionsDefinition) -> dg.AssetCheckSpec:
-    """The check of one topic: part of the run that copies, and blocking."""
+    """The check of one topic: blocking, and part of the run that copies."""
     with warnings.catch_warnings():
         warnings.simplefilter(
             "ignore", dg.PreviewWarning
-        )  # once per topic and process, it would drown the log
+        )  # one warning per topic and process would flood the log
         return dg.AssetCheckSpec(
             naming.MESSAGE_COUNTS,
-            asset=naming.mirrored(mirror, topic),
+            asset=naming.mirrored_asset(mirror, topic),
             description=_DESCRIPTION,
             blocking=True,
             partitions_def=partitions,
@@ -28,18 +31,18 @@ def spec(mirror: str, topic: str, partitions: dg.DynamicPartitionsDefinition) ->
 
 
 def result(mirror: str, topic: TopicReport) -> dg.AssetCheckResult:
-    """What the recount says, from within the run that copied."""
+    """The recount of a topic, for the run that copied it."""
     return dg.AssetCheckResult(
-        asset_key=naming.mirrored(mirror, topic.topic),
+        asset_key=naming.mirrored_asset(mirror, topic.topic),
         check_name=naming.MESSAGE_COUNTS,
         **_found(topic),
     )
 
 
 def evaluation(mirror: str, topic: TopicReport, window: str) -> dg.AssetCheckEvaluation:
-    """The same, as an event of another run."""
+    """The recount of a topic, as an event outside a run."""
     return dg.AssetCheckEvaluation(
-        asset_key=naming.mirrored(mirror, topic.topic),
+        asset_key=naming.mirrored_asset(mirror, topic.topic),
         check_name=naming.MESSAGE_COUNTS,
         **_found(topic),
         partition=window,
@@ -56,7 +59,7 @@ def _found(topic: TopicReport) -> dict[str, Any]:
 
 
 def _severity(topic: TopicReport) -> dg.AssetCheckSeverity:
-    """What retention took is told, and stops nothing."""
+    """A warning if retention at the destination is the only reason for a difference."""
     return (
         dg.AssetCheckSeverity.WARN
         if topic.warnings and not topic.problems
@@ -75,6 +78,6 @@ def _metadata(topic: TopicReport) -> dict[str, Any]:
     return {
         "committed": topic.recorded,
         "counted": topic.counted,
-        "written by others": sum(one.foreign for one in topic.recounts.values()),
+        "written by others": sum(found.foreign for found in topic.recounts.values()),
         "topic-partitions": metadata.table(topic),
     }

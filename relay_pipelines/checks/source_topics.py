@@ -1,4 +1,7 @@
-"""Whether every topic that was copied is still at the source. One that is gone is a warning: its copy stays."""
+"""Whether every copied topic still exists at the source.
+
+A missing topic is a warning: its copy stays.
+"""
 
 from typing import Any
 
@@ -12,9 +15,9 @@ from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 
 def evaluation(lane: Lane, snapshot: ClusterSnapshot) -> dg.AssetCheckEvaluation:
-    """What the planner reports when it changes."""
+    """The evaluation that the planner reports when it changes."""
     return dg.AssetCheckEvaluation(
-        asset_key=naming.windows(lane.mirror, lane.name),
+        asset_key=lane.windows_asset,
         check_name=naming.SOURCE_TOPICS,
         **_found(snapshot),
         severity=dg.AssetCheckSeverity.WARN,
@@ -22,12 +25,13 @@ def evaluation(lane: Lane, snapshot: ClusterSnapshot) -> dg.AssetCheckEvaluation
 
 
 def build(lane: Lane) -> dg.AssetChecksDefinition:
-    """The check as people run it themselves."""
+    """The check that people run from the UI."""
 
     @dg.asset_check(
-        asset=naming.windows(lane.mirror, lane.name),
+        asset=lane.windows_asset,
         name=naming.SOURCE_TOPICS,
-        description="Every topic that was copied, and is still selected, or that relay.yaml names, is at the source.",
+        description="Every copied topic that is still selected, and every topic that relay.yaml"
+        " names, exists at the source.",
     )
     def source_topics_check(kafka: KafkaResource) -> dg.AssetCheckResult:
         snapshot = kafka.snapshot(lane.mirror, lane.belongs, configs=False)
@@ -40,6 +44,6 @@ def _found(snapshot: ClusterSnapshot) -> dict[str, Any]:
     return {
         "passed": not snapshot.deleted and not snapshot.unseen,
         "description": "; ".join([*topics.deleted(snapshot), *map(str, topics.unseen(snapshot))])
-        or "none is missing",
+        or "no topics missing",
         "metadata": {"gone": len(snapshot.deleted), "not shown": len(snapshot.unseen)},
     }

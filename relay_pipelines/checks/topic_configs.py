@@ -1,4 +1,7 @@
-"""Whether the topics of a lane are configured as at the source. A difference is a warning: records arrive all the same."""
+"""Whether topic configurations match the source.
+
+A difference is a warning: it does not stop the copy.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,17 +15,15 @@ from relay_pipelines.prepare import topic_configs
 from relay_pipelines.prepare.topic_configs import Difference
 from relay_pipelines.resources import KafkaResource
 
-_DESCRIPTION = (
-    "The topics are configured as at the source, as far as the keys of topics.config_keys go."
-)
+_DESCRIPTION = "Topic configurations match the source, for the keys in topics.config_keys."
 _SHOWN_ROWS = 200
 _COLUMNS = ("topic", "key", "source", "destination")
 
 
 def evaluation(lane: Lane, found: Sequence[Difference]) -> dg.AssetCheckEvaluation:
-    """What a run found, and has not set."""
+    """The evaluation that a run reports: differences that it did not change."""
     return dg.AssetCheckEvaluation(
-        asset_key=naming.windows(lane.mirror, lane.name),
+        asset_key=lane.windows_asset,
         check_name=naming.CONFIGS,
         **_found(found),
         severity=dg.AssetCheckSeverity.WARN,
@@ -30,11 +31,9 @@ def evaluation(lane: Lane, found: Sequence[Difference]) -> dg.AssetCheckEvaluati
 
 
 def build(lane: Lane) -> dg.AssetChecksDefinition:
-    """The check as people run it themselves; it sets nothing."""
+    """The check that people run from the UI; it changes nothing."""
 
-    @dg.asset_check(
-        asset=naming.windows(lane.mirror, lane.name), name=naming.CONFIGS, description=_DESCRIPTION
-    )
+    @dg.asset_check(asset=lane.windows_asset, name=naming.CONFIGS, description=_DESCRIPTION)
     def configs_check(kafka: KafkaResource) -> dg.AssetCheckResult:
         found = topic_configs.differences(kafka.snapshot(lane.mirror, lane.belongs))
         return dg.AssetCheckResult(**_found(found), severity=dg.AssetCheckSeverity.WARN)
@@ -47,18 +46,18 @@ def _found(found: Sequence[Difference]) -> dict[str, Any]:
     rows = [
         dg.TableRecord(
             {
-                "topic": one.topic,
-                "key": one.key,
-                "source": one.wanted or "not set there",
-                "destination": one.there,
+                "topic": difference.topic,
+                "key": difference.key,
+                "source": difference.wanted or "not set",
+                "destination": difference.there,
             }
         )
-        for one in found[:_SHOWN_ROWS]
+        for difference in found[:_SHOWN_ROWS]
     ]
     schema = dg.TableSchema(columns=[dg.TableColumn(name) for name in _COLUMNS])
     return {
         "passed": not found,
-        "description": f"{found[0]}{more}" if found else "nothing differs",
+        "description": f"{found[0]}{more}" if found else "no differences",
         "metadata": {
             "differences": len(found),
             "keys": dg.MetadataValue.table(rows, schema=schema),

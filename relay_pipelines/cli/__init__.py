@@ -1,13 +1,15 @@
-"""The command line: parse, call, exit code. What people see is made in `relay_pipelines.console`.
+"""The command line: it parses options, calls the other rooms, and returns an exit code.
 
-    app        the commands and their options
-    entry      the entry point: errors become one line and an exit code
-    context    what every command starts from: relay.yaml and the mirrors asked for
-    signals    Ctrl-C and SIGTERM while records are copied
-    run        the command `run`
-    look       the commands that only look: check, plan, status, ledger
+    app                the commands and their options
+    entry              the entry point: errors become one line and an exit code
+    context            the global options, relay.yaml and the mirrors that were named
+    session            the Spark session of a command
+    run_command        the command run
+    inspect_commands   the commands that write nothing: check, plan, status, ledger
+    nodes_command      the command nodes
+    acls_command       the command acls
 
-Nothing here imports Spark, pandas or Dagster until a command copies records.
+`relay_pipelines.console` prints. Spark, pandas and Dagster are imported when a command needs them.
 """
 
 from __future__ import annotations

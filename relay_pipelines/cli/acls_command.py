@@ -1,10 +1,10 @@
-"""The command `acls`: what readers of the source may do, and may not do yet at the destination."""
+"""The command `acls`: which ACLs of the source's readers are missing at the destination."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from relay_pipelines.cli.context import Invocation, chosen
+from relay_pipelines.cli.context import Invocation, selected_mirrors
 from relay_pipelines.console import json_output, messages, tables
 from relay_pipelines.console.formatting import plural, stdout
 from relay_pipelines.prepare import reader_acls
@@ -13,11 +13,11 @@ from relay_pipelines.protocol.clock import SystemClock
 
 
 def run(invocation: Invocation, names: Sequence[str], *, apply: bool, as_json: bool) -> int:
-    """Show what the destination lacks, and create it if asked to."""
+    """Show which ACLs the destination does not have, and create them with `apply`."""
     clock = SystemClock()
     found = []
-    for name, mirror in chosen(invocation.settings(), names).items():
-        with invocation.tolerating(name):
+    for name, mirror in selected_mirrors(invocation.settings(), names).items():
+        with invocation.reporting_errors(name):
             report = reader_acls.report(name, mirror, clock)
             if not as_json:
                 _show(name, report)
@@ -25,13 +25,9 @@ def run(invocation: Invocation, names: Sequence[str], *, apply: bool, as_json: b
                 reader_acls.apply(name, mirror, report, clock)
             found.append(json_output.acls(name, report, applied=apply))
             if not as_json and report.decisions:
-                what = f"{plural(len(report.missing), 'ACL')}"
-                stdout().print(
-                    f"{name}: {what} created"
-                    if apply
-                    else f"{name}: {what} missing; --apply creates them",
-                    soft_wrap=True,
-                )
+                what = plural(len(report.missing), "ACL")
+                done = "created" if apply else "missing; --apply creates them"
+                stdout().print(f"{name}: {what} {done}", soft_wrap=True)
     if as_json:
         messages.document({"mirrors": found})
     return invocation.exit_code
@@ -44,11 +40,13 @@ def _show(name: str, report: AclReport) -> None:
         stdout().print(f"{name}: the source has no ACLs on the mirrored topics", soft_wrap=True)
     for cluster in report.unsecured:
         stdout().print(
-            f"{name}: {cluster} has no authorizer: everybody may do everything there, and no ACLs are copied",
+            f"{name}: {cluster} has no authorizer: everybody may do everything there,"
+            " and no ACLs are copied",
             soft_wrap=True,
         )
     for topic in report.first:
         messages.warning(
-            f"{name}: {topic} has no ACLs at the destination yet: if its brokers have allow.everyone.if.no.acl.found=true, the"
-            " first one takes away what everybody else may do, the mirror's own user included; give that one Write first"
+            f"{name}: {topic} has no ACLs at the destination yet: if its brokers have"
+            " allow.everyone.if.no.acl.found=true, the first ACL revokes what all others may do,"
+            " including the mirror's own user; grant that user Write first"
         )

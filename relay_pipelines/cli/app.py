@@ -12,7 +12,7 @@ from relay_pipelines.cli.context import Invocation
 
 
 class _Commands(TyperGroup):
-    """Lets Ctrl-C through to the entry point, where typer would end without a word."""
+    """Passes Ctrl-C on to the entry point; typer would exit without a message."""
 
     def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override,unused-ignore]
         try:
@@ -24,9 +24,9 @@ class _Commands(TyperGroup):
 app = typer.Typer(
     name="relay",
     cls=_Commands,
-    help="Copy Kafka topics from one cluster to another in batch: exactly once, verbatim, proved.",
-    epilog="Exit codes: 0 done, 1 failed, 2 bad usage or configuration, 3 data-loss guard, 4 a check found a difference,"
-    " 130 interrupted.",
+    help="Copy Kafka topics from one cluster to another in batch, exactly once and verbatim.",
+    epilog="Exit codes: 0 done, 1 failed, 2 bad usage or configuration, 3 data-loss guard,"
+    " 4 a check found a difference, 130 interrupted.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -37,11 +37,11 @@ app = typer.Typer(
 MirrorNames = Annotated[
     list[str] | None,
     typer.Option(
-        "--mirror", "-m", metavar="M", help="This mirror only; may be repeated. All by default."
+        "--mirror", "-m", metavar="M", help="Only this mirror; may be repeated. All by default."
     ),
 ]
 Topic = Annotated[
-    str | None, typer.Option("--topic", "-t", metavar="T", help="This source topic only.")
+    str | None, typer.Option("--topic", "-t", metavar="T", help="Only this source topic.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
@@ -52,21 +52,21 @@ def options(
     config: Annotated[
         Path,
         typer.Option(
-            "--config", "-c", envvar="RELAY_CONFIG", metavar="FILE", help="The configuration."
+            "--config", "-c", envvar="RELAY_CONFIG", metavar="FILE", help="The configuration file."
         ),
     ] = Path("relay.yaml"),
     *,
     debug: Annotated[
-        bool, typer.Option("--debug", help="Show traces, and what Spark says.")
+        bool, typer.Option("--debug", help="Show tracebacks and the output of Spark.")
     ] = False,
 ) -> None:
-    """Take the global options, which may stand anywhere."""
+    """Handle the global options, which may stand anywhere."""
     context.obj = Invocation(config, debug)
 
 
 @app.command()
 def check(context: typer.Context, mirror: MirrorNames = None) -> int:
-    """Validate the configuration and probe every node and the destination. Nothing is written."""
+    """Check the configuration, connectivity and permissions. Writes nothing."""
     from relay_pipelines.cli import inspect_commands
 
     return inspect_commands.check(context.obj, mirror or [])
@@ -81,13 +81,13 @@ def nodes(
         typer.Option(
             "--clear",
             metavar="NODE",
-            help="Read a node again that was put into quarantine; may be repeated.",
+            help="Release this node from quarantine; may be repeated.",
         ),
     ] = None,
     *,
     as_json: Json = False,
 ) -> int:
-    """Ask every upstream node: does it serve, how far is it behind, and which one is read."""
+    """Show health and lag of the source nodes, and which is read."""
     from relay_pipelines.cli import nodes_command as command
 
     if clear:
@@ -103,11 +103,11 @@ def plan(
     *,
     why: Annotated[
         bool,
-        typer.Option("--why", help="Say of every topic at the source why it is copied or not."),
+        typer.Option("--why", help="Show for every source topic why it is copied or not."),
     ] = False,
     as_json: Json = False,
 ) -> int:
-    """Show what a run would copy: a dry run. Nothing is written."""
+    """Show what a run would copy. Writes nothing."""
     from relay_pipelines.cli import inspect_commands
 
     return inspect_commands.plan(context.obj, mirror or [], topic, why=why, as_json=as_json)
@@ -119,15 +119,15 @@ def run(
     mirror: MirrorNames = None,
     topic: Topic = None,
     *,
-    stop_at_end: Annotated[  # noqa: ARG001 - the only mode so far
+    stop_at_end: Annotated[  # noqa: ARG001 - the only mode
         bool,
         typer.Option(
             "--stop-at-end",
-            help="Copy up to where the source ends now, then stop. The default, and the only mode so far.",
+            help="Stop at the current end of the source. The default and the only mode.",
         ),
     ] = True,
 ) -> int:
-    """Copy everything that is new, one mirror after the other."""
+    """Copy all new records, one mirror after the other."""
     from relay_pipelines.cli import run_command as command
 
     return command.run(context.obj, mirror or [], topic)
@@ -135,7 +135,7 @@ def run(
 
 @app.command()
 def status(context: typer.Context, mirror: MirrorNames = None, *, as_json: Json = False) -> int:
-    """Show per topic-partition where the source ends, what is copied, and the lag."""
+    """Show source end, checkpoint and lag per topic-partition."""
     from relay_pipelines.cli import inspect_commands
 
     return inspect_commands.status(context.obj, mirror or [], as_json=as_json)
@@ -147,12 +147,15 @@ def ledger(
     mirror: MirrorNames = None,
     topic: Topic = None,
     last: Annotated[
-        int, typer.Option("--last", "-n", min=1, metavar="N", help="Only the last N entries.")
+        int,
+        typer.Option(
+            "--last", "-n", min=1, metavar="N", help="Only the last N entries of each mirror."
+        ),
     ] = 20,
     *,
     as_json: Json = False,
 ) -> int:
-    """Show what was committed, chunk by chunk, oldest first."""
+    """Show the committed chunks, oldest first."""
     from relay_pipelines.cli import inspect_commands
 
     return inspect_commands.ledger(context.obj, mirror or [], topic, last, as_json=as_json)
@@ -165,11 +168,11 @@ def acls(
     *,
     apply: Annotated[
         bool,
-        typer.Option("--apply", help="Create what is missing. Nothing is ever removed or altered."),
+        typer.Option("--apply", help="Create the missing ACLs. Existing ones are never changed."),
     ] = False,
     as_json: Json = False,
 ) -> int:
-    """Show which ACLs of the mirrored topics the destination lacks: a dry run, unless told to create them."""
+    """Show or create missing ACLs of the copied topics."""
     from relay_pipelines.cli import acls_command as command
 
     return command.run(context.obj, mirror or [], apply=apply, as_json=as_json)
@@ -179,10 +182,10 @@ def acls(
 def demo(
     *,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Leave the folder with relay.yaml, logs and data.")
+        bool, typer.Option("--keep", help="Keep the folder with relay.yaml, logs and data.")
     ] = False,
 ) -> int:
-    """Mirror between Kafka clusters on this machine, kill the mirror and an upstream node, and prove that nothing is missing."""
+    """Show a mirror between local clusters, with failures."""
     from relay_pipelines.demo import main
 
     return int(main(keep=keep))
@@ -191,14 +194,17 @@ def demo(
 @app.command()
 def ui(
     port: Annotated[
-        int, typer.Option("--port", "-p", min=1, max=65_535, help="Where to serve, on 127.0.0.1.")
+        int,
+        typer.Option(
+            "--port", "-p", min=1, max=65_535, help="The port of Dagster's UI on 127.0.0.1."
+        ),
     ] = 3000,
     *,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Leave the folder with relay.yaml, logs and data.")
+        bool, typer.Option("--keep", help="Keep the folder with relay.yaml, logs and data.")
     ] = False,
 ) -> int:
-    """Mirror between Kafka clusters on this machine, with Dagster, in the browser."""
+    """Show a mirror between local clusters in Dagster's UI."""
     from relay_pipelines.demo.ui import main
 
     return int(main(port, keep=keep))

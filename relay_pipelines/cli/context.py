@@ -1,4 +1,4 @@
-"""What every command starts from: the global options, relay.yaml, and the mirrors asked for."""
+"""What every command needs: the global options, relay.yaml, and the mirrors that were named."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Invocation:
-    """The global options, and the gravest exit code so far.
+    """The global options, and the highest exit code so far.
 
     Args:
         config: where relay.yaml is.
-        debug: whether errors show their traces.
+        debug: whether errors show their tracebacks.
     """
 
     config: Path
@@ -31,34 +31,32 @@ class Invocation:
 
     def settings(self) -> Settings:
         """Read relay.yaml."""
-        from relay_pipelines.settings import (
-            load,
-        )  # pydantic: nothing that `relay --help` should wait for
+        from relay_pipelines.settings import load  # pydantic is slow, and `relay --help` is not
 
         return load(self.config)
 
     def raise_exit_code(self, exit_code: int) -> None:
-        """Take the exit code if it is graver than what went wrong before."""
+        """Raise the exit code to this one, if it is higher."""
         self.exit_code = max(self.exit_code, exit_code)
 
     def fail(self, error: RelayError, mirror: str = "") -> None:
-        """Say the error in one line, with its trace if asked for, and remember its exit code."""
+        """Print the error in one line, with its traceback if `debug`, and raise the exit code."""
         if self.debug:
             traceback.print_exception(error)
         messages.error(f"{mirror}: {error}" if mirror else str(error))
         self.raise_exit_code(error.exit_code)
 
     @contextmanager
-    def tolerating(self, mirror: str) -> Iterator[None]:
-        """Let a mirror fail without stopping the next."""
+    def reporting_errors(self, mirror: str) -> Iterator[None]:
+        """Report an error of a mirror, and continue with the next mirror."""
         try:
             yield
         except RelayError as error:
             self.fail(error, mirror)
 
 
-def chosen(settings: Settings, names: Iterable[str]) -> dict[str, Mirror]:
-    """Return the mirrors of these names, in this order, each once; all of them if there are no names.
+def selected_mirrors(settings: Settings, names: Iterable[str]) -> dict[str, Mirror]:
+    """Return the mirrors of these names, each once and in this order; without names, all mirrors.
 
     Raises:
         ConfigError: there is no mirror of that name.

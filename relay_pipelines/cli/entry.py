@@ -32,13 +32,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except (RelayError, typer.TyperException) as error:
         return _failed(error, debug=debug)
-    except (KeyboardInterrupt, typer.Abort):  # before the command began, or in it
+    except (KeyboardInterrupt, typer.Abort):  # before or during the command
         messages.error("interrupted")
         return INTERRUPTED
-    except BrokenPipeError:  # as in `relay ledger | head`
+    except BrokenPipeError:  # such as `relay ledger | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _FAILED
-    except Exception as error:  # noqa: BLE001 - a bug; even so people get one line
+    except Exception as error:  # noqa: BLE001 - a bug; users still get one line
         if debug:
             traceback.print_exception(error)
         messages.error(
@@ -66,7 +66,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _globals_first(arguments: Sequence[str]) -> list[str]:
-    """Let the global options stand anywhere: `relay run -c other.yaml` is what people type."""
+    """Allow the global options anywhere: people type `relay run -c other.yaml`."""
     first: list[str] = []
     others: list[str] = []
     remaining = iter(arguments)

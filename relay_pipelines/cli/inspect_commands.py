@@ -1,11 +1,11 @@
-"""The commands that only look: check, plan, status, ledger."""
+"""The commands that write nothing: check, plan, status, ledger."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
 
-from relay_pipelines.cli.context import Invocation, chosen
+from relay_pipelines.cli.context import Invocation, selected_mirrors
 from relay_pipelines.cli.session import Session
 from relay_pipelines.console import json_output, messages, tables
 from relay_pipelines.console.formatting import open_transactions, plural, stdout
@@ -13,8 +13,7 @@ from relay_pipelines.model import LedgerEntry
 from relay_pipelines.prepare import topic_configs, topics
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.retries import retry
-from relay_pipelines.run import preflight as probe
-from relay_pipelines.run import run_plan
+from relay_pipelines.run import preflight, run_plan
 from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.run.signals import StopSignal
 from relay_pipelines.snapshot import cluster_snapshot
@@ -22,14 +21,14 @@ from relay_pipelines.state.ledger_reader import LedgerFollower
 
 
 def check(invocation: Invocation, names: Sequence[str]) -> int:
-    """Say what was found, one line each."""
+    """Print one line per finding."""
     clock, settings, stop = SystemClock(), invocation.settings(), StopSignal()
     session = Session(settings.spark, stop, verbose=invocation.debug)
     with stop.heard():
         try:
-            for name, mirror in chosen(settings, names).items():
+            for name, mirror in selected_mirrors(settings, names).items():
                 for finding in chain(
-                    probe.check(name, mirror, clock), probe.check_sql(name, mirror, session)
+                    preflight.check(name, mirror, clock), preflight.check_sql(name, mirror, session)
                 ):
                     stdout().print(tables.finding(finding), soft_wrap=True)
                     invocation.raise_exit_code(finding.exit_code)
@@ -44,8 +43,8 @@ def plan(
     """Show what a run would copy."""
     clock = SystemClock()
     found = []
-    for name, mirror in chosen(invocation.settings(), names).items():
-        with invocation.tolerating(name):
+    for name, mirror in selected_mirrors(invocation.settings(), names).items():
+        with invocation.reporting_errors(name):
             planned = run_plan.plan(
                 cluster_snapshot.take_snapshot(name, mirror, clock, only_topic=topic)
             )
@@ -63,40 +62,41 @@ def plan(
 
 def _show_plan(planned: RunPlan, now_ms: int, *, why: bool, sync: bool) -> None:
     name, console = planned.snapshot.mirror, stdout()
-    new = [one.name for one in topics.missing(planned.snapshot)]
+    new = [topic.name for topic in topics.missing(planned.snapshot)]
     if planned.windows:
         tables.show(console, tables.plan(planned, new))
-    said = []
+    notes = []
     if not planned.windows and not planned.data_losses:
-        said = [f"nothing new in {plural(len(planned.snapshot.destinations), 'topic')}"]
-    said += filter(None, [open_transactions(planned.snapshot.positions, now_ms)])
-    if said:
-        console.print(f"{name}: {'; '.join(said)}", soft_wrap=True)
+        notes = [f"nothing new in {plural(len(planned.snapshot.destinations), 'topic')}"]
+    notes += filter(None, [open_transactions(planned.snapshot.positions, now_ms)])
+    if notes:
+        console.print(f"{name}: {'; '.join(notes)}", soft_wrap=True)
     if why:
         tables.show(console, tables.why(planned.snapshot.decisions, planned.snapshot.targets))
     for conflict in topics.conflicts(planned.snapshot):
         messages.warning(f"{name}: {conflict}")
-    for one in topic_configs.differences(planned.snapshot):
-        messages.warning(f"{name}: {one}; {one.remedy(sync=sync)}")
-    for gone in topics.deleted(planned.snapshot):
-        messages.warning(f"{name}: {gone}")
+    for difference in topic_configs.differences(planned.snapshot):
+        messages.warning(f"{name}: {difference}; {difference.remedy(sync=sync)}")
+    for deleted in topics.deleted(planned.snapshot):
+        messages.warning(f"{name}: {deleted}")
     for topic, count in topics.to_grow(planned.snapshot).items():
         console.print(
             f"{name}: {topic} will grow to {plural(count, 'partition')}, as its source has",
             soft_wrap=True,
         )
-    for short in topics.too_few_partitions(planned.snapshot):
+    for topic in topics.too_few_partitions(planned.snapshot):
         messages.warning(
-            f"{name}: {short} has fewer partitions at the destination than at the source: a run will refuse it"
+            f"{name}: {topic} has fewer partitions at the destination than at the source:"
+            " a run will refuse it"
         )
 
 
 def status(invocation: Invocation, names: Sequence[str], *, as_json: bool) -> int:
-    """Show how far every topic-partition is copied."""
+    """Show the progress of every topic-partition."""
     clock = SystemClock()
     found = []
-    for name, mirror in chosen(invocation.settings(), names).items():
-        with invocation.tolerating(name):
+    for name, mirror in selected_mirrors(invocation.settings(), names).items():
+        with invocation.reporting_errors(name):
             snapshot = cluster_snapshot.take_snapshot(name, mirror, clock)
             document = json_output.status(snapshot, clock.now_ms())
             found.append(document)
@@ -116,11 +116,11 @@ def status(invocation: Invocation, names: Sequence[str], *, as_json: bool) -> in
 def ledger(
     invocation: Invocation, names: Sequence[str], topic: str | None, last: int, *, as_json: bool
 ) -> int:
-    """Show what was committed."""
+    """Show the committed chunks."""
     clock = SystemClock()
     found: list[LedgerEntry] = []
-    for name, mirror in chosen(invocation.settings(), names).items():
-        with invocation.tolerating(name):
+    for name, mirror in selected_mirrors(invocation.settings(), names).items():
+        with invocation.reporting_errors(name):
             follower = LedgerFollower(
                 mirror.destination_cluster, name, None, mirror.copy_options, clock
             )
@@ -128,14 +128,15 @@ def ledger(
                 entries = retry(follower.history, name, mirror.copy_options, clock, follower)
             finally:
                 follower.close()
-            entries = [one for one in entries if topic in {None, one.source.topic_partition.topic}][
-                -last:
+            selected = [
+                entry for entry in entries if topic in {None, entry.source.topic_partition.topic}
             ]
+            entries = selected[-last:]
             found += entries
             if not as_json:
                 _show_ledger(name, entries)
     if as_json:
-        messages.document([json_output.entry(one) for one in found])
+        messages.document([json_output.entry(entry) for entry in found])
     return invocation.exit_code
 
 
@@ -143,4 +144,4 @@ def _show_ledger(name: str, entries: Sequence[LedgerEntry]) -> None:
     if entries:
         tables.show(stdout(), tables.ledger(name, entries))
     else:
-        stdout().print(f"{name}: the ledger holds nothing of it")
+        stdout().print(f"{name}: no ledger entries")

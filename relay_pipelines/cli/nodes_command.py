@@ -1,64 +1,60 @@
-"""The command `nodes`: which node of a source is read, and why not the others."""
+"""The command `nodes`: the state of every source node, and which node is read."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from relay_pipelines.cli.context import Invocation, chosen
+from relay_pipelines.cli.context import Invocation, selected_mirrors
 from relay_pipelines.console import json_output, messages, tables
 from relay_pipelines.console.formatting import stdout
 from relay_pipelines.errors import ConfigError, RelayError, SourceError
-from relay_pipelines.prepare import quarantine
+from relay_pipelines.prepare import node_quarantine
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import Mirror
 from relay_pipelines.settings.validation_errors import nearest
-from relay_pipelines.snapshot import cluster_snapshot
-from relay_pipelines.snapshot import node_selection as upstream
+from relay_pipelines.snapshot import cluster_snapshot, node_selection
 from relay_pipelines.state.checkpoint import CheckpointSnapshot
 
 
 def show(invocation: Invocation, names: Sequence[str], *, as_json: bool) -> int:
-    """Show what every node answers, and which one would be read."""
+    """Show the state of every node, and which one a run would read."""
     clock = SystemClock()
     found = []
-    for name, mirror in chosen(invocation.settings(), names).items():
-        with invocation.tolerating(name):
+    for name, mirror in selected_mirrors(invocation.settings(), names).items():
+        with invocation.reporting_errors(name):
             try:
                 stored = cluster_snapshot.read_checkpoints(name, mirror, clock, patient=False)
-            except (
-                RelayError
-            ) as error:  # the nodes can be judged all the same, by what they say of each other
+            except RelayError as error:  # the nodes can still be compared with each other
                 invocation.fail(error, name)
                 stored = CheckpointSnapshot()
-            states = upstream.probe(name, mirror, clock, stored.quarantined)
-            made = upstream.choice(mirror, states, stored)
-            found.append(json_output.nodes(name, states, made))
+            states = node_selection.probe(name, mirror, clock, stored.quarantined)
+            choice = node_selection.choose_node(mirror, states, stored)
+            found.append(json_output.nodes(name, states, choice))
             if not as_json:
-                tables.show(stdout(), tables.nodes(name, states, made))
-            if made.name is None:
-                invocation.fail(
-                    SourceError(f"no node can be read: {made.why}", remedy="see why, node by node"),
-                    name,
-                )
+                tables.show(stdout(), tables.nodes(name, states, choice))
+            if choice.name is None:
+                why = f"no node can be read: {choice.why}"
+                invocation.fail(SourceError(why, remedy="the table says why, per node"), name)
     if as_json:
         messages.document({"mirrors": found})
     return invocation.exit_code
 
 
 def clear(invocation: Invocation, names: Sequence[str], nodes: Sequence[str]) -> int:
-    """Let nodes be read again.
+    """Release nodes from quarantine.
 
     Raises:
         ConfigError: no mirror has a node of that name.
     """
     clock = SystemClock()
-    mirrors = chosen(invocation.settings(), names)
+    mirrors = selected_mirrors(invocation.settings(), names)
     _refuse_unknown(mirrors.values(), nodes)
     for name, mirror in mirrors.items():
-        with invocation.tolerating(name):
+        with invocation.reporting_errors(name):
             quarantined = cluster_snapshot.read_checkpoints(name, mirror, clock).quarantined
-            quarantine.put(name, mirror, {node: "" for node in nodes if node in quarantined}, clock)
-            for node in (one.name for one in mirror.nodes if one.name in nodes):
+            no_longer = {node: "" for node in nodes if node in quarantined}
+            node_quarantine.set_quarantine(name, mirror, no_longer, clock)
+            for node in (node.name for node in mirror.nodes if node.name in nodes):
                 done = (
                     f"cleared; it was in quarantine: {quarantined[node]}"
                     if node in quarantined

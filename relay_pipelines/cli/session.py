@@ -9,21 +9,21 @@ from relay_pipelines.settings import Spark
 
 
 class Session:
-    """The Spark session, started when first asked for."""
+    """The Spark session, which starts with its first use."""
 
-    def __init__(self, spark: Spark, stop: StopSignal, *, verbose: bool) -> None:
-        self.asked_to_stop = stop
+    def __init__(self, spark: Spark, stop_signal: StopSignal, *, verbose: bool) -> None:
+        self.stop_signal = stop_signal
         self._spark = spark
         self._verbose = verbose
         self._session: Any = None
 
     def __call__(self) -> Any:
-        """Return the session."""
+        """Return the session, and start it if necessary."""
         if self._session is None:
             from relay_pipelines.spark.session import connect
 
-            # cut short, it would leave a JVM behind that never ends
-            with self.asked_to_stop.shielded():
+            # an interrupted start would leave a JVM that never ends
+            with self.stop_signal.shielded():
                 self._session = connect(
                     self._spark.master, self._spark.remote, self._spark.conf, verbose=self._verbose
                 )

@@ -1,6 +1,8 @@
-"""What people see: words, tables, progress. Results go to stdout, all else to stderr.
+"""What users see. Results go to stdout; progress, warnings and errors go to stderr.
 
-words      consoles, numbers, sizes and times; the one line of an error
-tables     what plan, status, ledger, check and the end of a run show
-progress   a run under way: bars in a terminal, lines elsewhere
+formatting    consoles; numbers, sizes, durations and times as text
+messages      the lines of errors and warnings, and JSON documents
+tables        the tables of the commands
+json_output   the documents that `--json` prints
+progress      the progress of a run: bars in a terminal, lines elsewhere
 """

@@ -1,15 +1,15 @@
-"""What `--json` prints: plain mappings with stable keys, times in ISO 8601, sizes in bytes."""
+"""The documents that `--json` prints: stable keys, times in ISO 8601, sizes in bytes."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from relay_pipelines.console.formatting import moment, open_since
+from relay_pipelines.console.formatting import format_time, open_since
 from relay_pipelines.model import Checkpoint, LedgerEntry
 from relay_pipelines.plan.acl_decisions import State
-from relay_pipelines.plan.node_choice import Choice
+from relay_pipelines.plan.node_choice import NodeChoice
 from relay_pipelines.plan.positions import Position, data_loss, lag_records
 from relay_pipelines.prepare import topic_configs, topics
 from relay_pipelines.prepare.reader_acls import AclReport
@@ -20,8 +20,8 @@ from relay_pipelines.snapshot.node_selection import NodeState
 Document = dict[str, Any]
 
 
-def nodes(mirror: str, states: Sequence[NodeState], choice: Choice) -> Document:
-    """What every node answers, and which one is read."""
+def nodes(mirror: str, states: Sequence[NodeState], choice: NodeChoice) -> Document:
+    """Return the state of every node, and which one is read."""
     return {
         "mirror": mirror,
         "chosen": choice.name,
@@ -46,9 +46,8 @@ def nodes(mirror: str, states: Sequence[NodeState], choice: Choice) -> Document:
 
 
 def plan(planned: RunPlan, now_ms: int) -> Document:
-    """What a run would copy, what waits for open transactions, and why topics are in or out."""
+    """Return what a run would copy, what open transactions hold up, and why topics are copied."""
     snapshot = planned.snapshot
-    held_up = [one for one in snapshot.positions if one.open_transaction]
     return {
         "mirror": snapshot.mirror,
         "node": snapshot.node.name,
@@ -60,54 +59,63 @@ def plan(planned: RunPlan, now_ms: int) -> Document:
                 "bytes": planned.size_bytes(window),
                 "seconds": round(planned.seconds(window), 3),
                 "ranges": [
-                    {"partition": one.topic_partition.partition, "start": one.start, "end": one.end}
-                    for one in window.ranges
+                    {
+                        "partition": offsets.topic_partition.partition,
+                        "start": offsets.start,
+                        "end": offsets.end,
+                    }
+                    for offsets in window.ranges
                 ],
             }
             for window in planned.windows
         ],
         "open_transactions": [
-            {"topic": one.topic_partition.topic, "partition": one.topic_partition.partition}
-            | {"last_stable_offset": one.end_offset, "high_watermark": one.high_watermark}
-            | (_open_transaction(one, now_ms) or {})
-            for one in held_up
+            {
+                "topic": position.topic_partition.topic,
+                "partition": position.topic_partition.partition,
+                "last_stable_offset": position.end_offset,
+                "high_watermark": position.high_watermark,
+                **transaction,
+            }
+            for position in snapshot.positions
+            if (transaction := _open_transaction(position, now_ms))
         ],
-        "to_be_created": [one.name for one in topics.missing(snapshot)],
+        "to_be_created": [topic.name for topic in topics.missing(snapshot)],
         "conflicts": topics.conflicts(snapshot),
         "config_differences": [
-            dataclasses.asdict(one) for one in topic_configs.differences(snapshot)
+            dataclasses.asdict(difference) for difference in topic_configs.differences(snapshot)
         ],
         "deleted": dict(snapshot.deleted),
         "to_grow": topics.to_grow(snapshot),
         "too_few_partitions": topics.too_few_partitions(snapshot),
         "data_losses": [str(loss) for loss in planned.data_losses],
         "topics": [
-            {"topic": one.topic, "included": one.included, "why": one.why}
-            for one in snapshot.decisions
+            {"topic": decision.topic, "included": decision.included, "why": decision.why}
+            for decision in snapshot.decisions
         ],
     }
 
 
 def status(snapshot: ClusterSnapshot, now_ms: int) -> Document:
-    """How far every topic-partition is copied."""
+    """Return the progress of every topic-partition."""
     lags = lag_records(snapshot.positions)
     found = []
     for topic, destination in snapshot.targets.items():
-        own = snapshot.positions_of(topic)
+        positions = snapshot.positions_of(topic)
         found.append(
             {
                 "topic": topic,
                 "destination": str(destination),
-                "lag_records": sum(lags[one.topic_partition] for one in own),
-                "open_transaction_records": sum(len(one.open_transaction) for one in own),
+                "lag_records": sum(lags[position.topic_partition] for position in positions),
+                "open_transaction_records": _open_records(positions),
                 "topic_partitions": [
                     _position(
-                        one,
-                        snapshot.checkpoints.get(one.topic_partition),
-                        lags[one.topic_partition],
+                        position,
+                        snapshot.checkpoints.get(position.topic_partition),
+                        lags[position.topic_partition],
                         now_ms,
                     )
-                    for one in own
+                    for position in positions
                 ],
             }
         )
@@ -115,14 +123,14 @@ def status(snapshot: ClusterSnapshot, now_ms: int) -> Document:
         "mirror": snapshot.mirror,
         "node": snapshot.node.name,
         "lag_records": sum(lags.values()),
-        "open_transaction_records": sum(len(one.open_transaction) for one in snapshot.positions),
+        "open_transaction_records": _open_records(snapshot.positions),
         "topics": found,
         "deleted": dict(snapshot.deleted),
     }
 
 
 def acls(mirror: str, report: AclReport, *, applied: bool) -> Document:
-    """What becomes of the source's ACLs."""
+    """Return what the mirror does with every ACL of the source."""
     return {
         "mirror": mirror,
         "applied": applied,
@@ -130,33 +138,39 @@ def acls(mirror: str, report: AclReport, *, applied: bool) -> Document:
         "without_acls_before": list(report.first),
         "acls": [
             {
-                "topic": one.acl.resource,
-                "permission": one.acl.permission.name,
-                "operation": one.acl.operation.name,
-                "principal": one.acl.principal,
-                "host": one.acl.host,
-                "state": "created" if applied and one.state is State.MISSING else str(one.state),
-                "why": one.why,
-                "source": str(one.origin),
+                "topic": decision.acl.resource,
+                "permission": decision.acl.permission.name,
+                "operation": decision.acl.operation.name,
+                "principal": decision.acl.principal,
+                "host": decision.acl.host,
+                "state": "created"
+                if applied and decision.state is State.MISSING
+                else str(decision.state),
+                "why": decision.why,
+                "source": str(decision.source_acl),
             }
-            for one in report.decisions
+            for decision in report.decisions
         ],
     }
 
 
 def problems(document: Mapping[str, Any]) -> list[str]:
-    """Whatever holds a topic-partition of a status back."""
+    """Return the problems in a status document."""
     return [
-        one["problem"]
+        position["problem"]
         for topic in document["topics"]
-        for one in topic["topic_partitions"]
-        if one["problem"]
+        for position in topic["topic_partitions"]
+        if position["problem"]
     ]
 
 
-def entry(one: LedgerEntry) -> Document:
-    """One committed chunk."""
-    return dataclasses.asdict(one) | {"committed_at": moment(one.committed_at_ms)}
+def entry(entry: LedgerEntry) -> Document:
+    """Return one committed chunk."""
+    return dataclasses.asdict(entry) | {"committed_at": format_time(entry.committed_at_ms)}
+
+
+def _open_records(positions: Iterable[Position]) -> int:
+    return sum(len(position.open_transaction) for position in positions)
 
 
 def _open_transaction(position: Position, now_ms: int) -> Document | None:
@@ -165,7 +179,7 @@ def _open_transaction(position: Position, now_ms: int) -> Document | None:
     since_ms = position.open_since_ms
     return {
         "records": len(position.open_transaction),
-        "since": None if since_ms is None else moment(since_ms),
+        "since": None if since_ms is None else format_time(since_ms),
         "seconds": open_since([position], now_ms),
     }
 
@@ -181,6 +195,6 @@ def _position(position: Position, checkpoint: Checkpoint | None, lag: int, now_m
         "lag_records": lag,
         "open_transaction": _open_transaction(position, now_ms),
         "node": checkpoint.node if checkpoint else None,
-        "committed_at": moment(checkpoint.committed_at_ms) if checkpoint else None,
+        "committed_at": format_time(checkpoint.committed_at_ms) if checkpoint else None,
         "problem": None if loss is None else str(loss),
     }

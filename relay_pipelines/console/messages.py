@@ -1,4 +1,4 @@
-"""Plain lines that scripts look for; without rich, so that they cost nothing to import."""
+"""Errors, warnings and JSON as plain lines; without rich, which is slow to import."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 def error(line: str) -> None:
     """Write `error: what; remedy` to stderr."""
-    print(f"error: {line}", file=sys.stderr, flush=True)  # noqa: T201 - what this module is for
+    print(f"error: {line}", file=sys.stderr, flush=True)  # noqa: T201 - the purpose of this module
 
 
 def warning(line: str) -> None:

@@ -1,4 +1,4 @@
-"""A run under way: a bar per topic in a terminal, one line every few seconds elsewhere."""
+"""The progress of a run: a bar per topic in a terminal, a line every few seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from relay_pipelines.run.run import Observer
 from relay_pipelines.run.run_plan import RunPlan
 
 _LINE_SECONDS = 2.0
-_MOST_BARS = 8
+_MAX_BARS = 8
 _NARROW = 70
 
 
 @contextmanager
 def progress(mirror: str, console: Console) -> Iterator[Observer]:
-    """Watch one run of a mirror."""
+    """Show the progress of one run of a mirror."""
     if not console.is_terminal:
         yield Lines(mirror, console)
         return
@@ -34,7 +34,7 @@ def progress(mirror: str, console: Console) -> Iterator[Observer]:
 
 
 class Lines:
-    """One line every few seconds, for logs and pipes."""
+    """Prints a line every few seconds, for logs and pipes."""
 
     def __init__(
         self, mirror: str, console: Console, monotonic: Callable[[], float] = time.monotonic
@@ -43,47 +43,48 @@ class Lines:
         self._console = console
         self._monotonic = monotonic
         self._total = self._done = self._records = self._size_bytes = 0
-        self._began = self._said = monotonic()
-        self._said_done = 0
+        self._started = self._printed = monotonic()
+        self._printed_done = 0
 
     def begin(self, plan: RunPlan) -> None:
-        """Say what will be copied."""
+        """Print what will be copied."""
         if plan.windows:
             self._total = sum(plan.offsets(window) for window in plan.windows)
             topics = plural(len(plan.windows), "topic")
-            self._say(
-                f"copying {plural(self._total, 'record')} of {topics} from {plan.snapshot.node.name}"
-            )
+            records, node = plural(self._total, "record"), plan.snapshot.node.name
+            self._print(f"copying {records} of {topics} from {node}")
 
     def committed(self, entries: Sequence[LedgerEntry]) -> None:
-        """Say how far it is, if the last time is long enough ago."""
+        """Print the progress, unless the last line is too recent."""
         now = self._monotonic()
         if entries and not self._done:
-            self._began = now  # Spark's start is no part of the rate
+            self._started = now  # the rate does not include the start of Spark
         self._done += sum(len(entry.source) for entry in entries)
         self._records += sum(entry.records for entry in entries)
         self._size_bytes += sum(entry.size_bytes for entry in entries)
-        if now - self._said >= _LINE_SECONDS and self._done > self._said_done:
-            self._said, self._said_done = now, self._done
-            self._say(self._line(now - self._began))
+        if now - self._printed >= _LINE_SECONDS and self._done > self._printed_done:
+            self._printed, self._printed_done = now, self._done
+            self._print(self._line(now - self._started))
 
     def end(self, result: RunResult) -> None:
-        """Leave the last word to the summary."""
+        """Do nothing: the summary follows."""
 
     def _line(self, elapsed: float) -> str:
         share = 100 * self._done // max(1, self._total)
-        line = f"{count(self._done)} of {plural(self._total, 'record')} ({min(share, 100)} %), {size(self._size_bytes)}"
+        records = f"{count(self._done)} of {plural(self._total, 'record')}"
+        line = f"{records} ({min(share, 100)} %), {size(self._size_bytes)}"
         if elapsed <= 0:
             return line
         rate = self._done / elapsed
-        return f"{line}, {count(rate)} records/s, {seconds(max(0, self._total - self._done) / rate)} left"
+        left = seconds(max(0, self._total - self._done) / rate)
+        return f"{line}, {count(rate)} records/s, {left} left"
 
-    def _say(self, line: str) -> None:
+    def _print(self, line: str) -> None:
         self._console.print(f"{self._mirror}: {line}", soft_wrap=True)
 
 
 class Bars:
-    """A bar per topic with records, rate and time left; with many topics, of those under way, below one for all."""
+    """Shows a bar per topic; of many topics, one bar for all and one for each being copied."""
 
     def __init__(self, console: Console) -> None:
         narrow = console.width < _NARROW
@@ -103,13 +104,10 @@ class Bars:
 
     def begin(self, plan: RunPlan) -> None:
         """Draw the empty bars."""
-        self._crowded = len(plan.windows) > _MOST_BARS
+        self._crowded = len(plan.windows) > _MAX_BARS
         if self._crowded:
-            name, total = (
-                plural(len(plan.windows), "topic"),
-                sum(plan.offsets(window) for window in plan.windows),
-            )
-            self._all = self.live.add_task(name, total=total)
+            total = sum(plan.offsets(window) for window in plan.windows)
+            self._all = self.live.add_task(plural(len(plan.windows), "topic"), total=total)
         for window in plan.windows:
             self._topics[window.topic] = self.live.add_task(
                 window.topic, total=plan.offsets(window), visible=not self._crowded
@@ -123,25 +121,25 @@ class Bars:
                 self.live.advance(self._all, len(entry.source))
 
     def end(self, result: RunResult) -> None:
-        """Leave the bars as they are: they show where the run stopped."""
+        """Do nothing: the bars show where the run stopped."""
 
     def _advance(self, task_id: TaskID, offsets: int) -> None:
         self.live.advance(task_id, offsets)
         if self._crowded:
             task = self.live.tasks[task_id]
-            under_way = sum(one.visible for one in self.live.tasks) <= _MOST_BARS
-            self.live.update(task_id, visible=not task.finished and (task.visible or under_way))
+            has_room = sum(bar.visible for bar in self.live.tasks) <= _MAX_BARS
+            self.live.update(task_id, visible=not task.finished and (task.visible or has_room))
 
 
 class _Fields(ProgressColumn):
-    """Records done and to do, rate, time left."""
+    """Shows records copied and in total, the rate, and the time left."""
 
     def __init__(self, *, narrow: bool) -> None:
         super().__init__(table_column=Column(no_wrap=True, justify="right"))
         self._narrow = narrow
 
     def render(self, task: Task) -> Text:
-        """Say them."""
+        """Return them as text."""
         done, total = task.completed, task.total or 0
         speed = task.finished_speed or task.speed
         rate = f"{count(speed)}/s" if speed else "" if done else "waiting"

@@ -1,4 +1,4 @@
-"""What plan, status, ledger and the end of a run show as tables."""
+"""The tables of the commands."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from relay_pipelines.console.formatting import count, moment, seconds, size
+from relay_pipelines.console.formatting import count, format_time, seconds, size
 from relay_pipelines.model import LedgerEntry, OffsetRange
 from relay_pipelines.plan.acl_decisions import AclDecision
-from relay_pipelines.plan.node_choice import Choice
+from relay_pipelines.plan.node_choice import NodeChoice
 from relay_pipelines.plan.topic_selection import Target, TopicDecision
 from relay_pipelines.run.preflight import Finding, Level
 from relay_pipelines.run.result import RunResult, TopicTotals
@@ -22,23 +22,23 @@ from relay_pipelines.snapshot.node_selection import NodeState
 
 _UNKNOWN = "?"
 _NAME_WIDTH = 12
-_WORD_WIDTH = 6
-_BETWEEN = 3  # blank, rule, blank
+_LAST_WIDTH = 6
+_BETWEEN_COLUMNS = 3  # blank, rule, blank
 _STYLES = {Level.OK: "green", Level.WARNING: "yellow", Level.ERROR: "bold red"}
 
 
 def show(console: Console, table: Table) -> None:
-    """Print a table. Names fold where there is little room, numbers never; what is wider still, the terminal wraps."""
+    """Print a table; if there is little room, names fold and numbers do not."""
     for column in table.columns:
         if column.no_wrap:
             column.min_width = max(len(str(cell)) for cell in (column.header, *column.cells))
-    least = sum(column.min_width or 1 for column in table.columns) + _BETWEEN * len(table.columns)
+    least = sum((column.min_width or 1) + _BETWEEN_COLUMNS for column in table.columns)
     console.width = max(console.width, least)
     console.print(table)
 
 
 def plan(planned: RunPlan, new_topics: Sequence[str]) -> Table:
-    """One line per topic with something to copy."""
+    """Return one row per topic with new records."""
     table = _table(
         f"{planned.snapshot.mirror}: from {planned.snapshot.node} to {planned.snapshot.destination}"
     )
@@ -59,8 +59,8 @@ def plan(planned: RunPlan, new_topics: Sequence[str]) -> Table:
     return table
 
 
-def nodes(mirror: str, states: Sequence[NodeState], choice: Choice) -> Table:
-    """One line per node of the source."""
+def nodes(mirror: str, states: Sequence[NodeState], choice: NodeChoice) -> Table:
+    """Return one row per node of the source."""
     table = _table(
         f"{mirror}: "
         + (f"{choice.name} is read: {choice.why}" if choice.name else "no node can be read")
@@ -83,34 +83,36 @@ def nodes(mirror: str, states: Sequence[NodeState], choice: Choice) -> Table:
 
 
 def why(decisions: Sequence[TopicDecision], targets: Mapping[str, Target]) -> Table:
-    """One line per topic at the source."""
+    """Return one row per topic of the source."""
     table = _table("")
     _columns(table, ("topic", "copied", "why", "destination"), ())
-    for one in decisions:
+    for decision in decisions:
         table.add_row(
-            one.topic, "yes" if one.included else "no", one.why, str(targets.get(one.topic, ""))
+            decision.topic,
+            "yes" if decision.included else "no",
+            decision.why,
+            str(targets.get(decision.topic, "")),
         )
     return table
 
 
 def summary(result: RunResult) -> Table:
-    """One line per topic that was copied, and their sum."""
-    table = _table(
-        f"{result.mirror}: run of {seconds(result.seconds)}, {seconds(result.copying_seconds)} of them copying"
-    )
+    """Return one row per copied topic, and a row for their sum."""
+    whole, copying = seconds(result.seconds), seconds(result.copying_seconds)
+    table = _table(f"{result.mirror}: run of {whole}, {copying} of them copying")
     _columns(table, ("topic",), ("records", "bytes", "records/s", "rewritten"), ("skipped", "node"))
-    together = TopicTotals()
+    total = TopicTotals()
     for topic, totals in sorted(result.topics.items()):
         table.add_row(topic, *_totals(totals, result.copying_seconds))
-        _add(together, totals)
+        _add(total, totals)
     if len(result.topics) > 1:
         table.add_section()
-        table.add_row("total", *_totals(together, result.copying_seconds))
+        table.add_row("total", *_totals(total, result.copying_seconds))
     return table
 
 
 def ledger(mirror: str, entries: Sequence[LedgerEntry]) -> Table:
-    """One line per committed chunk."""
+    """Return one row per committed chunk."""
     table = _table(mirror)
     _columns(
         table,
@@ -118,63 +120,59 @@ def ledger(mirror: str, entries: Sequence[LedgerEntry]) -> Table:
         ("records", "bytes", "rewritten", "skipped"),
         ("node", "digest", "run"),
     )
-    for one in entries:
+    for entry in entries:
         table.add_row(
-            moment(one.committed_at_ms),
-            _range(one.source),
-            _range(one.destination),
-            count(one.records),
-            size(one.size_bytes),
-            count(one.rewritten),
-            "; ".join(part for part in (_reasons(one.skipped), one.gap) if part),
-            one.node,
-            one.digest,
-            one.run_id,
+            format_time(entry.committed_at_ms),
+            _range(entry.source),
+            _range(entry.destination),
+            count(entry.records),
+            size(entry.size_bytes),
+            count(entry.rewritten),
+            "; ".join(part for part in (_reasons(entry.skipped), entry.gap) if part),
+            entry.node,
+            entry.digest,
+            entry.run_id,
         )
     return table
 
 
 def status(document: Mapping[str, Any]) -> Table:
-    """One line per topic-partition, below one per topic for its sum; columns for open transactions only if there are any."""
+    """Return one row per topic-partition, after one for the sum of its topic.
+
+    There are columns for open transactions only if there are any.
+    """
     lag, node = count(document["lag_records"]), document["node"]
     held_up = document["open_transaction_records"] > 0
     table = _table(f"{document['mirror']}: lag of {lag} records behind {node}")
-    opened = ("high watermark", "open transaction") if held_up else ()
-    _columns(
-        table, ("topic",), ("source end", *opened, "checkpoint", "lag"), ("node", "last commit")
-    )
+    open_columns = ("high watermark", "open transaction") if held_up else ()
+    numbers = ("source end", *open_columns, "checkpoint", "lag")
+    _columns(table, ("topic",), numbers, ("node", "last commit"))
     for topic in document["topics"]:
-        sums = ("", *("" for _ in opened), "", count(topic["lag_records"]), "", "")
+        sums = ("", *("" for _ in open_columns), "", count(topic["lag_records"]), "", "")
         table.add_row(_renamed(topic["topic"], topic["destination"]), *sums, style="bold")
-        for one in topic["topic_partitions"]:
-            checkpoint = "-" if one["checkpoint"] is None else count(one["checkpoint"])
-            committed = (one["node"] or "-", one["committed_at"] or "never")
-            beyond = (
-                (count(one["high_watermark"]), _opened(one["open_transaction"])) if held_up else ()
-            )
-            ends = (count(one["source_end"]), *beyond, checkpoint, count(one["lag_records"]))
-            table.add_row(f"  {one['partition']}", *ends, *committed)
+        for position in topic["topic_partitions"]:
+            table.add_row(*_position(position, held_up=held_up))
     return table
 
 
 def acls(mirror: str, decisions: Sequence[AclDecision]) -> Table:
-    """One line per ACL of the source on a mirrored topic."""
+    """Return one row per ACL of the source on a mirrored topic."""
     table = _table(f"{mirror}: ACLs of the source's readers")
     _columns(
         table, ("topic", "ACL", "principal"), (), ("host", "at the destination", "at the source")
     )
-    for one in decisions:
-        acl = one.acl
-        state = f"{one.state}: {one.why}" if one.why else str(one.state)
+    for decision in decisions:
+        acl = decision.acl
+        state = f"{decision.state}: {decision.why}" if decision.why else str(decision.state)
         what = f"{acl.permission.name} {acl.operation.name}"
-        table.add_row(acl.resource, what, acl.principal, acl.host, state, str(one.origin))
+        table.add_row(acl.resource, what, acl.principal, acl.host, state, str(decision.source_acl))
     return table
 
 
-def finding(one: Finding) -> Text:
-    """One line: level, where, what and the remedy."""
-    line = Text(f"{one.level:<7}", style=_STYLES[one.level])
-    line.append(f" {one}", style="default")
+def finding(finding: Finding) -> Text:
+    """Return one line: level, where, what and the remedy."""
+    line = Text(f"{finding.level:<7}", style=_STYLES[finding.level])
+    line.append(f" {finding}", style="default")
     return line
 
 
@@ -196,7 +194,7 @@ def _columns(
     for name in right:
         table.add_column(name, justify="right", no_wrap=True)
     for name in last:
-        table.add_column(name, overflow="fold", min_width=max(len(name), _WORD_WIDTH))
+        table.add_column(name, overflow="fold", min_width=max(len(name), _LAST_WIDTH))
 
 
 def _totals(totals: TopicTotals, elapsed: float) -> list[str]:
@@ -212,15 +210,28 @@ def _totals(totals: TopicTotals, elapsed: float) -> list[str]:
     ]
 
 
-def _add(together: TopicTotals, totals: TopicTotals) -> None:
-    together.records += totals.records
-    together.size_bytes += totals.size_bytes
-    together.rewritten += totals.rewritten
-    together.skipped.update(totals.skipped)
-    together.nodes |= totals.nodes
+def _add(total: TopicTotals, totals: TopicTotals) -> None:
+    total.records += totals.records
+    total.size_bytes += totals.size_bytes
+    total.rewritten += totals.rewritten
+    total.skipped.update(totals.skipped)
+    total.nodes |= totals.nodes
 
 
-def _opened(transaction: Mapping[str, Any] | None) -> str:
+def _position(position: Mapping[str, Any], *, held_up: bool) -> list[str]:
+    open_cells = [count(position["high_watermark"]), _open(position["open_transaction"])]
+    return [
+        f"  {position['partition']}",
+        count(position["source_end"]),
+        *(open_cells if held_up else []),
+        "-" if position["checkpoint"] is None else count(position["checkpoint"]),
+        count(position["lag_records"]),
+        position["node"] or "-",
+        position["committed_at"] or "never",
+    ]
+
+
+def _open(transaction: Mapping[str, Any] | None) -> str:
     if transaction is None:
         return "-"
     age = transaction["seconds"]

@@ -1,15 +1,25 @@
-"""The copy: what runs inside a Spark task. Knows neither Spark nor Dagster; a test or a shell can run it alone.
+"""The copy: what a task runs to copy ranges of offsets from a source node to the destination.
 
-A batch goes down this list:
+It knows neither Spark nor Dagster, so that a test can run it alone. A batch passes these modules
+from top to bottom:
 
-task                        several ranges over the same connections, an outcome each
-copier                      the loop over one range: attempts, chunks, deadline, commit
-sources, row_batches        where the loop pulls its batches from: a node, or rows
-failover, position, reader  which node is read, whether it holds what was copied, and its offsets as
-contiguous spans batching, filtering, kept_offsets   which batches go as they are, and which are
-decoded, filtered and merged chunk                       what the open transaction copies
-transaction, producer       records, checkpoint and ledger entry in one transaction checkpoint,
-ledger          what is committed with the data row_reader, row_stream, columns, transforming
-records as rows, for SQL throttle, backoff, clock, faults    time, and the named points at which a
-test kills or stops the process
+    task            copies several ranges over the same connections, and returns an outcome for each
+    copier          the loop over one range: attempts, chunks, deadline, commit
+    sources         what the loop pulls from: fetched spans, which become batches
+      failover      the nodes of the source, one of which is read until it fails
+      position      whether that node still holds the log that was copied
+      batching      spans to batches: verbatim, or decoded, filtered and merged
+      filtering     the user's filters, which leave records out
+      kept_offsets  the offsets that a SQL predicate keeps, as such a filter
+    row_batches     the other source: rows, which SQL or a transform returned, become batches
+      row_reader    reads records as rows, before SQL
+      row_stream    the rows after SQL, with the markers that account for every offset
+      columns       records to Arrow columns, and back
+      transforming  the user's transforms, which replace records
+    chunk           portions, which the loop sends, and the chunk, which one transaction commits
+    transaction     records, checkpoint and ledger entry in one transaction
+
+    throttle        limits the bytes per second
+    user_class      finds and constructs the user's classes
+    failpoints      points at which a test kills or stops the process
 """

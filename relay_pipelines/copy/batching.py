@@ -1,7 +1,7 @@
-"""From spans of the source to batches for the destination: verbatim where possible, else decoded and merged. Runs in a task.
+"""From fetched spans to batches for the destination: verbatim if possible, else re-encoded.
 
-Verbatim costs per batch; everything else costs per record. Nothing here does I/O: spans go in,
-batches come back.
+A verbatim batch costs the same whatever it holds; decoding costs per record. Nothing here does I/O.
+Runs in a task.
 """
 
 from __future__ import annotations
@@ -19,18 +19,28 @@ from relay_pipelines.protocol.records import BatchBuilder, checked_records, code
 
 
 class Merged(NamedTuple):
-    """What a merger gives back: finished batches, the last record in them, and records that no batch can take."""
+    """What a merger returns: full batches, their last record, and records that are too large."""
 
     batches: list[Batch]
     last: Any
     too_large: list[tuple[Any, RelayError]]
+
+    def add_to(self, portion: Portion) -> None:
+        """Put the batches into a portion, and count their records."""
+        portion.batches += self.batches
+        portion.rewritten += sum(batch.header.records for batch in self.batches)
+        if self.last is not None:
+            portion.last = self.last
+        if self.too_large:
+            portion.quarantined += self.too_large
+            portion.skip(Skipped.QUARANTINED, len(self.too_large))
 
 
 class RecordMerger:
     """Merges records into batches of a good size, in order.
 
     Args:
-        copy_range: tells what the destination takes, and whether a record that is too large may go
+        copy_range: knows the destination's limit, and whether a record that is too large may go
             into quarantine.
     """
 
@@ -40,16 +50,16 @@ class RecordMerger:
         self._quarantines = copy_range.record_policy.on_record_error is OnRecordError.QUARANTINE
         self._pending: BatchBuilder | None = None
         self.taken = 0
-        """Records taken since the start."""
+        """How many records it has taken."""
 
     def add(self, records: Iterable[Any], codec: int) -> Merged:
         """Take records; return the batches that became full.
 
         Args:
-            codec: as a batch's attributes number it.
+            codec: the compression codec, as numbered in a batch's attributes.
 
         Raises:
-            RecordTooLargeError: a record does not fit the destination, and does not go into
+            RecordTooLargeError: a record exceeds the destination's limit, and may not go into
                 quarantine.
         """
         merged = Merged([], None, [])
@@ -68,11 +78,11 @@ class RecordMerger:
 
     @property
     def holds_back(self) -> bool:
-        """Whether there is anything to flush."""
+        """Whether a batch is being filled."""
         return self._pending is not None
 
     def flush(self) -> Merged:
-        """Return what was held back: nothing, where no record was left."""
+        """Return the batch that was held back, if it has records."""
         return self._finish(Merged([], None, []))
 
     def _finish(self, merged: Merged) -> Merged:
@@ -83,7 +93,7 @@ class RecordMerger:
         if len(batch.data) <= self._range.max_message_bytes:
             merged.batches.append(batch)
             return merged._replace(last=builder.last)
-        # several records never share a batch that is too large: this is one
+        # the merger never puts a second record into a batch that is too large
         error = self._too_large(len(batch.data), builder.last.offset)
         if not self._quarantines:
             raise error
@@ -93,9 +103,10 @@ class RecordMerger:
     def _too_large(self, size: int, offset: int) -> RecordTooLargeError:
         to = self._range.destination.topic
         return RecordTooLargeError(
-            f"a record of {size} bytes is larger than max.message.bytes={self._range.max_message_bytes} of"
-            f" {to} at the destination",
-            remedy=f"set max.message.bytes of that topic to at least {size}, or set on_record_error: quarantine",
+            f"a record of {size} bytes is larger than"
+            f" max.message.bytes={self._range.max_message_bytes} of {to} at the destination",
+            remedy=f"set max.message.bytes of that topic to at least {size}, or set"
+            " on_record_error: quarantine",
             topic_partition=self._range.source.topic_partition,
             offset=offset,
         )
@@ -105,7 +116,7 @@ class Batching:
     """Turns the spans of one range into portions, in order.
 
     Args:
-        record_filter: decides which records are copied; all of them without it.
+        record_filter: decides which records are copied; None to copy all.
     """
 
     def __init__(
@@ -118,12 +129,12 @@ class Batching:
         self._merger = RecordMerger(copy_range, options)
 
     def add(self, span: FetchedSpan) -> Portion:
-        """Return what becomes of the next span.
+        """Return the batches of the next span.
 
         Raises:
-            CorruptBatchError: its bytes do not match their CRC, or cannot be decoded.
-            RecordTooLargeError: one record does not fit the destination.
-            RelayError: the filter raised something.
+            CorruptBatchError: a batch does not match its CRC, or cannot be decoded.
+            RecordTooLargeError: one record exceeds the destination's limit.
+            RelayError: the filter failed.
         """
         portion = Portion(span.end)
         if span.leader_epoch >= 0:
@@ -135,7 +146,7 @@ class Batching:
             batch = Batch(span.run.first, span.run.data)
             verify(batch)
             if self._merger.holds_back:
-                _put(portion, self._merger.flush())
+                self._merger.flush().add_to(portion)
             portion.batches.append(batch)
             portion.last = batch
         else:
@@ -143,9 +154,9 @@ class Batching:
         return portion
 
     def flush(self) -> Portion:
-        """Return what was held back to be merged."""
+        """Return the records that were held back to be merged."""
         portion = Portion()
-        _put(portion, self._merger.flush())
+        self._merger.flush().add_to(portion)
         return portion
 
     def _goes_verbatim(self, span: FetchedSpan, run: BatchRun) -> bool:
@@ -153,46 +164,38 @@ class Batching:
         return (
             self._least_bytes <= len(run.data) <= self._range.max_message_bytes
             and run.is_single
-            # whole, and dense: the broker refuses a batch whose record count is not its offset span
+            # whole, and without gaps: the broker refuses a batch whose record count is not its
+            # offset span
             and span.end - span.start == header.records == header.last_offset_delta + 1
-            # a producer cannot set append time: the destination stamps, or each record carries it
-            # as its own
+            # a producer cannot set append time: either the destination sets its own, or each record
+            # is written with this time as its create time
             and (self._keeps_append_time or not header.is_log_append_time)
             and (self._filter is None or self._filter.keeps_all(span.start, span.end))
         )
 
     def _rewrite(self, portion: Portion, span: FetchedSpan, run: BatchRun) -> None:
-        """Merge the run's records; those that the range cuts off, or the cleaner took, are not there."""
+        """Merge the run's records inside the span, and count those that compaction removed."""
         records: Iterator[Any] = checked_records(run, span.end)
         if span.start > run.first.base_offset or span.end <= run.last.last_offset:
-            records = (one for one in records if span.start <= one.offset < span.end)
-        chosen, taken, dropped, failed = self._filter, self._merger.taken, 0, 0
-        if chosen is not None:
-            dropped, failed = chosen.dropped, len(chosen.failed)
-            records = chosen.apply(records, span.start, span.end)
+            records = (record for record in records if span.start <= record.offset < span.end)
+        record_filter, taken, dropped, failed = self._filter, self._merger.taken, 0, 0
+        if record_filter is not None:
+            dropped, failed = record_filter.dropped, len(record_filter.failed)
+            records = record_filter.apply(records, span.start, span.end)
         with corrupt_at(run.first.base_offset):
             merged = self._merger.add(records, codec_of(run.first))
-        _put(portion, merged)
+        merged.add_to(portion)
         accounted = self._merger.taken - taken
-        if chosen is not None:
-            dropped, failed = chosen.dropped - dropped, len(chosen.failed) - failed
+        if record_filter is not None:
+            dropped = record_filter.dropped - dropped
+            failed = len(record_filter.failed) - failed
             accounted += dropped + failed
             if dropped:
                 portion.skipped[Skipped.FILTERED] = dropped
             if failed:
                 portion.skip(Skipped.QUARANTINED, failed)
-                portion.quarantined += chosen.failed[-failed:]
-                chosen.failed.clear()
+                portion.quarantined += record_filter.failed[-failed:]
+                record_filter.failed.clear()
         gap = span.end - span.start - accounted
         if gap:
             portion.skip(Skipped.COMPACTION_GAP, gap)
-
-
-def _put(portion: Portion, merged: Merged) -> None:
-    portion.batches += merged.batches
-    portion.rewritten += sum(batch.header.records for batch in merged.batches)
-    if merged.last is not None:
-        portion.last = merged.last
-    if merged.too_large:
-        portion.quarantined += merged.too_large
-        portion.skip(Skipped.QUARANTINED, len(merged.too_large))

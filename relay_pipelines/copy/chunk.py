@@ -1,4 +1,4 @@
-"""The open chunk: all that is known of what the transaction under way copies. Runs in a task."""
+"""Portions, which the copy loop sends, and the chunk, which one transaction commits. In a task."""
 
 from __future__ import annotations
 
@@ -16,27 +16,23 @@ from relay_pipelines.protocol.records import body_of, decode, digest_of
 
 @dataclass(slots=True)
 class Portion:
-    """What becomes of the next source offsets, up to `end`.
+    """The batches to send for the next source offsets, up to `end`, and the counts of the others.
 
-    An empty one says that the source is waiting for more, or is about to reuse the bytes of the
-    batches before.
-    Some of their records may still be held back, to be merged with later ones: `BatchSource.flush`
-        returns those.
+    An empty portion means that the source is waiting, or is about to reuse the bytes of the batches
+    before it. `BatchSource.flush` returns records that were held back to be merged with later ones.
 
     Args:
-        end: the source offset after the last one accounted for; -1 in an empty portion, and where
-        only held-back records come.
-        batches: to be produced, in order. Their bytes may be a view that is valid until the next
-        portion.
+        end: the source offset after the last one accounted for; -1 in an empty portion, and in one
+            from `flush`.
+        batches: in order. Their bytes may be a view that is valid until the next portion.
         rewritten: how many of the records in `batches` were decoded.
-        skipped: offsets without a record at the destination, by reason.
+        skipped: the number of offsets without a record at the destination, by reason.
         quarantined: records for the quarantine topic, and why.
         last: the last source record in `batches`, or the batch that ends with it, or its
-        fingerprint; None if there is none.
-        leader_epoch, leader_epoch_end: of the last source batch of any kind, and the offset after
-        it; -1 if there was none.
-        ends_chunk: whether what follows comes from another log, so that it belongs to another
-            chunk.
+            fingerprint; None if there is none.
+        leader_epoch, leader_epoch_end: the epoch of the last source batch of any kind, and the
+            offset after that batch; -1 if there was none.
+        ends_chunk: whether the next portion comes from another log, and so needs another chunk.
     """
 
     end: int = -1
@@ -55,7 +51,7 @@ class Portion:
 
 
 class Chunk:
-    """What one transaction copies: the source offsets `[start, end)` and the counts of their ledger entry, as they grow."""
+    """What one transaction copies: the source offsets `[start, end)`, and the ledger's counts."""
 
     __slots__ = (
         "_last",
@@ -88,7 +84,7 @@ class Chunk:
         return self.end - self.start
 
     def add(self, portion: Portion) -> None:
-        """Count a portion that is being produced."""
+        """Count a portion that is being sent."""
         if portion.end >= 0:
             self.end = portion.end
         else:
@@ -110,12 +106,12 @@ class Chunk:
             )
 
     def _keep_last(self) -> None:
-        """Copy the bytes of the last batch, once: the buffer they lie in is about to be reused."""
+        """Copy the bytes of the last batch, once, because their buffer is about to be reused."""
         if isinstance(self._last, Batch) and not isinstance(self._last.data.obj, bytes):
             self._last = Batch(self._last.header, memoryview(bytes(self._last.data)))
 
     def fingerprint(self) -> Fingerprint | None:
-        """Return that of the last record; None if the chunk has none."""
+        """Return the fingerprint of the last record; None if the chunk has none."""
         if isinstance(self._last, Batch):
             self._last = list(decode(self._last.data))[-1]
         if self._last is None or isinstance(self._last, Fingerprint):

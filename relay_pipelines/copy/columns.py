@@ -1,6 +1,7 @@
-"""Records as Arrow columns, and back. Whoever copies records as they are never imports this.
+"""Records as Arrow columns, and back.
 
-Arrow's way from Python objects imports pandas: 50 MB, and half a second.
+The plain copy never imports this, because making Arrow arrays from Python objects imports pandas:
+50 MB, and half a second.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ COLUMNS = {
     "timestamp": "timestamp",
     "timestamp_type": "string",
 }
-"""What there is, with its type in Spark's words."""
+"""The columns that SQL can use, with their Spark SQL types."""
 _MS = pa.timestamp("ms", tz="UTC")
 _BINARY_NAMES = pa.list_(pa.struct([("name", pa.binary()), ("value", pa.binary())]))
 TYPES = {
@@ -43,8 +44,8 @@ TYPES = {
 }
 _NO_TIMESTAMP = -1
 _LAST_MS = (1 << 63) // 1000 - 1
-_NO_TEXT = "the name of a header is not UTF-8"
-_NO_DATE = "the timestamp is beyond the year 294,000"
+_NOT_UTF8 = "the name of a header is not UTF-8"
+_NOT_A_DATE = "the timestamp is beyond the year 294,000"
 
 
 class Row(NamedTuple):
@@ -58,73 +59,75 @@ class Row(NamedTuple):
 
 
 class ColumnBuilder:
-    """Collects the columns wanted of some records, until they are taken as one Arrow batch.
+    """Collects columns of records, until `take` returns them as one Arrow batch.
 
     Args:
-        on_error: what becomes of a record that Arrow cannot hold; with `QUARANTINE` it is added to
+        columns: the names of the columns to collect.
+        topic_partition: of the records.
+        on_error: what to do with a record that Arrow cannot hold; with `QUARANTINE` it is added to
             `failed`, with the reason.
     """
 
     def __init__(
         self,
         columns: Sequence[str],
-        at: TopicPartition,
+        topic_partition: TopicPartition,
         on_error: OnRecordError = OnRecordError.FAIL,
     ) -> None:
         self._values: dict[str, list[Any]] = {name: [] for name in columns}
-        self._at = at
+        self._topic_partition = topic_partition
         self._quarantines = on_error is OnRecordError.QUARANTINE
         self.failed: list[tuple[Any, RelayError]] = []
         self.records = 0
 
     def add(self, records: Sequence[Any], *, log_append_time: bool) -> None:
-        """Take the columns of these records.
+        """Collect the columns of these records.
 
         Raises:
-            FilterError: a header's name is not UTF-8, and the column headers is wanted.
+            FilterError: Arrow cannot hold a record, and it may not go into quarantine.
         """
         if "headers" in self._values:
-            records = [one for one in records if self._has_text(one)]
+            utf8 = [not record.headers or has_utf8_names(record) for record in records]
+            records = self._only(records, utf8, _NOT_UTF8)
         if "timestamp" in self._values:
-            records = [
-                one for one in records if one.timestamp <= _LAST_MS or self._refuse(one, _NO_DATE)
-            ]
+            dates = [record.timestamp <= _LAST_MS for record in records]
+            records = self._only(records, dates, _NOT_A_DATE)
         kind = str(TimestampType.LOG_APPEND_TIME if log_append_time else TimestampType.CREATE_TIME)
         for name, values in self._values.items():
-            values.extend(_COLUMN_OF[name](records, self._at, kind))
+            values.extend(_COLUMN_OF[name](records, self._topic_partition, kind))
         self.records += len(records)
 
-    def _has_text(self, record: Any) -> bool:
-        if not record.headers or has_utf8_names(record):
-            return True
-        return self._refuse(record, _NO_TEXT)
-
-    def _refuse(self, record: Any, what: str) -> bool:
-        error = FilterError(
-            f"{what}, which SQL and Arrow cannot hold",
-            remedy="leave out what needs that column, or set on_record_error: quarantine; run again to go on",
-            topic_partition=self._at,
-            offset=record.offset,
-        )
-        if not self._quarantines:
-            raise error
-        self.failed.append((record, error))
-        return False
-
     def take(self) -> pa.RecordBatch:
-        """Return what was collected, and begin anew."""
+        """Return the batch, and start an empty one."""
         arrays = [_array(name, values) for name, values in self._values.items()]
         batch = pa.RecordBatch.from_arrays(arrays, names=list(self._values))
         self._values = {name: [] for name in self._values}
         self.records = 0
         return batch
 
+    def _only(self, records: Sequence[Any], valid: Sequence[bool], problem: str) -> Sequence[Any]:
+        """Return the valid records; the others fail."""
+        if all(valid):
+            return records
+        for record in (record for record, ok in zip(records, valid, strict=True) if not ok):
+            error = FilterError(
+                f"{problem}, which SQL and Arrow cannot hold",
+                remedy="leave out what needs that column, or set on_record_error: quarantine, then"
+                " run again",
+                topic_partition=self._topic_partition,
+                offset=record.offset,
+            )
+            if not self._quarantines:
+                raise error
+            self.failed.append((record, error))
+        return [record for record, ok in zip(records, valid, strict=True) if ok]
+
 
 @contextmanager
-def uncollected() -> Iterator[None]:
-    """Leave the garbage collector out, which would look at every record held, again and again; none of them is in a cycle.
+def garbage_collection_paused() -> Iterator[None]:
+    """Pause the cyclic garbage collector, which finds nothing among records: none is in a cycle.
 
-    It takes two thirds of the time where many records are held at once.
+    With many records in memory, it takes two thirds of the time.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -136,10 +139,10 @@ def uncollected() -> Iterator[None]:
 
 
 def records_in(span: FetchedSpan) -> Iterator[list[Any]]:
-    """Yield the records of a span; none where it was skipped.
+    """Yield the records of a span, all at once; a skipped span has none.
 
     Raises:
-        CorruptBatchError: the bytes of a batch do not match their CRC, or cannot be decoded.
+        CorruptBatchError: a batch does not match its CRC, or cannot be decoded.
     """
     run = span.run
     if run is None:
@@ -150,40 +153,43 @@ def records_in(span: FetchedSpan) -> Iterator[list[Any]]:
         yield (
             list(records)
             if whole
-            else [each for each in records if span.start <= each.offset < span.end]
+            else [record for record in records if span.start <= record.offset < span.end]
         )
 
 
 def is_log_append_time(span: FetchedSpan) -> bool:
-    """Whether a broker has set the timestamps of a span's records."""
+    """Whether a broker set the timestamps of a span's records."""
     return span.run is not None and span.run.first.is_log_append_time
 
 
-def rows_of(batch: pa.RecordBatch, at: TopicPartition) -> list[Row]:
+def rows_of(batch: pa.RecordBatch, topic_partition: TopicPartition) -> list[Row]:
     """Return the rows of a batch with the columns offset, timestamp, key, value and headers.
 
     Args:
-        at: where the records come from.
+        topic_partition: the source of the records.
 
     Raises:
-        FilterError: what SQL or a transform has made of a record is no Kafka record.
+        FilterError: SQL or a transform returned a row that is not a valid Kafka record.
     """
     try:
         return _rows(batch)
     except Exception as error:
         if len(batch) > 1:
             middle = len(batch) // 2
-            return rows_of(batch.slice(0, middle), at) + rows_of(batch.slice(middle), at)
+            return [
+                *rows_of(batch.slice(0, middle), topic_partition),
+                *rows_of(batch.slice(middle), topic_partition),
+            ]
         raise FilterError(
-            f"SQL or a transform has made no Kafka record of it: {error}",
-            remedy="correct the expression or the class; run again to go on",
-            topic_partition=at,
+            f"SQL or a transform returned a row that is not a valid Kafka record: {error}",
+            remedy="correct the expression or the class, then run again",
+            topic_partition=topic_partition,
             offset=batch.column("offset")[0].as_py(),
         ) from error
 
 
 def _rows(batch: pa.RecordBatch) -> list[Row]:
-    # Kafka keeps milliseconds: what is finer is cut off
+    # Kafka keeps milliseconds: finer timestamps are truncated
     timestamps = batch.column("timestamp").cast(TYPES["timestamp"]).cast(pa.int64()).to_pylist()
     return list(
         map(
@@ -204,21 +210,21 @@ def _headers(column: pa.Array) -> list[list[tuple[str, bytes | None]]]:
         rows = column.to_pylist()
     except UnicodeDecodeError:  # Spark casts any binary to a string
         rows = column.cast(_BINARY_NAMES).to_pylist()
-    return [[_header(each) for each in headers or ()] for headers in rows]
+    return [[_header(header) for header in headers or ()] for headers in rows]
 
 
-def _header(one: Mapping[str, Any] | None) -> tuple[str, bytes | None]:
-    if one is None or one["name"] is None:
+def _header(header: Mapping[str, Any] | None) -> tuple[str, bytes | None]:
+    if header is None or header["name"] is None:
         raise ValueError("a header has no name")
-    name = one["name"]
-    return name.decode(errors="surrogateescape") if isinstance(name, bytes) else name, one["value"]
+    name, value = header["name"], header["value"]
+    return name.decode(errors="surrogateescape") if isinstance(name, bytes) else name, value
 
 
 def _array(name: str, values: list[Any]) -> pa.Array:
     if name == "timestamp":
         return pa.array(values, _MS).cast(TYPES[name])
     if name == "headers" and not any(values):
-        # the dearest column, and empty for most
+        # the most expensive column, and usually empty
         return pa.ListArray.from_arrays(
             pa.array([0] * (len(values) + 1), pa.int32()), pa.array([], TYPES[name].value_type)
         )
@@ -226,16 +232,16 @@ def _array(name: str, values: list[Any]) -> pa.Array:
 
 
 _COLUMN_OF: Mapping[str, Callable[[Sequence[Any], TopicPartition, str], list[Any]]] = {
-    "key": lambda records, _at, _kind: [one.key for one in records],
-    "value": lambda records, _at, _kind: [one.value for one in records],
-    "headers": lambda records, _at, _kind: [
-        [{"name": name, "value": value} for name, value in one.headers] for one in records
+    "key": lambda records, _source, _kind: [record.key for record in records],
+    "value": lambda records, _source, _kind: [record.value for record in records],
+    "headers": lambda records, _source, _kind: [
+        [{"name": name, "value": value} for name, value in record.headers] for record in records
     ],
-    "topic": lambda records, at, _kind: [at.topic] * len(records),
-    "partition": lambda records, at, _kind: [at.partition] * len(records),
-    "offset": lambda records, _at, _kind: [one.offset for one in records],
-    "timestamp": lambda records, _at, _kind: [
-        one.timestamp if one.timestamp >= 0 else None for one in records
+    "topic": lambda records, source, _kind: [source.topic] * len(records),
+    "partition": lambda records, source, _kind: [source.partition] * len(records),
+    "offset": lambda records, _source, _kind: [record.offset for record in records],
+    "timestamp": lambda records, _source, _kind: [
+        record.timestamp if record.timestamp >= 0 else None for record in records
     ],
-    "timestamp_type": lambda records, _at, kind: [kind] * len(records),
+    "timestamp_type": lambda records, _source, kind: [kind] * len(records),
 }

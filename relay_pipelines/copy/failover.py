@@ -1,8 +1,10 @@
-"""The source as a task sees it: identical nodes, one of which is read until it fails. Runs in a task."""
+"""The source as a task sees it: identical nodes, one of which is read until it fails.
+
+Runs in a task.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from types import TracebackType
 from typing import Self
 
@@ -16,25 +18,25 @@ from relay_pipelines.errors import (
     SourceError,
     TopicDeletedError,
 )
-from relay_pipelines.model import Checkpoint, CopyJob, CopyRange, NodeIdentity, OffsetRange
+from relay_pipelines.model import Checkpoint, CopyJob, CopyRange, NodeIdentity
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock
-from relay_pipelines.protocol.reader import FetchedSpan, read
 
 _UNFIT_FOR_RANGE = (CorruptBatchError, DataLossError, PermissionDeniedError, TopicDeletedError)
 
 
 class FailoverSource:
-    """The nodes of a job, shared by the ranges of one task: the next range begins with the node that served the last one.
+    """The nodes of a job, which the ranges of one task share.
 
-    Call order: `begin` per range; then per attempt `verify`, `read`, `confirm`; after an error at
-        the source `fail_over`.
+    A range begins with the node that served the range before it. Call order: `begin_range`; then
+    per attempt `verify_position`, any reads from `client`, `verify_same_log`; after an error at the
+    source `fail_over`.
     """
 
     def __init__(self, job: CopyJob, client_id: str) -> None:
         self._nodes = [job.node, *job.other_nodes]
         self._client_id = client_id
-        # with another node to go to, nobody waits for a dead one as long as for the only one
+        # if there is another node, a dead one costs a shorter wait
         self._timeout_ms = (
             job.node_timeout_ms if job.other_nodes else job.options.request_timeout_ms
         )
@@ -61,7 +63,7 @@ class FailoverSource:
 
     @property
     def diverged(self) -> dict[str, str]:
-        """The nodes that were found not to hold what was copied, and why."""
+        """The nodes that do not hold what was copied, and why."""
         return {
             name: str(error)
             for name, error in self._unfit.items()
@@ -69,47 +71,46 @@ class FailoverSource:
         }
 
     @property
-    def serves_some(self) -> bool:
-        """Whether a node could not serve this range alone: the next one may be better off."""
+    def failed_for_range_only(self) -> bool:
+        """Whether a node failed only for this range, so that it may serve the next one."""
         return bool(self._unfit_for_range)
 
-    def begin(self) -> None:
-        """Start with another range: a node that could not serve the last one may serve this one."""
+    def begin_range(self) -> None:
+        """Start with another range: a node that failed only for the last one may serve it."""
         self._unfit_for_range.clear()
 
-    def verify(
+    def verify_position(
         self, copy_range: CopyRange, checkpoint: Checkpoint | None, clock: Clock
     ) -> NodeIdentity:
-        """Make sure that the node holds what was copied, as `verify_position` does."""
+        """Verify that the node holds the log that was copied, as `position.verify_position`."""
         return verify_position(
             self.client, copy_range, checkpoint, clock, among_several=len(self._nodes) > 1
         )
 
-    def read(
-        self, wanted: OffsetRange, max_bytes: int, clock: Clock, run_below_bytes: int
-    ) -> Generator[list[FetchedSpan], None, None]:
-        """Read from the node, as `reader.read` does."""
-        return read(self.client, wanted, max_bytes, clock, run_below_bytes)
+    def verify_same_log(self, copy_range: CopyRange, identity: NodeIdentity) -> None:
+        """Verify that everything read since `verify_position` came from the same log.
 
-    def confirm(self, copy_range: CopyRange, identity: NodeIdentity) -> None:
-        """Make sure that all that was read since `verify` came from the same log: a topic's id is never used again.
+        Kafka never uses a topic id again, so that comparing it afterwards is enough.
 
         Raises:
-            SourceError: the topic was created again meanwhile; the next attempt verifies the
-                position and says what that means.
+            SourceError: the topic was created again; the next attempt verifies the position and
+                says what that means.
         """
-        at = copy_range.source.topic_partition
-        if identity.topic_id and self.client.topic_at_leader(at).topic_id != identity.topic_id:
+        topic_partition = copy_range.source.topic_partition
+        if (
+            identity.topic_id
+            and self.client.topic_at_leader(topic_partition).topic_id != identity.topic_id
+        ):
             raise SourceError(
                 f"the topic was created again on node {self.node} while it was being read",
-                topic_partition=at,
+                topic_partition=topic_partition,
             )
 
     def fail_over(self, error: RelayError) -> RelayError:
-        """Go to the next node after an error at the source; the only one is asked again.
+        """Connect to the next fit node after an error at the source; retry a node without others.
 
         Returns:
-            what the attempt ends with: a `SourceError` if another attempt may succeed, else the
+            the error of the attempt: a `SourceError` if another attempt may succeed, else the
                 reason why none can.
         """
         refused = isinstance(error, PermissionDeniedError) and error.topic_partition is None
@@ -131,14 +132,14 @@ class FailoverSource:
             return next(iter(unfit.values()))
         if isinstance(error, SourceError):
             return error
-        again = SourceError(
+        retryable = SourceError(
             error.what,
             remedy=error.remedy,
             topic_partition=error.topic_partition,
             offset=error.offset,
         )
-        again.__cause__ = error
-        return again
+        retryable.__cause__ = error
+        return retryable
 
     def _connect(self) -> ClusterClient:
         return ClusterClient(

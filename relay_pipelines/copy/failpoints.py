@@ -1,8 +1,8 @@
-"""Named points of the copy at which a test may kill or stop the process; nothing happens unless RELAY_FAULT is set.
+"""Points in the code at which a test may kill or stop the process, if RELAY_FAULT is set.
 
-RELAY_FAULT is `<point>=<signal>@<n>:<token file>`: at the n-th pass of the point this process sends
-itself the signal, once per token file (which it creates), so that a retried task gets through.
-Example: `before_end_txn=SIGKILL@2:/tmp/once`.
+RELAY_FAULT is `<point>=<signal>@<n>:<token file>`: when the process passes the point for the n-th
+time, it creates the token file and sends itself the signal. It does nothing if the file exists, so
+that a retried task survives. Example: `before_end_txn=SIGKILL@2:/tmp/once`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 
 class Failpoint(StrEnum):
-    """In the order in which a task passes them."""
+    """The points, in the order in which a task passes them."""
 
     AFTER_INIT_PRODUCER_ID = "after_init_producer_id"
     MID_CHUNK = "mid_chunk"
@@ -27,21 +27,21 @@ class Failpoint(StrEnum):
     BEFORE_RECOUNT = "before_recount"  # on the driver
 
 
-_WANTED = re.fullmatch(
+_FAULT = re.fullmatch(
     r"(?P<point>\w+)=(?P<signal>\w+)@(?P<pass>\d+):(?P<token>.+)", os.environ.get("RELAY_FAULT", "")
 )
 _passes: Counter[str] = Counter()
 
 
 def failpoint(point: Failpoint) -> None:
-    """Say that the process is at `point`."""
-    if _WANTED is None or _WANTED["point"] != point:
+    """Pass the point, which may end or stop this process."""
+    if _FAULT is None or _FAULT["point"] != point:
         return
     _passes[point] += 1
-    if _passes[point] < int(_WANTED["pass"]):
+    if _passes[point] < int(_FAULT["pass"]):
         return
     try:
-        Path(_WANTED["token"]).touch(exist_ok=False)
+        Path(_FAULT["token"]).touch(exist_ok=False)
     except FileExistsError:
         return
-    os.kill(os.getpid(), signal.Signals[_WANTED["signal"]])
+    os.kill(os.getpid(), signal.Signals[_FAULT["signal"]])

@@ -1,4 +1,7 @@
-"""The user's filters: which records are left out. Runs in a task; checking a configuration loads them, too."""
+"""The user's filters, which leave records out.
+
+They run in a task; the driver constructs them, too, to check a configuration.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,11 @@ from typing import Any, Protocol
 
 from relay_pipelines.copy.user_class import FILTER, construct, record_error
 from relay_pipelines.errors import FilterError, RelayError
-from relay_pipelines.model import ClassSpec, OnRecordError, TopicPartition
+from relay_pipelines.model import ClassSpec, CopyRange, OnRecordError, TopicPartition
 
 
 class Record(Protocol):
-    """What a filter sees of a record."""
+    """A record as a filter sees it."""
 
     offset: int
     timestamp: int
@@ -22,40 +25,43 @@ class Record(Protocol):
 
 
 class Filter(Protocol):
-    """What a filter class must have. It is constructed once per topic-partition and task, with `config` as keyword arguments."""
+    """What a filter class must have.
+
+    Each task constructs one per topic-partition, with `config` as keyword arguments.
+    """
 
     def keep(self, record: Record) -> bool:
-        """Whether the record is copied. What is raised here fails the topic-partition, at this record."""
+        """Whether to copy the record; an exception fails the topic-partition at this record."""
 
 
 class RecordFilter(Protocol):
-    """What decides which records of a range are copied.
+    """Decides which records of a range are copied.
 
-    `apply` counts as it goes: after its records were consumed, `dropped` has grown by those left
-    out, and `failed` by those on which the decision failed and that go into quarantine.
+    `apply` counts: once its records are consumed, `dropped` has grown by the records left out, and
+    `failed` by those that go into quarantine because the decision failed.
     """
 
     dropped: int
     failed: list[tuple[Any, RelayError]]
 
     def can_decide_from(self, start: int) -> bool:
-        """Whether the offsets from `start` on are, or will be, decided."""
+        """Whether it decides on all offsets from `start` on, now or later."""
 
     def covers(self, end: int) -> bool:
-        """Whether the offsets below `end` can be decided now; waits for that for a moment at most."""
+        """Whether it can decide on the offsets below `end` now; waits a moment at most."""
 
     def keeps_all(self, start: int, end: int) -> bool:
-        """Whether all of these offsets are known to be kept, so that nobody need look at the records."""
+        """Whether all of these offsets are known to be kept, without decoding the records."""
 
     def apply(self, records: Iterable[Any], start: int, end: int) -> Iterator[Any]:
         """Yield the records of these offsets that are kept.
 
         Raises:
-            RelayError: no decision can be had.
+            RelayError: it cannot decide.
         """
 
-    def committed(self, next_offset: int) -> None:
-        """Forget what was decided of the offsets below."""
+    def forget_below(self, next_offset: int) -> None:
+        """Drop the decisions on the offsets below."""
 
 
 def load(spec: ClassSpec) -> Filter:
@@ -69,10 +75,10 @@ def load(spec: ClassSpec) -> Filter:
 
 
 class FilterChain:
-    """The filter classes of one range, as one `RecordFilter`: a record is copied if every one of them keeps it.
+    """The filter classes of one range as one `RecordFilter`: a record must pass all of them.
 
     Args:
-        on_error: what becomes of a record on which a filter raises something.
+        on_error: what to do with a record on which a filter raises an exception.
     """
 
     def __init__(
@@ -85,29 +91,29 @@ class FilterChain:
         self.failed: list[tuple[Any, RelayError]] = []
 
     def can_decide_from(self, _start: int) -> bool:
-        """Whether the offsets from here on can be decided: always."""
+        """Return True: it decides on any record."""
         return True
 
     def covers(self, _end: int) -> bool:
-        """Whether the offsets can be decided now: always."""
+        """Return True: it decides at once."""
         return True
 
     def keeps_all(self, _start: int, _end: int) -> bool:
-        """Whether the offsets are known to be kept: never without a look at the records."""
+        """Return False: it must see the records."""
         return False
 
     def apply(self, records: Iterable[Any], _start: int = 0, _end: int = 0) -> Iterator[Any]:
         """Yield the records that every filter keeps.
 
         Raises:
-            FilterError: a filter raised something, and records do not go into quarantine.
+            FilterError: a filter raised an exception, and its record may not go into quarantine.
         """
         for name, keep in self._filters:
             records = self._kept(records, name, keep)
         yield from records
 
-    def committed(self, next_offset: int) -> None:
-        """Nothing is remembered."""
+    def forget_below(self, next_offset: int) -> None:
+        """Do nothing: it keeps no decisions."""
 
     def _kept(
         self, records: Iterable[Any], name: str, keep: Callable[[Record], bool]
@@ -127,3 +133,11 @@ class FilterChain:
                 yield record
             else:
                 self.dropped += 1
+
+
+def filter_chain(copy_range: CopyRange) -> FilterChain | None:
+    """Construct the filters of a range; None if it has none."""
+    policy = copy_range.record_policy
+    if not policy.filters:
+        return None
+    return FilterChain(policy.filters, copy_range.source.topic_partition, policy.on_record_error)

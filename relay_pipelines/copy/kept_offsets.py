@@ -1,7 +1,7 @@
-"""Which offsets a SQL predicate keeps, as Spark says: rows without records. Runs in a task.
+"""Which offsets a SQL predicate keeps. Runs in a task.
 
-The records themselves do not go through Spark. They are read again, and where all of a batch is
-kept, it is copied as it is.
+Spark evaluates the predicate and returns only offsets. The task reads the records again, and copies
+a batch verbatim if the predicate keeps all of it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from relay_pipelines.copy.row_reader import FailedRecord, ProgressMarker
 from relay_pipelines.copy.row_stream import RowStream
-from relay_pipelines.errors import RelayError, RetriableError
+from relay_pipelines.errors import RelayError
 from relay_pipelines.model import TopicPartition
 
 
@@ -22,15 +22,15 @@ class KeptOffsets:
     """The offsets of one range that are kept, as far as Spark has decided: a `RecordFilter`.
 
     Args:
-        stream, index: where the decisions come from, and of which range; of what is kept the column
-            offset.
+        stream: brings the offsets that are kept, in the column `offset`.
+        index: of the range in the stream.
     """
 
     def __init__(self, topic_partition: TopicPartition, stream: RowStream, index: int) -> None:
         self._topic_partition = topic_partition
         self._stream = stream
         self._index = index
-        self._waiting: list[npt.NDArray[np.int64]] = [np.empty(0, np.int64)]
+        self._pending: list[npt.NDArray[np.int64]] = [np.empty(0, np.int64)]
         self._refused: dict[int, RelayError] = {}
         self._start = -1
         self._end = -1
@@ -38,22 +38,22 @@ class KeptOffsets:
         self.failed: list[tuple[Any, RelayError]] = []
 
     def covers(self, end: int) -> bool:
-        """Whether the offsets below `end` are decided; waits for that for a moment at most.
+        """Whether Spark has decided on the offsets below `end`; waits a moment at most.
 
         Raises:
-            RelayError: no more will be decided.
+            RelayError: the stream ended too early.
         """
         while self._end < end:
             if self._stream.has_ended(self._index):
                 raise RelayError(
-                    "Spark decided on fewer offsets than planned",
+                    "Spark returned fewer offsets than planned",
                     topic_partition=self._topic_partition,
                 )
             taken = self._stream.take(self._index)
             if taken is None:
                 return False
             if taken.marker is None:
-                self._waiting.append(np.asarray(taken.rows.column("offset"), np.int64))
+                self._pending.append(np.asarray(taken.rows.column("offset"), np.int64))
             elif isinstance(taken.marker, FailedRecord):
                 self._refused[taken.marker.record.offset] = taken.marker.error
             else:
@@ -61,7 +61,7 @@ class KeptOffsets:
         return True
 
     def can_decide_from(self, start: int) -> bool:
-        """Whether the offsets from `start` on are, or will be, decided: not where the checkpoint has moved back meanwhile."""
+        """Whether Spark decides on all offsets from `start` on: no if the checkpoint moved back."""
         while self._start < 0:
             self.covers(0)
         return start >= self._start
@@ -83,18 +83,18 @@ class KeptOffsets:
             else:
                 self.dropped += 1
 
-    def committed(self, next_offset: int) -> None:
-        """Forget what is decided of the offsets below."""
+    def forget_below(self, next_offset: int) -> None:
+        """Drop the decisions on the offsets below."""
         self._refused = {
             offset: error for offset, error in self._refused.items() if offset >= next_offset
         }
-        self._waiting = [self._kept[int(np.searchsorted(self._kept, next_offset)) :]]
+        self._pending = [self._kept[int(np.searchsorted(self._kept, next_offset)) :]]
 
     @property
     def _kept(self) -> npt.NDArray[np.int64]:
-        if len(self._waiting) > 1:
-            self._waiting = [np.concatenate(self._waiting)]
-        return self._waiting[0]
+        if len(self._pending) > 1:
+            self._pending = [np.concatenate(self._pending)]
+        return self._pending[0]
 
     def _between(self, start: int, end: int) -> tuple[int, int]:
         first, last = np.searchsorted(self._kept, (start, end))
@@ -102,17 +102,17 @@ class KeptOffsets:
 
     def _advance(self, marker: ProgressMarker) -> None:
         if self._start < 0:
-            self._start = marker.end  # the first marker stands before the rows
+            self._start = marker.end  # the first marker comes before the rows
         self._end = marker.end
         error = marker.error
-        if isinstance(error, RetriableError):
-            # the copy reads and retries by itself; what Spark had to say of these records is not
-            # said again
-            raise RelayError(
-                error.what,
-                remedy="run again to go on",
-                topic_partition=error.topic_partition,
-                offset=error.offset,
-            ) from error
-        if error is not None:
+        if error is None:
+            return
+        if not error.retryable:
             raise error
+        # not retryable here: the copy can read these records again, but Spark cannot
+        raise RelayError(
+            error.what,
+            remedy="run again to continue",
+            topic_partition=error.topic_partition,
+            offset=error.offset,
+        ) from error

@@ -1,8 +1,7 @@
-"""Whether a node still holds the log that was copied, up to the place where the copy stands: one check for everybody.
+"""Whether a node still holds the log that was copied, up to the checkpoint.
 
-The driver surveys many topic-partitions at once with `read_positions`; a task verifies its own in
-every attempt with `verify_position`. What an answer means is judged by `plan.windows.data_loss`,
-for both.
+The driver reads many positions at once with `read_positions`; a task verifies its own in every
+attempt with `verify_position`. For both, `plan.positions.data_loss` judges what they mean.
 """
 
 from __future__ import annotations
@@ -43,41 +42,41 @@ def read_positions(
     *,
     among_several: bool,
 ) -> dict[TopicPartition, Position]:
-    """Ask a node about topic-partitions, and hold the answers against their checkpoints; a few requests per leader in all.
+    """Read positions from a node and compare them with checkpoints, in a few requests per leader.
 
     Args:
         among_several: whether the source has other nodes. One of several may be rebuilt with the
-            same records under a new topic id; only a look at a record tells (`verify_position`).
+            same records under a new topic id; then only a record tells (`verify_position`).
 
     Raises:
-        RetriableError: a leader is away or moving.
+        RetriableError: a leader is down or moving.
     """
     wanted = list(wanted)
     low = client.list_offsets(wanted, EARLIEST, READ_COMMITTED)
     end = client.list_offsets(wanted, LATEST, READ_COMMITTED)
     epochs = {
-        at: checkpoint.leader_epoch
-        for at in wanted
-        if (checkpoint := checkpoints.get(at))
+        partition: checkpoint.leader_epoch
+        for partition in wanted
+        if (checkpoint := checkpoints.get(partition))
         and _epoch_end(checkpoint) >= 0
         and _is_same_log(client, checkpoint)
     }
     epoch_ends = client.epoch_ends(epochs)
-    found = {}
-    for at in wanted:
-        known = checkpoints.get(at)
+    positions = {}
+    for partition in wanted:
+        known = checkpoints.get(partition)
         if known is None:
-            found[at] = Position(at, low[at], end[at])
+            positions[partition] = Position(partition, low[partition], end[partition])
             continue
-        found[at] = Position(
-            at,
-            low[at],
-            end[at],
+        positions[partition] = Position(
+            partition,
+            low[partition],
+            end[partition],
             known.next_offset,
             recreated=not among_several and is_recreated(client, known),
-            truncated_at=_truncated_at(known, epoch_ends.get(at), end[at]),
+            truncated_at=_truncated_at(known, epoch_ends.get(partition), end[partition]),
         )
-    return found
+    return positions
 
 
 def verify_position(
@@ -88,31 +87,35 @@ def verify_position(
     *,
     among_several: bool,
 ) -> NodeIdentity:
-    """Make sure that a node holds the log that was planned and copied; return which log that is. In a task, every attempt.
+    """Verify that a node holds the log that was planned and copied; return which log that is.
 
     Raises:
-        DataLossError: it does not, and a copy from here would lose or mix records.
+        DataLossError: it holds another log, so that a copy from it would lose or mix records.
         TopicDeletedError: it no longer has the topic.
-        DivergedNodeError: this node of several holds another record where the last one was copied.
-        SourceError: it ends before the checkpoint, or does not answer.
+        DivergedNodeError: this node of several holds another record than the last one copied.
+        SourceError: its log ends before the checkpoint, or it does not answer.
     """
-    at = copy_range.source.topic_partition
+    partition = copy_range.source.topic_partition
     _require_topic(client, copy_range, clock)
-    topic_id = client.topic_at_leader(at).topic_id
+    topic_id = client.topic_at_leader(partition).topic_id
     identity = NodeIdentity(client.cluster.name, topic_id, client.cluster_id)
-    _require_as_surveyed(copy_range, identity)
+    _require_planned_topic(copy_range, identity)
     if checkpoint is None:
         return identity
-    position = read_positions(client, [at], {at: checkpoint}, among_several=among_several)[at]
+    checkpoints = {partition: checkpoint}
+    position = read_positions(client, [partition], checkpoints, among_several=among_several)[
+        partition
+    ]
     if (
         among_several
         and not _is_same_log(client, checkpoint)
         and position.end_offset < checkpoint.next_offset
     ):
         raise SourceError(
-            f"node {identity.node} ends at {position.end_offset}, before what was copied from {checkpoint.node}",
-            remedy="wait until it has caught up, or see whether it lost its data",
-            topic_partition=at,
+            f"the log on node {identity.node} ends at {position.end_offset}, before the records"
+            f" copied from {checkpoint.node}",
+            remedy="wait until it has caught up, or check whether it lost its data",
+            topic_partition=partition,
             offset=checkpoint.next_offset,
         )
     loss = data_loss(position)
@@ -125,10 +128,10 @@ def verify_position(
 
 
 def is_recreated(client: ClusterClient, checkpoint: Checkpoint) -> bool:
-    """Whether the node's topic is another one of the same name than the one copied from this node.
+    """Whether the topic was deleted and created again on this node since it was copied from it.
 
-    Brokers before Kafka 2.8 report no topic ids. Identical nodes have different ids, so each is
-    compared with its own.
+    Brokers before Kafka 2.8 do not report topic ids; then the cluster ids are compared. Identical
+    nodes have different ids, so each node is compared with its own.
     """
     name = client.cluster.name
     known, found = checkpoint.topic_ids.get(name), client.topic(checkpoint.source.topic).topic_id
@@ -139,23 +142,21 @@ def is_recreated(client: ClusterClient, checkpoint: Checkpoint) -> bool:
 
 
 def matches_fingerprint(client: ClusterClient, checkpoint: Checkpoint, clock: Clock) -> bool:
-    """Whether a node holds the last record copied, as far as that can be compared.
+    """Whether a node holds the last record copied, or retention or compaction removed it there.
 
-    Retention or the cleaner may have taken it. Where every broker sets the timestamp itself, key,
-    value and headers are compared.
+    If every broker sets the timestamp itself, only key, value and headers are compared.
     """
     expected = checkpoint.fingerprint
     if expected is None:
         return True
-    at = checkpoint.source
-    if client.list_offsets([at], EARLIEST, READ_COMMITTED)[at] > expected.offset:
+    source = checkpoint.source
+    if client.list_offsets([source], EARLIEST, READ_COMMITTED)[source] > expected.offset:
         return True
-    for spans in read(
-        client, OffsetRange(at, expected.offset, expected.offset + 1), _FETCH_BYTES, clock
-    ):
+    wanted = OffsetRange(source, expected.offset, expected.offset + 1)
+    for spans in read(client, wanted, _FETCH_BYTES, clock):
         for span in spans:
             if span.skipped in _NO_RECORD:
-                return False  # where a committed record was
+                return False  # the record copied was a committed one
             if span.run is None:
                 continue
             for record in decode(span.run.data):
@@ -174,7 +175,8 @@ def diverged(node: str, checkpoint: Checkpoint) -> DivergedNodeError:
     """Return the error for a node that does not hold the last record copied."""
     return DivergedNodeError(
         f"node {node} holds another record than {checkpoint.node}, from which it was copied",
-        remedy=f"find out which node is right, rebuild the other one, then `relay nodes --clear {node}`",
+        remedy="find out which node is right, rebuild the other one, then"
+        f" `relay nodes --clear {node}`",
         topic_partition=checkpoint.source,
         offset=None if checkpoint.fingerprint is None else checkpoint.fingerprint.offset,
     )
@@ -182,7 +184,8 @@ def diverged(node: str, checkpoint: Checkpoint) -> DivergedNodeError:
 
 def _recreated(checkpoint: Checkpoint) -> TopicRecreatedError:
     return TopicRecreatedError(
-        "the log holds another record than the last one copied: the topic was deleted and created again",
+        "the log holds another record than the last one copied: the topic was deleted and created"
+        " again",
         remedy="mirror it under a new name into a new destination topic",
         topic_partition=checkpoint.source,
         offset=None if checkpoint.fingerprint is None else checkpoint.fingerprint.offset,
@@ -190,35 +193,36 @@ def _recreated(checkpoint: Checkpoint) -> TopicRecreatedError:
 
 
 def _require_topic(client: ClusterClient, copy_range: CopyRange, clock: Clock) -> None:
-    """A topic that was planned and is gone will not return: its neighbours need not wait for it as for a broker."""
+    """Fail soon if a planned topic is gone: unlike a broker, it will not come back."""
     topic, waited = copy_range.source.topic_partition.topic, 0.0
-    while copy_range.surveyed is not None and not client.has_topic(topic):
+    while copy_range.planned_log is not None and not client.has_topic(topic):
         if waited >= _UNKNOWN_TOPIC_SECONDS:
             raise TopicDeletedError(
-                f"the topic was deleted at node {client.cluster.name} since the run planned it",
-                remedy="run again to see what the source holds now",
+                f"the topic was deleted on node {client.cluster.name} since the run planned it",
+                remedy="run again: it plans what the source holds now",
                 topic_partition=copy_range.source.topic_partition,
             )
         clock.sleep(_POLL_SECONDS)
         waited += _POLL_SECONDS
 
 
-def _require_as_surveyed(copy_range: CopyRange, found: NodeIdentity) -> None:
-    """The range's offsets mean something only in the log in which they were planned."""
-    planned = copy_range.surveyed
+def _require_planned_topic(copy_range: CopyRange, found: NodeIdentity) -> None:
+    """Fail if the topic was created again, because the range's offsets are of the old one."""
+    planned = copy_range.planned_log
     if planned is None or planned.node != found.node or not planned.topic_id or not found.topic_id:
         return
     if planned.topic_id != found.topic_id:
         raise TopicRecreatedError(
-            f"the topic was deleted and created again on node {found.node} since the run planned it",
-            remedy="run again to see what it holds now",
+            f"the topic was deleted and created again on node {found.node} since the run planned"
+            " it",
+            remedy="run again: it plans what the topic holds now",
             topic_partition=copy_range.source.topic_partition,
             offset=copy_range.source.start,
         )
 
 
 def _is_same_log(client: ClusterClient, checkpoint: Checkpoint) -> bool:
-    """Whether leader epochs of the checkpoint mean something here: on the node, and in the topic, in which they were read."""
+    """Whether the checkpoint's leader epoch is of this node's topic, so that it can be compared."""
     return checkpoint.node == client.cluster.name and not is_recreated(client, checkpoint)
 
 
@@ -229,23 +233,22 @@ def _is_proven(checkpoint: Checkpoint, identity: NodeIdentity) -> bool:
 
 
 def _epoch_end(checkpoint: Checkpoint) -> int:
-    """Up to where the log must hold the checkpoint's leader epoch; -1 if that is unknown."""
+    """Return the offset up to which the log must hold the checkpoint's leader epoch, or -1."""
     if checkpoint.leader_epoch < 0:
         return -1
     if checkpoint.leader_epoch_end >= 0:
         return checkpoint.leader_epoch_end
-    # older checkpoints name the epoch of the last batch with records: it reaches over the last of
-    # them at least
+    # older checkpoints have the epoch of the last batch with records: it includes the last record
     return -1 if checkpoint.fingerprint is None else checkpoint.fingerprint.offset + 1
 
 
 def _truncated_at(checkpoint: Checkpoint, epoch_end: int | None, end: int) -> int | None:
-    """Where the log stopped being the one that was copied, by its leader epochs (KIP-101); None if it still is.
+    """Return where the log was truncated, by its leader epochs (KIP-101); None if it was not.
 
     The epoch is that of the last batch of any kind, and it is compared with the end of that batch.
-    A commit marker written, or a gap left by the cleaner, under a later epoch is no truncation.
+    A commit marker, or a gap from compaction, under a later epoch is not a truncation.
     """
     if epoch_end is None or epoch_end >= _epoch_end(checkpoint):
         return None
-    # no such epoch any more: where the log changed is unknown, and not above its end
+    # the epoch is gone: the log was truncated at an unknown offset, but not above its end
     return min(end, checkpoint.next_offset) if epoch_end < 0 else epoch_end

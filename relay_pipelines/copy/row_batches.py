@@ -1,4 +1,4 @@
-"""Batches of what Spark made of the records: the source of topics with SQL or a transform. Runs in a task."""
+"""Batches made of the rows that SQL or a transform returned. Runs in a task."""
 
 from __future__ import annotations
 
@@ -24,10 +24,13 @@ from relay_pipelines.model import (
 
 
 class RowBatches:
-    """The batches of one range, made of rows that were read in another process: they pass once, so there is one attempt.
+    """The batches of one range, made of rows that another process read.
+
+    The rows come only once, so there is only one attempt.
 
     Args:
-        stream, index: where the rows come from, and of which range.
+        stream: brings the rows.
+        index: of the range in the stream.
     """
 
     def __init__(
@@ -38,9 +41,11 @@ class RowBatches:
         self._index = index
         self._merger = RecordMerger(copy_range, options)
         record_policy = copy_range.record_policy
-        at = copy_range.source.topic_partition
+        self._topic_partition = copy_range.source.topic_partition
         self._transformer = (
-            Transformer(record_policy.transform, at, record_policy.on_record_error)
+            Transformer(
+                record_policy.transform, self._topic_partition, record_policy.on_record_error
+            )
             if record_policy.transform
             else None
         )
@@ -48,7 +53,7 @@ class RowBatches:
         self._failed: list[tuple[Any, RelayError]] = []
         self._fingerprint: Fingerprint | None = None
         self._identity: NodeIdentity | None = None
-        self._handed_out = False
+        self._started = False
         self._diverged: dict[str, str] = {}
 
     @property
@@ -58,33 +63,33 @@ class RowBatches:
 
     @property
     def diverged(self) -> dict[str, str]:
-        """The nodes that were found not to hold what was copied, and why."""
+        """The nodes that do not hold what was copied, and why."""
         return self._diverged
 
     @property
     def can_reopen(self) -> bool:
-        """Whether another attempt is possible: as long as no row has been taken."""
-        return not self._handed_out
+        """Whether another attempt is possible: only before the first row is taken."""
+        return not self._started
 
     def open(self, checkpoint: Checkpoint | None) -> int:
-        """Make sure that the rows begin where the copy stands.
+        """Verify that the rows begin at the checkpoint; return the first offset to copy.
 
         Raises:
-            DestinationError: another task has copied since the rows were planned.
+            DestinationError: another task moved the checkpoint after the rows were planned.
         """
         known = self._range.checkpoint
         if (checkpoint and checkpoint.next_offset) != (known and known.next_offset):
-            self._handed_out = True  # of these rows nothing can be used
+            self._started = True  # these rows are useless
             raise DestinationError(
                 "another task has moved the checkpoint since this one was planned",
-                remedy="run again to go on from there",
-                topic_partition=self._range.source.topic_partition,
+                remedy="run again to continue from there",
+                topic_partition=self._topic_partition,
             )
         return self._range.source.start if known is None else known.next_offset
 
     def portions(self, start: int) -> Generator[Portion, None, None]:
         """Yield a portion for each progress marker."""
-        self._handed_out = True
+        self._started = True
         position = start
         while not self._stream.has_ended(self._index):
             taken = self._stream.take(self._index)
@@ -106,35 +111,33 @@ class RowBatches:
                 self._add(taken)
         if position < self._range.source.end:
             raise RelayError(
-                "Spark handed on fewer offsets than planned",
-                topic_partition=self._range.source.topic_partition,
+                "Spark returned fewer offsets than planned", topic_partition=self._topic_partition
             )
 
     def flush(self) -> Portion:
-        """Return what was held back to be merged; its last record is known from the markers."""
-        merged = self._merger.flush()
-        portion = Portion(batches=merged.batches, last=self._fingerprint)
-        portion.rewritten = sum(batch.header.records for batch in merged.batches)
-        self._put_too_large(portion, merged.too_large)
+        """Return the records that were held back to be merged; markers tell their last record."""
+        portion = Portion()
+        self._merger.flush().add_to(portion)
+        portion.last = self._fingerprint
         return portion
 
-    def confirm(self) -> NodeIdentity:
-        """Return the log from which the rows were read; the reader has made sure of it at every marker."""
-        assert self._identity is not None, "rows come with the log from which they were read"
+    def verify_same_log(self) -> NodeIdentity:
+        """Return the log from which the rows were read; the reader verified it at every marker."""
+        assert self._identity is not None, "the first rows come after a marker with an identity"
         return self._identity
 
-    def committed(self, next_offset: int) -> None:
-        """Nothing is remembered."""
+    def forget_below(self, next_offset: int) -> None:
+        """Do nothing: it keeps no rows."""
 
     def fail(self, error: RelayError) -> RelayError:
-        """Return the error: the reader has gone to another node by itself, where that helped."""
+        """Return the error unchanged: the reader has failed over by itself."""
         return error
 
     def _add(self, taken: MarkedRows) -> None:
         if isinstance(taken.marker, FailedRecord):
             self._failed.append((taken.marker.record, taken.marker.error))
         elif self._transformer is None:
-            self._rows += rows_of(taken.rows, self._range.source.topic_partition)
+            self._rows += rows_of(taken.rows, self._topic_partition)
         else:
             rows, failed = self._transformer(taken.rows)
             self._rows += rows
@@ -148,12 +151,11 @@ class RowBatches:
         self._diverged = marker.diverged or self._diverged
         merged = self._merger.add(iter(rows), marker.codec)
         skipped = Counter({reason: count for reason, count in marker.skipped.items() if count})
-        # what came neither as a row nor as skipped was left out by SQL
+        # SQL left out the offsets that are neither rows nor skipped
         dropped = marker.end - position - len(rows) - len(failed) - sum(skipped.values())
         if dropped < 0:
             raise RelayError(
-                "Spark handed on more rows than were read",
-                topic_partition=self._range.source.topic_partition,
+                "Spark returned more rows than were read", topic_partition=self._topic_partition
             )
         if dropped:
             skipped[Skipped.FILTERED] += dropped
@@ -161,19 +163,11 @@ class RowBatches:
             skipped[Skipped.QUARANTINED] += len(failed)
         portion = Portion(
             end=marker.end,
-            batches=merged.batches,
-            rewritten=sum(batch.header.records for batch in merged.batches),
             skipped=dict(skipped),
             quarantined=list(failed),
-            last=self._fingerprint,
             leader_epoch=marker.leader_epoch,
             leader_epoch_end=marker.leader_epoch_end,
         )
-        self._put_too_large(portion, merged.too_large)
+        merged.add_to(portion)
+        portion.last = self._fingerprint
         return portion
-
-    @staticmethod
-    def _put_too_large(portion: Portion, too_large: list[tuple[Any, RelayError]]) -> None:
-        portion.quarantined += too_large
-        if too_large:
-            portion.skip(Skipped.QUARANTINED, len(too_large))

@@ -1,9 +1,9 @@
-"""Records as rows, for SQL and transforms: read in one Python process, written in another, with Spark in between. In a task.
+"""Reads records as rows, which pass through SQL or a transform to the writer in another process.
 
-Rows come in order, range by range. Before those of a range, and after those of each fetch, comes a
-progress marker, a row without
-a record: to which range they belong, how far they reach, and where they were read. Markers pass
-whatever is done to rows, so that the writer knows what became of every source offset.
+Rows come in order, range by range. A progress marker, which is a row without a record, comes before
+the rows of a range and after those of each fetch. It says which range they belong to, how far they
+reach, and from which log they were read. SQL keeps every marker, so that the writer can account for
+every source offset. Runs in a task.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from relay_pipelines.copy.columns import (
     records_in,
 )
 from relay_pipelines.copy.failover import FailoverSource
-from relay_pipelines.copy.filtering import FilterChain
-from relay_pipelines.errors import RelayError, SourceError
+from relay_pipelines.copy.filtering import filter_chain
+from relay_pipelines.errors import RelayError
 from relay_pipelines.model import (
     Checkpoint,
     CopyJob,
@@ -38,18 +38,18 @@ from relay_pipelines.model import (
     OffsetRange,
     Skipped,
 )
-from relay_pipelines.protocol.backoff import retry_until_no_progress
 from relay_pipelines.protocol.clock import Clock
-from relay_pipelines.protocol.reader import FetchedSpan
+from relay_pipelines.protocol.reader import FetchedSpan, read
 from relay_pipelines.protocol.records import codec_of
+from relay_pipelines.protocol.retries import retry_until_no_progress
 
 MARKER = "relay_marker"
-ALWAYS = ("offset", "timestamp", "key", "value", "headers")
+RECORD_COLUMNS = ("offset", "timestamp", "key", "value", "headers")
 _BATCH_RECORDS = 20_000
 
 
 def schema(columns: Sequence[str]) -> str:
-    """Return the schema of rows with these columns, in Spark's words."""
+    """Return the Spark schema of rows with these columns."""
     return ", ".join(
         f"{name} {kind}"
         for name, kind in {MARKER: "binary", **{name: COLUMNS[name] for name in columns}}.items()
@@ -58,20 +58,20 @@ def schema(columns: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ProgressMarker:
-    """What the writer must know of the rows since the last marker.
+    """What the writer must know about the rows since the last marker.
 
     Args:
         index: of the range.
-        end: the source offset that they reach.
-        skipped: offsets without a row, by reason.
-        leader_epoch, leader_epoch_end: of the last batch of any kind, and the offset after it; -1
-        if there was none.
-        codec: of the last batch with records, as its attributes number it.
-        identity: of the log from which they were read; None if none was read.
+        end: the source offset after the last one read.
+        skipped: the number of offsets without a row, by reason.
+        leader_epoch, leader_epoch_end: the epoch of the last batch of any kind, and the offset
+            after that batch; -1 if there was none.
+        codec: the compression codec of the last batch with records, as numbered in its attributes.
+        identity: the log that was read; None if none was.
         fingerprint: of the last record.
-        is_last: whether nothing more comes of this range.
-        error: why nothing more comes, if that is not its end.
-        diverged: nodes that were found not to hold what was copied, and why.
+        is_last: whether this is the last marker of the range.
+        error: why the range ends early; None if it does not.
+        diverged: the nodes that do not hold what was copied, and why.
     """
 
     index: int
@@ -88,7 +88,7 @@ class ProgressMarker:
 
 
 class FailedRecord(NamedTuple):
-    """A record that goes into quarantine, past SQL, and why."""
+    """A record that skips SQL and goes into quarantine, and why."""
 
     record: Row
     error: RelayError
@@ -101,17 +101,17 @@ def read_rows(
     columns: Sequence[str],
     clock: Clock,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of each range, from its known checkpoint through its end, and the markers between them.
+    """Yield the rows and markers of each range, from its known checkpoint to its end.
 
-    Never raises what is in the error tree: that comes as a marker.
+    Never raises a `RelayError`, but yields it in a marker.
 
     Args:
-        indices: which of the ranges, in this order.
-        columns: those of COLUMNS that are wanted; `ALWAYS` and perhaps more.
+        indices: the ranges to read, in this order.
+        columns: the columns to read, of `COLUMNS`.
     """
-    with FailoverSource(job, f"relay-{job.mirror}") as source:
+    with FailoverSource(job, f"relay-{job.mirror}") as nodes:
         for index in indices:
-            rows = _RangeRows(job, ranges[index], index, columns, source, clock)
+            rows = _RangeRows(job, ranges[index], index, columns, nodes, clock)
             error: RelayError | None = None
             try:
                 yield _marker(ProgressMarker(index, rows.position), columns)
@@ -124,13 +124,13 @@ def read_rows(
                 identity=rows.identity,
                 is_last=True,
                 error=error,
-                diverged=source.diverged,
+                diverged=nodes.diverged,
             )
             yield _marker(last, columns)
 
 
 class _RangeRows:
-    """The rows of one range; where a node fails, the next one is read from the end of the last complete fetch."""
+    """The rows of one range; after a failover, it continues after the last complete fetch."""
 
     def __init__(
         self,
@@ -138,15 +138,15 @@ class _RangeRows:
         copy_range: CopyRange,
         index: int,
         columns: Sequence[str],
-        source: FailoverSource,
+        nodes: FailoverSource,
         clock: Clock,
     ) -> None:
         self._range = copy_range
-        self._options = copy_range.record_policy.options or job.options
+        self._options = job.options_for(copy_range)
         self._index = index
         self._columns = columns
         self._job = job
-        self._source = source
+        self._nodes = nodes
         self._clock = clock
         self._topic_partition = copy_range.source.topic_partition
         self._checkpoint = copy_range.checkpoint
@@ -154,52 +154,50 @@ class _RangeRows:
             copy_range.source.start if self._checkpoint is None else self._checkpoint.next_offset
         )
         self.identity: NodeIdentity | None = None
-        self._failing_since = -1.0  # since no fetch was complete between
-        record_policy = copy_range.record_policy
-        self._filters = (
-            FilterChain(record_policy.filters, self._topic_partition, record_policy.on_record_error)
-            if record_policy.filters
-            else None
-        )
+        self._failing_since = -1.0  # time of the first failure after the last complete fetch
+        self._filters = filter_chain(copy_range)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        self._source.begin()
+        self._nodes.begin_range()
         for attempt in retry_until_no_progress(
-            self._options, self._clock, (SourceError,), lambda: self._failing_since
+            self._options, self._clock, lambda: self._failing_since
         ):
             with attempt:
                 try:
-                    self.identity = self._source.verify(self._range, self._checkpoint, self._clock)
+                    self.identity = self._nodes.verify_position(
+                        self._range, self._checkpoint, self._clock
+                    )
                     yield from self._fetched(self.identity)
                 except RelayError as error:
                     if self._failing_since < 0:
                         self._failing_since = self._clock.monotonic()
-                    raise self._source.fail_over(error) from error
+                    raise self._nodes.fail_over(error) from error
 
     def _fetched(self, identity: NodeIdentity) -> Iterator[pa.RecordBatch]:
         wanted = OffsetRange(self._topic_partition, self.position, self._range.source.end)
-        options = self._options
+        max_bytes, run_below_bytes = (
+            self._options.fetch_max_bytes,
+            self._options.coalesce_below_bytes,
+        )
         with closing(
-            self._source.read(
-                wanted, options.fetch_max_bytes, self._clock, options.coalesce_below_bytes
-            )
+            read(self._nodes.client, wanted, max_bytes, self._clock, run_below_bytes)
         ) as fetches:
             for spans in fetches:
                 if spans:
-                    self._source.confirm(self._range, identity)
-                    # all of a fetch or nothing of it: what was handed on cannot be taken back
+                    self._nodes.verify_same_log(self._range, identity)
+                    # a complete fetch or nothing, because rows cannot be taken back
                     yield from self._rows(spans, identity)
                     self._failing_since = -1.0
 
     def _rows(self, spans: Sequence[FetchedSpan], identity: NodeIdentity) -> list[pa.RecordBatch]:
-        found: list[pa.RecordBatch] = []
+        batches: list[pa.RecordBatch] = []
         skipped: Counter[Skipped] = Counter()
         last, run, epoch, epoch_end = None, None, -1, -1
         on_error, filters = self._range.record_policy.on_record_error, self._filters
         builder = ColumnBuilder(self._columns, self._topic_partition, on_error)
         dropped = filters.dropped if filters else 0
         if filters is not None:
-            filters.failed.clear()  # of a fetch that was read in part, from a node that failed
+            filters.failed.clear()  # left from a fetch that failed halfway
         for span in spans:
             if span.leader_epoch >= 0:
                 epoch, epoch_end = span.leader_epoch, span.end
@@ -216,16 +214,18 @@ class _RangeRows:
                     log_append_time=is_log_append_time(span),
                 )
                 if builder.records >= _BATCH_RECORDS:
-                    found.append(_marked(builder.take()))
+                    batches.append(_marked(builder.take()))
             skipped[Skipped.COMPACTION_GAP] += span.end - span.start - present
         if builder.records:
-            found.append(_marked(builder.take()))
+            batches.append(_marked(builder.take()))
         failed = list(builder.failed)
         if filters is not None:
             skipped[Skipped.FILTERED] += filters.dropped - dropped
             failed += filters.failed
             filters.failed.clear()
-        found += [_marker(_failed_record(record, error), self._columns) for record, error in failed]
+        batches += [
+            _marker(_failed_record(record, error), self._columns) for record, error in failed
+        ]
         self.position = spans[-1].end
         marker = ProgressMarker(
             self._index,
@@ -237,27 +237,14 @@ class _RangeRows:
             identity=identity,
             fingerprint=fingerprint_of(last) if last else None,
         )
-        self._remember(marker, identity)
-        return [*found, _marker(marker, self._columns)]
-
-    def _remember(self, marker: ProgressMarker, identity: NodeIdentity) -> None:
-        """Keep what another node must hold, should this one fail."""
-        before = self._checkpoint
-        self._checkpoint = Checkpoint(
-            mirror=self._job.mirror,
-            source=self._topic_partition,
-            next_offset=marker.end,
-            leader_epoch=marker.leader_epoch,
-            leader_epoch_end=marker.leader_epoch_end,
-            node=identity.node,
-            topic_ids={**(before.topic_ids if before else {}), identity.node: identity.topic_id},
-            cluster_ids={},
-            destination=self._range.destination,
-            destination_next_offset=-1,
-            fingerprint=marker.fingerprint or (before.fingerprint if before else None),
-            run_id=self._job.run_id,
-            committed_at_ms=0,
-        )
+        # after a failover, the next node must hold what was read
+        self._checkpoint = (
+            self._checkpoint
+            or Checkpoint.initial(
+                self._job.mirror, self._topic_partition, self._range.destination, spans[0].start
+            )
+        ).advanced(marker.end, (epoch, epoch_end), identity, marker.fingerprint)
+        return [*batches, _marker(marker, self._columns)]
 
 
 def _failed_record(record: Any, error: RelayError) -> FailedRecord:
@@ -269,7 +256,7 @@ def _failed_record(record: Any, error: RelayError) -> FailedRecord:
 def _marked(
     batch: pa.RecordBatch, marker: ProgressMarker | FailedRecord | None = None
 ) -> pa.RecordBatch:
-    """A batch with the marker column in front."""
+    """Add the marker column to a batch."""
     markers = (
         pa.nulls(len(batch), pa.binary())
         if marker is None
@@ -281,7 +268,7 @@ def _marked(
 
 
 def _marker(marker: ProgressMarker | FailedRecord, columns: Sequence[str]) -> pa.RecordBatch:
-    nothing = pa.RecordBatch.from_arrays(
+    empty_row = pa.RecordBatch.from_arrays(
         [pa.nulls(1, TYPES[name]) for name in columns], names=list(columns)
     )
-    return _marked(nothing, marker)
+    return _marked(empty_row, marker)

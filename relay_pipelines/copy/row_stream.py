@@ -1,4 +1,4 @@
-"""What Spark hands to the end of a task: rows and progress markers, range by range, pulled without being blocked."""
+"""The rows and progress markers that Spark passes to the writer, range by range. Runs in a task."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import pyarrow.compute as pc
 
 from relay_pipelines.copy.row_reader import MARKER, FailedRecord, ProgressMarker
 
-_AHEAD = 4
-_TICK_SECONDS = 0.25
+_QUEUE_SIZE = 4
+_POLL_SECONDS = 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class MarkedRows:
-    """Rows of one range with what their marker column holds: nothing; else one row with a marker."""
+    """Rows of one range and no marker, or one row with a marker."""
 
     index: int
     marker: ProgressMarker | FailedRecord | None
@@ -29,21 +29,24 @@ class MarkedRows:
 class RowStream:
     """The rows of all ranges of a task, in order.
 
-    A thread reads them ahead. Who pulls is never blocked for longer than a moment, and so can
-    commit in time.
+    A thread reads ahead, so that the copy loop never waits long for rows and can commit in time.
 
     Args:
-        batches: what `read_rows` yields, with rows left out or changed, and every marker.
+        batches: the rows that `read_rows` yields; rows may be missing or changed, but every marker
+            is there.
     """
 
     def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
-        self._queue: queue.Queue[MarkedRows | BaseException | None] = queue.Queue(_AHEAD)
+        self._queue: queue.Queue[MarkedRows | BaseException | None] = queue.Queue(_QUEUE_SIZE)
         self._next: MarkedRows | None = None
         self._ended = False
         threading.Thread(target=self._read_ahead, args=(batches,), name="rows", daemon=True).start()
 
     def ranges(self) -> Iterator[int]:
-        """Yield the index of each range, once its first rows are there; what was not taken of the range before is dropped."""
+        """Yield the index of each range when its first rows arrive.
+
+        It drops rows of the previous range that nobody took.
+        """
         while True:
             while self._next is None and not self._ended:
                 self._next = self._poll(None)
@@ -51,23 +54,23 @@ class RowStream:
                 return
             index = self._next.index
             yield index
-            while not self._is_after(index):
+            while not self.has_ended(index):
                 self.take(index)
 
     def take(self, index: int) -> MarkedRows | None:
-        """Return the next rows of a range; None if none arrive within a quarter of a second, or none are left (`has_ended`)."""
+        """Return the next rows of a range; None if none arrive in time, or none are left.
+
+        `has_ended` tells the two apart; "in time" means a quarter of a second.
+        """
         if self._next is None and not self._ended:
-            self._next = self._poll(_TICK_SECONDS)
+            self._next = self._poll(_POLL_SECONDS)
         if self._next is None or self._next.index != index:
             return None
         taken, self._next = self._next, None
         return taken
 
     def has_ended(self, index: int) -> bool:
-        """Whether nothing more comes of a range."""
-        return self._is_after(index)
-
-    def _is_after(self, index: int) -> bool:
+        """Whether no more rows of a range come."""
         if self._next is None:
             return self._ended
         return self._next.index != index
@@ -87,7 +90,7 @@ class RowStream:
             for rows in split_at_markers(batches):
                 self._queue.put(rows)
             self._queue.put(None)
-        except BaseException as error:  # noqa: BLE001 - it is raised where rows are pulled
+        except BaseException as error:  # noqa: BLE001 - `take` raises it
             self._queue.put(error)
 
 
@@ -97,12 +100,12 @@ def split_at_markers(batches: Iterable[pa.RecordBatch]) -> Iterator[MarkedRows]:
     for batch in batches:
         markers, start = batch.column(MARKER), 0
         rows = batch.drop_columns([MARKER])
-        for at in pc.indices_nonzero(pc.is_valid(markers)).to_pylist():
-            if at > start:
-                yield MarkedRows(index, None, rows.slice(start, at - start))
-            marker = pickle.loads(markers[at].as_py())  # noqa: S301 - our own, from the other end of the task
+        for marked in pc.indices_nonzero(pc.is_valid(markers)).to_pylist():
+            if marked > start:
+                yield MarkedRows(index, None, rows.slice(start, marked - start))
+            marker = pickle.loads(markers[marked].as_py())  # noqa: S301 - `read_rows` wrote it
             index = marker.index if isinstance(marker, ProgressMarker) else index
-            yield MarkedRows(index, marker, rows.slice(at, 1))
-            start = at + 1
+            yield MarkedRows(index, marker, rows.slice(marked, 1))
+            start = marked + 1
         if start < len(batch):
             yield MarkedRows(index, None, rows.slice(start))

@@ -1,4 +1,7 @@
-"""Where the copy loop pulls its batches from: the contract, and the source that reads a node. Runs in a task."""
+"""Where the copy loop pulls its batches from: the contract, and the source that reads a node.
+
+Runs in a task.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,14 @@ from relay_pipelines.copy.filtering import RecordFilter
 from relay_pipelines.errors import CorruptBatchError, DestinationError, RelayError
 from relay_pipelines.model import Checkpoint, CopyOptions, CopyRange, NodeIdentity, OffsetRange
 from relay_pipelines.protocol.clock import Clock
-from relay_pipelines.protocol.reader import FetchedSpan
+from relay_pipelines.protocol.reader import FetchedSpan, read
 
 
 class BatchSource(Protocol):
     """What the copy loop needs of a source of batches.
 
-    Call order per attempt: `open`, `portions`; `flush`, `confirm` and `committed` at each commit;
-        `fail` after an error.
+    Call order per attempt: `open`, `portions`; `flush`, `verify_same_log` and `forget_below` at
+    each commit; `fail` after an error.
     """
 
     @property
@@ -29,29 +32,32 @@ class BatchSource(Protocol):
 
     @property
     def diverged(self) -> dict[str, str]:
-        """The nodes that were found not to hold what was copied, and why."""
+        """The nodes that do not hold what was copied, and why."""
 
     @property
     def can_reopen(self) -> bool:
-        """Whether `open` may be called again: whether another attempt is possible."""
+        """Whether another attempt is possible."""
 
     def open(self, checkpoint: Checkpoint | None) -> int:
-        """Make sure that the source stands where the copy stands; return the first source offset to copy."""
+        """Verify that the source matches the checkpoint; return the first source offset to copy."""
 
     def portions(self, start: int) -> Generator[Portion, None, None]:
-        """Yield what becomes of the offsets from `start` on; an empty portion about every quarter of a second while waiting."""
+        """Yield the batches of the offsets from `start` on.
+
+        While it waits, it yields an empty portion about every quarter of a second.
+        """
 
     def flush(self) -> Portion:
-        """Return what was held back to be merged with later records."""
+        """Return the records that were held back to be merged with later ones."""
 
-    def confirm(self) -> NodeIdentity:
-        """Make sure that all that was handed out since `open` came from one log; return which."""
+    def verify_same_log(self) -> NodeIdentity:
+        """Verify that everything yielded since `open` came from one log; return which one."""
 
-    def committed(self, next_offset: int) -> None:
-        """Forget what is needed only for the offsets below."""
+    def forget_below(self, next_offset: int) -> None:
+        """Drop what is needed only for the offsets below."""
 
     def fail(self, error: RelayError) -> RelayError:
-        """Get ready for another attempt after an error of any side; return what this attempt ends with."""
+        """Prepare another attempt after an error on either side; return the attempt's error."""
 
 
 class FetchedBatches:
@@ -61,63 +67,64 @@ class FetchedBatches:
         self,
         copy_range: CopyRange,
         options: CopyOptions,
-        source: FailoverSource,
+        nodes: FailoverSource,
         record_filter: RecordFilter | None,
         clock: Clock,
     ) -> None:
         self._range = copy_range
         self._options = options
-        self._source = source
+        self._nodes = nodes
         self._filter = record_filter
         self._clock = clock
         self._batching = Batching(copy_range, options, record_filter)
         self._identity = NodeIdentity("", "", "")
         self._reading = False
         self._can_reopen = True
-        source.begin()
+        nodes.begin_range()
 
     @property
     def node(self) -> str:
         """The node that was read last."""
-        return self._source.node
+        return self._nodes.node
 
     @property
     def diverged(self) -> dict[str, str]:
-        """The nodes that were found not to hold what was copied, and why."""
-        return self._source.diverged
+        """The nodes that do not hold what was copied, and why."""
+        return self._nodes.diverged
 
     @property
     def can_reopen(self) -> bool:
-        """Whether another attempt is possible: from the checkpoint, unless the filter knows nothing of what follows it."""
+        """Whether another attempt is possible: not if the filter cannot decide from its start."""
         return self._can_reopen
 
     def open(self, checkpoint: Checkpoint | None) -> int:
         """Verify the position on the node; return the first offset to copy."""
         self._reading = True
-        self._identity = self._source.verify(self._range, checkpoint, self._clock)
+        self._identity = self._nodes.verify_position(self._range, checkpoint, self._clock)
         start = self._range.source.start if checkpoint is None else checkpoint.next_offset
         self._reading = False
         if self._filter is not None and start < self._range.source.end:
             self._can_reopen = self._filter.can_decide_from(start)
             if not self._can_reopen:
                 raise DestinationError(
-                    f"the checkpoint has moved back to {start} since Spark was asked which records to copy",
-                    remedy="run again to go on from there",
+                    f"the checkpoint moved back to {start} after Spark began to select the records",
+                    remedy="run again to continue from there",
                     topic_partition=self._range.source.topic_partition,
                 )
         return start
 
     def portions(self, start: int) -> Generator[Portion, None, None]:
-        """Yield what becomes of the offsets from `start` on."""
+        """Fetch spans from the node, and yield their batches."""
         self._batching = Batching(self._range, self._options, self._filter)
         wanted = OffsetRange(self._range.source.topic_partition, start, self._range.source.end)
-        options = self._options
+        max_bytes, run_below_bytes = (
+            self._options.fetch_max_bytes,
+            self._options.coalesce_below_bytes,
+        )
         with closing(
-            self._source.read(
-                wanted, options.fetch_max_bytes, self._clock, options.coalesce_below_bytes
-            )
+            read(self._nodes.client, wanted, max_bytes, self._clock, run_below_bytes)
         ) as fetches:
-            for spans in self._pulled(fetches):
+            for spans in self._fetched(fetches):
                 for span in spans:
                     while self._filter is not None and not self._filter.covers(span.end):
                         yield Portion()
@@ -125,27 +132,27 @@ class FetchedBatches:
                 yield Portion()  # the next fetch reuses the buffer
 
     def flush(self) -> Portion:
-        """Return what was held back to be merged."""
+        """Return the records that were held back to be merged."""
         return self._batching.flush()
 
-    def confirm(self) -> NodeIdentity:
-        """Make sure that the topic is still the one that was verified."""
+    def verify_same_log(self) -> NodeIdentity:
+        """Verify that the topic is still the one that `open` verified."""
         self._reading = True
-        self._source.confirm(self._range, self._identity)
+        self._nodes.verify_same_log(self._range, self._identity)
         self._reading = False
         return self._identity
 
-    def committed(self, next_offset: int) -> None:
-        """Forget the filter's decisions below."""
+    def forget_below(self, next_offset: int) -> None:
+        """Drop the filter's decisions below."""
         if self._filter is not None:
-            self._filter.committed(next_offset)
+            self._filter.forget_below(next_offset)
 
     def fail(self, error: RelayError) -> RelayError:
-        """Go to another node if the source failed; the destination's failures are not the node's."""
+        """Fail over to another node if the source failed, but not if the destination did."""
         was_reading, self._reading = self._reading, False
-        return self._source.fail_over(error) if was_reading else error
+        return self._nodes.fail_over(error) if was_reading else error
 
-    def _pulled(self, fetches: Iterator[list[FetchedSpan]]) -> Iterator[list[FetchedSpan]]:
+    def _fetched(self, fetches: Iterator[list[FetchedSpan]]) -> Iterator[list[FetchedSpan]]:
         while True:
             self._reading = True
             spans = next(fetches, None)
@@ -159,5 +166,5 @@ class FetchedBatches:
             return self._batching.add(span)
         except CorruptBatchError as error:
             error.topic_partition = error.topic_partition or self._range.source.topic_partition
-            self._reading = True  # the node's bytes are bad
+            self._reading = True  # the node served a corrupt batch
             raise

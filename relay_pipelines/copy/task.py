@@ -1,4 +1,7 @@
-"""One task: several ranges, one after the other, over the same connections. What Spark runs; runs anywhere else as well."""
+"""One task: copies several ranges one after the other over the same connections.
+
+Spark runs it, but nothing in it needs Spark.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from typing import TYPE_CHECKING
 from relay_pipelines.copy.copier import RangeCopier
 from relay_pipelines.copy.failover import FailoverSource
 from relay_pipelines.copy.failpoints import Failpoint, failpoint
-from relay_pipelines.copy.filtering import FilterChain
+from relay_pipelines.copy.filtering import filter_chain
 from relay_pipelines.copy.sources import BatchSource, FetchedBatches
 from relay_pipelines.copy.throttle import Throttles
 from relay_pipelines.copy.transaction import RangeTransactions
@@ -27,56 +30,45 @@ from relay_pipelines.protocol.clock import Clock, SystemClock
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from relay_pipelines.copy.row_stream import RowStream
-
 _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
-SourceOf = Callable[[CopyRange, CopyOptions, FailoverSource], BatchSource]
-"""Makes the source of a range's batches."""
+MakeSource = Callable[[FailoverSource], BatchSource]
+"""Makes the source of one range's batches."""
 
 
 def copy_ranges(
     job: CopyJob, ranges: Iterable[CopyRange], clock: Clock | None = None
 ) -> Iterator[Outcome]:
-    """Copy each range as its node holds it, and yield its outcome; never raises what is in the error tree."""
+    """Copy each range as its node holds it, and yield its outcome; never raises a `RelayError`."""
     clock = clock or SystemClock()
 
-    def source_of(
-        copy_range: CopyRange, options: CopyOptions, nodes: FailoverSource
-    ) -> BatchSource:
-        record_policy, at = copy_range.record_policy, copy_range.source.topic_partition
-        filters = (
-            FilterChain(record_policy.filters, at, record_policy.on_record_error)
-            if record_policy.filters
-            else None
-        )
-        return FetchedBatches(copy_range, options, nodes, filters, clock)
+    def make_source(copy_range: CopyRange, nodes: FailoverSource) -> BatchSource:
+        options = job.options_for(copy_range)
+        return FetchedBatches(copy_range, options, nodes, filter_chain(copy_range), clock)
 
-    return _copy_each(job, ((copy_range, source_of) for copy_range in ranges), clock)
+    return _copy_each(job, ((each, partial(make_source, each)) for each in ranges), clock)
 
 
 def copy_kept(
     job: CopyJob, ranges: Sequence[CopyRange], batches: Iterable[pa.RecordBatch], clock: Clock
 ) -> Iterator[Outcome]:
-    """Copy what a predicate keeps of each range, and yield its outcome.
+    """Copy the records of each range that a predicate keeps, and yield its outcome.
 
     Args:
-        batches: what `read_rows` yields for the same ranges, of what is kept the offsets, and every
-            marker.
+        batches: the rows that `read_rows` yields for the same ranges: the offsets that the
+            predicate keeps, and every marker.
     """
     from relay_pipelines.copy.kept_offsets import KeptOffsets
+    from relay_pipelines.copy.row_stream import RowStream
 
-    def source_of(
-        stream: RowStream,
-        index: int,
-        copy_range: CopyRange,
-        options: CopyOptions,
-        nodes: FailoverSource,
-    ) -> BatchSource:
+    stream = RowStream(batches)
+
+    def make_source(index: int, nodes: FailoverSource) -> BatchSource:
+        copy_range = ranges[index]
         kept = KeptOffsets(copy_range.source.topic_partition, stream, index)
-        return FetchedBatches(copy_range, options, nodes, kept, clock)
+        return FetchedBatches(copy_range, job.options_for(copy_range), nodes, kept, clock)
 
-    return _copy_stream(job, ranges, batches, clock, source_of)
+    return _copy_each(job, ((ranges[i], partial(make_source, i)) for i in stream.ranges()), clock)
 
 
 def copy_rows(
@@ -85,51 +77,30 @@ def copy_rows(
     """Write the rows of each range, and yield its outcome.
 
     Args:
-        batches: what `read_rows` yields for the same ranges, with rows left out or changed, and
-            every marker.
+        batches: the rows that `read_rows` yields for the same ranges; rows may be missing or
+            changed, but every marker is there.
     """
     from relay_pipelines.copy.row_batches import RowBatches
-
-    def source_of(
-        stream: RowStream,
-        index: int,
-        copy_range: CopyRange,
-        options: CopyOptions,
-        _nodes: FailoverSource,
-    ) -> BatchSource:
-        return RowBatches(copy_range, options, stream, index)
-
-    return _copy_stream(job, ranges, batches, clock, source_of)
-
-
-def _copy_stream(
-    job: CopyJob,
-    ranges: Sequence[CopyRange],
-    batches: Iterable[pa.RecordBatch],
-    clock: Clock,
-    source_of: Callable[[RowStream, int, CopyRange, CopyOptions, FailoverSource], BatchSource],
-) -> Iterator[Outcome]:
-    """Copy the ranges in the order in which Spark hands on their rows."""
     from relay_pipelines.copy.row_stream import RowStream
 
     stream = RowStream(batches)
-    return _copy_each(
-        job,
-        ((ranges[index], partial(source_of, stream, index)) for index in stream.ranges()),
-        clock,
-    )
+
+    def make_source(index: int, _nodes: FailoverSource) -> BatchSource:
+        return RowBatches(ranges[index], job.options_for(ranges[index]), stream, index)
+
+    return _copy_each(job, ((ranges[i], partial(make_source, i)) for i in stream.ranges()), clock)
 
 
 def _copy_each(
-    job: CopyJob, ranges: Iterable[tuple[CopyRange, SourceOf]], clock: Clock
+    job: CopyJob, ranges: Iterable[tuple[CopyRange, MakeSource]], clock: Clock
 ) -> Iterator[Outcome]:
     """Copy ranges over the same connections.
 
-    Once a cluster has been away until the patience for one range was over, the ranges after it fail
-    at once with the same error. One that names a topic-partition concerns it alone.
+    If a range gives up because a cluster cannot be reached, the ranges after it fail at once with
+    the same error. An error that names a topic-partition affects that range alone.
     """
     client_id = f"relay-{job.mirror}"
-    away: RetriableError | None = None
+    unreachable: RetriableError | None = None
     throttles = Throttles(job.options, clock)
     with (
         FailoverSource(job, client_id) as nodes,
@@ -137,24 +108,24 @@ def _copy_each(
             job.destination, DestinationError, client_id, job.options.request_timeout_ms
         ) as destination,
     ):
-        for copy_range, source_of in ranges:
-            options = copy_range.record_policy.options or job.options
+        for copy_range, make_source in ranges:
             transactions = RangeTransactions(
                 job, copy_range, destination, throttles.of(copy_range), clock
             )
             source: BatchSource | None = None
             wall, cpu = clock.monotonic(), time.process_time()
-            if away is not None:
-                error: RelayError | None = away
+            if unreachable is not None:
+                error: RelayError | None = unreachable
             else:
+                options = job.options_for(copy_range)
                 source, error = _copy_one(
-                    copy_range, options, source_of, nodes, transactions, clock
+                    copy_range, options, make_source, nodes, transactions, clock
                 )
-                away = _cluster_away(error, source, nodes)
+                unreachable = _unreachable_cluster(error, source, nodes)
             failpoint(Failpoint.BEFORE_OUTCOME)
             spent = (clock.monotonic() - wall, time.process_time() - cpu)
             node = source.node if source else nodes.node
-            yield outcome_of(
+            yield _outcome(
                 copy_range, transactions, node, source.diverged if source else {}, error, spent
             )
 
@@ -162,77 +133,69 @@ def _copy_each(
 def _copy_one(
     copy_range: CopyRange,
     options: CopyOptions,
-    source_of: SourceOf,
+    make_source: MakeSource,
     nodes: FailoverSource,
     transactions: RangeTransactions,
     clock: Clock,
 ) -> tuple[BatchSource | None, RelayError | None]:
-    """Copy one range; whatever goes wrong ends this range alone."""
-    at = copy_range.source.topic_partition
+    """Copy one range and return its error, if any: a failure affects this range alone."""
+    topic_partition = copy_range.source.topic_partition
     source: BatchSource | None = None
     try:
-        source = source_of(copy_range, options, nodes)
-        RangeCopier(copy_range, options, source, transactions, clock).copy()
+        source = make_source(nodes)
+        RangeCopier(options, source, transactions, clock).copy()
     except RetriableError as error:
         return source, error
     except RelayError as error:
-        error.topic_partition = error.topic_partition or at
+        error.topic_partition = error.topic_partition or topic_partition
         return source, error
-    except Exception as error:  # noqa: BLE001 - a bug, ours or a library's, must not cost the neighbours their turn
+    except Exception as error:  # noqa: BLE001 - a bug must not stop the other ranges
         traceback.print_exc()  # for the executor's log
         return source, RelayError(
             f"the copy failed: {describe(error)}",
             remedy="see the trace in the log of the Spark executor",
-            topic_partition=at,
+            topic_partition=topic_partition,
         )
     return source, None
 
 
-def _cluster_away(
+def _unreachable_cluster(
     error: RelayError | None, source: BatchSource | None, nodes: FailoverSource
 ) -> RetriableError | None:
-    """The error that the ranges after this one would only repeat, after as long a wait."""
+    """Return the error if the next ranges would only repeat it, after as long a wait."""
     if (
         not isinstance(error, RetriableError)
         or error.topic_partition is not None
-        or nodes.serves_some
+        or nodes.failed_for_range_only
     ):
         return None
     return error if source is None or source.can_reopen else None
 
 
-def outcome_of(
-    planned: CopyRange,
+def _outcome(
+    copy_range: CopyRange,
     transactions: RangeTransactions,
     node: str,
     diverged: dict[str, str],
     error: RelayError | None,
     spent: tuple[float, float],
 ) -> Outcome:
-    """Return what became of a range.
+    """Return how the copy of a range ended.
 
     Args:
         node: the source node that was read last.
         spent: seconds, and CPU seconds.
     """
-    chunks = transactions.committed
+    chunks, checkpoint = transactions.committed, transactions.checkpoint
     skipped: Counter[str] = Counter()
     for chunk in chunks:
         skipped.update(chunk.skipped)
-    status = (
-        Status.DONE
-        if error is None
-        else Status.FENCED
-        if isinstance(error, FencedError)
-        else Status.FAILED
-    )
+    failed = Status.FENCED if isinstance(error, FencedError) else Status.FAILED
     return Outcome(
-        range=planned.source,
-        destination=planned.destination,
-        status=status,
-        next_offset=planned.source.start
-        if transactions.checkpoint is None
-        else transactions.checkpoint.next_offset,
+        range=copy_range.source,
+        destination=copy_range.destination,
+        status=Status.DONE if error is None else failed,
+        next_offset=copy_range.source.start if checkpoint is None else checkpoint.next_offset,
         records=sum(chunk.records for chunk in chunks),
         size_bytes=sum(chunk.size_bytes for chunk in chunks),
         batches=sum(chunk.batches for chunk in chunks),

@@ -9,7 +9,10 @@ _BURST_SECONDS = 1.0
 
 
 class Throttle:
-    """Paid for with time: what was spent must be earned before more is sent. The caller waits, with no transaction open."""
+    """A limit in bytes per second: after each batch, the caller waits until its time is earned.
+
+    The caller waits with no transaction open.
+    """
 
     def __init__(self, options: CopyOptions, clock: Clock) -> None:
         self._rate = options.max_bytes_per_second
@@ -24,19 +27,19 @@ class Throttle:
     def spend(self, size_bytes: int) -> None:
         """Count bytes that are being sent."""
         if self.is_limited:
-            # what was not used until now is lost, but for a second's worth
+            # unused time counts for one second at most
             self._free_at = (
                 max(self._free_at, self._clock.monotonic() - _BURST_SECONDS)
                 + size_bytes / self._rate
             )
 
-    def owed_seconds(self) -> float:
-        """For how long nothing more may be sent; 0 for not at all."""
+    def throttled_seconds(self) -> float:
+        """How long to wait before sending more; 0 for no wait."""
         return max(0.0, self._free_at - self._clock.monotonic()) if self.is_limited else 0.0
 
 
 class Throttles:
-    """Those of one task: the mirror's, and one for each topic with options of its own."""
+    """The throttles of one task: the mirror's, and one for each topic with its own options."""
 
     def __init__(self, options: CopyOptions, clock: Clock) -> None:
         self._clock = clock
@@ -44,7 +47,7 @@ class Throttles:
         self._of_topics: dict[str, Throttle] = {}
 
     def of(self, copy_range: CopyRange) -> list[Throttle]:
-        """Those to be paid for what is written of a range."""
+        """Return the throttles that limit what is written of a range."""
         options, topic = copy_range.record_policy.options, copy_range.source.topic_partition.topic
         if options is None:
             return [self._all]

@@ -1,6 +1,6 @@
-"""The destination's side of one range: records, checkpoint and ledger entry in one transaction per chunk. Runs in a task.
+"""The transactions of one range: each commits records, checkpoint and ledger entry together.
 
-docs/transactions.md argues why nothing is lost or doubled.
+Runs in a task. docs/transactions.md argues why nothing is lost or doubled.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ QUARANTINE = ".quarantine"
 
 
 def transactional_id(mirror: str, source: TopicPartition) -> str:
-    """One per mirror and source topic-partition: whoever holds it last is the only one who can commit."""
+    """Return the id of a source topic-partition: only the last producer to take it can commit."""
     return f"relay.{mirror}.{source.topic}.{source.partition}"
 
 
@@ -46,7 +46,7 @@ class RangeTransactions:
     `release`, `start` or `abort_quietly`.
 
     Args:
-        destination: shared by the ranges of one task, as are the throttles.
+        destination: a client that the ranges of one task share; they share the throttles, too.
     """
 
     def __init__(
@@ -59,9 +59,9 @@ class RangeTransactions:
     ) -> None:
         self._job = job
         self._range = copy_range
-        self._options = copy_range.record_policy.options or job.options
+        self._options = job.options_for(copy_range)
         self._destination = destination
-        self._limits = [throttle for throttle in throttles if throttle.is_limited]
+        self._throttles = [throttle for throttle in throttles if throttle.is_limited]
         self._clock = clock
         self._source_partition = copy_range.source.topic_partition
         self._quarantine = TopicPartition(
@@ -71,10 +71,8 @@ class RangeTransactions:
             destination, transactional_id(job.mirror, self._source_partition), self._options, clock
         )
         key = checkpoints.key_of(job.mirror, self._source_partition)
-        self._homes = (
-            checkpoints.home(checkpoints.TOPIC, key),
-            checkpoints.home(ledger.TOPIC, key),
-        )
+        self._checkpoint_partition = checkpoints.home(checkpoints.TOPIC, key)
+        self._ledger_partition = checkpoints.home(ledger.TOPIC, key)
         self.checkpoint = copy_range.checkpoint
         self.committed: list[Chunk] = []
         self.segments: list[Segment] = []
@@ -86,7 +84,7 @@ class RangeTransactions:
         return self._producer.is_open
 
     def start(self) -> Checkpoint | None:
-        """Take the range over from whichever task holds it, then read its checkpoint.
+        """Take the range over from any task that holds it, then read its checkpoint.
 
         Raises:
             FencedError: another task took over since the first call.
@@ -94,7 +92,7 @@ class RangeTransactions:
         self._producer.start()
         failpoint(Failpoint.AFTER_INIT_PRODUCER_ID)
         known = self._range.checkpoint, self._range.checkpoint_position
-        # only now: before, a task that we have just fenced could still have committed
+        # a task that is now fenced could have committed until here
         found = checkpoints.read_own(
             self._destination,
             self._job.mirror,
@@ -104,49 +102,42 @@ class RangeTransactions:
             self._clock,
         )
         self._require_own_commits(found)
-        self._require_copies(found)
+        self._require_same_destination_topic(found)
         self.checkpoint = found
         return found
 
     def send(self, batch: Batch) -> None:
-        """Send records; their bytes are used at once."""
+        """Send records; the caller may reuse their bytes at once."""
         self._send(self._range.destination, batch)
         failpoint(Failpoint.MID_CHUNK)
 
     def quarantine(self, record: Any, error: RelayError) -> None:
-        """Put a source record, as it is, into the quarantine topic, with headers that tell its origin and the reason."""
-        at = self._source_partition
-        told = {
+        """Put a source record into the quarantine topic; headers say where it was and the error."""
+        details = {
             "mirror": self._job.mirror,
-            "topic": at.topic,
-            "partition": at.partition,
+            "topic": self._source_partition.topic,
+            "partition": self._source_partition.partition,
             "offset": record.offset,
+            "error": error.what,
         }
-        headers = [
-            (f"relay.{name}", str(value).encode())
-            for name, value in {**told, "error": error.what}.items()
-        ]
+        headers = [(f"relay.{name}", str(value).encode()) for name, value in details.items()]
         self._send(
             self._quarantine,
             encode(record.key, record.value, record.timestamp, [*record.headers, *headers]),
         )
 
-    def owed_seconds(self) -> float:
-        """For how long nothing more may be sent, by our own limits and the destination's quota."""
-        if not self._producer.is_throttled and not self._limits:
-            return 0.0  # asked after every batch
-        return max(
-            [
-                self._producer.throttled_seconds,
-                *(throttle.owed_seconds() for throttle in self._limits),
-            ]
-        )
+    def throttled_seconds(self) -> float:
+        """How long to wait before sending more, by our own limits and the destination's quota."""
+        if not self._producer.is_throttled and not self._throttles:
+            return 0.0  # the quick answer, because the loop asks after every batch
+        own = [throttle.throttled_seconds() for throttle in self._throttles]
+        return max([self._producer.throttled_seconds, *own])
 
     def commit(self, chunk: Chunk, identity: NodeIdentity) -> None:
-        """Commit data, checkpoint and ledger entry together: one transaction, so all of them or none.
+        """Commit data, checkpoint and ledger entry in one transaction: all of them or none.
 
         Args:
-            identity: of the log that the chunk was read from.
+            identity: the log that the chunk was read from.
         """
         self._producer.drain()
         failpoint(Failpoint.BEFORE_CHECKPOINT)
@@ -159,45 +150,47 @@ class RangeTransactions:
             and before.destination == self._range.destination
             and landed[0] < before.destination_next_offset
         ):
-            raise self._copies_gone(before)  # since this attempt began
-        following = self._next_checkpoint(chunk, identity, landed)
-        self._producer.add(self._homes)
-        self._producer.send(self._homes[0], checkpoints.to_batch(following))
-        self._producer.send(self._homes[1], ledger.to_batch(self._entry(chunk, following, landed)))
+            raise self._topic_lost(before)  # recreated since this attempt began
+        checkpoint = self._next_checkpoint(chunk, identity, landed)
+        self._producer.add((self._checkpoint_partition, self._ledger_partition))
+        self._producer.send(self._checkpoint_partition, checkpoints.to_batch(checkpoint))
+        self._producer.send(
+            self._ledger_partition, ledger.to_batch(self._entry(chunk, checkpoint, landed))
+        )
         self._producer.drain()
         failpoint(Failpoint.BEFORE_END_TXN)
         self._producer.commit()
         failpoint(Failpoint.AFTER_END_TXN)
         self.commit_seconds += self._clock.monotonic() - began
-        self.checkpoint = following
+        self.checkpoint = checkpoint
         self.committed.append(chunk)
-        self._note_segment(chunk, identity.node)
+        self._add_segment(chunk, identity.node)
 
     def release(self) -> None:
-        """Give the connections back, closed if they owe answers."""
+        """Give the connections back, and close those with outstanding responses."""
         self._producer.release()
 
     def fail(self) -> None:
-        """Get ready for another attempt after an error of any side: leaders and connections are looked for again."""
+        """Prepare another attempt after an error on either side: find leaders and connect again."""
         self._producer.release()
         self._destination.forget()
 
     def abort_quietly(self) -> None:
-        """Abort what is open, as far as the destination answers."""
+        """Abort the open transaction if the destination answers."""
         try:
             self._producer.abort()
         except RelayError:
-            self._producer.release()  # the destination is away: it aborts by itself after the transaction timeout
+            self._producer.release()  # the destination aborts it after the transaction timeout
 
     def _send(self, to: TopicPartition, batch: Batch) -> None:
-        for throttle in self._limits:
+        for throttle in self._throttles:
             throttle.spend(len(batch.data))
         if not self._producer.has_added(to):
-            self._producer.add((to, *self._homes))
+            self._producer.add((to, self._checkpoint_partition, self._ledger_partition))
         self._producer.send(to, batch)
 
     def _require_own_commits(self, found: Checkpoint | None) -> None:
-        """What this task has committed, it reads again, unless the checkpoint topic was lost meanwhile."""
+        """Fail if the checkpoint does not show what this task has committed: its topic was lost."""
         if not self.committed or self.checkpoint is None:
             return
         own = self.checkpoint.next_offset
@@ -205,14 +198,15 @@ class RangeTransactions:
             found.next_offset < own and found.reset_at_ms == self.checkpoint.reset_at_ms
         ):
             raise CheckpointLostError(
-                f"its checkpoint is gone: this run committed it up to offset {own}",
-                remedy=f"restore the topic {checkpoints.TOPIC}; until then, a run would copy the records again",
+                f"the checkpoint is gone, which this run committed up to offset {own}",
+                remedy=f"restore the topic {checkpoints.TOPIC}: without it, a run copies the"
+                " records again",
                 topic_partition=self._source_partition,
                 offset=own,
             )
 
-    def _require_copies(self, found: Checkpoint | None) -> None:
-        """The checkpoint says that copies are in the destination topic: it must still be the same one."""
+    def _require_same_destination_topic(self, found: Checkpoint | None) -> None:
+        """Fail if the topic that holds the copies, by the checkpoint, was created again."""
         to = self._range.destination
         topic = self._destination.metadata([to.topic]).topics[to.topic]
         if found is None or found.destination_next_offset <= 0 or found.destination != to:
@@ -222,17 +216,18 @@ class RangeTransactions:
             and topic.topic_id
             and topic.topic_id != found.destination_topic_id
         ):
-            raise self._copies_gone(found)
+            raise self._topic_lost(found)
 
-    def _copies_gone(self, found: Checkpoint) -> DestinationTopicLostError:
+    def _topic_lost(self, found: Checkpoint) -> DestinationTopicLostError:
         return DestinationTopicLostError(
-            f"topic {self._range.destination.topic!r}, which held the copies, was deleted at the destination and created again",
-            remedy="restore it, or mirror the topic under a new name; run again to see what holds now",
+            f"topic {self._range.destination.topic!r}, which held the copies, was deleted at the"
+            " destination and created again",
+            remedy="restore it, or mirror the topic under a new name, then run again",
             topic_partition=self._source_partition,
             offset=found.next_offset,
         )
 
-    def _note_segment(self, chunk: Chunk, node: str) -> None:
+    def _add_segment(self, chunk: Chunk, node: str) -> None:
         last = self.segments[-1] if self.segments else None
         if last is not None and last.node == node and last.end == chunk.start:
             self.segments[-1] = replace(last, end=chunk.end)
@@ -242,44 +237,26 @@ class RangeTransactions:
     def _next_checkpoint(
         self, chunk: Chunk, identity: NodeIdentity, landed: tuple[int, int] | None
     ) -> Checkpoint:
-        before, node = self.checkpoint, identity.node
-        epoch, epoch_end = chunk.leader_epoch, chunk.leader_epoch_end
-        if (
-            epoch < 0
-            and before is not None
-            and before.node == node
-            and before.topic_ids.get(node) == identity.topic_id
-        ):
-            # the chunk holds no batch; an epoch of another log would mean nothing
-            epoch, epoch_end = before.leader_epoch, before.leader_epoch_end
-        return Checkpoint(
-            mirror=self._job.mirror,
-            source=self._source_partition,
-            next_offset=chunk.end,
-            leader_epoch=epoch,
-            leader_epoch_end=epoch_end,
-            node=node,
-            topic_ids={**(before.topic_ids if before else {}), node: identity.topic_id},
-            cluster_ids={**(before.cluster_ids if before else {}), node: identity.cluster_id},
-            destination=self._range.destination,
-            destination_next_offset=landed[1]
-            if landed
-            else before.destination_next_offset
-            if before
-            else -1,
-            fingerprint=chunk.fingerprint() or (before.fingerprint if before else None),
+        to = self._range.destination
+        before = self.checkpoint or Checkpoint.initial(
+            self._job.mirror, self._source_partition, to, chunk.start
+        )
+        epoch = chunk.leader_epoch, chunk.leader_epoch_end
+        return replace(
+            before.advanced(chunk.end, epoch, identity, chunk.fingerprint()),
+            destination=to,
+            destination_next_offset=landed[1] if landed else before.destination_next_offset,
+            destination_topic_id=self._destination.topic(to.topic).topic_id,
             run_id=self._job.run_id,
             committed_at_ms=self._clock.now_ms(),
-            destination_topic_id=self._destination.topic(self._range.destination.topic).topic_id,
-            reset_at_ms=before.reset_at_ms if before else 0,
         )
 
     def _entry(
-        self, chunk: Chunk, following: Checkpoint, landed: tuple[int, int] | None
+        self, chunk: Chunk, checkpoint: Checkpoint, landed: tuple[int, int] | None
     ) -> LedgerEntry:
         first, end = landed or (
-            following.destination_next_offset,
-            following.destination_next_offset,
+            checkpoint.destination_next_offset,
+            checkpoint.destination_next_offset,
         )
         return LedgerEntry(
             mirror=self._job.mirror,
@@ -291,8 +268,8 @@ class RangeTransactions:
             rewritten=chunk.rewritten,
             skipped={str(reason): count for reason, count in chunk.skipped.items()},
             digest=f"{chunk.digest:08x}",
-            node=following.node,
+            node=checkpoint.node,
             window=self._job.window,
-            run_id=following.run_id,
-            committed_at_ms=following.committed_at_ms,
+            run_id=checkpoint.run_id,
+            committed_at_ms=checkpoint.committed_at_ms,
         )

@@ -1,4 +1,4 @@
-"""The user's transforms: other records in place of those that were read. Runs in a task."""
+"""The user's transforms, which replace records. Runs in a task."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ from relay_pipelines.model import SELECTABLE, ClassSpec, OnRecordError, TopicPar
 
 
 class Transform(Protocol):
-    """What a transform class must have. One is constructed per topic-partition and task, with `config` as keyword arguments."""
+    """What a transform class must have.
+
+    Each task constructs one per topic-partition, with `config` as keyword arguments.
+    """
 
     def transform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the batch with as many rows, each made of the one in its place.
+        """Return a batch with a row for each row of the given batch, in the same order.
 
         Args:
-            batch: columns offset, timestamp, key, value, headers. Of what is returned, all but the
-                offset counts; columns that are left out stay as they are.
+            batch: columns offset, timestamp, key, value, headers. In the returned batch, the offset
+                is ignored, and missing columns stay as they were.
         """
 
 
@@ -38,7 +41,7 @@ class Transformer:
     """The transform of one range.
 
     Args:
-        on_error: what becomes of a record on which the transform raises something.
+        on_error: what to do with a record on which the transform raises an exception.
     """
 
     def __init__(
@@ -50,11 +53,13 @@ class Transformer:
         self._quarantines = on_error is OnRecordError.QUARANTINE
 
     def __call__(self, batch: pa.RecordBatch) -> tuple[list[Row], list[tuple[Row, FilterError]]]:
-        """Return the rows of the transformed batch, and the rows on which the transform failed, as they were, with the reason.
+        """Return the transformed rows, and the rows on which the transform failed, with the reason.
+
+        After an exception, it calls the transform again on smaller parts, to find the record.
 
         Raises:
-            FilterError: the transform raised something, and records do not go into quarantine. It
-                is asked again for smaller parts, to tell on which record.
+            FilterError: the transform raised an exception, and the record may not go into
+                quarantine.
         """
         if not len(batch):
             return [], []
@@ -75,11 +80,11 @@ class Transformer:
             return [], [(row, found)]
 
     def _replaced(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        made = self._transform(batch)
-        if not isinstance(made, pa.RecordBatch) or len(made) != len(batch):
+        transformed = self._transform(batch)
+        if not isinstance(transformed, pa.RecordBatch) or len(transformed) != len(batch):
             raise TypeError(f"transform must return a RecordBatch of {len(batch)} rows")
         for name in SELECTABLE:
-            if name in made.schema.names:
-                column = made.column(name).cast(TYPES[name])
+            if name in transformed.schema.names:
+                column = transformed.column(name).cast(TYPES[name])
                 batch = batch.set_column(batch.schema.get_field_index(name), name, column)
         return batch

@@ -1,4 +1,4 @@
-"""Classes of the user's: found, constructed, and what they raise put into words."""
+"""The user's classes: finding them, constructing them, and describing what they raise."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from relay_pipelines.model import ClassSpec, RecordPolicy, TopicPartition
 
 
 class Kind(NamedTuple):
-    """What a class is for; its entry points are those of the group `relay_pipelines.<name>s`."""
+    """The purpose of a class; its entry point group is `relay_pipelines.<name>s`."""
 
     name: str
     method: str
@@ -23,7 +23,7 @@ FILTER, TRANSFORM = Kind("filter", "keep(record)"), Kind("transform", "transform
 
 
 def construct_all(record_policy: RecordPolicy) -> None:
-    """Construct what a topic's records go through, and forget it.
+    """Construct the classes that a topic's records pass, only to see whether that works.
 
     Raises:
         ConfigError: as `construct`.
@@ -38,8 +38,8 @@ def construct(spec: ClassSpec, kind: Kind) -> Any:
     """Construct a class of this kind.
 
     Raises:
-        ConfigError: there is no such class, it cannot be imported, refuses its configuration, or is
-            none of this kind.
+        ConfigError: the class does not exist, cannot be imported, refuses its configuration, or is
+            of another kind.
     """
     where = f"{kind.name} {spec.name!r}"
     try:
@@ -55,12 +55,14 @@ def construct(spec: ClassSpec, kind: Kind) -> Any:
     return found
 
 
-def record_error(what: str, error: Exception, at: TopicPartition, offset: int) -> FilterError:
-    """Return the error for what a class of the user's raised on a record."""
+def record_error(
+    what: str, error: Exception, topic_partition: TopicPartition, offset: int
+) -> FilterError:
+    """Return the error for an exception that a user's class raised on a record."""
     return FilterError(
         f"{what} raised {describe(error)}",
-        remedy="mend it, or set on_record_error: quarantine; run again to go on",
-        topic_partition=at,
+        remedy="fix the class, or set on_record_error: quarantine, then run again",
+        topic_partition=topic_partition,
         offset=offset,
     )
 
@@ -70,9 +72,7 @@ def _class(spec: ClassSpec, kind: str) -> Any:
     if not colon:
         return _entry_point(spec.name, kind)
     if spec.folder and spec.folder not in sys.path:
-        sys.path.append(
-            spec.folder
-        )  # behind the installed ones: nothing there may take the place of a library
+        sys.path.append(spec.folder)  # last, so that no module there can replace a library
     try:
         return getattr(importlib.import_module(module), name)
     except AttributeError:
@@ -82,7 +82,8 @@ def _class(spec: ClassSpec, kind: str) -> Any:
     except Exception as error:
         raise ConfigError(
             f"{kind} {spec.name!r} cannot be imported: {describe(error)}",
-            remedy=f"put {module}.py beside the configuration, or install it; executors elsewhere need it as well",
+            remedy=f"put {module}.py next to the configuration, or install it; remote executors"
+            " need it, too",
         ) from error
 
 
@@ -98,7 +99,7 @@ def _entry_point(name: str, kind: str) -> Any:
 
 
 def describe(error: Exception) -> str:
-    """The kind of an exception and its first line."""
-    # what it quotes may be no text, such as the name of a header
+    """Return the class of an exception and the first line of its message."""
+    # it may quote bytes that are not UTF-8, such as the name of a header
     text = (str(error).splitlines() or [""])[0].encode(errors="backslashreplace").decode()
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,4 +1,4 @@
-"""`dagster dev` as a process of its own, and its GraphQL: what `relay ui` and the tests drive Dagster by."""
+"""`dagster dev` as a process, and its GraphQL."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import relay_pipelines
+from relay_pipelines.embedded.ports import free_ports
 from relay_pipelines.errors import RelayError
 
-ROOT = Path(relay_pipelines.__file__).parents[1]
+CONFIG_FOLDER = Path(__file__).parent
+"""Where the dagster.yaml and workspace.yaml are that the project's own root links to."""
+
 _FILES = ("dagster.yaml", "workspace.yaml")
 _START_SECONDS = 90.0
 _STOP_SECONDS = 20.0
@@ -33,11 +33,11 @@ _SENSORS = """{ workspaceOrError { ... on Workspace { locationEntries { location
 
 
 class Dagster:
-    """A Dagster that serves at 127.0.0.1.
+    """A Dagster that serves on 127.0.0.1.
 
     Args:
         url: of its web server.
-        process: `dagster dev`; its group is its own.
+        process: `dagster dev`, which has a process group of its own.
     """
 
     def __init__(self, url: str, process: subprocess.Popen[bytes]) -> None:
@@ -45,14 +45,14 @@ class Dagster:
         self.process = process
 
     def ask(self, query: str, variables: Mapping[str, Any] | None = None) -> Any:
-        """Answer a GraphQL query.
+        """Send a GraphQL query and return its data.
 
         Raises:
             RelayError: Dagster refuses it.
-            OSError: nobody answers.
+            OSError: the web server does not answer.
         """
         body = json.dumps({"query": query, "variables": dict(variables or {})}).encode()
-        request = urllib.request.Request(  # noqa: S310 - our own
+        request = urllib.request.Request(  # noqa: S310 - always http
             f"{self.url}/graphql", body, {"Content-Type": "application/json"}
         )
         with urllib.request.urlopen(request, timeout=30) as response:  # noqa: S310
@@ -62,32 +62,27 @@ class Dagster:
         return answer["data"]
 
     def sensors(self) -> list[str]:
-        """The sensors' names.
+        """Return the names of the sensors.
 
         Raises:
-            RelayError: the definitions do not load; the line that says why.
+            RelayError: the definitions do not load; the message is the first cause.
         """
         (entry,) = self.ask(_SENSORS)["workspaceOrError"]["locationEntries"]
         location = entry["locationOrLoadError"]
         if "repositories" not in location:
-            causes = [
-                str(location["message"]),
-                *(one["error"]["message"] for one in location["errorChain"]),
-            ]
-            raise RelayError(causes[-1].strip())
-        return [
-            one["name"] for repository in location["repositories"] for one in repository["sensors"]
-        ]
+            causes = [link["error"]["message"] for link in location["errorChain"]]
+            raise RelayError([location["message"], *causes][-1].strip())
+        repositories = location["repositories"]
+        return [sensor["name"] for repository in repositories for sensor in repository["sensors"]]
 
     def start_sensor(self, name: str) -> None:
         """Switch a sensor on.
 
         Raises:
-            RelayError: there is none.
+            RelayError: there is none of this name.
         """
-        answer = self.ask(_START_SENSOR, {"selector": REPOSITORY | {"sensorName": name}})[
-            "startSensor"
-        ]
+        selector = REPOSITORY | {"sensorName": name}
+        answer = self.ask(_START_SENSOR, {"selector": selector})["startSensor"]
         if "message" in answer:
             raise RelayError(answer["message"])
 
@@ -97,7 +92,7 @@ class Dagster:
             os.killpg(self.process.pid, signal.SIGINT)
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(_STOP_SECONDS)
-        # what it has not taken along
+        # the processes that it left
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -107,40 +102,38 @@ class Dagster:
 def running(
     folder: Path, port: int = 0, environment: Mapping[str, str] | None = None
 ) -> Iterator[Dagster]:
-    """Run `dagster dev` in a folder with a relay.yaml; its database, logs and output (dagster.log) stay there.
+    """Run `dagster dev` in a folder with a relay.yaml; it writes only there.
 
     Args:
-        port: where to serve; a free one if 0.
+        folder: its dagster.yaml and workspace.yaml are used; the project's are copied if missing.
+        port: of the web server; a free one if 0.
+        environment: more variables.
 
     Raises:
         RelayError: it does not start.
     """
     for name in _FILES:
-        if not (ROOT / name).is_file():
-            raise RelayError(f"{name} is not there", remedy="run it from a checkout of the project")
         if not (folder / name).exists():
-            shutil.copy(ROOT / name, folder)
-    port = port or _free_port()
+            shutil.copy(CONFIG_FOLDER / name, folder)
+    port = port or free_ports(1)[0]
     command = [sys.executable, "-m", "dagster", "dev", "--host", "127.0.0.1", "--port", str(port)]
-    variables = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in {"DAGSTER_HOME", "RELAY_CATALOG"}
-    }
+    unwanted = {"DAGSTER_HOME", "RELAY_CATALOG"}
+    variables = {name: value for name, value in os.environ.items() if name not in unwanted}
     variables |= {"RELAY_CONFIG": str(folder / "relay.yaml"), **(environment or {})}
-    with (folder / "dagster.log").open("ab") as log:
+    log = folder / "dagster.log"
+    with log.open("ab") as output:
         process = subprocess.Popen(  # noqa: S603 - our own command
             command,
             cwd=folder,
             env=variables,
             stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
+            stdout=output,
+            stderr=output,
             start_new_session=True,
         )
     dagster = Dagster(f"http://127.0.0.1:{port}", process)
     try:
-        _wait(dagster, folder / "dagster.log")
+        _wait(dagster, log)
         yield dagster
     finally:
         dagster.stop()
@@ -160,8 +153,3 @@ def _wait(dagster: Dagster, log: Path) -> None:
             time.sleep(0.2)
         else:
             return
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])

@@ -1,57 +1,54 @@
-"""Compares what two clusters hold, record by record. Pure: what was read goes in, what differs comes out."""
+"""Reads clusters with a Kafka client that shares no code with the mirror, and compares them."""
 
 from __future__ import annotations
 
 import hashlib
+import struct
+import threading
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from relay_pipelines.model import TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import TopicPartition as KafkaTopicPartition
+
+from relay_pipelines.demo.shop import TRACE_ID
+from relay_pipelines.model import Cluster, TopicPartition
+
+_MESSAGES = 5_000
 
 
-@dataclass(slots=True)
-class Content:
-    """All records of one topic-partition, in order; the lists are equally long.
+class Record(NamedTuple):
+    """A record as the proof sees it.
 
     Args:
-        offsets: as the cluster numbered them.
-        identities: what tells one event from every other.
-        digests: of key, value, headers and timestamp.
+        identity: the trace id.
+        digest: of key, value, headers and timestamp.
     """
 
-    offsets: list[int] = field(default_factory=list)
-    identities: list[bytes] = field(default_factory=list)
-    digests: list[bytes] = field(default_factory=list)
+    offset: int
+    identity: bytes
+    digest: bytes
 
-    def __len__(self) -> int:
-        return len(self.digests)
 
-    def add(self, offset: int, identity: bytes, digest: bytes) -> None:
-        """Append the record read next."""
-        self.offsets.append(offset)
-        self.identities.append(identity)
-        self.digests.append(digest)
-
-    @property
-    def digest(self) -> str:
-        """Of all records, in order."""
-        return hashlib.blake2b(b"".join(self.digests), digest_size=8).hexdigest()
-
+Content = list[Record]
+"""All records of one topic-partition, in order."""
 
 Side = Mapping[TopicPartition, Content]
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Comparison:
     """How one topic-partition at the destination differs from the source.
 
     Args:
-        lost: records of the source that the destination lacks.
-        duplicates: records that the destination holds once more than the source.
-        foreign: records of the destination that the source never had.
-        changed: records that are on both sides, with another key, value, header or timestamp.
-        digests: of both sides; they differ also when only the order does.
+        lost: records of the source that are missing at the destination.
+        duplicates: additional copies of records at the destination.
+        foreign: records at the destination that the source never had.
+        changed: records on both sides with another key, value, header or timestamp.
+        same_order: both sides have the same records in the same order.
     """
 
     topic_partition: TopicPartition
@@ -61,52 +58,93 @@ class Verdict:
     duplicates: int
     foreign: int
     changed: int
-    digests: tuple[str, str]
-
-    @property
-    def digests_equal(self) -> bool:
-        """Whether both sides hold the same records in the same order."""
-        return self.digests[0] == self.digests[1]
+    same_order: bool
 
     @property
     def equal(self) -> bool:
         """Whether nothing differs."""
-        return self.digests_equal and not (
-            self.lost or self.duplicates or self.foreign or self.changed
-        )
+        differences = self.lost or self.duplicates or self.foreign or self.changed
+        return self.same_order and not differences
 
 
-def compare(topic_partition: TopicPartition, source: Content, destination: Content) -> Verdict:
-    """Count what differs, by identity and not by arithmetic: a loss and a duplicate do not cancel out."""
-    wanted, found = Counter(source.identities), Counter(destination.identities)
+def compare(topic_partition: TopicPartition, source: Content, destination: Content) -> Comparison:
+    """Count differences by identity, so that a loss and a duplicate do not cancel out."""
+    wanted = Counter(record.identity for record in source)
+    found = Counter(record.identity for record in destination)
     surplus = found - wanted
     foreign = sum(count for identity, count in surplus.items() if identity not in wanted)
-    same = Counter(zip(source.identities, source.digests, strict=True)) & Counter(
-        zip(destination.identities, destination.digests, strict=True)
-    )
-    return Verdict(
+    contents, copies = ([record[1:] for record in side] for side in (source, destination))
+    return Comparison(
         topic_partition=topic_partition,
         source_records=len(source),
         destination_records=len(destination),
         lost=(wanted - found).total(),
         duplicates=surplus.total() - foreign,
         foreign=foreign,
-        changed=(wanted & found).total() - same.total(),
-        digests=(source.digest, destination.digest),
+        changed=(wanted & found).total() - (Counter(contents) & Counter(copies)).total(),
+        same_order=contents == copies,
     )
 
 
-def compare_all(source: Side, destination: Side) -> list[Verdict]:
+def compare_all(source: Side, destination: Side) -> list[Comparison]:
     """Compare every topic-partition that either side has."""
     return [
-        compare(one, source.get(one, Content()), destination.get(one, Content()))
+        compare(one, source.get(one, []), destination.get(one, []))
         for one in sorted({*source, *destination})
     ]
 
 
-def identical(one: Side, other: Side) -> bool:
-    """Whether two nodes hold the same records at the same offsets."""
-    return one.keys() == other.keys() and all(
-        one[each].offsets == other[each].offsets and one[each].digests == other[each].digests
-        for each in one
+def read_all(clusters: Sequence[Cluster], wanted: Sequence[TopicPartition]) -> list[Side]:
+    """Read the committed records of several clusters in parallel."""
+    over = threading.Event()
+    with ThreadPoolExecutor(len(clusters)) as pool:
+        try:
+            sides = [pool.submit(_read, cluster, wanted, over) for cluster in clusters]
+            return [side.result() for side in sides]
+        finally:
+            # after Ctrl-C, too, the pool waits for its threads
+            over.set()
+
+
+def _read(cluster: Cluster, wanted: Sequence[TopicPartition], over: threading.Event) -> Side:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": ",".join(cluster.bootstrap_servers),
+            "group.id": "relay-demo",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "check.crcs": True,
+            "fetch.wait.max.ms": 50,
+            "log_level": 0,
+        }
     )
+    content: dict[tuple[str, int], Content] = {(one.topic, one.partition): [] for one in wanted}
+    consumer.assign([KafkaTopicPartition(*one, OFFSET_BEGINNING) for one in content])
+    unread = set(content)
+    try:
+        while unread and not over.is_set():
+            for message in consumer.consume(_MESSAGES, 0.2):
+                source = message.topic(), message.partition()
+                if not message.error():
+                    content[source].append(_record(message))
+                elif message.error().code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - its public name
+                    unread.discard(source)
+                else:
+                    raise KafkaException(message.error())
+    finally:
+        consumer.close()
+    return {TopicPartition(*one): records for one, records in content.items()}
+
+
+def _record(message: Message) -> Record:
+    headers = message.headers() or []
+    parts = [message.key(), message.value()]
+    for name, value in headers:
+        parts += (name.encode(), value)
+    # the lengths come first, so different records never have the same bytes
+    lengths = [-1 if part is None else len(part) for part in parts]
+    head = struct.pack(f">iq{len(parts)}i", *message.timestamp(), *lengths)
+    content = b"".join([head, *(part or b"" for part in parts)])
+    digest = hashlib.blake2b(content, digest_size=16).digest()
+    return Record(message.offset(), dict(headers).get(TRACE_ID) or b"", digest)

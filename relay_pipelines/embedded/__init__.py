@@ -1,10 +1,22 @@
-"""Real Apache Kafka brokers as child processes, for the demo, the tests and the benchmarks."""
+"""Real Apache Kafka brokers as child processes, for the demo, the tests and the benchmarks.
+
+cluster            a cluster of brokers: start, addresses, end
+broker             one broker process: start, stop, kill, pause
+guardian           the script between this process and a broker, which ends with either
+listeners          listeners, and what they need in server.properties and in clients
+server_properties  the rest of server.properties
+storage            formats the data folders
+ports              free ports
+jars, java         Kafka's jars from Maven Central, and the JDK that runs them
+log                the error in a broker's log
+errors             the errors of this package
+"""
 
 from __future__ import annotations
 
 from relay_pipelines.embedded.broker import Broker
 from relay_pipelines.embedded.cluster import EmbeddedCluster
 from relay_pipelines.embedded.errors import EmbeddedError
-from relay_pipelines.embedded.listeners import Listener
+from relay_pipelines.embedded.listeners import Certificates, Listener
 
-__all__ = ["Broker", "EmbeddedCluster", "EmbeddedError", "Listener"]
+__all__ = ["Broker", "Certificates", "EmbeddedCluster", "EmbeddedError", "Listener"]

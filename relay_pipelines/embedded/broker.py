@@ -1,4 +1,4 @@
-"""One broker process: started, watched by its guardian, stopped, killed, paused."""
+"""One broker process under its guardian: start, stop, kill, pause."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from relay_pipelines.embedded.errors import EmbeddedError, PortTakenError
 from relay_pipelines.embedded.log import tail
 
 _API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 0, -1)
-"""An ApiVersions v0 request: a broker answers it once it is registered and serves, and before any authentication."""
+"""An ApiVersions v0 request, which a broker answers as soon as it serves, unauthenticated."""
 
 
 class Broker:
-    """One broker; its ports and its data outlive the process, so `start` after `stop` or `kill` brings it back as it was.
+    """One broker process; `start` after `stop` or `kill` uses the same ports and data.
 
     Args:
         node_id: from 1.
         port: of the PLAINTEXT listener on 127.0.0.1.
-        command: what to run.
-        log: file that the process's output is appended to.
-        start_timeout_seconds: how long it may take to serve.
+        command: starts the broker.
+        log: file to which the process appends its output.
+        start_timeout_seconds: how long the start may take.
     """
 
     def __init__(
@@ -50,41 +50,40 @@ class Broker:
         self._log_start = 0
 
     def __repr__(self) -> str:
-        return f"Broker(node_id={self.node_id}, port={self._port}, pid={self._pid if self.running else None})"
+        pid = self._pid if self.running else None
+        return f"Broker(node_id={self.node_id}, port={self._port}, pid={pid})"
 
     @property
     def pid(self) -> int:
-        """Of the broker's JVM; only while it runs."""
+        """The process id of the broker's JVM while it runs."""
         if not self.running:
-            raise EmbeddedError(f"{self} does not run", remedy="start it first")
+            raise EmbeddedError(f"{self} is not running", remedy="start it first")
         return self._pid
 
     @property
     def running(self) -> bool:
-        """Whether the process exists; a paused one does."""
+        """Whether the process exists, paused or not."""
         return self._guardian is not None and self._guardian.poll() is None
 
     def start(self) -> None:
         """Start the process and wait until it serves.
 
         Raises:
-            EmbeddedError: it ended, or did not serve in time; the message holds the last error of
-                its log.
+            EmbeddedError: it ended, or did not serve in time; the message quotes its log.
         """
         self.launch()
         self.wait_until_serving()
 
     def launch(self) -> None:
-        """Start the process and return at once: brokers of one cluster wait for each other."""
+        """Start the process without waiting, because brokers of one cluster wait for each other."""
         if self.running:
-            raise EmbeddedError(f"{self} runs already")
-        # isolated and without site-packages: the guardian needs the standard library alone and
-        # starts in a few milliseconds
+            raise EmbeddedError(f"{self} is already running")
+        # the guardian needs only the standard library and starts in a few milliseconds
         watched = [sys.executable, "-I", "-S", guardian.__file__, str(os.getpid()), *self._command]
         self._release()
         with self.log.open("ab") as log:
             self._log_start = log.tell()
-            # a session of its own: Ctrl-C in the terminal reaches the parent alone
+            # in a session of its own, so that Ctrl-C in the terminal reaches only the parent
             self._guardian = subprocess.Popen(  # noqa: S603 - our own guardian
                 watched,
                 stdin=subprocess.PIPE,
@@ -92,14 +91,14 @@ class Broker:
                 stderr=log,
                 bufsize=0,
                 start_new_session=True,
-                # where a JVM that crashes leaves its report
+                # a JVM that crashes leaves its report here
                 cwd=self.log.parent,
             )
         pid = self._guardian.stdout.readline() if self._guardian.stdout else b""
         self._pid = int(pid or 0)
 
     def wait_until_serving(self) -> None:
-        """Wait until it answers a request."""
+        """Wait until the broker answers a request."""
         deadline = time.monotonic() + self._start_timeout_seconds
         while not self._answers():
             if self._ended_within(0.05):
@@ -110,28 +109,28 @@ class Broker:
                 raise failure
 
     def stop(self, timeout_seconds: float = 20.0) -> None:
-        """Shut it down in good order; kill it if it has not ended in time."""
+        """Shut the broker down cleanly; kill it if that takes too long."""
         self.request_stop()
         if not self._ended_within(timeout_seconds):
             self._order(b"K")
         self._release()
 
     def request_stop(self) -> None:
-        """Ask it to shut down, and return at once."""
+        """Send SIGTERM without waiting."""
         self._order(b"C")
         self._order(b"T")
 
     def kill(self) -> None:
-        """Kill it with SIGKILL, paused or not, and wait for its end."""
+        """Kill the broker with SIGKILL, paused or not, and wait for its end."""
         self._order(b"K")
         self._release()
 
     def pause(self) -> None:
-        """Freeze it with SIGSTOP: its connections stay open and nothing is answered."""
+        """Freeze the broker with SIGSTOP: its connections stay open, but it answers nothing."""
         self._order(b"S")
 
     def resume(self) -> None:
-        """Let a paused one go on."""
+        """Resume a paused broker."""
         self._order(b"C")
 
     def _answers(self) -> bool:
@@ -144,7 +143,7 @@ class Broker:
         return False
 
     def _order(self, order: bytes) -> None:
-        """Have the guardian send a signal, and wait until it has; nothing happens if the broker has ended."""
+        """Have the guardian send a signal and wait until it has, unless the broker has ended."""
         if self._guardian and self._guardian.stdin and self._guardian.stdout:
             with contextlib.suppress(BrokenPipeError):
                 self._guardian.stdin.write(order)
@@ -156,12 +155,11 @@ class Broker:
         return False
 
     def _release(self) -> None:
-        """Wait for the end of a broker that has been told to end, and close the pipes."""
+        """Wait for the end of a broker that got its signal, and close the pipes."""
         if self._guardian is None:
             return
         if self._guardian.wait() < 0:
-            # the guardian itself was killed: its process group holds it and the broker, and nothing
-            # else
+            # the guardian itself was killed; only the broker is left in its process group
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._guardian.pid, signal.SIGKILL)
         for pipe in (self._guardian.stdin, self._guardian.stdout):

@@ -12,12 +12,12 @@ from typing import Self
 
 from relay_pipelines.embedded import jars, java, server_properties
 from relay_pipelines.embedded.broker import Broker
-from relay_pipelines.embedded.certificates import Certificates
 from relay_pipelines.embedded.errors import PortTakenError
 from relay_pipelines.embedded.listeners import (
     MECHANISMS,
+    Certificates,
     Listener,
-    check_users,
+    check_listeners,
     client_security,
     listener_properties,
     scram_arguments,
@@ -26,30 +26,30 @@ from relay_pipelines.embedded.ports import free_ports
 from relay_pipelines.embedded.storage import cluster_id, format_folders
 from relay_pipelines.model import Cluster
 
-# the first compiler alone: these brokers live for minutes, and start with little more than half the
-# CPU time
+# with only the first JIT compiler a start takes little more than half the CPU time, and these
+# brokers live for minutes
 JVM_OPTIONS = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _START_ATTEMPTS = 3
 _CLOSE_SECONDS = 10.0
 
 
 class EmbeddedCluster:
-    """Brokers in KRaft mode, each broker and controller in one, on 127.0.0.1 alone; they end with this process, however it ends.
+    """Combined brokers and controllers in KRaft mode on 127.0.0.1; they end with this process.
 
-    Every broker has a PLAINTEXT listener, which the brokers themselves use; `listeners` says what
-    the users of the cluster want.
+    Every broker has a PLAINTEXT listener for traffic between the brokers.
 
     Args:
-        name: what people read.
+        name: appears in messages.
         brokers: how many; with three or more, topics have three replicas by default.
-        listeners: the first one is that of `bootstrap_servers` and `cluster()`.
-        folder: data, configuration and logs; a folder used before brings its data back. Without
-            one, a temporary folder is used and removed at the end, unless the end is an exception.
-        config: more properties for server.properties, which win.
+        listeners: for clients; `bootstrap_servers` and `cluster()` use the first one.
+        folder: data, configuration and logs; data of an earlier start is used again. The default is
+            a temporary folder, which the context removes unless an exception ends it.
+        config: more properties for server.properties; they take precedence.
         users: name -> password, for the SASL listeners.
+        certificates: for the TLS listeners.
         authorizer: whether named users need ACLs; PLAINTEXT clients may do everything.
         jvm_options: of each broker.
-        start_timeout_seconds: how long each broker may take to serve.
+        start_timeout_seconds: how long the start of a broker may take.
     """
 
     def __init__(
@@ -61,6 +61,7 @@ class EmbeddedCluster:
         folder: Path | None = None,
         config: Mapping[str, object] | None = None,
         users: Mapping[str, str] | None = None,
+        certificates: Certificates | None = None,
         authorizer: bool = False,
         jvm_options: Sequence[str] = JVM_OPTIONS,
         start_timeout_seconds: float = 60.0,
@@ -69,11 +70,11 @@ class EmbeddedCluster:
         self.listeners = tuple(listeners)
         self.users = dict(users or {})
         self.brokers: tuple[Broker, ...] = ()
+        self.certificates = certificates
         self.cluster_id = ""
-        check_users(self.listeners, self.users)
+        check_listeners(self.listeners, self.users, certificates)
         self._temporary = folder is None
         self.folder = (folder or Path(tempfile.mkdtemp(prefix=f"relay-{name}-"))).absolute()
-        self.certificates = Certificates(self.folder / "tls")
         self._count = brokers
         self._config = dict(config or {})
         self._authorizer = authorizer
@@ -98,11 +99,11 @@ class EmbeddedCluster:
 
     @property
     def bootstrap_servers(self) -> tuple[str, ...]:
-        """`127.0.0.1:port` of every broker, at the first listener."""
+        """`127.0.0.1:port` of every broker's first listener."""
         return self.address(self.listeners[0])
 
     def address(self, listener: Listener) -> tuple[str, ...]:
-        """`127.0.0.1:port` of every broker, at a listener."""
+        """`127.0.0.1:port` of a listener on every broker."""
         return tuple(f"127.0.0.1:{ports[listener]}" for ports in self._ports)
 
     def cluster(
@@ -113,13 +114,13 @@ class EmbeddedCluster:
         username: str | None = None,
         client_certificate: bool = False,
     ) -> Cluster:
-        """How to reach the cluster, as the rest of the project says it, credentials included.
+        """The cluster as clients need it, with addresses and credentials.
 
         Args:
-            listener: the first one if None.
+            listener: the first one by default.
             mechanism: of a SASL listener.
-            username: one of `users`; the first one if None.
-            client_certificate: whether to show a certificate at a TLS listener.
+            username: one of `users`; the first one by default.
+            client_certificate: whether to present a certificate to a TLS listener.
         """
         chosen = listener or self.listeners[0]
         security = client_security(
@@ -141,7 +142,7 @@ class EmbeddedCluster:
             raise
 
     def close(self) -> None:
-        """End all brokers in good order; data and logs stay."""
+        """Shut all brokers down cleanly; data and logs stay."""
         for broker in self.brokers:
             broker.request_stop()
         deadline = time.monotonic() + _CLOSE_SECONDS
@@ -157,8 +158,6 @@ class EmbeddedCluster:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.cluster_id = cluster_id(self.folder / "cluster.id")
         (self.folder / "log4j2.properties").write_text(server_properties.LOG4J2)
-        if any(listener.tls for listener in self.listeners):
-            self.certificates.make()
         for attempt in range(1, _START_ATTEMPTS + 1):
             self._configure()
             try:

@@ -1,4 +1,4 @@
-"""What can go wrong with brokers of our own."""
+"""Errors of embedded brokers."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from relay_pipelines.errors import RelayError
 
 
 class EmbeddedError(RelayError):
-    """A broker of our own, its jars or the JDK under it could not be brought up."""
+    """An embedded broker, its jars or its JDK failed."""
 
 
 class PortTakenError(EmbeddedError):
-    """Another process took a port between its choice and the broker's bind; other ports may do."""
+    """Another process took the port before the broker did; a start with other ports may work."""

@@ -1,14 +1,12 @@
-"""Runs one broker, and ends it when the process that wanted it is gone, in whatever way it went.
+"""Runs one broker and kills it when the process that started it is gone, for whatever reason.
 
-Started as a script of its own, `guardian.py <pid of the parent> <command ...>`, so it imports
-nothing of the package:
+The script `guardian.py <pid of the parent> <command ...>` imports only the standard library:
 
-    stdin    one byte per signal to send, see SIGNALS; its end means that the parent is gone
+    stdin    one byte per signal to send, see SIGNALS; end of file when the parent is gone
     stdout   the broker's pid and a line feed, then one byte for every signal sent
     stderr   the broker's log
 
-It is the broker's parent: the pid it signals cannot be another process's. It ends when the broker
-does, with its exit code.
+As the broker's parent it never signals a reused pid. It exits with the broker's exit code.
 """
 
 from __future__ import annotations
@@ -31,28 +29,28 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(parent: int, command: list[str]) -> int:
-    """Run the command until it ends or the parent does; its exit code, 128 + signal number if a signal ended it."""
+    """Run the command until it or the parent ends; return its exit code, or 128 + its signal."""
     ended = _child_signal()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     child = subprocess.Popen(  # noqa: S603 - the caller's own command
         command,
         stdin=subprocess.DEVNULL,
         stdout=sys.stderr,
-        preexec_fn=_die_with_guardian,  # noqa: PLW1509 - one thread here
+        preexec_fn=_die_with_guardian,  # noqa: PLW1509 - there is only one thread
     )
     try:
         os.write(_STDOUT, b"%d\n" % child.pid)
         while child.poll() is None and _serve(child, parent, ended):
             pass
     finally:
-        # SIGKILL ends a stopped process too
+        # SIGKILL also ends a stopped process
         child.kill()
         child.wait()
     return child.returncode if child.returncode >= 0 else 128 - child.returncode
 
 
 def _serve(child: subprocess.Popen[bytes], parent: int, ended: int) -> bool:
-    """Wait for orders, the child's end or the parent's; False when the parent is gone."""
+    """Wait for an order or the end of the child; False when the parent is gone."""
     ready, _, _ = select.select([_STDIN, ended], [], [], _PARENT_CHECK_SECONDS)
     if ended in ready:
         os.read(ended, 64)
@@ -62,15 +60,15 @@ def _serve(child: subprocess.Popen[bytes], parent: int, ended: int) -> bool:
             return False
         child.send_signal(SIGNALS[order])
         if order == b"S" and hasattr(os, "waitid"):
-            # until all its threads have stopped, or it has ended
+            # wait until all its threads have stopped, or it has ended
             os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         os.write(_STDOUT, order)
-    # a process forked from the parent may hold the pipe open
+    # a fork of the parent may keep the pipe open
     return os.getppid() == parent
 
 
 def _child_signal() -> int:
-    """A descriptor that becomes readable when the child ends."""
+    """Return a descriptor that becomes readable when the child ends."""
     read, write = os.pipe()
     os.set_blocking(write, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -79,7 +77,7 @@ def _child_signal() -> int:
 
 
 def _die_with_guardian() -> None:
-    """Where the kernel can, have it end the broker should the guardian itself be killed."""
+    """Let the kernel, if it can, kill the broker when the guardian is killed."""
     if sys.platform == "linux":
         import ctypes
 

@@ -1,8 +1,8 @@
-"""Jars from Maven Central, resolved once by the Ivy inside pyspark and kept in the user's cache folder.
+"""Jars from Maven Central, which pyspark's Ivy downloads once into the user's cache folder.
 
 relay_pipelines/ivy/                  Ivy's cache: the jars
-relay_pipelines/<name>.classpath      written last and renamed into place: its presence means
-complete relay_pipelines/<name>.log            what Ivy said
+relay_pipelines/<name>.classpath      renamed into place last, so that its presence means complete
+relay_pipelines/<name>.log            Ivy's output
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from relay_pipelines.embedded.errors import EmbeddedError
 KAFKA_VERSION = "4.3.1"
 BROKER_JARS = (
     f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}",
-    # the distribution adds it, the published dependencies do not; without it a broker logs nothing
+    # only the distribution has it; without it a broker logs nothing
     "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4",
 )
 _TIMEOUT_SECONDS = 600
 
 
 def broker_classpath() -> str:
-    """The class path of `kafka.Kafka` and of Kafka's command-line tools."""
+    """Return the class path of `kafka.Kafka` and of Kafka's command-line tools."""
     return resolve(BROKER_JARS, f"kafka-{KAFKA_VERSION}")
 
 
 def resolve(coordinates: Sequence[str], name: str) -> str:
-    """The class path of some Maven artefacts and of all they need at run time; downloaded at the first call only.
+    """Return the class path of Maven artefacts with their dependencies; download them once.
 
     Args:
         coordinates: `group:artefact:version` each.
-        name: names the result in the cache; another version needs another name.
+        name: of the result in the cache; another version needs another name.
 
     Raises:
-        EmbeddedError: a download failed, or no JDK was found to run Ivy with.
+        EmbeddedError: a download failed, or there is no JDK to run Ivy.
     """
     home = cache_folder()
     classpath = home / f"{name}.classpath"
@@ -56,15 +56,13 @@ def resolve(coordinates: Sequence[str], name: str) -> str:
 
 
 def cache_folder() -> Path:
-    """Where the jars are kept: below XDG_CACHE_HOME, or ~/.cache."""
-    return (
-        Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute()
-        / "relay_pipelines"
-    )
+    """Return the folder of the jars, below XDG_CACHE_HOME or ~/.cache."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache.absolute() / "relay_pipelines"
 
 
 def _complete(classpath: Path) -> str:
-    """The recorded class path, or nothing when it was never completed or a jar was removed since."""
+    """Return the recorded class path, or nothing if it is incomplete or a jar was removed."""
     if not classpath.exists():
         return ""
     recorded = classpath.read_text()
@@ -83,8 +81,7 @@ def _download(coordinates: Sequence[str], classpath: Path) -> None:
     wanted.write_text(_module(coordinates))
     partial = classpath.with_suffix(".partial")
     log = classpath.with_suffix(".log")
-    # Ivy's built-in settings name the public repository; its own user folder keeps a local
-    # repository of the user's out of it
+    # with a separate user folder Ivy ignores a local repository of the user
     ivy = [
         java.tool("java"),
         f"-Divy.default.ivy.user.dir={classpath.parent / 'ivy'}",
@@ -102,7 +99,7 @@ def _download(coordinates: Sequence[str], classpath: Path) -> None:
         "-cachepath",
         str(partial),
     ]
-    # OSGi bundles (snappy-java) are plain jars under another type
+    # OSGi bundles such as snappy-java are jars of another type
     ivy += ["-types", "jar", "bundle"]
     with log.open("w") as output:
         done = subprocess.run(  # noqa: S603 - our own JDK and pyspark's jar
@@ -113,11 +110,12 @@ def _download(coordinates: Sequence[str], classpath: Path) -> None:
             timeout=_TIMEOUT_SECONDS,
             check=False,
         )
-    # Ivy writes a path even when some downloads failed: the exit code decides
+    # Ivy writes a path even after failed downloads, so the exit code decides
     if done.returncode or not partial.exists():
         raise EmbeddedError(
             f"cannot download {', '.join(coordinates)} (Ivy's output is in {log})",
-            remedy="check the network; behind a proxy set JAVA_TOOL_OPTIONS='-Dhttps.proxyHost=... -Dhttps.proxyPort=...'",
+            remedy="check the network; for a proxy set"
+            " JAVA_TOOL_OPTIONS='-Dhttps.proxyHost=... -Dhttps.proxyPort=...'",
         )
     partial.write_text(partial.read_text().strip())
     partial.replace(classpath)
@@ -133,19 +131,16 @@ def _module(coordinates: Sequence[str]) -> str:
         )
     return (
         '<ivy-module version="2.0"><info organisation="relay_pipelines" module="embedded"/>'
-        f'<configurations><conf name="default"/></configurations><dependencies>{dependencies}</dependencies></ivy-module>'
+        '<configurations><conf name="default"/></configurations>'
+        f"<dependencies>{dependencies}</dependencies></ivy-module>"
     )
 
 
 def _ivy_jar() -> str:
-    # found without importing pyspark, which takes a second
+    # an import of pyspark would take a second
     spark = importlib.util.find_spec("pyspark")
-    folders = (
-        [Path(folder) / "jars" for folder in (spark.submodule_search_locations or [])]
-        if spark
-        else []
-    )
-    found = [str(jar) for folder in folders for jar in folder.glob("ivy-*.jar")]
+    folders = spark.submodule_search_locations or [] if spark else []
+    found = [str(jar) for folder in folders for jar in Path(folder, "jars").glob("ivy-*.jar")]
     if not found:
         raise EmbeddedError("pyspark's jars/ivy-*.jar is missing", remedy="reinstall pyspark")
     return found[0]

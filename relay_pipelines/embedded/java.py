@@ -12,13 +12,13 @@ from pathlib import Path
 from relay_pipelines.embedded.errors import EmbeddedError
 
 OLDEST = 17
-"""Kafka's brokers need Java 17 since 4.0 (KIP-1013)."""
+"""Kafka brokers need Java 17 since 4.0 (KIP-1013)."""
 
 _REMEDY = f"install a JDK {OLDEST} or newer, or point JAVA_HOME at one"
 
 
 def tool(name: str) -> str:
-    """Path of a JDK tool, in JAVA_HOME if that is set, else on PATH.
+    """Return the path of a JDK tool in JAVA_HOME, or on PATH if JAVA_HOME is not set.
 
     Raises:
         EmbeddedError: the tool is missing or the JDK is too old.

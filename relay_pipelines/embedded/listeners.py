@@ -1,13 +1,13 @@
-"""The ways into a broker, and what each needs in server.properties."""
+"""A broker's listeners, and what each needs in server.properties and in a client's settings."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from pathlib import Path
 
-from relay_pipelines.embedded.certificates import Certificates
 from relay_pipelines.embedded.errors import EmbeddedError
 from relay_pipelines.model import Security
 
@@ -18,7 +18,7 @@ _SECURITY = "org.apache.kafka.common.security"
 
 
 class Listener(StrEnum):
-    """A listener by its security protocol; a SASL one accepts PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512."""
+    """A listener by its security protocol; the SASL ones accept all of `MECHANISMS`."""
 
     PLAINTEXT = "PLAINTEXT"
     SASL_PLAINTEXT = "SASL_PLAINTEXT"
@@ -27,7 +27,7 @@ class Listener(StrEnum):
 
     @property
     def sasl(self) -> bool:
-        """Whether clients must give a user name and password."""
+        """Whether clients need a user name and a password."""
         return self.startswith("SASL")
 
     @property
@@ -36,12 +36,33 @@ class Listener(StrEnum):
         return self.endswith("SSL")
 
 
-def check_users(listeners: Sequence[Listener], users: Mapping[str, str]) -> None:
-    """Refuse what the brokers could not be told.
+@dataclass(frozen=True, slots=True)
+class Certificates:
+    """PEM files that a TLS listener and its clients need.
+
+    Args:
+        authority: signed the other certificates.
+        broker: the brokers' private key (PKCS #8), then their certificate.
+        client_certificate: one that the brokers trust.
+        client_key: its private key, not encrypted.
+    """
+
+    authority: Path
+    broker: Path
+    client_certificate: Path
+    client_key: Path
+
+
+def check_listeners(
+    listeners: Sequence[Listener], users: Mapping[str, str], certificates: Certificates | None
+) -> None:
+    """Check that every listener has the users and certificates that it needs.
 
     Raises:
-        EmbeddedError: a SASL listener without users, or a name or password that needs quoting.
+        EmbeddedError: users or certificates are missing, or a name or password needs quoting.
     """
+    if certificates is None and any(listener.tls for listener in listeners):
+        raise EmbeddedError("a TLS listener needs certificates", remedy="pass certificates=")
     if not users and any(listener.sasl for listener in listeners):
         raise EmbeddedError(
             "a SASL listener needs users", remedy="name them: users={'name': 'password'}"
@@ -55,9 +76,9 @@ def check_users(listeners: Sequence[Listener], users: Mapping[str, str]) -> None
 
 
 def listener_properties(
-    listener: Listener, users: Mapping[str, str], certificates: Certificates
+    listener: Listener, users: Mapping[str, str], certificates: Certificates | None
 ) -> dict[str, str]:
-    """The properties of one listener."""
+    """Return the broker properties of one listener."""
     prefix = f"listener.name.{listener.lower()}."
     properties: dict[str, str] = {}
     if listener.sasl:
@@ -69,13 +90,20 @@ def listener_properties(
             properties[f"{prefix}{mechanism.lower()}.sasl.jaas.config"] = (
                 f"{_SECURITY}.scram.ScramLoginModule required;"
             )
-    if listener.tls:
-        properties |= {prefix + key: value for key, value in certificates.properties().items()}
+    if listener.tls and certificates:
+        properties |= {
+            f"{prefix}ssl.keystore.type": "PEM",
+            f"{prefix}ssl.keystore.location": str(certificates.broker),
+            f"{prefix}ssl.truststore.type": "PEM",
+            f"{prefix}ssl.truststore.location": str(certificates.authority),
+            # a client may present a certificate, and need not
+            f"{prefix}ssl.client.auth": "requested",
+        }
     return properties
 
 
 def scram_arguments(users: Mapping[str, str]) -> list[str]:
-    """What StorageTool's format must be told for the users to exist from the first start."""
+    """Return the arguments of `StorageTool format` that create the SCRAM users."""
     credentials = [
         f"{mechanism}=[name={user},password={word}]"
         for user, word in users.items()
@@ -87,22 +115,25 @@ def scram_arguments(users: Mapping[str, str]) -> list[str]:
 def client_security(
     listener: Listener,
     users: Mapping[str, str],
-    certificates: Certificates,
+    certificates: Certificates | None,
     mechanism: str,
     username: str | None,
     *,
     client_certificate: bool,
 ) -> Security:
-    """What a client must say at a listener."""
+    """Return the settings that a client needs for a listener."""
     security = Security(protocol=str(listener))
     if listener.sasl:
         user = username or next(iter(users))
         security = replace(security, mechanism=mechanism, username=user, password=users[user])
-    if listener.tls:
+    if listener.tls and certificates:
         security = replace(security, ca_location=str(certificates.authority))
-    if listener.tls and client_certificate:
-        shown, key = certificates.client_certificate, certificates.client_key
-        security = replace(security, certificate_location=str(shown), key_location=str(key))
+        if client_certificate:
+            security = replace(
+                security,
+                certificate_location=str(certificates.client_certificate),
+                key_location=str(certificates.client_key),
+            )
     return security
 
 

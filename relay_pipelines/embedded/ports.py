@@ -9,15 +9,14 @@ import socket
 
 from relay_pipelines.embedded.errors import EmbeddedError
 
-# Below every system's ephemeral range: an outgoing connection can never be given the port of a
-# broker that is down for a moment, and a client that keeps dialling it cannot end up connected to
-# itself.
+# Below the ephemeral range of every system: no outgoing connection takes the port of a broker that
+# is down, and a client that keeps dialling the port does not connect to itself.
 _RANGE = range(20_000, 32_000)
 _TRIES = 1000
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listened on a moment ago, all different."""
+    """Return different ports that were free a moment ago."""
     candidates = random.SystemRandom().sample(_RANGE, _TRIES)
     with contextlib.ExitStack() as held:
         found = list(itertools.islice((port for port in candidates if _bind(port, held)), count))

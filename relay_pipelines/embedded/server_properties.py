@@ -1,4 +1,4 @@
-"""A broker's server.properties."""
+"""The server.properties of a broker."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ logger.config.level = WARN
 rootLogger.level = INFO
 rootLogger.appenderRef.console.ref = console
 """
-"""The console is the broker's log file: what the JVM itself says stands there too."""
+"""The console is the broker's log file, which also has the output of the JVM itself."""
 
 
 def cluster_properties(brokers: int) -> dict[str, str]:
-    """What differs from Kafka's defaults on every broker: small, quick to start, nothing created by accident."""
+    """Return what differs from Kafka's defaults: small, quick to start, no automatic topics."""
     replicas = str(min(3, brokers))
     in_sync = str(2 if brokers >= 3 else 1)  # noqa: PLR2004 - two of three may acknowledge
     return {
@@ -43,17 +43,16 @@ def cluster_properties(brokers: int) -> dict[str, str]:
         "share.coordinator.state.topic.replication.factor": replicas,
         "share.coordinator.state.topic.min.isr": in_sync,
         "group.initial.rebalance.delay.ms": "0",
-        # 9 s by default, which a broker that was killed and started again has to wait for its own
-        # former registration to run out
+        # a killed broker cannot register again before this time has passed; 9 s by default
         "broker.session.timeout.ms": "3000",
         "broker.heartbeat.interval.ms": "500",
-        # 128 MiB by default, taken from the heap at the start
+        # allocated at the start; 128 MiB by default
         "log.cleaner.dedupe.buffer.size": str(16 << 20),
     }
 
 
 def authorizer_properties() -> dict[str, str]:
-    """Every client needs an ACL, except those without a name: the brokers among themselves, and PLAINTEXT."""
+    """Return what makes ACLs necessary, except for PLAINTEXT clients and between brokers."""
     return {
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:ANONYMOUS",
@@ -63,13 +62,12 @@ def authorizer_properties() -> dict[str, str]:
 def broker_properties(
     node_id: int, ports: Mapping[str, int], voters: Sequence[tuple[int, int]], data: Path
 ) -> dict[str, str]:
-    """What differs from broker to broker.
+    """Return what differs from broker to broker.
 
     Args:
-        node_id: of this broker.
-        ports: listener name -> port, CONTROLLER included.
+        ports: by listener name, CONTROLLER included.
         voters: node id and CONTROLLER port of every broker of the cluster.
-        data: folder of the logs of this broker's topic-partitions.
+        data: folder of this broker's topic-partitions.
     """
     addresses = {name: f"{name}://127.0.0.1:{port}" for name, port in ports.items()}
     protocols = {name: Listener.PLAINTEXT if name == CONTROLLER else name for name in ports}
@@ -88,11 +86,11 @@ def broker_properties(
 
 
 def render(properties: Mapping[str, object]) -> str:
-    """The text of a Java properties file."""
+    """Return the text of a Java properties file."""
     return "".join(f"{key}={_text(value)}\n" for key, value in properties.items())
 
 
 def _text(value: object) -> str:
-    # Java spells booleans in lower case and reads a backslash as an escape
+    # booleans are lower case, and a backslash starts an escape sequence
     text = str(value).lower() if isinstance(value, bool) else str(value)
     return text.replace("\\", "\\\\").replace("\n", "\\n")

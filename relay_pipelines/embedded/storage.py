@@ -1,4 +1,4 @@
-"""Formatting a broker's data folder, without which KRaft does not start."""
+"""Formats the data folders of brokers, which KRaft needs before the first start."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ _TIMEOUT_SECONDS = 120
 
 
 def cluster_id(file: Path) -> str:
-    """The id kept in `file`, made at the first call: a folder stays the same cluster however often it is started."""
+    """Return the id in `file`, made at the first call, so that restarts keep the cluster."""
     if not file.exists():
         file.write_text(_random_id())
     return file.read_text()
 
 
 def _random_id() -> str:
-    # Kafka's Uuid: 16 bytes in URL-safe base64; one with a leading dash reads as an option on a
-    # command line
+    # Kafka's Uuid is 16 bytes in URL-safe base64; with a leading dash it would look like an option
     return next(
         text
         for _ in iter(int, 1)
@@ -35,16 +34,15 @@ def _random_id() -> str:
 def format_folders(
     java: Sequence[str], homes: Sequence[Path], cluster_id: str, scram: Sequence[str]
 ) -> None:
-    """Format the data of every broker that is not formatted yet, all at once.
+    """Format the data folders that are not formatted yet, in parallel.
 
     Args:
-        java: runs a main class of Kafka's.
-        homes: a broker's folder each, with its server.properties.
-        cluster_id: of the cluster.
+        java: the command that runs a main class of Kafka.
+        homes: the brokers' folders, each with its server.properties.
         scram: arguments that create the SCRAM users.
     """
-    # it runs for a second: compiling well does not pay
-    told = [
+    options = [
+        # better compilation does not pay off in a second
         "-XX:TieredStopAtLevel=1",
         "kafka.tools.StorageTool",
         "format",
@@ -57,7 +55,7 @@ def format_folders(
         running = []
         for home in homes:
             log = held.enter_context((home / "format.log").open("wb"))
-            command = [*java, *told, "--config", str(home / "server.properties")]
+            command = [*java, *options, "--config", str(home / "server.properties")]
             running.append(
                 held.enter_context(
                     subprocess.Popen(  # noqa: S603 - our own JDK

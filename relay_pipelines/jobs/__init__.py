@@ -1,6 +1,7 @@
-"""Jobs that people start.
+"""Jobs that people start from the UI or on a schedule.
 
-once      everything there is now, in one run
-replan    cut windows now, and clear away those whose plan is gone
-backfill  by date: freeze the windows of a time span, then backfill them
+mirror_once       copies everything that is new, in one run
+replan            cuts windows now and removes window keys without a plan
+backfill_by_date  freezes the windows of a time span and starts a backfill of them
+dagster_backfill  the one use of Dagster's private modules
 """

@@ -1,8 +1,13 @@
-"""Lanes: the topics of a mirror whose windows are cut together. One run copies one window of one lane, in one Spark job."""
+"""Lanes: the topics of a mirror whose windows are cut together.
+
+One run copies one window of one lane, in one Spark job.
+"""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+
+import dagster as dg
 
 from relay_pipelines.lanes import naming
 from relay_pipelines.plan.topic_selection import select
@@ -19,11 +24,11 @@ class Lane:
 
     Args:
         name: a-z, 0-9, "_"; unique in the mirror.
-        topics: those known when the definitions were loaded, sorted.
-        others: known topics of the mirror that other lanes have.
-        patterns: of this lane; none for the main one, which takes what no other lane takes.
-        foreign_patterns: of the lanes that come before this one, and take what they match.
-        takes_new: whether topics that nobody knew at loading are copied here.
+        topics: topics known when the definitions were loaded, sorted.
+        others: known topics that belong to other lanes of the mirror.
+        patterns: patterns of this lane; none for the main lane, which takes the remaining topics.
+        foreign_patterns: patterns of other lanes that take precedence over this one.
+        takes_new: whether this lane takes topics that were unknown at loading.
     """
 
     mirror: str
@@ -37,21 +42,26 @@ class Lane:
 
     @property
     def identifier(self) -> str:
-        """For ops, sensors and pools."""
+        """The part of the lane in names of ops, sensors and pools."""
         return naming.identifier(self.mirror, self.name)
 
     @property
     def partitions_name(self) -> str:
-        """Of the partitions definition."""
-        return naming.partitions(self.mirror, self.name)
+        """The name of the partitions definition."""
+        return naming.partitions_name(self.mirror, self.name)
+
+    @property
+    def windows_asset(self) -> dg.AssetKey:
+        """The asset of the lane's plan."""
+        return naming.windows_asset(self.mirror, self.name)
 
     @property
     def limits(self) -> WindowLimits:
-        """What one of its windows may hold."""
+        """The largest window that the lane may cut."""
         return WindowLimits(self.window.max_records, self.window.max_bytes)
 
     def belongs(self, topic: str) -> bool:
-        """Whether the lane copies the topic."""
+        """Whether the lane copies the topic, be it known or new."""
         if topic in self.topics:
             return True
         if not self.takes_new or topic in self.others:
@@ -61,69 +71,87 @@ class Lane:
         return not _matches(topic, self.foreign_patterns)
 
 
-def lanes_of(name: str, mirror: Mirror, known: Sequence[str]) -> list[Lane]:
-    """The lanes of a mirror, that of the main topics first.
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """The topics that match one lane of relay.yaml, before it is split."""
 
-    A lane of more than `MOST_TOPICS` is split, and so is one with topics that Dagster cannot tell
-    apart, `a.b` and `a-b`: it replaces what is neither letter nor digit, and names the check of `a`
-    as it would the topic `a_message_counts`.
+    name: str
+    window: WindowSettings
+    patterns: tuple[str, ...]
+    foreign_patterns: tuple[str, ...]
+    topics: list[str]
+
+
+def lanes_of(name: str, mirror: Mirror, known: Sequence[str]) -> list[Lane]:
+    """The lanes of a mirror, the main lane first.
+
+    A lane of more than `MOST_TOPICS` is split. A lane is also split if Dagster cannot distinguish
+    two of its topics, such as `a.b` and `a-b`: Dagster replaces every character that is not a
+    letter or a digit, and it gives the check of `a` the same name as a topic `a_message_counts`.
 
     Args:
         known: topics in the order in which they were first seen.
     """
-    chosen = {
-        one.topic for one in select(known, mirror.topics.allow, mirror.topics.deny) if one.included
-    }
-    waiting = [topic for topic in known if topic in chosen]
-    groups: list[tuple[str, WindowSettings, tuple[str, ...], tuple[str, ...], list[str]]] = []
+    decisions = select(known, mirror.topics.allow, mirror.topics.deny)
+    included = {decision.topic for decision in decisions if decision.included}
+    groups = _groups(mirror, [topic for topic in known if topic in included])
+    return [lane for group in groups for lane in _lanes_of_group(name, group, included)]
+
+
+def _groups(mirror: Mirror, topics: Sequence[str]) -> list[_Group]:
+    """Assign each topic to the first lane with a matching pattern, else to the main lane."""
+    remaining = list(topics)
+    groups: list[_Group] = []
     foreign: tuple[str, ...] = ()
     for lane, settings in mirror.all_lanes.items():
-        mine = [topic for topic in waiting if _matches(topic, settings.topics)]
-        waiting = [topic for topic in waiting if topic not in mine]
-        groups.append((lane, settings.window or mirror.window, settings.topics, foreign, mine))
+        matching = [topic for topic in remaining if _matches(topic, settings.topics)]
+        remaining = [topic for topic in remaining if topic not in matching]
+        window = settings.window or mirror.window
+        groups.append(_Group(lane, window, settings.topics, foreign, matching))
         foreign += settings.topics
-    groups.insert(0, (MAIN, mirror.window, (), foreign, waiting))
-    lanes = []
-    for lane, window, patterns, before, topics in groups:
-        parts = _split(topics)
-        roomy = next(
-            (index for index, part in enumerate(parts) if len(part) < MOST_TOPICS), len(parts) - 1
+    return [_Group(MAIN, mirror.window, (), foreign, remaining), *groups]
+
+
+def _lanes_of_group(mirror: str, group: _Group, included: Collection[str]) -> list[Lane]:
+    parts = _split(group.topics)
+    # new topics go to the lane that will list them after the next loading
+    takes_new = next(
+        (index for index, part in enumerate(parts) if len(part) < MOST_TOPICS), len(parts) - 1
+    )
+    return [
+        Lane(
+            mirror=mirror,
+            # relay.yaml refuses lanes that have the name of a part
+            name=f"{group.name}_{index + 1}" if index else group.name,
+            window=group.window,
+            topics=tuple(sorted(part)),
+            others=frozenset(included).difference(part),
+            patterns=group.patterns,
+            foreign_patterns=group.foreign_patterns,
+            takes_new=index == takes_new,
         )
-        for index, part in enumerate(parts):
-            lanes.append(
-                Lane(
-                    mirror=name,
-                    name=lane
-                    if index == 0
-                    else f"{lane}_{index + 1}",  # settings keep these names free
-                    window=window,
-                    topics=tuple(sorted(part)),
-                    others=frozenset(chosen.difference(part)),
-                    patterns=patterns,
-                    foreign_patterns=before,
-                    takes_new=index == roomy,  # where they will be listed from the next loading on
-                )
-            )
-    return lanes
+        for index, part in enumerate(parts)
+    ]
 
 
 def _split(topics: Iterable[str]) -> list[list[str]]:
+    """Put each topic into the first part that has room and none of its names in Dagster."""
     parts: list[list[str]] = [[]]
-    snapshot: list[set[str]] = [set()]
+    used_names: list[set[str]] = [set()]
     for topic in topics:
         output = re.sub(r"[^A-Za-z0-9]", "_", topic)
         names = {output, f"{output}_{naming.MESSAGE_COUNTS}"}
         fitting = (
-            at
-            for at, part in enumerate(parts)
-            if len(part) < MOST_TOPICS and snapshot[at].isdisjoint(names)
+            index
+            for index, part in enumerate(parts)
+            if len(part) < MOST_TOPICS and used_names[index].isdisjoint(names)
         )
         home = next(fitting, len(parts))
         if home == len(parts):
             parts.append([])
-            snapshot.append(set())
+            used_names.append(set())
         parts[home].append(topic)
-        snapshot[home] |= names
+        used_names[home] |= names
     return parts
 
 

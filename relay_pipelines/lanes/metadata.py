@@ -1,4 +1,4 @@
-"""What a materialisation tells of a topic and a window: numbers that Dagster plots, and a table per topic-partition."""
+"""Metadata of a topic's materialisation: numbers to plot, and a table of its topic-partitions."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,7 +6,6 @@ from typing import Any
 import dagster as dg
 
 from relay_pipelines.console.formatting import size
-from relay_pipelines.lanes import naming
 from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.lanes.window_run import TopicReport, WindowReport
 from relay_pipelines.model import OffsetRange, Skipped
@@ -19,17 +18,17 @@ SCHEMA = dg.TableSchema(
         dg.TableColumn("partition", "int"),
         dg.TableColumn("source offsets", description="half-open: [start, end)"),
         dg.TableColumn(
-            "records", "int", description="as committed, of the chunks that cover the offsets"
+            "records", "int", description="committed, in the chunks that cover the offsets"
         ),
-        dg.TableColumn("counted", "int", description="found at the destination"),
+        dg.TableColumn("counted", "int", description="records found at the destination"),
         dg.TableColumn("found"),
-        dg.TableColumn("node", description="of the source"),
+        dg.TableColumn("node", description="source node that the run read"),
         dg.TableColumn("rewritten", "int"),
         dg.TableColumn("filtered", "int"),
         dg.TableColumn("skipped", description="source offsets without a record, by reason"),
         dg.TableColumn(
             "destination offsets",
-            description="read anew for the count, transaction markers included",
+            description="read again for the recount, with transaction markers",
         ),
     ]
 )
@@ -51,14 +50,14 @@ def of_topic(
         "lag after": topic.lag_after,
         "node": ", ".join(sorted(topic.totals.nodes)) or window.node,
         "topic-partitions": table(topic),
-        "plan": dg.MetadataValue.asset(naming.windows(lane.mirror, lane.name)),
+        "plan": dg.MetadataValue.asset(lane.windows_asset),
         "run": dg.MetadataValue.dagster_run(run_id),
     }
 
 
 def table(topic: TopicReport) -> dg.TableMetadataValue:
     """A row per topic-partition of the window."""
-    rows = [_row(one, topic.recounts.get(one.topic_partition)) for one in topic.ranges]
+    rows = [_row(planned, topic.recounts.get(planned.topic_partition)) for planned in topic.ranges]
     return dg.MetadataValue.table([dg.TableRecord(row) for row in rows], schema=SCHEMA)
 
 

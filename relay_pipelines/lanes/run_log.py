@@ -1,4 +1,4 @@
-"""A run's progress in its Dagster log: a line every few seconds."""
+"""Logs the progress of a run to its Dagster log, one line every few seconds."""
 
 import logging
 from collections.abc import Sequence
@@ -15,17 +15,19 @@ _TOPICS_SHOWN = 3
 
 
 class RunLog:
-    """Observes a run and logs how far it is, at most every five seconds."""
+    """Observes a run and logs its progress, at most every five seconds."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
         self._clock = SystemClock()
-        self._said = self._clock.monotonic()
-        self._began: float | None = None  # with the first commit: before, Spark starts
+        self._logged_at = self._clock.monotonic()
+        self._started_at: float | None = (
+            None  # at the first commit, to leave out the start of Spark
+        )
         self._total = self._done = 0
 
     def begin(self, plan: RunPlan) -> None:
-        """Say what will be copied."""
+        """Log what the run will copy."""
         self._total = sum(plan.offsets(window) for window in plan.windows)
         shown = ", ".join(window.topic for window in plan.windows[:_TOPICS_SHOWN])
         topics = shown + (" and more" if len(plan.windows) > _TOPICS_SHOWN else "")
@@ -38,21 +40,21 @@ class RunLog:
             )
         else:
             self._log.info(
-                "nothing left to copy: the checkpoints are at the end of the window or behind it"
+                "nothing left to copy: the checkpoints are at or after the end of the window"
             )
         for loss in plan.data_losses:
             self._log.error("%s", loss)
 
     def committed(self, entries: Sequence[LedgerEntry]) -> None:
-        """Say how far the copy is."""
+        """Log the progress of the copy."""
         now = self._clock.monotonic()
-        if entries and self._began is None:
-            self._began = now - _POLL_SECONDS
+        if entries and self._started_at is None:
+            self._started_at = now - _POLL_SECONDS
         self._done += sum(len(entry.source) for entry in entries)
-        if now - self._said < _EVERY_SECONDS or self._began is None:
+        if now - self._logged_at < _EVERY_SECONDS or self._started_at is None:
             return
-        self._said = now
-        rate = self._done / (now - self._began)
+        self._logged_at = now
+        rate = self._done / (now - self._started_at)
         left = (self._total - self._done) / rate
         share = self._done / max(1, self._total)
         self._log.info(
@@ -65,11 +67,11 @@ class RunLog:
         )
 
     def end(self, result: RunResult) -> None:
-        """Say what was copied."""
-        for one in result.reconfigured:
-            self._log.info("%s", one.done)
+        """Log what the run copied."""
+        for difference in result.reconfigured:
+            self._log.info("%s", difference.done)
         self._log.info(
-            "copied %s records, %s, in %s; %s of them Spark's start and planning",
+            "copied %s records, %s, in %s, of which starting Spark and planning took %s",
             count(result.records),
             size(result.size_bytes),
             seconds(result.seconds),

@@ -1,4 +1,7 @@
-"""The topics seen at the sources, in a file: definitions are loaded from it, so that loading asks no cluster."""
+"""A file with the topics seen at the sources.
+
+The definitions are loaded from it, so that loading makes no network calls.
+"""
 
 import fcntl
 import json
@@ -15,13 +18,14 @@ _DEFAULT = Path("var", "relay", "topics.json")
 
 
 class Catalog:
-    """Topics by mirror, in the order in which they were first seen: a topic stays in its lane when others come.
+    """Topics of each mirror in the order in which they were first seen.
 
-    Losing the file loses nothing but that order; the next tick of a planner writes it again.
-    Planners learn at the same time, in threads and in processes.
+    The order keeps a topic in its lane when new topics appear. Without the file only that order is
+    lost: the next tick of a planner writes it again. Planners may write at the same time, in
+    threads and in processes.
 
     Args:
-        path: of the file, which need not exist.
+        path: path of the file, which need not exist.
     """
 
     def __init__(self, path: Path) -> None:
@@ -29,24 +33,24 @@ class Catalog:
 
     @staticmethod
     def beside(config: Path) -> "Catalog":
-        """The catalog of a relay.yaml: what RELAY_CATALOG names, or var/relay/topics.json in its folder."""
+        """The catalog at RELAY_CATALOG, or at var/relay/topics.json next to relay.yaml."""
         named = os.environ.get(_ENVIRONMENT)
         return Catalog(Path(named) if named else config.absolute().parent / _DEFAULT)
 
     def topics(self, mirror: str) -> list[str]:
-        """What is known of a mirror; nothing if the file is missing or unreadable."""
+        """The topics seen of a mirror; none if the file is missing or unreadable."""
         return list(self._read().get(mirror, []))
 
     def known(self, name: str, mirror: Mirror) -> list[str]:
-        """The topics of a mirror that can be known without asking: those that relay.yaml spells out, and those seen before.
+        """The topics that relay.yaml names literally, then those seen before.
 
-        In this order: planners learn the first ones in any order, which must not move them to
-            another lane.
+        In this order: planners learn the literal ones in any order, which must not move them to
+        another lane.
         """
         return list(dict.fromkeys([*literal_names(mirror.topics.allow), *self.topics(name)]))
 
     def learn(self, mirror: str, topics: Iterable[str]) -> list[str]:
-        """Add topics and return those that are new."""
+        """Add topics and return the new ones, sorted."""
         wanted = set(topics)
         if wanted.issubset(self.topics(mirror)):
             return []

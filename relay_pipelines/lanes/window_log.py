@@ -1,7 +1,7 @@
 """Frozen windows in Dagster's event log.
 
-The metadata of a lane's plan asset is the one carrier that reaches sensor runs, runs from the UI
-and backfills alike.
+They are in the metadata of the lane's plan asset because run configuration and tags reach neither
+runs from the UI nor backfills.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import dagster as dg
 
-from relay_pipelines.console.formatting import count, moment, size
+from relay_pipelines.console.formatting import count, format_time, size
 from relay_pipelines.lanes import naming
 from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.model import TopicPartition
@@ -21,40 +21,40 @@ _PAGES = 100
 
 
 def definition(lane: Lane) -> dg.DynamicPartitionsDefinition:
-    """The partitions of the lane's assets."""
+    """The partitions of a lane's assets: its windows."""
     return dg.DynamicPartitionsDefinition(name=lane.partitions_name)
 
 
 def event(lane: Lane, frozen: FrozenWindow) -> dg.AssetMaterialization:
     """The event that freezes a window."""
-    busy = [one for one in frozen.ranges if len(one)]
+    busy = [planned for planned in frozen.ranges if len(planned)]
+    busy_topics = len({planned.topic_partition.topic for planned in busy})
     shown = busy[:_SHOWN_ROWS]
-    more = (
-        f", {count(len(busy) - len(shown))} topic-partitions more" if len(busy) > len(shown) else ""
-    )
+    hidden = len(busy) - len(shown)
+    more = f" (the table omits {count(hidden)} topic-partitions)" if hidden else ""
     return dg.AssetMaterialization(
-        asset_key=naming.windows(lane.mirror, lane.name),
+        asset_key=lane.windows_asset,
         partition=frozen.key,
-        description=f"{count(frozen.records)} records of {len({one.topic_partition.topic for one in busy})} topics{more}",
+        description=f"{count(frozen.records)} records of {busy_topics} topics{more}",
         metadata={
             "records": frozen.records,
             "bytes (estimate)": frozen.size_bytes,
             "size": size(frozen.size_bytes),
-            "topics with new records": len({one.topic_partition.topic for one in busy}),
+            "topics with new records": busy_topics,
             "node": frozen.node,
-            "planned": moment(frozen.planned_at_ms),
+            "planned": format_time(frozen.planned_at_ms),
             "ranges": dg.MetadataValue.table(
                 [
                     dg.TableRecord(
                         {
-                            "topic": one.topic_partition.topic,
-                            "partition": one.topic_partition.partition,
-                            "start": one.start,
-                            "end": one.end,
-                            "records": len(one),
+                            "topic": planned.topic_partition.topic,
+                            "partition": planned.topic_partition.partition,
+                            "start": planned.start,
+                            "end": planned.end,
+                            "records": len(planned),
                         }
                     )
-                    for one in shown
+                    for planned in shown
                 ],
                 schema=_SCHEMA,
             ),
@@ -66,71 +66,74 @@ def event(lane: Lane, frozen: FrozenWindow) -> dg.AssetMaterialization:
 
 def find(instance: dg.DagsterInstance, lane: Lane, key: str) -> FrozenWindow | None:
     """The plan of a window; None if it was never planned or its plan was wiped."""
-    records = dg.AssetRecordsFilter(
-        asset_key=naming.windows(lane.mirror, lane.name), asset_partitions=[key]
-    )
+    records = dg.AssetRecordsFilter(asset_key=lane.windows_asset, asset_partitions=[key])
     return next(iter(_windows(instance.fetch_materializations(records, limit=1))), None)
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What was cut so far.
+    """The windows cut so far.
 
     Args:
-        windows: the last ones, the newest first, without those that were cut by date.
-        last_number: of all windows.
+        windows: the most recent windows, newest first, without those cut by date.
+        last_number: the highest number of any window.
     """
 
     windows: Sequence[FrozenWindow] = ()
     last_number: int = 0
 
     def ends(self, resets_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Where these windows end.
+        """The end offset of these windows, per topic-partition.
 
         Args:
-            resets_ms: when a topic-partition was last taken up elsewhere, after a loss: windows cut
-                before do not count.
+            resets_ms: when the copy of a topic-partition last resumed elsewhere after a loss;
+                windows cut before that are ignored.
         """
         ends: dict[TopicPartition, int] = {}
         for window in self.windows:
-            for at, end in window.ends.items():
-                if window.planned_at_ms >= resets_ms.get(at, 0):
-                    ends[at] = max(end, ends.get(at, 0))
+            for partition, end in window.ends.items():
+                if window.planned_at_ms >= resets_ms.get(partition, 0):
+                    ends[partition] = max(end, ends.get(partition, 0))
         return ends
 
 
 def history(instance: dg.DagsterInstance, lane: Lane) -> History:
-    """The windows cut last, one more than may wait; looks behind those of a backfill by date, within reason."""
+    """The most recent windows, one more than may wait.
+
+    Skips windows of backfills by date, for at most `_PAGES` pages of events.
+    """
     limit = lane.window.ahead + 1
-    records = dg.AssetRecordsFilter(asset_key=naming.windows(lane.mirror, lane.name))
+    records = dg.AssetRecordsFilter(asset_key=lane.windows_asset)
     found: dict[str, FrozenWindow] = {}
     present = instance.get_dynamic_partitions(lane.partitions_name)
-    # a key without a plan is not used again: runs that failed for it would count as attempts of the
-    # new one
-    last_number, cursor = max((naming.number(key) for key in present), default=0), None
+    # the key of a window without a plan is not reused: its failed runs would count as attempts
+    last_number, cursor = max((naming.window_number(key) for key in present), default=0), None
     for _ in range(_PAGES):
         result = instance.fetch_materializations(records, limit=limit, cursor=cursor)
         page = _windows(result)
-        last_number = max([last_number, *(naming.number(one.key) for one in page)])
-        for one in page:
-            if not one.by_date:
-                found.setdefault(one.key, one)  # planned twice after a kill: the newer plan holds
+        last_number = max([last_number, *(naming.window_number(window.key) for window in page)])
+        for window in page:
+            if not window.by_date:
+                # a window is planned twice if the daemon is killed: the newer plan is valid
+                found.setdefault(window.key, window)
         cursor = result.cursor
         if len(found) >= limit or not result.has_more:
             break
-    newest_first = sorted(found.values(), key=lambda one: naming.number(one.key), reverse=True)
+    newest_first = sorted(
+        found.values(), key=lambda window: naming.window_number(window.key), reverse=True
+    )
     return History(newest_first[:limit], last_number)
 
 
-def freeze(instance: dg.DagsterInstance, lane: Lane, cut: Sequence[FrozenWindow]) -> None:
-    """Write windows down at once, for those who are not a sensor: the plan first, as a key without a plan is of no use."""
-    for one in cut:
-        instance.report_runless_asset_event(event(lane, one))
-    instance.add_dynamic_partitions(lane.partitions_name, [one.key for one in cut])
+def freeze(instance: dg.DagsterInstance, lane: Lane, windows: Sequence[FrozenWindow]) -> None:
+    """Store windows outside a sensor: plans first, because a key without a plan cannot be run."""
+    for window in windows:
+        instance.report_runless_asset_event(event(lane, window))
+    instance.add_dynamic_partitions(lane.partitions_name, [window.key for window in windows])
 
 
 def _windows(result: dg.EventRecordsResult) -> list[FrozenWindow]:
-    found = [(one.partition_key, one.asset_materialization) for one in result.records]
+    found = [(record.partition_key, record.asset_materialization) for record in result.records]
     return [
         FrozenWindow.from_json(key, str(materialization.metadata[_FROZEN].value))
         for key, materialization in found

@@ -1,4 +1,4 @@
-"""Cutting windows: what the planner, and the jobs that do its work at once, have in common."""
+"""Cuts new offsets into windows, for the planner sensor and for the jobs."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -16,11 +16,11 @@ UNLIMITED = WindowLimits(2**63, 2**63)
 
 
 class WindowPlanner:
-    """Cuts windows of a lane, numbered on from those before.
+    """Cuts windows of a lane and continues their numbering.
 
     Args:
-        history: of the lane.
-        now_ms: when; nothing that is cut was committed before.
+        history: the windows cut so far.
+        now_ms: the time of the plan; no record of these windows is committed before.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class WindowPlanner:
         now_ms: int,
     ) -> None:
         self._lane = lane
-        self._survey = snapshot
+        self._snapshot = snapshot
         self._history = history
         self._limits = limits
         self._now_ms = now_ms
@@ -40,34 +40,41 @@ class WindowPlanner:
         self._number = history.last_number
 
     def new(self) -> Iterator[FrozenWindow]:
-        """Cut what no window covers yet, until nothing is left."""
+        """Cut all offsets that no window covers yet."""
         planned = self._history.ends(
-            {at: one.reset_at_ms for at, one in self._survey.checkpoints.items()}
+            {
+                partition: checkpoint.reset_at_ms
+                for partition, checkpoint in self._snapshot.checkpoints.items()
+            }
         )
-        yield from self._cut(backlog(self._survey.positions, planned))
+        yield from self._cut(backlog(self._snapshot.positions, planned))
 
     def between(self, ranges: Sequence[OffsetRange]) -> Iterator[FrozenWindow]:
-        """Cut given offset ranges, whatever was copied or planned before."""
+        """Cut these offset ranges, even if they were copied or planned before."""
         for window in self._cut(ranges):
             yield replace(window, by_date=True)
 
     def _cut(self, ranges: Sequence[OffsetRange]) -> Iterator[FrozenWindow]:
         waiting = list(ranges)
         while any(map(len, waiting)):
-            snapshot = cut(waiting, self._sizes, self._limits)
-            yield self._window(snapshot)
+            ranges_of_window = cut(waiting, self._sizes, self._limits)
+            yield self._window(ranges_of_window)
             waiting = [
-                replace(one, start=done.end) for one, done in zip(waiting, snapshot, strict=True)
+                replace(rest, start=done.end)
+                for rest, done in zip(waiting, ranges_of_window, strict=True)
             ]
 
     def _window(self, ranges: Sequence[OffsetRange]) -> FrozenWindow:
         self._number += 1
         return FrozenWindow(
-            key=naming.window(self._lane.mirror, self._lane.name, self._number),
+            key=naming.window_key(self._lane.mirror, self._lane.name, self._number),
             ranges=tuple(ranges),
-            node=self._survey.node.name,
+            node=self._snapshot.node.name,
             planned_at_ms=self._now_ms,
             size_bytes=int(
-                sum(self._sizes.get(one.topic_partition, 0.0) * len(one) for one in ranges)
+                sum(
+                    self._sizes.get(planned.topic_partition, 0.0) * len(planned)
+                    for planned in ranges
+                )
             ),
         )

@@ -1,4 +1,4 @@
-"""One frozen window, copied and then counted anew."""
+"""Copies one frozen window, then recounts it at the destination."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,10 +10,12 @@ from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.plan.positions import lag_records
 from relay_pipelines.prepare import topic_configs
 from relay_pipelines.prepare.topic_configs import Difference
+from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.resources.kafka import KafkaResource
 from relay_pipelines.run import run_plan
 from relay_pipelines.run.result import RunResult, TopicTotals
 from relay_pipelines.run.run import Observer, run
+from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.verify import recount
@@ -22,18 +24,18 @@ from relay_pipelines.verify.recount import Recount
 
 @dataclass(slots=True)
 class TopicReport:
-    """What became of one topic of the window.
+    """The result of one topic of the window.
 
     Args:
-        failure: why it is not complete, in one line; empty if every offset of the window is copied.
-        totals: what this run copied of it.
-        recounts: what was found for each of its non-empty ranges; none if it is not complete.
-        lag_before, lag_after: source offsets not copied, when the run began and when it had ended,
-            by the same end offsets.
+        failure: why the topic is incomplete, in one line; empty if every offset of the window is
+            copied.
+        totals: what this run copied.
+        recounts: what the recount found for each non-empty range; empty if the topic is incomplete.
+        lag_before, lag_after: source offsets not yet copied at the start and at the end of the run,
+            relative to the same end offsets.
     """
 
     topic: str
-    destination: TopicPartition | None = None
     ranges: Sequence[OffsetRange] = ()
     failure: str = ""
     totals: TopicTotals = field(default_factory=TopicTotals)
@@ -44,43 +46,44 @@ class TopicReport:
     @property
     def recorded(self) -> int:
         """Records that the ledger has for the window."""
-        return sum(one.recorded for one in self.recounts.values())
+        return sum(found.recorded for found in self.recounts.values())
 
     @property
     def counted(self) -> int:
         """Records found at the destination."""
-        return sum(one.counted for one in self.recounts.values())
+        return sum(found.counted for found in self.recounts.values())
 
     @property
     def problems(self) -> list[str]:
-        """What the count check found, with the topic-partition."""
-        return [f"{at}: {problem}" for at, one in self.recounts.items() for problem in one.problems]
+        """Problems that the recount found, each with its topic-partition."""
+        return [
+            f"{partition}: {problem}"
+            for partition, found in self.recounts.items()
+            for problem in found.problems
+        ]
 
     @property
     def warnings(self) -> list[str]:
-        """What is lawful and still not what people expect of a copy."""
+        """Legitimate differences that people may not expect: accepted gaps and expired records."""
         gaps = [
-            f"{at}: {gap}; the copy went on behind it"
-            for at, one in self.recounts.items()
-            for gap in one.gaps
+            f"{partition}: {gap}; the copy resumed after it"
+            for partition, found in self.recounts.items()
+            for gap in found.gaps
         ]
         expired = [
-            (at, one)
-            for at, one in self.recounts.items()
-            if one.expired and one.recorded > one.counted
+            f"{partition}: {found.thinned}: {found.recorded - found.counted:,} records are gone"
+            for partition, found in self.recounts.items()
+            if found.expired and found.recorded > found.counted
         ]
-        return gaps + [
-            f"{at}: {one.thinned}: {one.recorded - one.counted:,} records are gone"
-            for at, one in expired
-        ]
+        return gaps + expired
 
 
 @dataclass(slots=True)
 class WindowReport:
-    """What became of the window.
+    """The result of a window.
 
     Args:
-        differences: configurations that are not as at the source, and that the run has not set.
+        differences: configurations that differ from the source and that the run did not change.
     """
 
     frozen: FrozenWindow
@@ -90,135 +93,176 @@ class WindowReport:
     differences: Sequence[Difference] = ()
 
     @property
-    def is_whole(self) -> bool:
-        """Whether the run was for all topics of the window, and so speaks for the lane."""
-        return set(self.frozen.topics) <= {one.topic for one in self.topics}
+    def covers_all_topics(self) -> bool:
+        """Whether the run included every topic of the window."""
+        return set(self.frozen.topics) <= {report.topic for report in self.topics}
 
     @property
     def failures(self) -> list[str]:
-        """One line per topic that is not complete, each text once."""
+        """One line per incomplete topic, without duplicates."""
         return list(
-            dict.fromkeys(f"{one.topic}: {one.failure}" for one in self.topics if one.failure)
+            dict.fromkeys(
+                f"{report.topic}: {report.failure}" for report in self.topics if report.failure
+            )
         )
 
 
 def copy_window(
     kafka: KafkaResource,
     session: Callable[[], Any],
-    mirror_name: str,
+    snapshot: ClusterSnapshot,
     frozen: FrozenWindow,
     topics: Collection[str],
     observers: Sequence[Observer],
     *,
     stop: Callable[[], bool],
-    surveyed: Callable[[ClusterSnapshot], None],
     run_id: str,
-    attempt: int = 0,
 ) -> WindowReport:
-    """Copy what is still to be copied of some topics of a window, and count them anew.
+    """Copy what is still missing of some topics of a window, then recount the complete ones.
 
     Args:
-        session: gives the Spark session; called only if there is something to copy.
-        surveyed: told which node is read, and all else that is known, before the copy.
-        attempt: each begins with another node of the source.
+        session: returns the Spark session; called only if there is something to copy.
+        snapshot: of these topics.
 
     Raises:
-        RelayError: nothing could be copied at all: no node, no destination.
+        RelayError: the run could not copy anything: no node or no destination is available.
     """
-    mirror = kafka.mirror(mirror_name)
-    snapshot = kafka.snapshot(mirror_name, topics.__contains__, attempt)
-    surveyed(snapshot)
+    mirror = kafka.mirror(snapshot.mirror)
     plan = run_plan.plan_frozen(snapshot, frozen)
     result = run(
         plan, mirror, session, observers, kafka.clock, stop=stop, window=frozen.key, run_id=run_id
     )
-    after = cluster_snapshot.read_checkpoints(
-        mirror_name, mirror, kafka.clock, settled=True
-    ).checkpoints
-    # what lies before the start of the mirror is not waited for
-    reached = {one.topic_partition: one.begin for one in snapshot.positions if one.recorded is None}
-    reached |= {at: checkpoint.next_offset for at, checkpoint in after.items()}
-    before = lag_records(snapshot.positions)
-    ends = {one.topic_partition: one.end_offset for one in snapshot.positions}
-    reports = []
-    for topic in sorted(topics):
-        ranges = [one for one in frozen.ranges if one.topic_partition.topic == topic]
-        mine = [at for at in ends if at.topic == topic]
-        reports.append(
-            TopicReport(
-                topic=topic,
-                ranges=ranges,
-                failure=_failure(
-                    topic,
-                    [one for one in ranges if not run_plan.is_superseded(snapshot, frozen, one)],
-                    reached,
-                    snapshot,
-                    result,
-                ),
-                totals=result.topics.get(topic, TopicTotals()),
-                lag_before=sum(before[at] for at in mine),
-                lag_after=sum(
-                    max(0, ends[at] - reached[at]) if at in reached else before[at] for at in mine
-                ),
-            )
-        )
-    complete = [one for one in reports if not one.failure]
-    if complete and not result.interrupted:
-        failpoint(Failpoint.BEFORE_RECOUNT)
-        found = recount.recount(
-            mirror_name,
-            [each for one in complete for each in one.ranges],
-            mirror.destination_cluster,
-            mirror.copy_options,
-            kafka.clock,
-            frozen.planned_at_ms,
-        )
-        for one in complete:
-            one.recounts = {at: found[at] for at in found if at.topic == one.topic}
-    differing = [
-        one for one in topic_configs.differences(snapshot) if one not in result.reconfigured
+    next_offsets = _next_offsets(snapshot, mirror, kafka.clock)
+    reports = _topic_reports(topics, frozen, snapshot, next_offsets, result)
+    if not result.interrupted:
+        _recount_complete(reports, frozen, snapshot.mirror, mirror, kafka.clock)
+    differences = [
+        difference
+        for difference in topic_configs.differences(snapshot)
+        if difference not in result.reconfigured
     ]
-    return WindowReport(frozen, snapshot.node.name, reports, result, differing)
+    return WindowReport(frozen, snapshot.node.name, reports, result, differences)
+
+
+def _next_offsets(
+    snapshot: ClusterSnapshot, mirror: Mirror, clock: Clock
+) -> dict[TopicPartition, int]:
+    """Look up the next offset to copy of each topic-partition, after the run."""
+    stored = cluster_snapshot.read_checkpoints(snapshot.mirror, mirror, clock, settled=True)
+    # a topic-partition without a checkpoint is complete up to where the mirror starts
+    starts = {
+        position.topic_partition: position.begin
+        for position in snapshot.positions
+        if position.ledger_end is None
+    }
+    return starts | {
+        partition: checkpoint.next_offset for partition, checkpoint in stored.checkpoints.items()
+    }
+
+
+def _topic_reports(
+    topics: Collection[str],
+    frozen: FrozenWindow,
+    snapshot: ClusterSnapshot,
+    next_offsets: Mapping[TopicPartition, int],
+    result: RunResult,
+) -> list[TopicReport]:
+    """Report what the run did for each topic, without the recount."""
+    lag_before = lag_records(snapshot.positions)
+    lag_after = lag_before | {
+        position.topic_partition: max(
+            0, position.end_offset - next_offsets[position.topic_partition]
+        )
+        for position in snapshot.positions
+        if position.topic_partition in next_offsets
+    }
+    missing = [
+        planned
+        for planned in frozen.ranges
+        if len(planned)
+        and next_offsets.get(planned.topic_partition, -1) < planned.end
+        and not run_plan.is_superseded(snapshot, frozen, planned)
+    ]
+    return [
+        TopicReport(
+            topic=topic,
+            ranges=_of_topic(topic, frozen.ranges),
+            failure=_failure(topic, _of_topic(topic, missing), snapshot, result),
+            totals=result.topics.get(topic, TopicTotals()),
+            lag_before=_sum_of_topic(topic, lag_before),
+            lag_after=_sum_of_topic(topic, lag_after),
+        )
+        for topic in sorted(topics)
+    ]
+
+
+def _of_topic(topic: str, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+    return [planned for planned in ranges if planned.topic_partition.topic == topic]
+
+
+def _sum_of_topic(topic: str, lags: Mapping[TopicPartition, int]) -> int:
+    return sum(lag for partition, lag in lags.items() if partition.topic == topic)
 
 
 def _failure(
-    topic: str,
-    ranges: Sequence[OffsetRange],
-    reached: Mapping[TopicPartition, int],
-    snapshot: ClusterSnapshot,
-    result: RunResult,
+    topic: str, missing: Sequence[OffsetRange], snapshot: ClusterSnapshot, result: RunResult
 ) -> str:
-    """Why the topic is not complete, judged by the checkpoints: they are the truth, whoever copied.
+    """Say why a topic is incomplete; empty if it is complete.
 
-    Another run that took it over is told in any case: two schedulers on one mirror do no harm, and
-        are nobody's intention.
+    The checkpoints decide what is missing, no matter which run copied it. Only a takeover by
+    another run is reported in any case: two schedulers on one mirror do no harm, but are a mistake.
     """
-    mine = [
-        one
-        for one in result.outcomes
-        if one.range.topic_partition.topic == topic and one.status is not Status.DONE
+    failed = [
+        outcome
+        for outcome in result.outcomes
+        if outcome.range.topic_partition.topic == topic and outcome.status is not Status.DONE
     ]
-    fenced = next((one.error for one in mine if one.status is Status.FENCED), "")
+    fenced = next((outcome.error for outcome in failed if outcome.status is Status.FENCED), "")
     if fenced:
         return fenced
-    missing = [one for one in ranges if len(one) and reached.get(one.topic_partition, -1) < one.end]
     if not missing:
         return ""
     if topic not in snapshot.destinations:
         why = next(
-            (one.why for one in snapshot.decisions if one.topic == topic),
+            (decision.why for decision in snapshot.decisions if decision.topic == topic),
             "the source has no such topic",
         )
-        return f"it is not mirrored any more: {why}; what the window holds of it was not copied"
+        return f"it is no longer mirrored: {why}; its part of the window was not copied"
     if result.interrupted:
-        return "stopped at a committed checkpoint; run the window again to go on"
-    guarded = [
-        str(one)
-        for one in result.errors
-        if one.topic_partition and one.topic_partition.topic == topic
+        return "stopped at a committed checkpoint; run the window again to resume"
+    of_topic = [
+        str(error)
+        for error in result.errors
+        if error.topic_partition and error.topic_partition.topic == topic
     ]
-    general = [str(one) for one in result.errors if one.topic_partition is None]
-    return next(
-        iter([*guarded, *(one.error for one in mine), *general]),
-        f"{missing[0]} was not copied to its end; run the window again",
+    general = [str(error) for error in result.errors if error.topic_partition is None]
+    reasons = [*of_topic, *(outcome.error for outcome in failed), *general]
+    return reasons[0] if reasons else f"{missing[0]} is incomplete; run the window again"
+
+
+def _recount_complete(
+    reports: Sequence[TopicReport],
+    frozen: FrozenWindow,
+    mirror_name: str,
+    mirror: Mirror,
+    clock: Clock,
+) -> None:
+    """Add the recount to the report of each complete topic."""
+    complete = [report for report in reports if not report.failure]
+    if not complete:
+        return
+    failpoint(Failpoint.BEFORE_RECOUNT)
+    found = recount.recount(
+        mirror_name,
+        [planned for report in complete for planned in report.ranges],
+        mirror.destination_cluster,
+        mirror.copy_options,
+        clock,
+        frozen.planned_at_ms,
     )
+    for report in complete:
+        report.recounts = {
+            partition: recounted
+            for partition, recounted in found.items()
+            if partition.topic == report.topic
+        }

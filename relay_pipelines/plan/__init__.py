@@ -1,10 +1,10 @@
-"""What to copy: pure functions, without any I/O.
+"""Decides what to copy: pure functions, without any I/O.
 
-topic_selection     which topics, and what their copies are called
-positions           how far each topic-partition is copied, what is new, what was lost
+topic_selection     which topics to copy, and what their copies are called
+positions           what each topic-partition has that is new, and what it lost
 node_choice         which node to read
-window_sizing       the next window of a backlog
+window_sizing       cuts a backlog into windows
 frozen_window       the windows of many topics under one partition key
 task_packing        which ranges share a Spark task
-acl_decisions       which ACLs the copies need
+acl_decisions       which ACLs the copies should have
 """

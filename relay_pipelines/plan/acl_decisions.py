@@ -1,18 +1,18 @@
-"""Which ACLs a mirror's copies should have, from those of their sources: additive, and never more than the source grants.
+"""Which ACLs a mirror's copies should have: additive, and never more than the source grants.
 
-The rules, and why nobody gets to read at the destination what they may not read at the source:
+The rules, and why nobody can read at the destination what they cannot read at the source:
 
-1. Only the topics that this mirror has copied to get ACLs, each by its own name. An ACL of the
-   source on a prefix, or on every topic, is narrowed to those: at the destination other topics may
-   begin so.
+1. Only the topics that this mirror has copied to get ACLs, each under its own name. An ACL of the
+   source on a prefix or on every topic is narrowed to those names: at the destination, other topics
+   may share the prefix.
 2. Only what readers need is granted: Read, Describe and DescribeConfigs; All becomes Read. A
-   foreign producer would break the copy. What a grant at the source implies beyond (whoever may
-   write may describe) is not carried over.
-3. Every denial of these three at the source, on whatever pattern, becomes a denial on the copy, All
-   becomes all three; it must be there before any grant is. So a grant takes effect for exactly
-   those for whom it does at the source.
-4. A copy that holds the records of several topics is granted only to those who are granted all of
-   them, and denied to those who are denied one.
+   foreign producer would break the copy. What a grant at the source implies in addition (a user who
+   may write may also describe) is not carried over.
+3. Every denial of these three operations at the source, on whatever pattern, becomes a denial on
+   the copy, and All becomes all three. The denials exist before any grant does, so each grant takes
+   effect for exactly the users for whom it does at the source.
+4. A copy that holds the records of several topics is granted only to users who are granted all of
+   them, and denied to users who are denied one.
 5. Nothing is removed or altered. Principals are taken as they are: `User:alice` must be the same
    person in both clusters.
 """
@@ -25,11 +25,11 @@ from enum import StrEnum
 
 from relay_pipelines.model import Acl, Operation, Permission
 
-_READERS = (Operation.READ, Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS)
+_READER_OPERATIONS = (Operation.READ, Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS)
 
 
 class State(StrEnum):
-    """What becomes of an ACL of the source."""
+    """Whether the destination has an ACL of the source."""
 
     THERE = "there"
     MISSING = "missing"
@@ -38,17 +38,17 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AclDecision:
-    """What becomes of an ACL of the source on one destination topic.
+    """What happens to an ACL of the source on one destination topic.
 
     Args:
-        acl: as the destination should have it; where it is not copied, the source's one with the
-        destination topic's name.
-        origin: at the source.
-        why: it is not copied, in words; empty otherwise.
+        acl: as the destination should have it; if it is not copied, the source's ACL under the
+            destination topic's name.
+        source_acl: the ACL at the source.
+        why: why it is not copied; empty if it is.
     """
 
     acl: Acl
-    origin: Acl
+    source_acl: Acl
     state: State
     why: str = ""
 
@@ -59,84 +59,85 @@ def plan_acls(
     topics: Mapping[str, str],
     copied_to: Collection[str],
 ) -> list[AclDecision]:
-    """Decide on every ACL of the source that covers a mirrored topic: by destination topic, denials first.
+    """Decide on every source ACL that covers a mirrored topic, by destination topic, denials first.
 
     Args:
-        source, destination: all ACLs on topics there.
-        topics: source topic -> destination topic, of all that are mirrored.
+        source, destination: all topic ACLs of the cluster.
+        topics: source topic -> destination topic, for every mirrored topic.
         copied_to: the destination topics that this mirror has copied to.
     """
-    found = []
+    decisions = []
     for topic in sorted(set(topics.values())):
-        sources = [one for one, to in topics.items() if to == topic]
-        wanted = {one: _mapped(source, one, topic) for one in sources}
-        there = [one for one in destination if one.covers(topic)]
+        source_topics = [name for name, copy in topics.items() if copy == topic]
+        wanted = {name: _mapped(source, name, topic) for name in source_topics}
+        existing = [acl for acl in destination if acl.covers(topic)]
         decided = {
-            acl: _decide(acl, origin, wanted, there, is_ours=topic in copied_to)
+            acl: _decide(acl, source_acl, wanted, existing, is_ours=topic in copied_to)
             for mapped in wanted.values()
-            for acl, origin in mapped.items()
+            for acl, source_acl in mapped.items()
         }
-        found += [decided[acl] for acl in sorted(decided)]
-    return found
+        decisions += [decided[acl] for acl in sorted(decided)]
+    return decisions
 
 
 def first_acls(decisions: Sequence[AclDecision], destination: Sequence[Acl]) -> list[str]:
-    """Return the topics that have no ACL yet and would get their first: from then on nobody may do what none allows."""
+    """Return the topics that would get their first ACL.
+
+    With the first ACL, every operation that no ACL allows is refused.
+    """
     topics = {one.acl.resource for one in decisions if one.state is State.MISSING}
-    return sorted(topic for topic in topics if not any(one.covers(topic) for one in destination))
+    return sorted(topic for topic in topics if not any(acl.covers(topic) for acl in destination))
 
 
 def _mapped(source: Sequence[Acl], topic: str, destination: str) -> dict[Acl, Acl]:
     """ACLs on the destination topic -> the source's ACL that each comes from."""
     mapped: dict[Acl, Acl] = {}
-    for origin in sorted(source):
-        if origin.covers(topic):
-            for operation in _narrowed(origin):
-                mapped.setdefault(
-                    replace(origin, resource=destination, prefixed=False, operation=operation),
-                    origin,
-                )
+    for source_acl in sorted(source):
+        if source_acl.covers(topic):
+            for operation in _narrowed(source_acl):
+                acl = replace(source_acl, resource=destination, prefixed=False, operation=operation)
+                mapped.setdefault(acl, source_acl)
     return mapped
 
 
-def _narrowed(origin: Acl) -> Sequence[Operation]:
-    if origin.operation is not Operation.ALL:
-        return [origin.operation]
-    return _READERS if origin.permission is Permission.DENY else [Operation.READ]
+def _narrowed(acl: Acl) -> Sequence[Operation]:
+    if acl.operation is not Operation.ALL:
+        return [acl.operation]
+    return _READER_OPERATIONS if acl.permission is Permission.DENY else [Operation.READ]
 
 
 def _decide(
     acl: Acl,
-    origin: Acl,
+    source_acl: Acl,
     wanted: Mapping[str, Mapping[Acl, Acl]],
-    there: Sequence[Acl],
+    existing: Sequence[Acl],
     *,
     is_ours: bool,
 ) -> AclDecision:
-    why = _why_not(acl, wanted)
+    why = _why_not_copied(acl, wanted)
     if why:
-        return AclDecision(acl, origin, State.NOT_COPIED, why)
-    if any(one.decides(acl) for one in there):
-        return AclDecision(acl, origin, State.THERE)
+        return AclDecision(acl, source_acl, State.NOT_COPIED, why)
+    if any(one.decides(acl) for one in existing):
+        return AclDecision(acl, source_acl, State.THERE)
     if not is_ours:
-        return AclDecision(acl, origin, State.NOT_COPIED, "nothing was copied to it yet")
-    return AclDecision(acl, origin, State.MISSING)
+        return AclDecision(acl, source_acl, State.NOT_COPIED, "nothing was copied to it yet")
+    return AclDecision(acl, source_acl, State.MISSING)
 
 
-def _why_not(acl: Acl, wanted: Mapping[str, Mapping[Acl, Acl]]) -> str:
-    """Why it is not copied, in words; empty if it is.
+def _why_not_copied(acl: Acl, wanted: Mapping[str, Mapping[Acl, Acl]]) -> str:
+    """Why the ACL is not copied; empty if it is.
 
     Args:
-        wanted: source topic -> what is wanted for it, of all that share the destination topic.
+        wanted: source topic -> the ACLs it asks for, for all that share the destination topic.
     """
-    if acl.operation not in _READERS:
+    if acl.operation not in _READER_OPERATIONS:
         return "only what readers need is copied"
     if acl.permission is Permission.DENY:
         return ""
     denial = replace(acl, permission=Permission.DENY)
-    if any(one.decides(denial) for some in wanted.values() for one in some):
+    if any(one.decides(denial) for acls in wanted.values() for one in acls):
         return "denied as well"
-    lacking = next(
-        (topic for topic, some in wanted.items() if not any(one.decides(acl) for one in some)), ""
-    )
-    return f"not allowed on {lacking}, which is copied to the same topic" if lacking else ""
+    for topic, acls in wanted.items():
+        if not any(one.decides(acl) for one in acls):
+            return f"not allowed on {topic}, which is copied to the same topic"
+    return ""

@@ -1,4 +1,4 @@
-"""The windows of many topics, frozen together under one key: what an orchestrator writes down before anything is copied."""
+"""The windows of many topics under one partition key, stored before anything is copied."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from relay_pipelines.errors import UnsupportedError
 from relay_pipelines.model import OffsetRange, TopicPartition, Window
 
 _VERSION = 2
-_READABLE = (1, _VERSION)  # version 1 has a fourth number per range, which is no longer needed
+_READABLE = (1, _VERSION)  # version 1 has a fourth number per range, which is no longer used
 
 
 @dataclass(frozen=True, slots=True)
 class FrozenWindow:
-    """What one asset partition of a lane stands for.
+    """The offsets of one asset partition of a lane.
 
     Args:
         ranges: one per topic-partition of the lane, sorted; empty where nothing was new, so that
-        its end is known.
-        node: the source node that the offsets are of.
-        planned_at_ms: nothing in these ranges was committed before.
-        size_bytes: an estimate; 0 if the source does not tell.
-        by_date: whether it was cut for a backfill of given dates, beside the planner's windows.
+            its end is known.
+        node: the source node that the offsets belong to.
+        planned_at_ms: when it was planned; nothing in these ranges was committed before.
+        size_bytes: an estimate; 0 if the source does not report sizes.
+        by_date: whether it was cut for a backfill of given dates, apart from the planner's windows.
     """
 
     key: str
@@ -41,8 +41,8 @@ class FrozenWindow:
 
     @property
     def records(self) -> int:
-        """Offsets covered: records, where none were compacted away or aborted."""
-        return sum(len(one) for one in self.ranges)
+        """The number of offsets: of records, unless some were compacted away or aborted."""
+        return sum(map(len, self.ranges))
 
     @property
     def ends(self) -> dict[TopicPartition, int]:
@@ -50,16 +50,16 @@ class FrozenWindow:
         return {one.topic_partition: one.end for one in self.ranges}
 
     def windows(self, topics: Collection[str]) -> list[Window]:
-        """One window for each of these topics that the key covers, idle ones included."""
+        """One window for each of these topics that the key covers, even if nothing is new in it."""
         grouped = groupby(self.ranges, key=lambda one: one.topic_partition.topic)
         return [Window(topic, tuple(ranges)) for topic, ranges in grouped if topic in topics]
 
     def to_json(self) -> str:
-        """As it is written down."""
+        """Serialize it; `from_json` reads it."""
         topics: dict[str, list[list[int]]] = {}
-        for one in self.ranges:
-            at = one.topic_partition
-            topics.setdefault(at.topic, []).append([at.partition, one.start, one.end])
+        for offsets in self.ranges:
+            at = offsets.topic_partition
+            topics.setdefault(at.topic, []).append([at.partition, offsets.start, offsets.end])
         fields = {
             "version": _VERSION,
             "node": self.node,
@@ -72,7 +72,7 @@ class FrozenWindow:
 
     @staticmethod
     def from_json(key: str, text: str) -> FrozenWindow:
-        """Read it back.
+        """Parse what `to_json` returned.
 
         Raises:
             UnsupportedError: a newer relay_pipelines wrote it.
@@ -80,13 +80,14 @@ class FrozenWindow:
         fields = json.loads(text)
         if fields["version"] not in _READABLE:
             raise UnsupportedError(
-                f"the plan of window {key} has version {fields['version']}, this relay reads version {_VERSION}",
+                f"the plan of window {key} has version {fields['version']},"
+                f" this relay reads version {_VERSION}",
                 remedy="upgrade relay_pipelines",
             )
         ranges = tuple(
             OffsetRange(TopicPartition(topic, partition), start, end)
-            for topic, found in fields["topics"].items()
-            for partition, start, end, *_ in found
+            for topic, ranges_of_topic in fields["topics"].items()
+            for partition, start, end, *_ in ranges_of_topic
         )
         return FrozenWindow(
             key,

@@ -1,4 +1,4 @@
-"""Which node of a source is read: from what every node answered to one choice, with the reason in words."""
+"""Which node of a source to read, and why, judged by what every node answered."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from relay_pipelines.model import OffsetRange, TopicPartition
 
 
 class Failback(StrEnum):
-    """Whether to return to a node that stands earlier in the configuration once it is healthy again."""
+    """Whether to return to a node that is earlier in the configuration once it is healthy again."""
 
     NEVER = "never"
     WHEN_HEALTHY = "when_healthy"
@@ -22,8 +22,8 @@ class NodeView:
 
     Args:
         end_offsets: of the mirrored topic-partitions; None if it did not answer.
-        error: why it did not.
-        quarantined: why it is not to be read, whatever it answers; empty if it may be.
+        error: why it did not answer.
+        quarantined: why it must not be read, whatever it answers; empty if it may be.
         low_watermarks: of the same topic-partitions.
     """
 
@@ -34,7 +34,7 @@ class NodeView:
     low_watermarks: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     def holds(self, at: TopicPartition, next_offset: int) -> bool:
-        """Whether a copy can go on from this offset without a gap."""
+        """Whether a copy can resume from this offset without a gap."""
         end = (self.end_offsets or {}).get(at, -1)
         return self.low_watermarks.get(at, 0) <= next_offset <= end
 
@@ -45,18 +45,18 @@ class NodeView:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What is made of a node.
+class NodeVerdict:
+    """Whether a node can be read, and why not.
 
     Args:
         eligible: whether it can be read without losing anything.
         healthy: eligible, and not too far behind.
-        behind: records that the most advanced eligible nodes have and it has not; 0 if it is not
-        eligible.
-        why: in words, what is wrong; empty if it is healthy.
+        behind: records that the most advanced eligible nodes have and this one does not; 0 if it is
+            not eligible.
+        why: what is wrong; empty if it is healthy.
         quarantined: whether it is known to hold other records than were copied.
-        lacking: of how many topic-partitions it lacks records that another node has; 0 if it did
-            not answer.
+        incomplete_partitions: the number of topic-partitions of which another node has records that
+            this one does not; 0 if it did not answer.
     """
 
     name: str
@@ -65,59 +65,68 @@ class Verdict:
     behind: int = 0
     why: str = ""
     quarantined: bool = False
-    lacking: int = 0
+    incomplete_partitions: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """The node to read, None if there is none, and why this one."""
+class NodeChoice:
+    """The node to read, None if there is none, and why."""
 
     name: str | None
     why: str
-    verdicts: Sequence[Verdict] = field(default=(), repr=False)
+    verdicts: Sequence[NodeVerdict] = field(default=(), repr=False)
 
 
-def judge(
+def judge_nodes(
     views: Sequence[NodeView], copied: Mapping[TopicPartition, int], lag_threshold: int | None
-) -> list[Verdict]:
+) -> list[NodeVerdict]:
     """Judge every node, in the order given.
 
-    Only eligible nodes say how far the source has got: one that is down, quarantined or came back
-    with other data must not make the others look late.
+    Only eligible nodes count for how far the source has got: a node that is down, quarantined or
+    came back with other data must not make the others look late.
 
     Args:
-        copied: the next offsets to copy: a node that ends before one of them, or begins after it,
-        has lost data or never had it.
+        copied: the next offsets to copy. A node that ends before one of them, or begins after it,
+            has lost data or never had it.
         lag_threshold: how many records a healthy node may be behind; None for any number.
     """
-    readable = [one for one in views if not one.quarantined]
-    answered = [one for one in readable if one.end_offsets is not None]
-    expected = {
-        at: reached
+    readable = [view for view in views if not view.quarantined]
+    required = {
+        at: resume
         for at, offset in copied.items()
-        if (reached := _reachable(at, offset, readable)) is not None
+        if (resume := _best_resume_offset(at, offset, readable)) is not None
     }
-    lacking = {one.name: _lacking(one, expected) for one in answered}
-    reasons = {one.name: _ineligible(one, lacking.get(one.name, [])) for one in views}
-    ends = {one.name: one.end_offsets or {} for one in views if not reasons[one.name]}
-    most: dict[TopicPartition, int] = {}
+    missing = {
+        view.name: _missing_records(view, required)
+        for view in readable
+        if view.end_offsets is not None
+    }
+    reasons = {view.name: _ineligible(view, missing.get(view.name, [])) for view in views}
+    ends = {view.name: view.end_offsets or {} for view in views if not reasons[view.name]}
+    most_advanced: dict[TopicPartition, int] = {}
     for offsets in ends.values():
         for at, end in offsets.items():
-            most[at] = max(end, most.get(at, 0))
-    found = [
-        _verdict(one.name, reasons[one.name], ends.get(one.name, {}), most, lag_threshold)
-        for one in views
-    ]
+            most_advanced[at] = max(end, most_advanced.get(at, 0))
     return [
-        replace(verdict, quarantined=bool(one.quarantined), lacking=len(lacking.get(one.name, [])))
-        for verdict, one in zip(found, views, strict=True)
+        replace(
+            _verdict(
+                view.name,
+                reasons[view.name],
+                ends.get(view.name, {}),
+                most_advanced,
+                lag_threshold,
+            ),
+            quarantined=bool(view.quarantined),
+            incomplete_partitions=len(missing.get(view.name, [])),
+        )
+        for view in views
     ]
 
 
-def choose(
-    verdicts: Sequence[Verdict], current: str | None, failback: Failback, first: int = 0
-) -> Choice:
-    """Choose a node: the current one while it is healthy, else the next healthy one around the configured order.
+def choose_node(
+    verdicts: Sequence[NodeVerdict], current: str | None, failback: Failback, first: int = 0
+) -> NodeChoice:
+    """Choose the current node while it is healthy, else the next healthy one in configured order.
 
     Args:
         verdicts: in the order of the configuration.
@@ -129,86 +138,90 @@ def choose(
     if current in healthy:
         preferred = healthy[0]
         if failback is Failback.WHEN_HEALTHY and names.index(preferred) < names.index(current):
-            return Choice(
-                preferred, f"healthy again, and before {current} in the configuration", verdicts
-            )
-        return Choice(current, "read before, and healthy", verdicts)
+            why = f"healthy again, and before {current} in the configuration"
+            return NodeChoice(preferred, why, verdicts)
+        return NodeChoice(current, "read before, and healthy", verdicts)
     begin = names.index(current) + 1 if current in names else first
-    turn = [verdicts[(begin + step) % len(verdicts)] for step in range(len(verdicts))]
-    left = next((f"{one.name}: {one.why}" for one in verdicts if one.name == current), "")
-    chosen = next((one.name for one in turn if one.healthy), None)
-    if chosen is not None:
-        return Choice(chosen, f"the next healthy one; {left}" if left else "healthy", verdicts)
-    eligible = sorted((one for one in turn if one.eligible), key=lambda one: one.behind)
+    in_turn = [verdicts[(begin + step) % len(verdicts)] for step in range(len(verdicts))]
+    if healthy:
+        left = next((f"{one.name}: {one.why}" for one in verdicts if one.name == current), "")
+        chosen = next(one.name for one in in_turn if one.healthy)
+        return NodeChoice(chosen, f"the next healthy one; {left}" if left else "healthy", verdicts)
+    return _least_bad_node(in_turn, current, verdicts)
+
+
+def _least_bad_node(
+    in_turn: Sequence[NodeVerdict], current: str | None, verdicts: Sequence[NodeVerdict]
+) -> NodeChoice:
+    """The node with the least lag; without any, the most complete one, if all nodes answered."""
+    eligible = [one for one in in_turn if one.eligible]
     if eligible:
-        return Choice(
-            eligible[0].name, "all are too far behind some other; this one least", verdicts
-        )
-    if all(one.quarantined or one.lacking for one in turn):
-        incomplete = sorted(
-            (one for one in turn if one.lacking), key=lambda one: (one.lacking, one.name != current)
-        )
-        if incomplete:
-            return Choice(
-                incomplete[0].name,
-                f"no node has all records, this one has most; {incomplete[0].why}",
-                verdicts,
-            )
-    return Choice(None, "; ".join(f"{one.name}: {one.why}" for one in verdicts), verdicts)
+        chosen = min(eligible, key=lambda one: one.behind)
+        return NodeChoice(chosen.name, "all nodes lag too far; this one lags the least", verdicts)
+    incomplete = [one for one in in_turn if one.incomplete_partitions]
+    if incomplete and all(one.quarantined or one.incomplete_partitions for one in in_turn):
+        chosen = min(incomplete, key=lambda one: (one.incomplete_partitions, one.name != current))
+        why = f"no node has all records, this one has most; {chosen.why}"
+        return NodeChoice(chosen.name, why, verdicts)
+    return NodeChoice(None, "; ".join(f"{one.name}: {one.why}" for one in verdicts), verdicts)
 
 
-def _reachable(at: TopicPartition, next_offset: int, readable: Sequence[NodeView]) -> int | None:
-    """Where a copy can go on at the best node; None if at none, which the guards of the plan see to."""
-    present = [one for one in readable if at in (one.end_offsets or {})]
-    # as long as one does not answer, nobody knows what it has
+def _best_resume_offset(
+    at: TopicPartition, next_offset: int, readable: Sequence[NodeView]
+) -> int | None:
+    """Where a copy can resume at the best node; None if at none: data_loss() then holds it back."""
+    present = [view for view in readable if at in (view.end_offsets or {})]
+    # while one node does not answer, nobody knows what it has
     if present and (
-        any(one.end_offsets is None for one in readable)
-        or any(one.holds(at, next_offset) for one in present)
+        any(view.end_offsets is None for view in readable)
+        or any(view.holds(at, next_offset) for view in present)
     ):
         return next_offset
-    lows = [low for one in present if (low := one.low_watermarks.get(at, 0)) > next_offset]
+    lows = [low for view in present if (low := view.low_watermarks.get(at, 0)) > next_offset]
     return min(lows, default=None)
 
 
-def _ineligible(view: NodeView, lacking: Sequence[str]) -> str:
+def _ineligible(view: NodeView, missing: Sequence[str]) -> str:
     if view.quarantined:
         return f"quarantined: {view.quarantined}"
     if view.end_offsets is None:
         return view.error or "it does not answer"
-    if len(lacking) > 1:
-        return f"{lacking[0]} (and {len(lacking) - 1} more topic-partitions)"
-    return next(iter(lacking), "")
+    if len(missing) > 1:
+        return f"{missing[0]} (and {len(missing) - 1} more topic-partitions)"
+    return next(iter(missing), "")
 
 
-def _lacking(view: NodeView, copied: Mapping[TopicPartition, int]) -> list[str]:
-    """In words, one line per topic-partition from which a copy cannot go on at this node."""
-    found = []
-    for at, next_offset in sorted(copied.items()):
+def _missing_records(view: NodeView, required: Mapping[TopicPartition, int]) -> list[str]:
+    """One line per topic-partition from which a copy cannot resume at this node."""
+    lines = []
+    for at, next_offset in sorted(required.items()):
         end, low = (view.end_offsets or {}).get(at), view.low_watermarks.get(at, 0)
         if end is None:
-            found.append(f"it has no {at}, which was copied up to {next_offset}")
+            lines.append(f"it has no {at}, which was copied up to {next_offset}")
         elif end < next_offset:
-            found.append(
-                f"{at} ends at {end} there, and was copied up to {next_offset}: it has lost records, or never had them"
+            lines.append(
+                f"{at} ends at {end} on this node, and was copied up to {next_offset}:"
+                " the node lost records, or never had them"
             )
         elif low > next_offset:
-            found.append(
-                f"{at} begins at {low} there, and the copy goes on at {next_offset}: retention took what is between"
+            lines.append(
+                f"{at} begins at {low} on this node, and the copy resumes at {next_offset}:"
+                " retention took the records between them"
             )
-    return found
+    return lines
 
 
 def _verdict(
     name: str,
     reason: str,
     ends: Mapping[TopicPartition, int],
-    most: Mapping[TopicPartition, int],
+    most_advanced: Mapping[TopicPartition, int],
     lag_threshold: int | None,
-) -> Verdict:
+) -> NodeVerdict:
     if reason:
-        return Verdict(name, eligible=False, healthy=False, why=reason)
-    behind = sum(end - ends.get(at, 0) for at, end in most.items())
+        return NodeVerdict(name, eligible=False, healthy=False, why=reason)
+    behind = sum(end - ends.get(at, 0) for at, end in most_advanced.items())
     if lag_threshold is not None and behind > lag_threshold:
         why = f"{behind:,} records behind, more than lag_threshold={lag_threshold:,}"
-        return Verdict(name, eligible=True, healthy=False, behind=behind, why=why)
-    return Verdict(name, eligible=True, healthy=True, behind=behind)
+        return NodeVerdict(name, eligible=True, healthy=False, behind=behind, why=why)
+    return NodeVerdict(name, eligible=True, healthy=True, behind=behind)

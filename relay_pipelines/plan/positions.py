@@ -1,4 +1,4 @@
-"""From what the source holds and what was copied, to what is to be copied."""
+"""What to copy, by what the source holds and how far it was copied, and what was lost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from relay_pipelines.model import OffsetRange, TopicPartition, Window
 
 
 class OnDataLoss(StrEnum):
-    """What becomes of a topic-partition whose records, or whose copies, are gone."""
+    """What happens to a topic-partition whose records, or whose copies, are lost."""
 
     FAIL = "fail"
     CONTINUE = "continue"
@@ -32,23 +32,23 @@ class Position:
 
     Args:
         low_watermark: the first offset that the source still has.
-        end_offset: the last stable offset: reading committed records stops before it.
+        end_offset: the last stable offset: readers of committed records stop before it.
         next_offset: the checkpoint's; without a checkpoint that of the start record; None if there
-        is neither.
-        recreated: whether the topic is another one of the same name than the one that was copied:
-        its id on the node has changed.
-        truncated_at: where the log stopped being the one that was copied, by its leader epochs;
-        None if it still is.
-        destination_lost: what became of the destination topic that holds the copies; empty if it is
-        still there.
-        recorded: up to where it was copied by the ledger, of a topic-partition without a
-        checkpoint; None if it never was.
-        high_watermark: the end of what every replica has; what lies between it and `end_offset`
-        waits for a transaction to end.
+            is neither.
+        recreated: whether the topic was deleted and created again since it was copied: its id on
+            the node has changed.
+        truncated_at: where the log stops being the one that was copied, by its leader epochs; None
+            if it still is.
+        destination_lost: what happened to the destination topic that holds the copies; empty if it
+            still exists.
+        ledger_end: up to where it was copied according to the ledger, if it has no checkpoint; None
+            if it was never copied.
+        high_watermark: the end of what every replica has; the records from `end_offset` to it wait
+            for a transaction to end.
         open_since_ms: when the first record of that transaction was written; None if no transaction
-        is open, or if unknown.
-        elsewhere: which other node has the records that this one lacks, or may have them; empty if
-            none does.
+            is open, or if unknown.
+        available_elsewhere: which other node has, or may have, the records that this one lost;
+            empty if none does.
     """
 
     topic_partition: TopicPartition
@@ -58,14 +58,14 @@ class Position:
     recreated: bool = False
     truncated_at: int | None = None
     destination_lost: str = ""
-    recorded: int | None = None
+    ledger_end: int | None = None
     high_watermark: int = -1
     open_since_ms: int | None = None
-    elsewhere: str = ""
+    available_elsewhere: str = ""
 
     @property
     def open_transaction(self) -> OffsetRange:
-        """What is not copied before a transaction ends; empty (and falsy) if none is open."""
+        """The offsets that wait for a transaction to end; empty (and falsy) if none is open."""
         return OffsetRange(
             self.topic_partition, self.end_offset, max(self.end_offset, self.high_watermark)
         )
@@ -78,13 +78,12 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Why a topic-partition cannot go on from its checkpoint.
+    """Why a topic-partition cannot be copied from its checkpoint.
 
     Args:
-        error: the guard's.
-        what: in words.
-        remedy: beside going on all the same.
-        resume: where the copy can go on, if the loss is accepted.
+        error: what holds it back.
+        remedy: what to do other than to accept the loss.
+        resume: where the copy resumes if the loss is accepted.
     """
 
     error: type[DataLossError]
@@ -98,56 +97,36 @@ _AT_SOURCE = (RetentionPassedError, LogTruncatedError, TopicRecreatedError)
 
 @dataclass(frozen=True, slots=True)
 class WindowPlan:
-    """What to copy, and what cannot be copied without losing or doubling records.
+    """What to copy, and what cannot be copied without losing or duplicating records.
 
     Args:
         windows: sorted by topic, their ranges by partition; topic-partitions with nothing new are
-        left out.
-        data_losses: one per topic-partition that stands in no window because a guard holds it back.
+            left out.
+        data_losses: one per topic-partition that is held back.
     """
 
     windows: tuple[Window, ...]
     data_losses: tuple[DataLossError | SourceError, ...]
 
-    def or_raise(self) -> tuple[Window, ...]:
-        """The windows.
-
-        Raises:
-            RelayError: a guard holds a topic-partition back; the first one, the others are counted.
-        """
-        if not self.data_losses:
-            return self.windows
-        first, others = self.data_losses[0], len(self.data_losses) - 1
-        if not others:
-            raise first
-        raise type(first)(
-            f"{first.what} (and {others} more topic-partitions are held back)",
-            remedy=first.remedy,
-            topic_partition=first.topic_partition,
-            offset=first.offset,
-        )
-
 
 def plan_windows(positions: Iterable[Position]) -> WindowPlan:
-    """Plan one window per topic that has something new, from the next offset to copy to `end_offset`.
+    """Plan a window for each topic with new records: from the next offset to copy to `end_offset`.
 
     Args:
-        positions: all topic-partitions of every topic that is to be copied.
+        positions: all topic-partitions of every topic to copy.
     """
     ordered = sorted(positions, key=lambda position: position.topic_partition)
-    losses = tuple(loss for position in ordered if (loss := data_loss(position)) is not None)
-    held_back = {loss.topic_partition for loss in losses}
+    errors = tuple(error for position in ordered if (error := data_loss(position)) is not None)
+    held_back = {error.topic_partition for error in errors}
     new = [
-        one
-        for one in uncopied(ordered).values()
-        if len(one) and one.topic_partition not in held_back
+        offsets for at, offsets in uncopied(ordered).items() if len(offsets) and at not in held_back
     ]
-    grouped = groupby(new, key=lambda one: one.topic_partition.topic)
-    return WindowPlan(tuple(Window(topic, tuple(ranges)) for topic, ranges in grouped), losses)
+    grouped = groupby(new, key=lambda offsets: offsets.topic_partition.topic)
+    return WindowPlan(tuple(Window(topic, tuple(ranges)) for topic, ranges in grouped), errors)
 
 
 def uncopied(positions: Iterable[Position]) -> dict[TopicPartition, OffsetRange]:
-    """What is still to be copied of every topic-partition, guards or not; empty (and falsy) where nothing is."""
+    """The offsets not copied yet, held back or not; empty (and falsy) where nothing is new."""
     return {
         one.topic_partition: OffsetRange(one.topic_partition, one.begin, one.end_offset)
         for one in positions
@@ -155,83 +134,76 @@ def uncopied(positions: Iterable[Position]) -> dict[TopicPartition, OffsetRange]
 
 
 def lag_records(positions: Iterable[Position]) -> dict[TopicPartition, int]:
-    """Offsets still to be copied per topic-partition; 0 where a data-loss guard would hold it back from above."""
-    return {topic_partition: len(one) for topic_partition, one in uncopied(positions).items()}
+    """How many offsets are not copied yet; 0 where the checkpoint is above the end offset."""
+    return {at: len(offsets) for at, offsets in uncopied(positions).items()}
 
 
 def data_loss(position: Position) -> DataLossError | SourceError | None:
-    """The guard that holds the topic-partition back, if one does.
+    """The error that holds the topic-partition back; None if nothing does.
 
-    Nothing is lost while another node of the source has the records, or may have them: then it is a
-    `SourceError`, and no configuration accepts it.
+    Nothing is lost while another node of the source has the records, or may have them: the error is
+    then a `SourceError`, and no configuration accepts it.
     """
-    found = loss(position)
-    if found is None:
+    worst = next(iter(losses(position)), None)
+    if worst is None:
         return None
-    if position.elsewhere and found.error in _AT_SOURCE:
+    if position.available_elsewhere and worst.error in _AT_SOURCE:
         return SourceError(
-            f"{found.what}, but {position.elsewhere}",
-            remedy="copy them with that node alone in source.nodes, or take it off source.nodes to do without them",
+            f"{worst.what}, but {position.available_elsewhere}",
+            remedy="copy them with only that node in source.nodes,"
+            " or remove it from source.nodes to give them up",
             topic_partition=position.topic_partition,
             offset=position.next_offset,
         )
-    return found.error(
-        found.what,
-        remedy=f"{found.remedy}; to go on from offset {found.resume} all the same, set on_data_loss: continue",
+    return worst.error(
+        worst.what,
+        remedy=f"{worst.remedy};"
+        f" to accept the loss and resume from offset {worst.resume}, set on_data_loss: continue",
         topic_partition=position.topic_partition,
         offset=position.next_offset,
     )
 
 
-def loss(position: Position) -> Loss | None:
-    """What was lost, if something was; the gravest."""
-    return next(_losses(position), None)
-
-
 def losses(position: Position) -> list[Loss]:
-    """All that was lost, the gravest first."""
+    """All that was lost, the worst first."""
     return list(_losses(position))
 
 
 def _losses(position: Position) -> Iterator[Loss]:
     copied, low, end = position.next_offset, position.low_watermark, position.end_offset
     if copied is None:
-        if position.recorded is not None:
-            what = f"its checkpoint is gone, and the ledger says that it was copied up to offset {position.recorded}"
-            yield Loss(
-                CheckpointLostError,
-                what,
-                "restore the topic __relay_checkpoints",
-                position.recorded,
+        if position.ledger_end is not None:
+            what = (
+                "its checkpoint is gone, and according to the ledger it was copied up to offset"
+                f" {position.ledger_end}"
             )
+            remedy = "restore the topic __relay_checkpoints"
+            yield Loss(CheckpointLostError, what, remedy, position.ledger_end)
         return
     if position.recreated:
-        what = "the topic was deleted and created again since it was copied: its id is another"
-        yield Loss(
-            TopicRecreatedError,
-            what,
-            "mirror it under a new name into a new destination topic",
-            low,
-        )
+        what = "the topic was deleted and created again since it was copied: its topic id changed"
+        remedy = "mirror it under a new name into a new destination topic"
+        yield Loss(TopicRecreatedError, what, remedy, low)
     if copied < low:
         what = f"retention took the offsets [{copied}, {low}) before they were copied"
         yield Loss(RetentionPassedError, what, "run more often or keep records longer", low)
     if copied > end:
-        what = f"the next offset to copy is above the source's end offset {end}: the topic was truncated or recreated"
-        yield Loss(
-            LogTruncatedError,
-            what,
-            "restore the topic, or mirror it under a new name into a new destination topic",
-            end,
+        what = (
+            f"the next offset to copy is above the source's end offset {end}:"
+            " the topic was truncated or recreated"
         )
+        remedy = "restore the topic, or mirror it under a new name into a new destination topic"
+        yield Loss(LogTruncatedError, what, remedy, end)
     if position.truncated_at is not None:
-        what = f"the log was cut off at offset {position.truncated_at}, below the checkpoint, and written anew"
-        remedy = "find out whether a leader was elected uncleanly or a disk restored, and which records are right"
+        what = (
+            f"the log was truncated at offset {position.truncated_at}, below the checkpoint,"
+            " and other records were written from there"
+        )
+        remedy = (
+            "find out whether a leader was elected uncleanly or a disk restored,"
+            " and which records are right"
+        )
         yield Loss(LogTruncatedError, what, remedy, position.truncated_at)
     if position.destination_lost:
-        yield Loss(
-            DestinationTopicLostError,
-            position.destination_lost,
-            "restore it, or mirror the topic under a new name",
-            copied,
-        )
+        remedy = "restore it, or mirror the topic under a new name"
+        yield Loss(DestinationTopicLostError, position.destination_lost, remedy, copied)

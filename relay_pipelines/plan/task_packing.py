@@ -1,8 +1,8 @@
-"""Ranges into tasks.
+"""Packs ranges into Spark tasks.
 
-A task costs a Spark task and connections, a range costs an InitProducerId, a look at its checkpoint
-and a commit, and records cost what their bytes cost. The figures are those of a small machine; only
-their proportions matter here.
+A task costs a Spark task and connections; a range costs an InitProducerId, a read of its checkpoint
+and a commit; records cost what their bytes cost. The figures were measured on a small machine; only
+their proportions matter.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ BYTES_PER_SECOND = 350_000_000
 TASK_SECONDS = 0.2
 """Less work than this is not worth a task of its own."""
 BIG_SECONDS = 2.0
-"""A range of at least this much work has a task of its own, so that Spark can queue it freely."""
+"""A range of at least this much work gets its own task, so that Spark can queue it freely."""
 
 _Sizes = Mapping[TopicPartition, int]
 
 
 def copy_seconds(source: OffsetRange, size_bytes: int | None = None) -> float:
-    """A rough estimate of how long one task copies the range: by its bytes if they are known, else by its offsets."""
+    """Estimate how long one task copies the range: by its bytes if known, else by its offsets."""
     work = len(source) / RECORDS_PER_SECOND if size_bytes is None else size_bytes / BYTES_PER_SECOND
     return RANGE_SECONDS + work
 
@@ -38,24 +38,22 @@ def pack(
 
     The rule:
 
-    1. Ranges of one source topic-partition stay together, in order: two tasks on it would fence
-       each other. So do those that are pinned to one destination topic-partition: each chunk of it
-       is then of one source.
-    2. What takes `BIG_SECONDS` or more has a task of its own. There may be more of these than
-    slots: Spark queues them.
-    3. A topic whose options say how many tasks may copy it at once, its `parallelism`, is in that
-    many.
+    1. Ranges of one source topic-partition stay together, in order: two tasks would fence each
+       other. So do the ranges pinned to one destination topic-partition: each chunk of it then has
+       the records of one source.
+    2. A range that takes `BIG_SECONDS` or more gets its own task. There may be more of these than
+       slots: Spark queues them.
+    3. A topic with a `parallelism` of its own gets that many tasks at most.
     4. The rest shares as few tasks as are worth it: one per `TASK_SECONDS` of work, at most
        `slots`, so a micro-batch of many small topics never costs more tasks than run at once. Each
-       goes, longest first, to the task with the least work so far (longest processing time first:
-       no task gets more than an even share plus one such range).
-    5. With a bound on all tasks, `most`, nothing has a task of its own.
+       range goes, longest first, to the task with the least work so far (longest processing time
+       first: no task gets more than an even share plus one such range).
+    5. With a limit on all tasks, `most`, no range gets its own task.
 
     Args:
-        ranges: what to copy.
         slots: how many tasks run at once.
-        size_bytes: estimated bytes of a range by its source topic-partition, where they are known.
-        most: how many tasks there may be; 0 for any number.
+        size_bytes: estimated bytes of a range by its source topic-partition, where known.
+        most: the largest number of tasks; 0 for any number.
 
     Raises:
         ValueError: slots is less than 1.
@@ -63,7 +61,7 @@ def pack(
     if slots < 1:
         raise ValueError(f"slots must be at least 1, not {slots}")
     sizes = size_bytes or {}
-    units = _bounded(_by_destination(ranges), sizes)
+    units = _limit_parallelism(_by_destination(ranges), sizes)
     big = [unit for unit in units if _seconds(unit, sizes) >= BIG_SECONDS and not most]
     small = [unit for unit in units if _seconds(unit, sizes) < BIG_SECONDS or most]
     groups = big + _spread(small, min(slots, most or slots), sizes)
@@ -77,16 +75,16 @@ def _by_destination(ranges: Sequence[CopyRange]) -> list[list[CopyRange]]:
     return list(units.values())
 
 
-def _bounded(units: Sequence[list[CopyRange]], sizes: _Sizes) -> list[list[CopyRange]]:
-    """Put the units of each topic that has a bound of its own into as many."""
-    found = [unit for unit in units if not _parallelism(unit)]
+def _limit_parallelism(units: Sequence[list[CopyRange]], sizes: _Sizes) -> list[list[CopyRange]]:
+    """Merge the units of each topic that has its own `parallelism` into that many."""
+    merged = [unit for unit in units if not _parallelism(unit)]
     topics: dict[str, list[list[CopyRange]]] = defaultdict(list)
     for unit in units:
         if _parallelism(unit):
             topics[unit[0].source.topic_partition.topic].append(unit)
-    for some in topics.values():
-        found += _spread(some, _parallelism(some[0]), sizes)
-    return found
+    for of_topic in topics.values():
+        merged += _spread(of_topic, _parallelism(of_topic[0]), sizes)
+    return merged
 
 
 def _parallelism(unit: Sequence[CopyRange]) -> int:
@@ -99,7 +97,7 @@ def _seconds(group: Sequence[CopyRange], sizes: _Sizes) -> float:
 
 
 def _spread(units: Sequence[list[CopyRange]], slots: int, sizes: _Sizes) -> list[list[CopyRange]]:
-    """Longest processing time first over as many groups as the work is worth."""
+    """Spread over as many groups as the work is worth, longest processing time first."""
     work = sum(_seconds(unit, sizes) for unit in units)
     count = min(slots, len(units), ceil(work / TASK_SECONDS))
     groups: list[list[CopyRange]] = [[] for _ in range(count)]

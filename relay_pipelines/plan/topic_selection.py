@@ -16,7 +16,7 @@ _LEGAL_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")  # org.apache.kafka.common.in
 
 @dataclass(frozen=True, slots=True)
 class TopicDecision:
-    """Whether a topic is copied, and why in words."""
+    """Whether a topic is copied, and why."""
 
     topic: str
     included: bool
@@ -24,12 +24,12 @@ class TopicDecision:
 
 
 def is_topic_name(name: str) -> bool:
-    """Whether a Kafka broker would take the name."""
+    """Whether a Kafka broker accepts the name."""
     return _LEGAL_NAME.fullmatch(name) is not None and name not in {".", ".."}
 
 
 def literal_names(patterns: Iterable[str]) -> list[str]:
-    """The topic names among patterns that match one name only: `orders`, and `orders.events` with its dot escaped."""
+    r"""The names that patterns spell out: `orders`, and `orders\.events`, but not `orders.*`."""
     names = ((pattern, pattern.replace("\\.", ".")) for pattern in patterns)
     return [
         name
@@ -46,18 +46,15 @@ def select(
     Internal topics (`__*`) are never copied; then a pattern of `deny` wins over one of `allow`.
 
     Args:
-        all_topics: names at the source; doubles count once.
+        all_topics: names at the source; duplicates count once.
         allow: regular expressions for the whole name.
         deny: regular expressions for the whole name.
 
     Raises:
-        re.error: a pattern is no regular expression; the settings refuse those before.
+        re.error: a pattern is not a regular expression; the settings refuse those.
     """
-    allowing, denying = (
-        [re.compile(pattern) for pattern in allow],
-        [re.compile(pattern) for pattern in deny],
-    )
-    return [_decide(topic, allowing, denying) for topic in sorted(set(all_topics))]
+    allowed, denied = [re.compile(one) for one in allow], [re.compile(one) for one in deny]
+    return [_decide(topic, allowed, denied) for topic in sorted(set(all_topics))]
 
 
 def _decide(
@@ -75,7 +72,7 @@ def _decide(
 
 
 class RenameRule(NamedTuple):
-    r"""Topics whose whole name matches are called `to`, in which `\1` stands for the first group."""
+    r"""Topics whose whole name matches are renamed to `to`, where `\1` is the first group."""
 
     match: str
     to: str
@@ -85,7 +82,7 @@ Rename = str | Mapping[str, str] | Sequence[RenameRule]
 
 
 class Target(NamedTuple):
-    """A destination topic, and the one partition of it to which all records go, where it is pinned."""
+    """A destination topic; if pinned, also the partition to which all records go."""
 
     topic: str
     partition: int | None = None
@@ -95,7 +92,7 @@ class Target(NamedTuple):
 
 
 def target(name: str) -> Target:
-    """Read `dst`, or `dst:3` with a pinned partition: a colon is in no topic's name."""
+    """Parse `dst`, or `dst:3` with a pinned partition: topic names contain no colons."""
     match = _PINNED.fullmatch(name)
     return Target(match["topic"], int(match["partition"])) if match else Target(name)
 
@@ -106,7 +103,7 @@ def destinations(topics: Iterable[str], rename: Rename) -> dict[str, str]:
     Raises:
         ConfigError: as `targets`.
     """
-    return {source: found.topic for source, found in targets(topics, rename).items()}
+    return {source: to.topic for source, to in targets(topics, rename).items()}
 
 
 def targets(topics: Iterable[str], rename: Rename) -> dict[str, Target]:
@@ -114,27 +111,27 @@ def targets(topics: Iterable[str], rename: Rename) -> dict[str, Target]:
 
     Args:
         topics: the included ones.
-        rename: a template in which `{topic}` stands for the source's name, a map, or rules of which
-            the first that matches counts; topics that are not in the map, or match no rule, keep
-            their names. With `:3` behind the name, every topic-partition goes to that partition;
+        rename: a template in which `{topic}` is the source's name, a map, or rules of which the
+            first that matches counts; topics that are not in the map, or match no rule, keep their
+            names. If the new name ends in `:3`, every topic-partition goes to that partition;
             pinned topics may share one.
 
     Raises:
-        ConfigError: two topics would land on one that are not both pinned, where their records
-            would mix unasked; or a name is illegal or internal.
+        ConfigError: two topics that are not both pinned would be copied to the same topic, which
+            would mix their records; or a name is illegal or internal.
     """
-    found = {topic: target(_rename(topic, rename)) for topic in sorted(set(topics))}
+    renamed = {topic: target(_rename(topic, rename)) for topic in sorted(set(topics))}
     sources: dict[str, str] = {}
-    for source, to in found.items():
+    for source, to in renamed.items():
         _refuse_bad_name(source, to.topic)
         other = sources.setdefault(to.topic, source)
-        if other != source and (to.partition is None or found[other].partition is None):
+        if other != source and (to.partition is None or renamed[other].partition is None):
             raise ConfigError(
-                f"topics {other!r} and {source!r} would both land on {to.topic!r}",
-                remedy="change rename so that each has a destination of its own, pin both to partitions of it"
-                f' ("{to.topic}:0"), or deny one',
+                f"topics {other!r} and {source!r} would both be copied to {to.topic!r}",
+                remedy="change rename so that each has its own destination topic, pin both to"
+                f' partitions of it ("{to.topic}:0"), or deny one',
             )
-    return found
+    return renamed
 
 
 def _rename(topic: str, rename: Rename) -> str:
@@ -142,25 +139,27 @@ def _rename(topic: str, rename: Rename) -> str:
         return rename.replace("{topic}", topic)
     if isinstance(rename, Mapping):
         return rename.get(topic, topic)
-    found = ((match, rule.to) for rule in rename if (match := re.fullmatch(rule.match, topic)))
-    return next((match.expand(to) for match, to in found), topic)
+    for rule in rename:
+        if match := re.fullmatch(rule.match, topic):
+            return match.expand(rule.to)
+    return topic
 
 
 def _refuse_bad_name(source: str, destination: str) -> None:
     if destination.startswith(_INTERNAL_PREFIX):
         raise ConfigError(
-            f"topic {source!r} would land on the internal topic {destination!r}",
+            f"topic {source!r} would be copied to the internal topic {destination!r}",
             remedy="change rename",
         )
     if not is_topic_name(destination):
         raise ConfigError(
-            f"topic {source!r} would be called {destination!r}, which is no topic name",
+            f"topic {source!r} would be called {destination!r}, which is not a valid topic name",
             remedy="change rename: up to 249 letters, digits, '.', '_' and '-' are allowed",
         )
 
 
 def matches_nothing(topics: Iterable[str], patterns: Iterable[str]) -> list[str]:
-    """Return the patterns that match none of the topics: most likely misspelt."""
+    """Return the patterns that match none of the topics: they are most likely misspelt."""
     names = list(topics)
     return [
         pattern for pattern in patterns if not any(re.fullmatch(pattern, name) for name in names)

@@ -1,9 +1,10 @@
-"""A backlog is cut into windows that stay below a number of records and of bytes."""
+"""Cuts a backlog into windows of a limited number of records and bytes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import mul
 
 from relay_pipelines.model import OffsetRange, TopicPartition
 from relay_pipelines.plan.positions import Position, data_loss, uncopied
@@ -11,7 +12,7 @@ from relay_pipelines.plan.positions import Position, data_loss, uncopied
 
 @dataclass(frozen=True, slots=True)
 class WindowLimits:
-    """What one window may hold: records, and bytes on the source's disk as far as those are known."""
+    """What one window may hold: records, and bytes on the source's disk where known."""
 
     max_records: int
     max_bytes: int
@@ -20,18 +21,19 @@ class WindowLimits:
 def backlog(
     positions: Sequence[Position], planned: Mapping[TopicPartition, int]
 ) -> list[OffsetRange]:
-    """What no window covers yet, one range per topic-partition in order; empty where nothing is new or a guard holds it back.
+    """Return what no window covers yet: one range per topic-partition, in order.
+
+    A range is empty where nothing is new, or where a data loss holds the topic-partition back.
 
     Args:
-        planned: where the windows cut so far end. A checkpoint beyond counts as well: others copy,
-            too.
+        planned: where the windows cut so far end. A checkpoint above that counts instead: other
+            runs copy, too.
     """
-    guarded = {one.topic_partition: data_loss(one) is not None for one in positions}
-    ahead = [_ahead(one, planned.get(one.topic_partition)) for one in positions]
-    ranges = uncopied(ahead)
+    held_back = {one.topic_partition: data_loss(one) is not None for one in positions}
+    planned_positions = [_as_planned(one, planned.get(one.topic_partition)) for one in positions]
     return [
-        OffsetRange(at, one.start, one.start if guarded[at] else max(one.start, one.end))
-        for at, one in sorted(ranges.items())
+        OffsetRange(at, new.start, new.start if held_back[at] else max(new.start, new.end))
+        for at, new in sorted(uncopied(planned_positions).items())
     ]
 
 
@@ -40,20 +42,17 @@ def cut(
     bytes_per_offset: Mapping[TopicPartition, float],
     limits: WindowLimits,
 ) -> list[OffsetRange]:
-    """Return the beginning of every range: the next window.
+    """Return the next window: the beginning of every range.
 
-    All topic-partitions with more than an equal share get that share; so none starves, and what is
-    small is taken whole. At least one offset is taken of each, even if that breaks a limit.
+    All topic-partitions with more than an equal share get that share, so none starves, and small
+    ones are included whole. Each gets at least one offset, even if that breaks a limit.
     """
 
     def fits(share: int) -> bool:
-        taken = [
-            (min(len(one), share), bytes_per_offset.get(one.topic_partition, 0.0))
-            for one in waiting
-        ]
+        counts = [min(len(one), share) for one in waiting]
+        sizes = [bytes_per_offset.get(one.topic_partition, 0.0) for one in waiting]
         return (
-            sum(count for count, _ in taken) <= limits.max_records
-            and sum(n * size for n, size in taken) <= limits.max_bytes
+            sum(counts) <= limits.max_records and sum(map(mul, counts, sizes)) <= limits.max_bytes
         )
 
     low, high = 1, max((len(one) for one in waiting), default=1)
@@ -63,7 +62,7 @@ def cut(
     return [replace(one, end=one.start + min(len(one), low)) for one in waiting]
 
 
-def _ahead(position: Position, planned: int | None) -> Position:
+def _as_planned(position: Position, planned: int | None) -> Position:
     if planned is None:
         return position
     return replace(position, next_offset=max(planned, position.next_offset or 0))

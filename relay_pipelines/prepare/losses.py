@@ -1,4 +1,4 @@
-"""Going on after a loss, where the configuration says so: the checkpoint is moved behind it, and the ledger keeps the reason."""
+"""Accepts losses if the configuration says so: moves checkpoints past them, with a ledger entry."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import logging
 from dataclasses import replace
 
 from relay_pipelines.copy.transaction import transactional_id
-from relay_pipelines.errors import DataLossError, DestinationError, FencedError, RetriableError
+from relay_pipelines.errors import DataLossError, FencedError, RetriableError
 from relay_pipelines.model import Checkpoint, CopyOptions, LedgerEntry, OffsetRange, Skipped
-from relay_pipelines.plan.positions import Loss, Position, data_loss, loss, losses
+from relay_pipelines.plan.positions import Loss, Position, data_loss, losses
 from relay_pipelines.prepare import topics
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.settings import Mirror
+from relay_pipelines.snapshot.clients import destination_client
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.state import checkpoint as checkpoints
 from relay_pipelines.state import ledger
@@ -23,10 +24,9 @@ _LOG = logging.getLogger(__name__)
 
 
 def accept_losses(snapshot: ClusterSnapshot, mirror: Mirror, clock: Clock) -> list[DataLossError]:
-    """Move the checkpoint of every topic-partition with a loss to where it can go on; return what was lost.
+    """Move every checkpoint with a loss to where the copy can resume, and return what was lost.
 
-    A topic-partition whose checkpoint has moved since the survey is left alone: somebody else has
-    dealt with it.
+    A checkpoint that has moved since the snapshot is left alone: another driver has dealt with it.
 
     Raises:
         RelayError: the destination does not answer, or refuses.
@@ -34,23 +34,20 @@ def accept_losses(snapshot: ClusterSnapshot, mirror: Mirror, clock: Clock) -> li
     lost = [one for one in snapshot.positions if isinstance(data_loss(one), DataLossError)]
     options = mirror.copy_options
     accepted: list[DataLossError] = []
-    topics.create_own(snapshot, mirror.destination.replication_factor, options, clock)
-    with ClusterClient(
-        snapshot.destination,
-        DestinationError,
-        f"relay-{snapshot.mirror}",
-        options.request_timeout_ms,
-    ) as client:
+    topics.create_state_topics(snapshot, mirror.destination.replication_factor, options, clock)
+    with destination_client(snapshot.mirror, snapshot.destination, options) as client:
         for position in lost:
             try:
                 error = _accept_loss(client, snapshot, position, options, clock)
             except FencedError:
-                continue  # another driver is at it
+                continue  # another driver deals with it at the same time
             except RetriableError as failed:
                 if not accepted:
                     raise
                 _LOG.warning(
-                    "%s: %s; what is not accepted yet stays held back", snapshot.mirror, failed
+                    "%s: %s; losses that are not accepted yet stay held back",
+                    snapshot.mirror,
+                    failed,
                 )
                 break
             if error is not None:
@@ -65,48 +62,49 @@ def _accept_loss(
     options: CopyOptions,
     clock: Clock,
 ) -> DataLossError | None:
-    """Move one checkpoint; None if it has moved by itself, or there is nothing to accept."""
+    """Move one checkpoint; None if it has already moved, or there is nothing to accept."""
     at = position.topic_partition
     producer = take_over(client, transactional_id(snapshot.mirror, at), options, clock)
-    known = snapshot.checkpoints.get(at)
+    before = snapshot.checkpoints.get(at)
     key = checkpoints.key_of(snapshot.mirror, at)
     home = checkpoints.home(checkpoints.TOPIC, key)
+    read_up_to = snapshot.checkpoint_ends.get(home, 0)
     current = checkpoints.read_own(
-        client, snapshot.mirror, at, (known, snapshot.checkpoint_ends.get(home, 0)), options, clock
+        client, snapshot.mirror, at, (before, read_up_to), options, clock
     )
-    found, error = loss(position), data_loss(position)
-    if current != known or found is None or not isinstance(error, DataLossError):
+    lost, error = losses(position), data_loss(position)
+    if current != before or not isinstance(error, DataLossError):
         return None
-    following = _moved(snapshot, position, found, clock.now_ms())
-    entry = _gap(position, found, following)
+    moved = _moved_checkpoint(snapshot, position, lost[0], clock.now_ms())
+    entry = _gap_entry(position, lost, moved)
     batches = [
-        (home, checkpoints.to_batch(following)),
+        (home, checkpoints.to_batch(moved)),
         (checkpoints.home(ledger.TOPIC, key), ledger.to_batch(entry)),
     ]
     commit(client, producer, batches, options, clock)
     return error
 
 
-def _moved(snapshot: ClusterSnapshot, position: Position, found: Loss, now_ms: int) -> Checkpoint:
-    at = position.topic_partition
-    recorded = snapshot.recorded.get(at)
-    before = snapshot.checkpoints.get(at) or (
-        _as_recorded(recorded) if recorded else _at_start(snapshot, position)
+def _moved_checkpoint(
+    snapshot: ClusterSnapshot, position: Position, loss: Loss, now_ms: int
+) -> Checkpoint:
+    before = _checkpoint_before(snapshot, position)
+    rewound = position.recreated or loss.resume < before.next_offset
+    destination = snapshot.destination_topics.get(
+        snapshot.destinations[position.topic_partition.topic]
     )
-    there = snapshot.destination_topics.get(snapshot.destinations[at.topic])
-    rewound = position.recreated or found.resume < before.next_offset
     return replace(
         before,
-        next_offset=found.resume,
+        next_offset=loss.resume,
         leader_epoch=-1,
         leader_epoch_end=-1,
-        # nothing that was known of the source's topic need hold for what it is now
+        # the ids of the deleted topic do not apply to the new one
         topic_ids={} if position.recreated else before.topic_ids,
         cluster_ids={} if position.recreated else before.cluster_ids,
         fingerprint=None if rewound else before.fingerprint,
         destination_next_offset=-1 if position.destination_lost else before.destination_next_offset,
-        destination_topic_id=there.topic_id
-        if there and position.destination_lost
+        destination_topic_id=destination.topic_id
+        if destination and position.destination_lost
         else before.destination_topic_id,
         run_id=_BY_DRIVER,
         committed_at_ms=now_ms,
@@ -114,71 +112,50 @@ def _moved(snapshot: ClusterSnapshot, position: Position, found: Loss, now_ms: i
     )
 
 
-def _as_recorded(entry: LedgerEntry) -> Checkpoint:
-    """What the checkpoint said, as far as the ledger entry of the same commit tells."""
-    return Checkpoint(
-        mirror=entry.mirror,
-        source=entry.source.topic_partition,
-        next_offset=entry.source.end,
-        leader_epoch=-1,
+def _checkpoint_before(snapshot: ClusterSnapshot, position: Position) -> Checkpoint:
+    """The checkpoint; if it is lost, what is known of it from the ledger or the start record."""
+    at = position.topic_partition
+    if at in snapshot.checkpoints:
+        return snapshot.checkpoints[at]
+    entry = snapshot.ledger_entries.get(at)
+    if entry is None:
+        to = snapshot.destination_of(at)
+        return replace(
+            Checkpoint.initial(snapshot.mirror, at, to, position.begin), node=snapshot.node.name
+        )
+    copies = entry.destination
+    return replace(
+        Checkpoint.initial(entry.mirror, at, copies.topic_partition, entry.source.end),
         node=entry.node,
-        topic_ids={},
-        cluster_ids={},
-        destination=entry.destination.topic_partition,
-        destination_next_offset=entry.destination.end,
-        fingerprint=None,
-        run_id=entry.run_id,
-        committed_at_ms=entry.committed_at_ms,
+        destination_next_offset=copies.end,
     )
 
 
-def _at_start(snapshot: ClusterSnapshot, position: Position) -> Checkpoint:
-    """What a checkpoint would say of a topic-partition that has a start record, and of which nothing was copied yet."""
-    return Checkpoint(
-        mirror=snapshot.mirror,
-        source=position.topic_partition,
-        next_offset=position.begin,
-        leader_epoch=-1,
-        node=snapshot.node.name,
-        topic_ids={},
-        cluster_ids={},
-        destination=snapshot.destination_of(position.topic_partition),
-        destination_next_offset=-1,
-        fingerprint=None,
-        run_id=_BY_DRIVER,
-        committed_at_ms=0,
-    )
-
-
-def _gap(position: Position, found: Loss, following: Checkpoint) -> LedgerEntry:
-    copied = position.next_offset
-    # where the copies are gone as well, the entry parts the ledger: what stands before it counts
-    # for nothing any more
-    ahead = (
+def _gap_entry(position: Position, lost: list[Loss], moved: Checkpoint) -> LedgerEntry:
+    copied, resume = position.next_offset, lost[0].resume
+    # if the copies are lost as well, the entry has no offsets: earlier entries no longer count
+    is_gap = (
         copied is not None
         and not position.recreated
         and not position.destination_lost
-        and copied < found.resume
+        and copied < resume
     )
-    source = OffsetRange(
-        position.topic_partition,
-        copied if copied is not None and ahead else found.resume,
-        found.resume,
-    )
-    place = max(0, following.destination_next_offset)
+    start = copied if copied is not None and is_gap else resume
+    source = OffsetRange(position.topic_partition, start, resume)
+    destination_end = max(0, moved.destination_next_offset)
     return LedgerEntry(
-        mirror=following.mirror,
+        mirror=moved.mirror,
         source=source,
-        destination=OffsetRange(following.destination, place, place),
+        destination=OffsetRange(moved.destination, destination_end, destination_end),
         records=0,
         size_bytes=0,
         batches=0,
         rewritten=0,
-        skipped={str(Skipped.LOST): len(source)} if ahead else {},
+        skipped={str(Skipped.LOST): len(source)} if is_gap else {},
         digest=f"{0:08x}",
-        node=following.node,
+        node=moved.node,
         window="",
-        run_id=following.run_id,
-        committed_at_ms=following.committed_at_ms,
-        gap="; ".join(each.what for each in losses(position)),
+        run_id=moved.run_id,
+        committed_at_ms=moved.committed_at_ms,
+        gap="; ".join(loss.what for loss in lost),
     )

@@ -1,4 +1,4 @@
-"""What the users of a mirror lack, before a run finds out: the questions that a run asks, put so that they change nothing."""
+"""Which permissions a run would miss: makes its requests so that they change nothing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator
 from kafka.protocol.producer import AddPartitionsToTxnRequest
 
 from relay_pipelines.copy.transaction import transactional_id
-from relay_pipelines.errors import DestinationError, PermissionDeniedError, RelayError, SourceError
+from relay_pipelines.errors import PermissionDeniedError, RelayError
 from relay_pipelines.model import CopyOptions, TopicPartition
 from relay_pipelines.prepare import topic_configs, topics
 from relay_pipelines.protocol.admin import (
@@ -21,40 +21,41 @@ from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry
 from relay_pipelines.settings import Mirror
+from relay_pipelines.snapshot.clients import destination_client, source_client
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.state import checkpoint, ledger
 
-_OWN = (checkpoint.TOPIC, ledger.TOPIC)
+_STATE_TOPICS = (checkpoint.TOPIC, ledger.TOPIC)
 _REFUSED = frozenset({29, 53})  # TOPIC_AUTHORIZATION_FAILED, TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
 def missing_permissions(
     snapshot: ClusterSnapshot, mirror: Mirror, clock: Clock
 ) -> Iterator[RelayError]:
-    """Yield the first thing that each of reading, creating, writing and configuring lacks, as far as a broker can be asked.
+    """Yield the first missing permission for each of reading, creating, writing and configuring.
 
-    Nothing is written, except that a broker that never had a transaction makes its own internal
-    topic for them.
+    Covers only what a broker can be asked. Nothing is written, but a broker without transactions so
+    far creates its internal topic for them.
     """
-    timeout_ms, client_id = mirror.copy_options.request_timeout_ms, f"relay-{snapshot.mirror}"
+    name, options = snapshot.mirror, mirror.copy_options
     with (
-        ClusterClient(snapshot.node, SourceError, client_id, timeout_ms) as source,
-        ClusterClient(snapshot.destination, DestinationError, client_id, timeout_ms) as destination,
+        source_client(name, snapshot.node, options.request_timeout_ms) as source,
+        destination_client(name, snapshot.destination, options) as destination,
     ):
-        questions: list[Callable[[], None]] = [
+        attempts: list[Callable[[], None]] = [
             lambda: _read(source, snapshot.destinations),
-            lambda: _read(destination, _OWN),
+            lambda: _read(destination, _STATE_TOPICS),
             lambda: _create(destination, snapshot, mirror.destination.replication_factor),
-            lambda: _write(destination, snapshot, mirror.copy_options, clock),
+            lambda: _write(destination, snapshot, options, clock),
             lambda: alter_topic_configs(
                 destination,
                 topic_configs.changes(snapshot) if mirror.topics.sync_configs else {},
                 validate_only=True,
             ),
         ]
-        for ask in questions:
+        for attempt in attempts:
             try:
-                ask()
+                attempt()
             except RelayError as error:
                 yield error
 
@@ -71,7 +72,7 @@ def _create(
     client: ClusterClient, snapshot: ClusterSnapshot, replication_factor: int | None
 ) -> None:
     create_topics(
-        client, absent(client, topics.needed(snapshot)), replication_factor, validate_only=True
+        client, absent(client, topics.to_create(snapshot)), replication_factor, validate_only=True
     )
     grow_topics(client, topics.to_grow(snapshot), validate_only=True)
 
@@ -79,30 +80,32 @@ def _create(
 def _write(
     client: ClusterClient, snapshot: ClusterSnapshot, options: CopyOptions, clock: Clock
 ) -> None:
-    """Ask to make the topics part of a transaction, of a producer that does not exist: permissions are looked at before that."""
+    """Add the topics to a transaction of a producer that does not exist.
+
+    Brokers check the permissions before the producer.
+    """
     if not snapshot.positions:
         return
     name = transactional_id(snapshot.mirror, snapshot.positions[0].topic_partition)
-    # one id, as the others are granted by the same prefix; a coordinator that is being elected is
-    # waited for
+    # one id, as the same prefix grants the others; retried while a coordinator is being elected
     coordinator = retry(
         lambda: client.coordinator(name), snapshot.mirror, options, clock, client, patient=False
     )
-    written = dict.fromkeys([*snapshot.destinations.values(), *_OWN])
+    written = dict.fromkeys([*snapshot.destinations.values(), *_STATE_TOPICS])
     request = AddPartitionsToTxnRequest(
         v3_and_below_transactional_id=name,
         v3_and_below_producer_id=-1,
         v3_and_below_producer_epoch=-1,
         v3_and_below_topics=[
-            AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=one, partitions=[0])
-            for one in written
+            AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=topic, partitions=[0])
+            for topic in written
         ],
     )
-    for topic in client.call(coordinator, request, 2).results_by_topic_v3_and_below:
-        for one in topic.results_by_partition:
-            if one.partition_error_code in _REFUSED:
+    for result in client.call(coordinator, request, 2).results_by_topic_v3_and_below:
+        for partition in result.results_by_partition:
+            if partition.partition_error_code in _REFUSED:
                 raise client.failure(
-                    one.partition_error_code,
+                    partition.partition_error_code,
                     f"AddPartitionsToTxn of {name}",
-                    topic_partition=TopicPartition(topic.name, 0),
+                    topic_partition=TopicPartition(result.name, 0),
                 )

@@ -1,4 +1,4 @@
-"""The ACLs of a mirror's topics at the source, and what the destination has of them; adding what it lacks."""
+"""Compares the ACLs of a mirror's topics with the destination's, and creates missing ones."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from relay_pipelines.errors import DestinationError, SourceError
+from relay_pipelines.errors import DestinationError
 from relay_pipelines.model import Acl, Permission
 from relay_pipelines.plan.acl_decisions import AclDecision, State, first_acls, plan_acls
 from relay_pipelines.protocol.acls import create_acls, topic_acls
@@ -15,15 +15,16 @@ from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot
+from relay_pipelines.snapshot.clients import destination_client, source_client
 
 
 @dataclass(frozen=True, slots=True)
 class AclReport:
-    """What the destination lacks.
+    """Which ACLs the destination is missing.
 
     Args:
         decisions: on every ACL of the source on a mirrored topic.
-        unsecured: the clusters that have no authorizer; there are no decisions then.
+        unsecured: the clusters without an authorizer; if there are any, there are no decisions.
         first: topics without any ACL that would get their first.
     """
 
@@ -33,66 +34,54 @@ class AclReport:
 
     @property
     def missing(self) -> list[Acl]:
-        """What the destination lacks, denials first."""
+        """The ACLs to create, denials first."""
         return sorted(
             (one.acl for one in self.decisions if one.state is State.MISSING),
-            key=lambda one: one.permission,
+            key=lambda acl: acl.permission,
         )
 
 
 def report(name: str, mirror: Mirror, clock: Clock) -> AclReport:
-    """Ask both clusters; `plan.acls` has the rules. Nothing is written.
+    """Ask both clusters; `plan.acl_decisions` has the rules. Nothing is written.
 
     Raises:
         PermissionDeniedError: the user may not describe one of the clusters.
         RelayError: one of them does not answer.
     """
     snapshot = cluster_snapshot.take_snapshot(name, mirror, clock, configs=False)
-    timeout_ms = mirror.copy_options.request_timeout_ms
+    options = mirror.copy_options
     with (
-        ClusterClient(snapshot.node, SourceError, f"relay-{name}-acls", timeout_ms) as source,
-        ClusterClient(
-            snapshot.destination, DestinationError, f"relay-{name}-acls", timeout_ms
-        ) as destination,
+        source_client(name, snapshot.node, options.request_timeout_ms, "acls") as source,
+        destination_client(name, snapshot.destination, options, "acls") as destination,
     ):
-        here, there = (
-            retry(partial(topic_acls, one), name, mirror.copy_options, clock, one)
-            for one in (source, destination)
+        source_acls, destination_acls = (
+            retry(partial(topic_acls, client), name, options, clock, client)
+            for client in (source, destination)
         )
-    if here is None or there is None:
-        return AclReport(
-            unsecured=[
-                str(one)
-                for one, acls in ((snapshot.node, here), (snapshot.destination, there))
-                if acls is None
-            ]
-        )
-    decisions = plan_acls(here, there, snapshot.destinations, snapshot.copied_to)
-    return AclReport(decisions, first=first_acls(decisions, there))
+    if source_acls is None or destination_acls is None:
+        answers = (snapshot.node, source_acls), (snapshot.destination, destination_acls)
+        return AclReport(unsecured=[str(cluster) for cluster, acls in answers if acls is None])
+    decisions = plan_acls(source_acls, destination_acls, snapshot.destinations, snapshot.copied_to)
+    return AclReport(decisions, first=first_acls(decisions, destination_acls))
 
 
-def apply(name: str, mirror: Mirror, found: AclReport, clock: Clock) -> None:
-    """Create what the destination lacks: all denials, and only when it has them the grants.
+def apply(name: str, mirror: Mirror, acl_report: AclReport, clock: Clock) -> None:
+    """Create the missing ACLs: all denials first, and the grants once the denials exist.
 
     Raises:
         PermissionDeniedError: the user may not alter the destination's ACLs.
         RelayError: the destination refuses one, or does not answer.
     """
     options = mirror.copy_options
-    with ClusterClient(
-        mirror.destination_cluster,
-        DestinationError,
-        f"relay-{name}-acls",
-        options.request_timeout_ms,
-    ) as client:
+    with destination_client(name, mirror.destination_cluster, options, "acls") as client:
         for permission in (Permission.DENY, Permission.ALLOW):
-            wanted = [one for one in found.missing if one.permission is permission]
+            wanted = [acl for acl in acl_report.missing if acl.permission is permission]
             if wanted:
                 retry(partial(create_acls, client, wanted), name, options, clock, client)
-                retry(partial(_see, client, wanted), name, options, clock, client)
+                retry(partial(_verify_created, client, wanted), name, options, clock, client)
 
 
-def _see(client: ClusterClient, created: Sequence[Acl]) -> None:
-    """Find out whether the destination shows new ACLs: a broker learns of them a moment after the controller."""
+def _verify_created(client: ClusterClient, created: Sequence[Acl]) -> None:
+    """Read the ACLs back: a broker sees new ones a moment after the controller has answered."""
     if not set(created).issubset(topic_acls(client) or ()):
-        raise DestinationError(f"{client.cluster} took new ACLs and does not show them")
+        raise DestinationError(f"{client.cluster} accepted new ACLs and does not show them")

@@ -1,4 +1,4 @@
-"""The configuration of mirrored topics: where the destination's differs from the source's, and following it."""
+"""Compares the configuration of mirrored topics with the source's, and sets what differs."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from relay_pipelines.protocol.admin import ConfigValue, alter_topic_configs, top
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry
+from relay_pipelines.snapshot.clients import destination_client
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot, Configs
 
 _MAX_MESSAGE_BYTES = "max.message.bytes"
@@ -19,14 +20,14 @@ _MAX_MESSAGE_BYTES = "max.message.bytes"
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A key of a destination topic that is not as its source has it.
+    """A key of a destination topic that its source sets to another value.
 
     Args:
         topic: at the destination.
-        wanted: what the source sets, on the topic or its brokers; None if it sets nothing, and the
-        destination's topic does.
-        there: what holds at the destination.
-        is_ours: whether this mirror has copied to the topic; others are somebody's own.
+        wanted: what the source sets, on the topic or its brokers; None if the source sets nothing
+            and the destination's topic does.
+        there: the value at the destination.
+        is_ours: whether this mirror has copied to the topic; other topics are never altered.
     """
 
     topic: str
@@ -43,19 +44,22 @@ class Difference:
 
     @property
     def done(self) -> str:
-        """What a run has done about it, in words."""
+        """What a run did about it."""
         if self.wanted is None:
-            return f"{self.topic}: {self.key}={self.there} was taken off, as the source does not set it"
-        return f"{self.topic}: {self.key} was {self.there} and is {self.wanted} now, as the source has it"
+            return f"{self.topic}: removed {self.key}={self.there}: the source does not set it"
+        return f"{self.topic}: set {self.key}={self.wanted} as at the source; it was {self.there}"
 
     def remedy(self, *, sync: bool) -> str:
-        """Say what becomes of it, or what to do.
+        """Say what will happen to it, or what to do.
 
         Args:
             sync: whether runs set what differs.
         """
         if not sync:
-            return "let runs set it with topics.sync_configs: true, or take the key off topics.config_keys"
+            return (
+                "let runs set it with topics.sync_configs: true,"
+                " or remove the key from topics.config_keys"
+            )
         return (
             "the next run sets it"
             if self.is_ours
@@ -64,90 +68,86 @@ class Difference:
 
 
 def differences(snapshot: ClusterSnapshot) -> list[Difference]:
-    """Return what differs, of topics that exist; nothing if nobody asked for configurations.
+    """Return the differences of existing topics; none if configurations were not requested.
 
-    A larger `max.message.bytes` is no difference: the source may still hold records from before its
-    own was lowered, and a copy that shrank the destination's would then refuse them. A topic that
-    sources are pinned to follows none of them: it may hold the records of several.
+    A larger `max.message.bytes` does not count: the source may still hold records from before its
+    own was lowered, and the destination would refuse them. A topic with pinned sources follows none
+    of them: it may hold the records of several.
     """
-    ours = snapshot.copied_to
     return [
         Difference(
-            topic, key, None if here.is_default else here.value, there[key].value, topic in ours
+            topic,
+            key,
+            None if at_source.is_default else at_source.value,
+            at_destination[key].value,
+            topic in snapshot.copied_to,
         )
         for source, (topic, pinned) in snapshot.targets.items()
         if pinned is None
-        for there in [snapshot.destination_configs.get(topic, {})]
-        for key, here in snapshot.source_configs.get(source, {}).items()
-        if key in there and _differ(key, here, there[key])
+        for at_destination in [snapshot.destination_configs.get(topic, {})]
+        for key, at_source in snapshot.source_configs.get(source, {}).items()
+        if key in at_destination and _differ(key, at_source, at_destination[key])
     ]
 
 
 def changes(snapshot: ClusterSnapshot) -> dict[str, dict[str, str | None]]:
-    """Return what a run that follows sets: topic -> key -> value, None for what it takes off; only topics of its own."""
-    found: dict[str, dict[str, str | None]] = defaultdict(dict)
-    for one in differences(snapshot):
-        if one.is_ours:
-            found[one.topic][one.key] = one.wanted
-    return found
+    """Return what a run sets, of its own topics: topic -> key -> value, None for keys to remove."""
+    by_topic: dict[str, dict[str, str | None]] = defaultdict(dict)
+    for difference in differences(snapshot):
+        if difference.is_ours:
+            by_topic[difference.topic][difference.key] = difference.wanted
+    return by_topic
 
 
-def follow(
+def sync(
     snapshot: ClusterSnapshot, options: CopyOptions, clock: Clock
 ) -> tuple[ClusterSnapshot, list[Difference]]:
-    """Set at the destination what the source sets, and take off what it does not; only topics this mirror has copied to.
+    """Make the destination's configuration equal to the source's, of topics this mirror copied to.
 
     The source owns the keys that are compared, as it owns the records: what was set by hand at the
-    destination goes. Whoever wants a setting of their own there takes its key off
-    `topics.config_keys`.
+    destination is overwritten. To keep such a value, remove its key from `topics.config_keys`.
 
     Returns:
-        the survey as it is then, which the copy's limits are taken from, and what differed.
+        the snapshot with the new configurations, which the copy's limits come from, and what
+            differed.
 
     Raises:
         PermissionDeniedError: the user may not alter a topic.
         RelayError: the destination refuses a value, or does not answer.
     """
-    found = [one for one in differences(snapshot) if one.is_ours]
-    if not found:
+    ours = [one for one in differences(snapshot) if one.is_ours]
+    if not ours:
         return snapshot, []
-    with ClusterClient(
-        snapshot.destination,
-        DestinationError,
-        f"relay-{snapshot.mirror}",
-        options.request_timeout_ms,
-    ) as client:
-        retry(
-            lambda: alter_topic_configs(client, changes(snapshot)),
-            snapshot.mirror,
-            options,
-            clock,
-            client,
-        )
-        now = retry(
-            lambda: _altered(client, snapshot, found), snapshot.mirror, options, clock, client
-        )
-    return replace(snapshot, destination_configs={**snapshot.destination_configs, **now}), found
+    name = snapshot.mirror
+    with destination_client(name, snapshot.destination, options) as client:
+        retry(lambda: alter_topic_configs(client, changes(snapshot)), name, options, clock, client)
+        new = retry(lambda: _altered(client, snapshot, ours), name, options, clock, client)
+    return replace(snapshot, destination_configs={**snapshot.destination_configs, **new}), ours
 
 
-def _differ(key: str, here: ConfigValue, there: ConfigValue) -> bool:
-    if here.value == there.value or (here.is_default and not there.is_own):
+def _differ(key: str, at_source: ConfigValue, at_destination: ConfigValue) -> bool:
+    if at_source.value == at_destination.value or (
+        at_source.is_default and not at_destination.is_own
+    ):
         return False
-    return key != _MAX_MESSAGE_BYTES or int(there.value) < int(here.value)
+    return key != _MAX_MESSAGE_BYTES or int(at_destination.value) < int(at_source.value)
 
 
 def _altered(
-    client: ClusterClient, snapshot: ClusterSnapshot, found: Sequence[Difference]
+    client: ClusterClient, snapshot: ClusterSnapshot, changed: Sequence[Difference]
 ) -> Configs:
-    """The configurations as they are now: a broker learns of them a moment after the controller has answered."""
-    keys = {one.topic: list(snapshot.destination_configs[one.topic]) for one in found}
-    now = topic_configs(client, list(keys), sorted({key for some in keys.values() for key in some}))
-    if not all(_is_done(one, now[one.topic].get(one.key)) for one in found):
+    """Read the configurations back: a broker sees new ones after the controller has answered."""
+    keys = {one.topic: list(snapshot.destination_configs[one.topic]) for one in changed}
+    all_keys = sorted({key for keys_of_topic in keys.values() for key in keys_of_topic})
+    configs = topic_configs(client, list(keys), all_keys)
+    if not all(_is_set(one, configs[one.topic].get(one.key)) for one in changed):
         raise DestinationError(
-            f"{snapshot.destination} took new topic configurations and does not show them"
+            f"{snapshot.destination} accepted new topic configurations and does not show them"
         )
-    return now
+    return configs
 
 
-def _is_done(one: Difference, now: ConfigValue | None) -> bool:
-    return now is not None and (not now.is_own if one.wanted is None else now.value == one.wanted)
+def _is_set(difference: Difference, value: ConfigValue | None) -> bool:
+    if value is None:
+        return False
+    return not value.is_own if difference.wanted is None else value.value == difference.wanted

@@ -1,12 +1,12 @@
-"""What we say to a Kafka broker: bytes, connections, requests. Knows no mirror, no checkpoint, no plan.
+"""What we say to a Kafka broker: bytes, connections, requests; nothing about mirrors or plans.
 
 connection, sasl, tls, oauth    one connection, and how it authenticates
 client                          one cluster: its brokers, leaders, coordinators
-admin, acls, groups             topics, configurations, ACLs, consumer groups
+admin, acls, groups             topics and their configurations, ACLs, consumer groups
 fetch, reader                   the offsets of one topic-partition as spans of record batches
 produce, producer               batches under one transactional id
 batch, records, python_codec    record batches and the records inside
 batch_timestamps                when records were written
 error_codes                     from a broker's error code to our error tree
-backoff, retries, clock         attempts, waits and time
+retries, clock                  attempts, waits and time
 """

@@ -17,7 +17,7 @@ from relay_pipelines.model import Acl, Operation, Permission
 from relay_pipelines.protocol import error_codes
 from relay_pipelines.protocol.client import ClusterClient
 
-_PATTERNS = frozenset({ACLResourcePatternType.LITERAL, ACLResourcePatternType.PREFIXED})
+_LITERAL, _PREFIXED = ACLResourcePatternType.LITERAL, ACLResourcePatternType.PREFIXED
 _OPERATIONS = frozenset(Operation)
 _VERSION = 3
 
@@ -40,62 +40,42 @@ def topic_acls(client: ClusterClient) -> list[Acl] | None:
     answer = client.call_any(request, _VERSION)
     if answer.error_code == error_codes.SECURITY_DISABLED:
         return None
-    _raise_for(client, answer, "DescribeAcls", "Describe on the cluster")
+    client.raise_for_error(answer, "DescribeAcls", "Describe on the cluster")
     return [
         Acl(
             resource=resource.resource_name,
-            permission=Permission(one.permission_type),
-            principal=one.principal,
-            host=one.host,
-            operation=Operation(one.operation),
-            prefixed=resource.pattern_type == ACLResourcePatternType.PREFIXED,
+            permission=Permission(acl.permission_type),
+            principal=acl.principal,
+            host=acl.host,
+            operation=Operation(acl.operation),
+            prefixed=resource.pattern_type == _PREFIXED,
         )
         for resource in answer.resources
-        if resource.pattern_type in _PATTERNS
-        for one in resource.acls
-        if one.operation in _OPERATIONS
+        if resource.pattern_type in {_LITERAL, _PREFIXED}
+        for acl in resource.acls
+        if acl.operation in _OPERATIONS
     ]
 
 
 def create_acls(client: ClusterClient, acls: Sequence[Acl]) -> None:
-    """Add ACLs; those that exist already are left as they are.
+    """Add ACLs; those that exist stay as they are.
 
     Raises:
         PermissionDeniedError: the user may not alter the cluster, or it has no authorizer.
         RelayError: the cluster refuses one; others may have been created.
     """
-    creation = CreateAclsRequest.AclCreation
-    request = CreateAclsRequest(
-        creations=[
-            creation(
-                resource_type=ACLResourceType.TOPIC,
-                resource_name=one.resource,
-                resource_pattern_type=ACLResourcePatternType.PREFIXED
-                if one.prefixed
-                else ACLResourcePatternType.LITERAL,
-                principal=one.principal,
-                host=one.host,
-                operation=one.operation,
-                permission_type=one.permission,
-            )
-            for one in acls
-        ]
-    )
-    for one, result in zip(acls, client.call_any(request, _VERSION).results, strict=True):
-        _raise_for(client, result, f"CreateAcls of {one}", "Alter on the cluster")
-
-
-def _raise_for(client: ClusterClient, answer: object, doing: str, permission: str) -> None:
-    code, message = (
-        getattr(answer, "error_code", error_codes.NONE),
-        getattr(answer, "error_message", None),
-    )
-    if code != error_codes.NONE:
-        raise error_codes.failure(
-            code,
-            doing,
-            at=str(client.cluster),
-            retriable=client.retriable,
-            detail=message or "",
-            permission=permission,
+    creations = [
+        CreateAclsRequest.AclCreation(
+            resource_type=ACLResourceType.TOPIC,
+            resource_name=acl.resource,
+            resource_pattern_type=_PREFIXED if acl.prefixed else _LITERAL,
+            principal=acl.principal,
+            host=acl.host,
+            operation=acl.operation,
+            permission_type=acl.permission,
         )
+        for acl in acls
+    ]
+    answer = client.call_any(CreateAclsRequest(creations=creations), _VERSION)
+    for acl, result in zip(acls, answer.results, strict=True):
+        client.raise_for_error(result, f"CreateAcls of {acl}", "Alter on the cluster")

@@ -1,11 +1,10 @@
-"""What an administrator asks a cluster: topic configurations, new topics, sizes on disk. On the driver."""
+"""Topics: their configurations and sizes, creating them and growing them. On the driver."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from kafka.protocol.admin import (
     ACLOperation,
@@ -22,13 +21,14 @@ from relay_pipelines.model import TopicPartition
 from relay_pipelines.protocol import error_codes
 from relay_pipelines.protocol.client import ClusterClient
 
+# codes of Kafka's protocol
 _TOPIC = 2
 _TOPIC_CONFIG = 1
 _DEFAULT_CONFIG = 5
 _SET = 0
 _DELETE = 1
 _BROKER_DEFAULT = -1
-_PER_REQUEST = 500
+_TOPICS_PER_REQUEST = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class ConfigValue:
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to be created."""
+    """A topic to create."""
 
     name: str
     partitions: int
@@ -57,48 +57,47 @@ class NewTopic:
 def topic_configs(
     client: ClusterClient, topics: Sequence[str], keys: Sequence[str]
 ) -> dict[str, dict[str, ConfigValue]]:
-    """Return the effective configuration of each topic; keys that the broker does not know are left out.
+    """Return the effective configuration of each topic, without keys that the broker does not know.
 
     Raises:
         PermissionDeniedError: the user may not describe them.
     """
     configs: dict[str, dict[str, ConfigValue]] = {topic: {} for topic in topics}
     if not keys:
-        return configs  # the protocol takes no keys for all of them
+        return configs  # in the protocol, no keys means all keys
     resource = DescribeConfigsRequest.DescribeConfigsResource
-    for first in range(0, len(topics), _PER_REQUEST):
+    for first in range(0, len(topics), _TOPICS_PER_REQUEST):
         resources = [
             resource(resource_type=_TOPIC, resource_name=topic, configuration_keys=list(keys))
-            for topic in topics[first : first + _PER_REQUEST]
+            for topic in topics[first : first + _TOPICS_PER_REQUEST]
         ]
         request = DescribeConfigsRequest(
             resources=resources, include_synonyms=False, include_documentation=False
         )
         for result in client.call_any(request, 2).results:
-            if result.error_code != error_codes.NONE:
-                raise client.failure(
-                    result.error_code, f"DescribeConfigs of topic {result.resource_name}"
+            topic = result.resource_name
+            permission = f"DescribeConfigs on topic {topic}"
+            client.raise_for_error(result, f"DescribeConfigs of topic {topic}", permission)
+            configs[topic] = {
+                config.name: ConfigValue(
+                    config.value,
+                    is_default=config.config_source == _DEFAULT_CONFIG,
+                    is_own=config.config_source == _TOPIC_CONFIG,
                 )
-            configs[result.resource_name] = {
-                one.name: ConfigValue(
-                    one.value,
-                    one.config_source == _DEFAULT_CONFIG,
-                    one.config_source == _TOPIC_CONFIG,
-                )
-                for one in result.configs
-                if one.value is not None
+                for config in result.configs
+                if config.value is not None
             }
     return configs
 
 
 def absent(client: ClusterClient, topics: Sequence[NewTopic]) -> list[NewTopic]:
-    """Return those that do not exist, or that the user may not see."""
-    there = client.metadata([topic.name for topic in topics]).topics if topics else {}
-    return [topic for topic in topics if there[topic.name].error_code]
+    """Return the topics that do not exist, or that the user may not see."""
+    found = client.metadata([topic.name for topic in topics]).topics if topics else {}
+    return [topic for topic in topics if found[topic.name].error_code]
 
 
 def unreadable(client: ClusterClient, topics: Collection[str]) -> list[str]:
-    """Return the topics that exist and that the user may not read, as far as the broker tells (KIP-430)."""
+    """Return the existing topics that, as brokers report (KIP-430), the user may not read."""
     request = MetadataRequest(
         topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in topics],
         allow_auto_topic_creation=False,
@@ -121,50 +120,51 @@ def create_topics(
     *,
     validate_only: bool = False,
 ) -> None:
-    """Create topics; one that exists already is left as it is.
+    """Create topics; those that exist stay as they are.
 
     Args:
         replication_factor: None for the broker's default (Kafka 2.4, KIP-464).
-        validate_only: only find out whether they could be.
+        validate_only: the broker only checks whether it could create them.
 
     Raises:
         PermissionDeniedError: the user may not create them.
-        RelayError: the cluster refuses one, by policy or for lack of brokers.
+        RelayError: the cluster refuses one, by policy or because it has too few brokers.
     """
     if not topics:
         return
     creatable = CreateTopicsRequest.CreatableTopic
+    wanted = [
+        creatable(
+            name=topic.name,
+            num_partitions=topic.partitions,
+            replication_factor=replication_factor or _BROKER_DEFAULT,
+            assignments=[],
+            configs=[
+                creatable.CreatableTopicConfig(name=key, value=value)
+                for key, value in topic.configs.items()
+            ],
+        )
+        for topic in topics
+    ]
     request = CreateTopicsRequest(
-        topics=[
-            creatable(
-                name=topic.name,
-                num_partitions=topic.partitions,
-                replication_factor=replication_factor or _BROKER_DEFAULT,
-                assignments=[],
-                configs=[
-                    creatable.CreatableTopicConfig(name=key, value=value)
-                    for key, value in topic.configs.items()
-                ],
-            )
-            for topic in topics
-        ],
-        timeout_ms=client.timeout_ms,
-        validate_only=validate_only,
+        topics=wanted, timeout_ms=client.timeout_ms, validate_only=validate_only
     )
-    answers = client.call_any(request, 4).topics
-    permission = "Create on the topic or the cluster"
-    _raise_for(
-        client, answers, "CreateTopics", permission, tolerated=error_codes.TOPIC_ALREADY_EXISTS
-    )
+    for result in client.call_controller(request, 4).topics:
+        client.raise_for_error(
+            result,
+            f"CreateTopics of {result.name}",
+            "Create on the topic or the cluster",
+            tolerated=error_codes.TOPIC_ALREADY_EXISTS,
+        )
 
 
 def grow_topics(
     client: ClusterClient, partitions: Mapping[str, int], *, validate_only: bool = False
 ) -> None:
-    """Add partitions to topics until they have so many; one that has as many, or more, is left as it is.
+    """Add partitions to topics until they have this many; a topic never shrinks.
 
     Args:
-        validate_only: only find out whether they could be added.
+        validate_only: the broker only checks whether it could add them.
 
     Raises:
         PermissionDeniedError: the user may not alter them.
@@ -179,14 +179,13 @@ def grow_topics(
     request = CreatePartitionsRequest(
         topics=wanted, timeout_ms=client.timeout_ms, validate_only=validate_only
     )
-    results = client.call_any(request, 1).results
-    _raise_for(
-        client,
-        results,
-        "CreatePartitions",
-        "Alter on the topic",
-        tolerated=error_codes.INVALID_PARTITIONS,
-    )
+    for result in client.call_controller(request, 1).results:
+        client.raise_for_error(
+            result,
+            f"CreatePartitions of {result.name}",
+            "Alter on the topic",
+            tolerated=error_codes.INVALID_PARTITIONS,
+        )
 
 
 def alter_topic_configs(
@@ -198,9 +197,8 @@ def alter_topic_configs(
     """Set keys of topics, and leave their other keys alone (KIP-339).
 
     Args:
-        changes: topic -> key -> value; None takes the key off the topic, so that the broker's own
-        value holds.
-        validate_only: only find out whether they could be set.
+        changes: topic -> key -> value; None removes the key, and the broker's value applies.
+        validate_only: the broker only checks whether it could set them.
 
     Raises:
         PermissionDeniedError: the user may not alter them.
@@ -209,56 +207,28 @@ def alter_topic_configs(
     if not changes:
         return
     resource = IncrementalAlterConfigsRequest.AlterConfigsResource
-    request = IncrementalAlterConfigsRequest(
-        resources=[
-            resource(
-                resource_type=_TOPIC,
-                resource_name=topic,
-                configs=[
-                    resource.AlterableConfig(
-                        name=key, config_operation=_DELETE if value is None else _SET, value=value
-                    )
-                    for key, value in keys.items()
-                ],
-            )
-            for topic, keys in changes.items()
-        ],
-        validate_only=validate_only,
-    )
+    resources = [
+        resource(
+            resource_type=_TOPIC,
+            resource_name=topic,
+            configs=[
+                resource.AlterableConfig(
+                    name=key, config_operation=_DELETE if value is None else _SET, value=value
+                )
+                for key, value in keys.items()
+            ],
+        )
+        for topic, keys in changes.items()
+    ]
+    request = IncrementalAlterConfigsRequest(resources=resources, validate_only=validate_only)
     for result in client.call_any(request, 1).responses:
-        if result.error_code != error_codes.NONE:
-            raise error_codes.failure(
-                result.error_code,
-                f"IncrementalAlterConfigs of topic {result.resource_name}",
-                at=str(client.cluster),
-                retriable=client.retriable,
-                detail=result.error_message or "",
-                permission=f"AlterConfigs on topic {result.resource_name}",
-            )
-
-
-def _raise_for(
-    client: ClusterClient,
-    results: Iterable[Any],
-    doing: str,
-    permission: str,
-    tolerated: int = error_codes.NONE,
-) -> None:
-    """Raise the first error among the results per topic, with what the broker says of it."""
-    for result in results:
-        if result.error_code not in {error_codes.NONE, tolerated}:
-            raise error_codes.failure(
-                result.error_code,
-                f"{doing} of {result.name}",
-                at=str(client.cluster),
-                retriable=client.retriable,
-                detail=result.error_message or "",
-                permission=permission,
-            )
+        topic = result.resource_name
+        permission = f"AlterConfigs on topic {topic}"
+        client.raise_for_error(result, f"IncrementalAlterConfigs of topic {topic}", permission)
 
 
 def sizes_on_disk(client: ClusterClient, topics: Sequence[str]) -> dict[TopicPartition, int]:
-    """Return bytes on the leader's disk per topic-partition; empty if the user may not know."""
+    """Return bytes on the leader's disk per topic-partition; empty without the permission."""
     by_leader: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for name in topics:
         for partition, leader in client.topic(name).leaders.items():
@@ -267,7 +237,7 @@ def sizes_on_disk(client: ClusterClient, topics: Sequence[str]) -> dict[TopicPar
     describable = DescribeLogDirsRequest.DescribableLogDirTopic
     for broker_id, names in by_leader.items():
         request = DescribeLogDirsRequest(
-            topics=[describable(topic=name, partitions=these) for name, these in names.items()]
+            topics=[describable(topic=name, partitions=led) for name, led in names.items()]
         )
         try:
             answer = client.call(broker_id, request, 1)
@@ -276,7 +246,7 @@ def sizes_on_disk(client: ClusterClient, topics: Sequence[str]) -> dict[TopicPar
         for folder in answer.results:
             for topic in folder.topics:
                 sizes |= {
-                    TopicPartition(topic.name, one.partition_index): one.partition_size
-                    for one in topic.partitions
+                    TopicPartition(topic.name, found.partition_index): found.partition_size
+                    for found in topic.partitions
                 }
     return sizes

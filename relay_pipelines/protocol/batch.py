@@ -1,7 +1,7 @@
 """The record batch (magic 2): 61 header bytes, then the records, which a copy leaves untouched.
 
 Source: Kafka's protocol guide, "Record Batch"; KIP-98 for the producer fields; KIP-534 for the
-    delete horizon bit.
+delete horizon bit.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_log_append_time(self) -> bool:
-        """Whether the broker set the timestamp (then `max_timestamp_ms` is that of every record)."""
+        """Whether the broker set the timestamp: `max_timestamp_ms` is that of every record."""
         return bool(self.attributes & TIMESTAMP_TYPE_BIT)
 
 
@@ -77,10 +77,10 @@ class Batch(NamedTuple):
 
 
 class BatchRun(NamedTuple):
-    """One batch of a fetch response, or several small ones with the same attributes, one behind the other.
+    """One batch of a fetch response, or several small ones in a row with the same attributes.
 
-    Small batches come in runs because looking at each in Python would cost more than decoding its
-    record. `data` is a view into the connection's buffer: valid until the next receive.
+    Small batches come in runs because parsing the header of each in Python would cost more than
+    decoding its record. `data` is a view into the connection's buffer until the next receive.
     """
 
     first: BatchHeader
@@ -94,17 +94,17 @@ class BatchRun(NamedTuple):
 
 
 class ProducerState(NamedTuple):
-    """What a broker identifies an idempotent producer's batch by."""
+    """What identifies an idempotent producer to a broker."""
 
     producer_id: int
     producer_epoch: int
 
 
 def split(records: memoryview, run_below_bytes: int = 0) -> Iterator[BatchRun]:
-    """Yield the complete batches of a fetch response's record data; the broker may cut the last one anywhere.
+    """Yield the complete batches in `records`; the broker may cut the last one anywhere.
 
     Args:
-        run_below_bytes: neighbours that are smaller and share their attributes come as one run.
+        run_below_bytes: adjacent smaller batches with the same attributes come as one run.
 
     Raises:
         UnsupportedError: a batch is of magic 0 or 1 (written before Kafka 0.11).
@@ -121,9 +121,8 @@ def split(records: memoryview, run_below_bytes: int = 0) -> Iterator[BatchRun]:
             last = first if last_at == start else _header(records, last_at)
         yield BatchRun(first, last, records[start:at])
     if at + _MAGIC_AT < end:
-        _require_magic(
-            records, at
-        )  # a whole message of an old format may be shorter than our header
+        # a whole message of an old format may be shorter than our header
+        _require_magic(records, at)
 
 
 def _header(records: memoryview, at: int) -> BatchHeader:
@@ -142,13 +141,13 @@ def _require_magic(records: memoryview, at: int) -> None:
     if records[at + _MAGIC_AT] != _MAGIC:
         raise UnsupportedError(
             f"message format v{records[at + _MAGIC_AT]} (written before Kafka 0.11) is not copied",
-            remedy="rewrite the topic with a newer client, or start the mirror behind the old records",
+            remedy="rewrite the topic with a newer client, or start the mirror after them",
             offset=int.from_bytes(records[at : at + 8], "big"),
         )
 
 
 def _run_end(records: memoryview, start: int, at: int, below_bytes: int) -> tuple[int, int]:
-    """Return where the last batch of the run from `start` begins, and where the run ends; `at` is behind its first batch."""
+    """Return the start of a run's last batch and the run's end; `at` is the end of its first."""
     look, end = _GLANCE.unpack_from, len(records)
     attributes = records[start + _ATTRIBUTES_AT]
     last = start
@@ -167,10 +166,10 @@ def _run_end(records: memoryview, start: int, at: int, below_bytes: int) -> tupl
 
 
 def verify(batch: Batch) -> None:
-    """Check the batch against its own CRC: a copy would bless corrupt bytes with a new one.
+    """Check the batch against its own CRC: a copy would give corrupt bytes a valid one.
 
     Raises:
-        CorruptBatchError: they differ.
+        CorruptBatchError: its bytes do not match.
     """
     if crc32c(batch.data[CRC_END:]) != batch.header.crc:
         raise crc_mismatch(batch.header.base_offset)
@@ -179,7 +178,7 @@ def verify(batch: Batch) -> None:
 def crc_mismatch(offset: int) -> CorruptBatchError:
     """Return the error for a batch that does not match its CRC."""
     return CorruptBatchError(
-        "the record batch does not match its CRC: it was corrupted on the source's disk or on the way",
+        "the record batch does not match its CRC: corrupted on the source's disk or on the way",
         remedy="read from another node or replica, or restore the source's log segment",
         offset=offset,
     )
@@ -188,9 +187,9 @@ def crc_mismatch(offset: int) -> CorruptBatchError:
 def rehome(
     header: BatchHeader, body: memoryview, producer: ProducerState, base_sequence: int
 ) -> bytes:
-    """Return the 61 bytes that put `body`, everything behind a batch's header, into our transaction.
+    """Return a new header that puts `body`, the rest of a batch, into our transaction.
 
-    Only the codec is kept of the attributes: a producer must set neither the timestamp type nor the
+    Of the attributes, only the codec stays: a producer must set neither the timestamp type nor the
     control bit, and the delete horizon (KIP-534) belongs to the log that was cleaned.
     """
     covered = _COVERED.pack(

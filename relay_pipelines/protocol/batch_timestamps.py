@@ -1,4 +1,4 @@
-"""When records were written, committed or not: one timestamp per topic-partition, without reading on. On the driver."""
+"""When records were written, committed or not: one timestamp per topic-partition. On the driver."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _REQUEST_BYTES = 4 << 20
 def timestamps_ms(
     client: ClusterClient, offsets: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """Return the timestamp of the first record at or after an offset per topic-partition, one request per leader.
+    """Return the timestamp of the first record at or after each offset, one request per leader.
 
-    A broker returns a batch that is larger than it was asked for only as the first of its answer:
-    what is missing is asked for again, within reason. Topic-partitions whose timestamp is still not
-    known are left out, as are those on which the broker answers with an error.
+    A broker exceeds the requested size only for the first batch of its answer, so a few more rounds
+    request what is missing. The result leaves out topic-partitions that are still unknown then, and
+    those for which the broker answers with an error.
 
     Args:
-        offsets: where to look; those that count most come first.
+        offsets: where to look; the most important come first.
 
     Raises:
-        RetriableError: a broker is away.
+        RetriableError: a broker is not reachable.
     """
     found: dict[TopicPartition, int] = {}
     waiting = dict(offsets)
@@ -43,15 +43,14 @@ def timestamps_ms(
         for at in waiting:
             leaders[client.leader(at)].append(at)
         for broker_id, led in leaders.items():
-            for topic in client.call(
-                broker_id, _request({at: waiting[at] for at in led}), 11
-            ).responses:
-                for one in topic.partitions:
-                    at = TopicPartition(topic.topic, one.partition_index)
-                    timestamp = _first_timestamp_ms(one)
+            request = _request({at: waiting[at] for at in led})
+            for topic in client.call(broker_id, request, 11).responses:
+                for partition in topic.partitions:
+                    at = TopicPartition(topic.topic, partition.partition_index)
+                    timestamp = _first_timestamp_ms(partition)
                     if timestamp is not None:
                         found[at] = timestamp
-                    if timestamp is not None or one.error_code != error_codes.NONE:
+                    if timestamp is not None or partition.error_code != error_codes.NONE:
                         waiting.pop(at, None)
         if not waiting or len(waiting) == before:
             break
@@ -59,7 +58,7 @@ def timestamps_ms(
 
 
 def _first_timestamp_ms(answer: Any) -> int | None:
-    with suppress(UnsupportedError, CorruptBatchError):  # whoever copies it will say so
+    with suppress(UnsupportedError, CorruptBatchError):  # copying it will report the error
         for run in split(memoryview(answer.records or b"")):
             return (
                 run.first.max_timestamp_ms
@@ -78,8 +77,8 @@ def _request(offsets: Mapping[TopicPartition, int]) -> FetchRequest:
         min_bytes=1,
         max_bytes=_REQUEST_BYTES,
         isolation_level=READ_UNCOMMITTED,
-        # a topic may come more than once: the brokers answer in the order of the request, up to its
-        # size
+        # the same topic may appear several times: brokers answer in the order of the request, up to
+        # its size
         topics=[
             topic_type(
                 topic=at.topic,

@@ -1,6 +1,6 @@
-"""A cluster as a client sees it: who leads which topic-partition, which broker coordinates, and connections to them.
+"""A client of one cluster: which brokers lead and coordinate, and connections to them.
 
-Every call is tried once: whoever owns the work owns its retries.
+Every call is tried once: the caller owns the retries.
 """
 
 from __future__ import annotations
@@ -30,7 +30,12 @@ _UNKNOWN_TOPIC = 3
 
 @dataclass(frozen=True, slots=True)
 class TopicMetadata:
-    """A topic: its id (empty before Kafka 2.8), the leading broker per partition, -1 where there is none, and its epoch."""
+    """A topic.
+
+    Args:
+        topic_id: empty before Kafka 2.8.
+        leaders: the leading broker's id per partition; -1 for none.
+    """
 
     name: str
     topic_id: str
@@ -41,15 +46,16 @@ class TopicMetadata:
 
     @property
     def topic_partitions(self) -> list[TopicPartition]:
-        """All of them, in order."""
+        """All its topic-partitions, in order."""
         return [TopicPartition(self.name, partition) for partition in sorted(self.leaders)]
 
 
 @dataclass(slots=True)
 class Metadata:
-    """What a cluster says of itself."""
+    """What a cluster reports about itself."""
 
     cluster_id: str = ""
+    controller_id: int = -1
     brokers: dict[int, tuple[str, int]] = field(default_factory=dict)
     topics: dict[str, TopicMetadata] = field(default_factory=dict)
 
@@ -58,8 +64,8 @@ class ClusterClient:
     """A client of one cluster, for one thread; used on the driver and in tasks.
 
     Args:
-        retriable: what failures that may pass become: `SourceError` or `DestinationError`.
-        client_id: under which the brokers see us in their logs and quotas.
+        retriable: the error for failures that may pass: `SourceError` or `DestinationError`.
+        client_id: names us in the brokers' logs and quotas.
     """
 
     def __init__(
@@ -86,16 +92,16 @@ class ClusterClient:
         self.close()
 
     def metadata(self, topics: Sequence[str] | None = None) -> Metadata:
-        """Ask for the given topics, or for all; a topic that does not exist comes with its error code."""
+        """Return metadata of the given topics or of all; a missing topic has an error code."""
         request = _metadata_request(topics)
         connection = self._any_connection()
         return self._take_metadata(connection.call(request, _newest(connection, request, 12)))
 
     def topic_at_leader(self, topic_partition: TopicPartition) -> TopicMetadata:
-        """Ask the leader of `topic_partition` itself about its topic; any other broker may not have heard of a change yet.
+        """Ask the leader of `topic_partition` about its topic: other brokers may be out of date.
 
         Raises:
-            RetriableError: the leader is away, or no longer has the topic.
+            RetriableError: the leader is not reachable, or no longer has the topic.
         """
         name = topic_partition.topic
         answer = self.call(self.leader(topic_partition), _metadata_request([name]), 12)
@@ -116,12 +122,12 @@ class ClusterClient:
             topic.name: TopicMetadata(
                 name=topic.name,
                 topic_id=str(topic.topic_id or ""),
-                leaders={one.partition_index: one.leader_id for one in topic.partitions},
+                leaders={found.partition_index: found.leader_id for found in topic.partitions},
                 # before version 7 brokers do not say
                 leader_epochs={
-                    one.partition_index: one.leader_epoch
-                    for one in topic.partitions
-                    if one.leader_epoch is not None
+                    found.partition_index: found.leader_epoch
+                    for found in topic.partitions
+                    if found.leader_epoch is not None
                 },
                 is_internal=topic.is_internal,
                 error_code=topic.error_code,
@@ -129,7 +135,9 @@ class ClusterClient:
             for topic in answer.topics
         }
         self._metadata.topics.update(found)
-        return Metadata(self._metadata.cluster_id, self._metadata.brokers, found)
+        return Metadata(
+            self._metadata.cluster_id, answer.controller_id, self._metadata.brokers, found
+        )
 
     @property
     def cluster_id(self) -> str:
@@ -137,10 +145,10 @@ class ClusterClient:
         return self._metadata.cluster_id
 
     def topic(self, name: str, wanted: TopicPartition | None = None) -> TopicMetadata:
-        """Return one topic's metadata, asked for only once until `forget`.
+        """Return one topic's metadata, cached until `forget`.
 
         Args:
-            wanted: the topic-partition that an error is to name.
+            wanted: the topic-partition that an error names.
 
         Raises:
             RetriableError: it does not exist (yet), or has no leader.
@@ -155,7 +163,7 @@ class ClusterClient:
         return known
 
     def has_topic(self, name: str) -> bool:
-        """Ask whether the cluster shows a topic."""
+        """Whether the cluster has a topic that the user may see."""
         return self.metadata([name]).topics[name].error_code != _UNKNOWN_TOPIC
 
     def leader(self, topic_partition: TopicPartition) -> int:
@@ -184,7 +192,7 @@ class ClusterClient:
         return known
 
     def acquire(self, broker_id: int) -> Connection:
-        """Return a connection to a broker on which the caller alone sends requests ahead, until it is released."""
+        """Return a connection for the caller alone, who may pipeline requests, until `release`."""
         address = self._address(broker_id)
         idle = self._idle[address]
         connection = idle.pop() if idle else self._connect(address)
@@ -192,7 +200,7 @@ class ClusterClient:
         return connection
 
     def release(self, connection: Connection) -> None:
-        """Take an acquired connection back. If it still owes an answer, it is closed: nobody else may receive that answer."""
+        """Take an acquired connection back; close it if answers are due, which no other may get."""
         self._leased.discard(connection)
         if connection.is_open and not connection.unanswered:
             self._idle[connection.address].append(connection)
@@ -201,7 +209,7 @@ class ClusterClient:
 
     @contextmanager
     def lease(self, broker_id: int) -> Iterator[Connection]:
-        """Acquire a connection, and release it however the block ends."""
+        """Acquire a connection for a block, and release it when the block ends."""
         connection = self.acquire(broker_id)
         try:
             yield connection
@@ -209,24 +217,31 @@ class ClusterClient:
             self.release(connection)
 
     def call(self, broker_id: int, request: Any, version: int) -> Any:
-        """Send a control request to a broker, in the newest version up to `version` that it serves."""
+        """Send a control request to a broker, in its newest version up to `version`."""
         connection = self.connection(broker_id)
         return connection.call(request, _newest(connection, request, version))
 
     def call_any(self, request: Any, version: int) -> Any:
-        """Send a control request to whichever broker answers."""
+        """Send a control request to any broker."""
         connection = self._any_connection()
         return connection.call(request, _newest(connection, request, version))
 
+    def call_controller(self, request: Any, version: int) -> Any:
+        """Send a control request to the controller: before KRaft, other brokers refuse some.
+
+        Raises:
+            RetriableError: the cluster has no controller now.
+        """
+        return self.call(self.metadata([]).controller_id, request, version)
+
     def coordinator(self, key: str, kind: int = TRANSACTION) -> int:
-        """Return the id of the broker that coordinates the transactions of a transactional id, or a consumer group.
+        """Return the id of the coordinating broker of a transactional id or a consumer group.
 
         Args:
-            kind: what the key is: `TRANSACTION` or `GROUP`.
+            kind: what `key` is: `TRANSACTION` or `GROUP`.
         """
         answer = self.call_any(FindCoordinatorRequest(key=key, key_type=kind), 2)
-        if answer.error_code != error_codes.NONE:
-            raise self.failure(answer.error_code, f"FindCoordinator of {key}")
+        self.raise_for_error(answer, f"FindCoordinator of {key}")
         self._metadata.brokers[answer.node_id] = (answer.host, answer.port)
         return int(answer.node_id)
 
@@ -236,37 +251,36 @@ class ClusterClient:
         """Return an offset per topic-partition, one request per leader.
 
         Args:
-            timestamp: `LATEST`, `EARLIEST`, or milliseconds: then the first record not older.
-            isolation: `READ_COMMITTED` makes `LATEST` the last stable offset, else it is the high
-                watermark.
+            timestamp: `LATEST`, `EARLIEST`, or milliseconds for the first record that is not older.
+            isolation: `READ_COMMITTED` makes `LATEST` the last stable offset, otherwise it is the
+                high watermark.
 
         Raises:
-            RetriableError: OFFSET_NOT_AVAILABLE among others: a new leader does not know its high
-                watermark yet (KIP-207), which is why v5, the first with that error, is the least
-                that may be used.
+            RetriableError: a new leader does not know its high watermark yet (KIP-207), among
+                others; v5 is the first version that reports that.
         """
         offsets: dict[TopicPartition, int] = {}
         for broker_id, topics in self._by_leader(topic_partitions).items():
             answer = self.call(broker_id, _list_offsets_request(topics, timestamp, isolation), 5)
             for topic in answer.topics:
-                for one in topic.partitions:
-                    topic_partition = TopicPartition(topic.name, one.partition_index)
-                    if one.error_code != error_codes.NONE:
+                for found in topic.partitions:
+                    topic_partition = TopicPartition(topic.name, found.partition_index)
+                    if found.error_code != error_codes.NONE:
                         self.forget()
                         raise self.failure(
-                            one.error_code, "ListOffsets", topic_partition=topic_partition
+                            found.error_code, "ListOffsets", topic_partition=topic_partition
                         )
-                    offsets[topic_partition] = one.offset
+                    offsets[topic_partition] = found.offset
         return offsets
 
     def first_offsets(
         self, from_ms: int, ends: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
-        """Return the offset of the first committed record that is not older, by the time index; the end where none is as young.
+        """Return the first committed offset at or after a time, by the time index; else the end.
 
         Args:
             from_ms: milliseconds since the epoch.
-            ends: the end offset of every topic-partition to ask for.
+            ends: the wanted topic-partitions, with their end offsets.
         """
         found = self.list_offsets(ends, from_ms, READ_COMMITTED)
         return {at: offset if offset >= 0 else ends[at] for at, offset in found.items()}
@@ -284,14 +298,16 @@ class ClusterClient:
         ends: dict[TopicPartition, int] = {}
         for broker_id, topics in self._by_leader(epochs).items():
             for topic in self.call(broker_id, _epochs_request(topics, epochs), 3).topics:
-                for one in topic.partitions:
-                    topic_partition = TopicPartition(topic.topic, one.partition)
-                    if one.error_code != error_codes.NONE:
+                for found in topic.partitions:
+                    topic_partition = TopicPartition(topic.topic, found.partition)
+                    if found.error_code != error_codes.NONE:
                         self.forget()
                         raise self.failure(
-                            one.error_code, "OffsetForLeaderEpoch", topic_partition=topic_partition
+                            found.error_code,
+                            "OffsetForLeaderEpoch",
+                            topic_partition=topic_partition,
                         )
-                    ends[topic_partition] = one.end_offset
+                    ends[topic_partition] = found.end_offset
         return ends
 
     def failure(
@@ -312,12 +328,32 @@ class ClusterClient:
             offset=offset,
         )
 
+    def raise_for_error(
+        self, answer: Any, doing: str, permission: str = "", tolerated: int = error_codes.NONE
+    ) -> None:
+        """Raise the error that an answer, or one part of it, carries, with the broker's message.
+
+        Args:
+            doing: what was asked for.
+            permission: what the user needs for it.
+            tolerated: a code that is no error here.
+        """
+        if answer.error_code not in {error_codes.NONE, tolerated}:
+            raise error_codes.failure(
+                answer.error_code,
+                doing,
+                at=str(self.cluster),
+                retriable=self.retriable,
+                detail=getattr(answer, "error_message", None) or "",
+                permission=permission,
+            )
+
     def forget(self) -> None:
-        """Forget who leads what: the next call asks again."""
+        """Drop the cached metadata: the next call asks again."""
         self._metadata.topics.clear()
 
     def close(self) -> None:
-        """Close every connection; the client may be used again and then connects anew."""
+        """Close every connection; a later call connects again."""
         idle = [connection for some in self._idle.values() for connection in some]
         for connection in (*self._control.values(), *idle, *self._leased):
             connection.close()
@@ -334,8 +370,9 @@ class ClusterClient:
     ) -> Mapping[int, Mapping[str, Sequence[int]]]:
         """Broker id -> topic -> partitions."""
         grouped: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
-        for one in topic_partitions:
-            grouped[self.leader(one)][one.topic].append(one.partition)
+        for topic_partition in topic_partitions:
+            by_topic = grouped[self.leader(topic_partition)]
+            by_topic[topic_partition.topic].append(topic_partition.partition)
         return grouped
 
     def _any_connection(self) -> Connection:
@@ -355,7 +392,7 @@ class ClusterClient:
 
     def _connect_to_any(self) -> Connection:
         addresses = [_parsed(server) for server in self.cluster.bootstrap_servers]
-        # brokers met before, in case the configured ones are down
+        # known brokers, in case the configured ones are down
         addresses += [
             address for address in self._metadata.brokers.values() if address not in addresses
         ]

@@ -1,4 +1,4 @@
-"""The time, injected: the only place where the copy reads a clock or sleeps."""
+"""The injected clock: the only place where the copy reads the time or sleeps."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from typing import Protocol
 
 
 def moment_ms(text: str) -> int:
-    """Milliseconds since the Unix epoch from ISO 8601, `2026-01-31` or `2026-01-31T12:00:00Z`; UTC unless it says otherwise.
+    """Milliseconds since the Unix epoch, from ISO 8601; UTC if the text names no offset.
+
+    Args:
+        text: such as `2026-01-31` or `2026-01-31T12:00:00Z`.
 
     Raises:
-        ValueError: it is no moment.
+        ValueError: it is not a valid timestamp.
     """
     moment = dt.datetime.fromisoformat(text)
     return int((moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)).timestamp() * 1000)

@@ -26,14 +26,14 @@ Buffer = bytes | bytearray | memoryview
 
 _REQUEST_HEAD = struct.Struct(">hhi")  # api key, version, correlation id
 _BUFFER_BYTES = 64 << 10
-# what speaks TLS or HTTP to us appears to announce more
+# a peer that speaks TLS or HTTP appears to announce more
 _LARGEST_RESPONSE_BYTES = 256 << 20
-# of a session's time, after which we authenticate again; the rest is for what is on its way by then
+# of a session's time, after which we authenticate again; the rest is for answers that are due then
 _SESSION_SHARE = 0.8
-# brokers refuse a second time within a second
+# brokers refuse to authenticate us twice within a second
 _SESSION_LEAST_SECONDS = 1.0
-# the kernel hands back what has come at least this often, so that the caller can look at the clock
-# while a slow answer arrives
+# the kernel returns from a read at least this often, so that the caller can look at the clock while
+# a slow answer arrives
 _TICK_SECONDS = 0.25
 
 
@@ -41,8 +41,8 @@ class Connection:
     """A connection to `address` of `cluster`, ready for requests once constructed.
 
     Args:
-        retriable: what a lost connection becomes: a source's or the destination's error.
-        timeout_seconds: for connecting and for every single answer.
+        retriable: the error for a lost connection: a source's or the destination's.
+        timeout_seconds: for connecting and for every answer.
 
     Raises:
         RetriableError: the broker cannot be reached.
@@ -65,9 +65,8 @@ class Connection:
         self._timeout_seconds = timeout_seconds
         self._correlation_id = 0
         self._awaited: deque[int] = deque()
-        self._early: deque[tuple[int, memoryview]] = (
-            deque()
-        )  # answers read before the caller asked for them
+        # answers that were read before the caller wanted them
+        self._early: deque[tuple[int, memoryview]] = deque()
         self._size = -1  # of the answer that is arriving; -1 until its first four bytes are here
         self._filled = 0
         self._idle_seconds = 0.0
@@ -92,11 +91,11 @@ class Connection:
 
     @property
     def unanswered(self) -> int:
-        """How many requests wait for their answer."""
+        """How many answers are due."""
         return len(self._early) + len(self._awaited)
 
     def send(self, api_key: int, version: int, *body: Buffer) -> int:
-        """Write one request and return its correlation id; the parts of the body are not copied in this process."""
+        """Write one request, without copying its body, and return its correlation id."""
         self._require(api_key, version)
         self._keep_session()
         self._correlation_id += 1
@@ -107,22 +106,24 @@ class Connection:
         return self._correlation_id
 
     def receive(self, correlation_id: int) -> memoryview:
-        """Wait for the answer to a request and return it without its header. The view is valid until the next one is read.
+        """Wait for the answer to a request and return it without its header.
+
+        The view is valid until the next answer is read.
 
         Raises:
-            RetriableError: it does not arrive in time, the connection is lost, or another request
-                must be answered first.
+            RetriableError: it does not arrive in time, the connection is lost, or the answer to
+                another request comes first.
         """
         while (answer := self.poll(correlation_id)) is None:
             pass
         return answer
 
     def poll(self, correlation_id: int) -> memoryview | None:
-        """Return the answer to a request as `receive` does, or None if it is not complete within a quarter of a second.
+        """Return the answer as `receive` does, or None if it takes more than a quarter of a second.
 
         Raises:
             RetriableError: nothing has arrived for the connection's timeout, the connection is
-                lost, or another request must be answered first.
+                lost, or the answer to another request comes first.
         """
         if self._early:
             expected, answer = self._early.popleft()
@@ -132,13 +133,13 @@ class Connection:
         return self._read_answer()
 
     def _require_order(self, wanted: int, expected: int | None) -> None:
-        """An answer that nobody waited for must never be taken for the answer to a later request."""
+        """Never take an answer for that to another request."""
         if wanted != expected:
             self.close()
             raise self._retriable(f"{self} must answer request {expected} before request {wanted}")
 
     def _read_answer(self) -> memoryview | None:
-        """Read on; return the answer, without its header, once it is complete."""
+        """Continue to read; return the answer, without its header, once it is complete."""
         try:
             if self._size < 0:
                 if not self._fill(self._buffer[:4]):
@@ -176,7 +177,7 @@ class Connection:
         return answer
 
     def call(self, request: Any, version: int) -> Any:
-        """Send one of kafka-python's request messages and return its decoded answer; nothing else may be in flight."""
+        """Send a kafka-python request and return its decoded answer; no other answer may be due."""
         self._require(request.API_KEY, version)
         self._keep_session()
         self._correlation_id += 1
@@ -188,7 +189,7 @@ class Connection:
         self._require_order(self._correlation_id, self._awaited[0])
         body = self._read_whole_answer()
         response_class = request.header.get_response_class()
-        # a flexible answer has tagged fields behind the correlation id, none so far; ApiVersions
+        # a flexible answer has tagged fields after the correlation id, none so far; ApiVersions
         # never has them (KIP-511)
         flexible = (
             response_class.flexible_version_q(version)
@@ -197,7 +198,7 @@ class Connection:
         return response_class.decode(bytes(body[1:] if flexible else body), version=version)
 
     def close(self) -> None:
-        """Drop the connection and whatever is in flight."""
+        """Close the connection and forget what is in flight."""
         self.is_open = False
         self._awaited.clear()
         self._early.clear()
@@ -210,7 +211,7 @@ class Connection:
         return low <= version <= high
 
     def _authenticate(self) -> None:
-        """Say who we are; the broker may tell for how long it will know (KIP-368)."""
+        """Authenticate; the broker may limit the session's time (KIP-368)."""
         tokens = TokenProvider(
             self.cluster.security, str(self), self._retriable, self._timeout_seconds
         )
@@ -220,18 +221,17 @@ class Connection:
         )
 
     def _keep_session(self) -> None:
-        """Authenticate again if it is time to, once nothing is under way: what is still awaited is read first, and kept.
+        """Authenticate again if it is time to, after reading and keeping the answers that are due.
 
-        Late is not too late: a broker takes a handshake even after the session's end, though
-            nothing else.
+        Being late does no harm: a broker accepts a handshake even after the session's end, though
+        nothing else.
         """
         if time.monotonic() < self._authenticate_at:
             return
-        self._authenticate_at = math.inf  # the handshake's own requests come by here, too
+        self._authenticate_at = math.inf  # the handshake's own requests pass through here, too
         if self._size < 0 and not self._filled:
-            self._buffer = memoryview(
-                bytearray(_BUFFER_BYTES)
-            )  # the caller may still be reading the last answer
+            # the caller may still be using the last answer
+            self._buffer = memoryview(bytearray(_BUFFER_BYTES))
         while self._awaited:
             self._early.append((self._awaited[0], memoryview(bytes(self._read_whole_answer()))))
         try:
@@ -254,7 +254,7 @@ class Connection:
         except (OSError, RelayError):
             plain.close()
             raise
-        # the kernel keeps the time from here on: Python's own timeout would cost a poll() before
+        # from here on the kernel keeps the time: Python's own timeout would cost a poll() before
         # every read and write
         plain.settimeout(None)
         plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(self._tick_seconds))
@@ -262,7 +262,7 @@ class Connection:
         return connected
 
     def _connect_plain(self) -> socket.socket:
-        """As `socket.create_connection`; but a buffer that is to hold a long line's data must be as large before it connects."""
+        """Connect as `socket.create_connection` does, but set the buffer sizes before."""
         failed: OSError | None = None
         for family, kind, protocol, _, address in socket.getaddrinfo(
             *self.address, type=socket.SOCK_STREAM
@@ -298,12 +298,12 @@ class Connection:
         try:
             sent = self._socket.sendmsg(parts)
             while sent < size:
-                sent += self._socket.sendmsg(_behind(parts, sent))
+                sent += self._socket.sendmsg(_after(parts, sent))
         except OSError as error:
             raise self._lost(error) from error
 
     def _fill(self, view: memoryview) -> bool:
-        """Receive until the view is full; False if it is not after a tick, with what has come kept for the next call."""
+        """Receive until the view is full; False after a tick, and the next call continues."""
         while self._filled < len(view):
             rest = view[self._filled :] if self._filled else view
             try:
@@ -344,8 +344,8 @@ def _timeval(seconds: float) -> bytes:
     return struct.pack("ll", int(whole), int(fraction * 1_000_000))
 
 
-def _behind(parts: Iterable[Buffer], sent: int) -> list[Buffer]:
-    """What is left of the parts when the first so many bytes are sent."""
+def _after(parts: Iterable[Buffer], sent: int) -> list[Buffer]:
+    """Return what remains of the parts after the bytes that were sent."""
     rest: list[Buffer] = []
     for part in parts:
         if sent < len(part):

@@ -1,4 +1,4 @@
-"""What a broker's error code means to us: one table from codes to the error tree."""
+"""From a broker's error code to the error tree, in one table."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SECURITY_DISABLED = 54
 OPERATION_NOT_ATTEMPTED = 55
 COORDINATOR_MOVING = frozenset({15, 16})
 # the coordinator is loading, moving, or still completing the previous transaction: the same request
-# works in a moment
+# succeeds soon
 TRANSACTION_SETTLING = COORDINATOR_MOVING | {14, 51}
 
 _MEANINGS: dict[type[RelayError], tuple[str, frozenset[int]]] = {
@@ -40,25 +40,30 @@ _MEANINGS: dict[type[RelayError], tuple[str, frozenset[int]]] = {
     ),
     UnsupportedError: ("Kafka 2.4 or newer is needed", frozenset({33, 35, 43, 76})),
     FencedError: (
-        "another run has taken this topic-partition over; let it finish, and let one code location alone copy this mirror",
+        (
+            "another run has taken this topic-partition over; let it finish, and let only one code"
+            " location copy this mirror"
+        ),
         # 49, INVALID_PRODUCER_ID_MAPPING: the id expired while it was idle, and another producer
         # may have it by now
         frozenset({47, 49, 90}),
     ),
-    # sequence and transaction state that a new producer session puts right: KIP-360, KIP-890
+    # sequence and transaction state that a new producer session repairs: KIP-360, KIP-890
     AbortableError: ("", frozenset({45, 46, 48, 59, 120})),
 }
-# unknown server error and broker not available: the protocol guide does not call them retriable,
-# yet they pass
+# unknown server error and broker not available: they pass, although the protocol guide does not
+# call them retriable
 _PASSING = frozenset({-1, 8})
 _BY_CODE = {code: (kind, remedy) for kind, (remedy, codes) in _MEANINGS.items() for code in codes}
 _REMEDIES = {
     17: "the topic name is not valid at the destination: rename it",
-    32: "set message.timestamp.before.max.ms and message.timestamp.after.max.ms of the destination topic as the source has them",
+    32: "set message.timestamp.before.max.ms and message.timestamp.after.max.ms of the destination"
+    " topic as at the source",
     38: "lower destination.replication_factor: the destination has too few brokers",
     40: "correct the value, or take the key off topics.config_keys",
     44: "the destination's policy refused it: create the topic by hand or relax the policy",
-    87: "a record breaks a rule of the destination topic, such as a null key in a compacted topic: see its cleanup.policy",
+    87: "a record breaks a rule of the destination topic, such as a null key in a compacted topic:"
+    " see its cleanup.policy",
 }
 
 
@@ -81,13 +86,11 @@ def failure(
     """Return the error for a broker's code.
 
     Args:
-        doing: what was being asked for, as in "Produce".
+        doing: the request, as in "Produce".
         at: the cluster, for people.
-        retriable: what a code that may pass by itself becomes: a source's or the destination's
-        error.
-        detail: what the broker said beside the code.
-        permission: what the user needs for it, as in "Alter on the cluster"; for the remedy when
-            that is refused.
+        retriable: the error for codes that may pass: a source's or the destination's.
+        detail: the broker's message, if there is one.
+        permission: what the user needs for it, as in "Alter on the cluster"; for the remedy.
     """
     passing = code in _PASSING or for_code(code).retriable
     kind, remedy = _BY_CODE.get(

@@ -1,7 +1,7 @@
-"""The Fetch request for one topic-partition, as fixed structs: decoding it field by field would cost more than the copy.
+"""The Fetch request for one topic-partition, as fixed structs.
 
-Fetch v11 (Kafka 2.3) is the last version with topic names instead of ids that every broker up to
-4.x serves.
+Decoding it field by field would cost more than the copy. Fetch v11 (Kafka 2.3) is the last version
+with topic names instead of ids that every broker up to 4.x serves.
 """
 
 from __future__ import annotations
@@ -14,17 +14,14 @@ from relay_pipelines.model import TopicPartition
 API_KEY = 1
 VERSION = 11
 _READ_COMMITTED = 1
-_HEAD = struct.Struct(
-    ">iiiibiii"
-)  # replica, wait, min bytes, max bytes, isolation, session id, session epoch, topics
-_PARTITION = struct.Struct(
-    ">iiiqqi"
-)  # partitions, partition, leader epoch, offset, log start, max bytes
+# replica, wait, min bytes, max bytes, isolation, session id, session epoch, topics
+_HEAD = struct.Struct(">iiiibiii")
+# partitions, partition, leader epoch, offset, log start, max bytes
+_PARTITION = struct.Struct(">iiiqqi")
 _TAIL = struct.pack(">ih", 0, 0)  # no forgotten topics, no rack
 _RESPONSE = struct.Struct(">ihii")  # throttle, error, session, topics
-_RESPONSE_PARTITION = struct.Struct(
-    ">iihqqqi"
-)  # partitions, partition, error, high watermark, LSO, log start, aborted
+# partitions, partition, error, high watermark, last stable offset, log start, aborted
+_RESPONSE_PARTITION = struct.Struct(">iihqqqi")
 _ABORTED = struct.Struct(">qq")
 
 
@@ -42,10 +39,11 @@ def encode(
     max_bytes: int,
     max_wait_ms: int,
 ) -> bytes:
-    """Ask for committed records from `offset` on; the broker exceeds `max_bytes` only for a single larger batch.
+    """Return a request for committed records from `offset` on.
 
     Args:
-        leader_epoch: under which the broker must still lead, or it refuses (KIP-320); -1 for any.
+        leader_epoch: the broker refuses unless it still leads under this one (KIP-320); -1 for any.
+        max_bytes: the broker exceeds it only for a single larger batch.
     """
     head = _HEAD.pack(-1, max_wait_ms, 1, max_bytes, _READ_COMMITTED, 0, -1, 1)
     partition = _PARTITION.pack(1, topic_partition.partition, leader_epoch, offset, -1, max_bytes)
@@ -54,7 +52,7 @@ def encode(
 
 @dataclass(frozen=True, slots=True)
 class FetchResponse:
-    """What the broker said of one topic-partition.
+    """What the broker answers for one topic-partition.
 
     Args:
         aborted: (producer id, first offset) of every aborted transaction that overlaps the records.
@@ -90,9 +88,8 @@ def decode(body: memoryview, asked: TopicPartition) -> FetchResponse:
     at += _RESPONSE_PARTITION.size
     aborted_bytes = max(aborted_count, 0) * _ABORTED.size
     aborted = tuple(_ABORTED.iter_unpack(body[at : at + aborted_bytes]))
-    at += (
-        aborted_bytes + 4
-    )  # behind them the preferred read replica, which only a request with a rack sets
+    # the preferred read replica follows, which only a request with a rack sets
+    at += aborted_bytes + 4
     size = int.from_bytes(body[at : at + 4], "big", signed=True)
     at += 4
     records = body[at : at + size] if size > 0 else empty

@@ -1,4 +1,4 @@
-"""Tokens for SASL OAUTHBEARER, by OAuth's client credentials grant (RFC 6749 section 4.4; KIP-255, KIP-768)."""
+"""Tokens for SASL OAUTHBEARER, by the client credentials grant (RFC 6749, 4.4; KIP-768)."""
 
 from __future__ import annotations
 
@@ -19,26 +19,25 @@ from relay_pipelines.model import Security
 if TYPE_CHECKING:
     import requests
 
-# the part of its life that a token is used for, as sasl.login.refresh.window.factor of Kafka's own
-# client has it
+# of a token's life, after which we request another one, as sasl.login.refresh.window.factor of
+# Kafka's own client
 _KEPT_SHARE = 0.8
 _OK = 200
 _TOO_MANY_REQUESTS = 429
 _SERVER_ERRORS = 500
 _SHOWN_CHARACTERS = 200
-# a token may hold nothing that ends it in the SASL message (RFC 6750 section 2.1)
+# without any character that would end it in the SASL message (RFC 6750, 2.1)
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
-_tokens: dict[
-    Security, tuple[str, float]
-] = {}  # with the moment to ask for another one, in monotonic seconds
+# with the time to request another one, in monotonic seconds
+_tokens: dict[Security, tuple[str, float]] = {}
 
 
 class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-python has no types
-    """Gives the token of one cluster's client; all connections of a process share it until shortly before it expires.
+    """Provides a cluster's token; a process shares it until shortly before it expires.
 
     Args:
         at: the cluster and broker, for people.
-        retriable: what an endpoint that does not answer becomes.
+        retriable: the error for an endpoint that does not answer.
     """
 
     def __init__(
@@ -65,7 +64,7 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-pytho
         return token
 
     def forget(self) -> None:
-        """Ask for another token next time, since the broker has refused this one."""
+        """Drop a token that the broker has refused: the next call requests another one."""
         _tokens.pop(self._security, None)
 
     def _ask(self) -> tuple[str, float]:
@@ -116,14 +115,13 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-pytho
                 remedy="check security.token_endpoint and security.scope",
             )
         try:
-            return token, float(
-                fields.get("expires_in") or 0
-            )  # optional; without it, the token is not kept
+            # optional; without it, the token is not kept
+            return token, float(fields.get("expires_in") or 0)
         except (TypeError, ValueError):
             return token, 0.0
 
     def _refusal(self, status: int, fields: dict[str, Any]) -> RelayError:
-        # what an endpoint says in its error may repeat what it was sent
+        # an endpoint's error may repeat what it was sent
         said = " ".join(f"{fields.get('error', '')} {fields.get('error_description', '')}".split())
         said = said.replace(self._security.client_secret or "", "***")[:_SHOWN_CHARACTERS]
         why = f"HTTP {status}{': ' if said else ''}{said}"
@@ -138,7 +136,7 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-pytho
 
 
 def _reason(error: BaseException) -> str:
-    """What the operating system or TLS said, below the layers of the HTTP library."""
+    """Return the innermost error's text, below the layers of the HTTP library."""
     while error.__context__ is not None:
         error = error.__context__
     return (

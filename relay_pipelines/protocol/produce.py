@@ -19,13 +19,12 @@ _ACKS_ALL = -1
 _HEAD = struct.Struct(">hii")  # acks, timeout, topics
 _PARTITION = struct.Struct(">iii")  # partitions, partition, size of the batch
 _NO_STRING = b"\xff\xff"
-_ANSWER = struct.Struct(
-    ">iihqqqi"
-)  # partitions, partition, error, base offset, append time, log start, record errors
+# partitions, partition, error, base offset, append time, log start, record errors
+_ANSWER = struct.Struct(">iihqqqi")
 
 
 def prefix(transactional_id: str, topic: str, timeout_ms: int) -> bytes:
-    """The part of the request that is the same for every batch to `topic`."""
+    """Return the part of the request that all batches to `topic` share."""
     return (
         encode_string(transactional_id)
         + _HEAD.pack(_ACKS_ALL, timeout_ms, 1)
@@ -34,12 +33,12 @@ def prefix(transactional_id: str, topic: str, timeout_ms: int) -> bytes:
 
 
 def head(of_topic: bytes, topic_partition: TopicPartition, size_bytes: int) -> bytes:
-    """The request up to the batch: the topic's `prefix`, the partition and the batch's size."""
+    """Return the request up to the batch: the topic's `prefix`, the partition, the batch's size."""
     return of_topic + _PARTITION.pack(1, topic_partition.partition, size_bytes)
 
 
 class ProduceResponse(NamedTuple):
-    """What the broker said of one batch; `base_offset` is where its first record landed."""
+    """What the broker answers for one batch; `base_offset` is that of its first record."""
 
     error_code: int
     base_offset: int
@@ -51,7 +50,7 @@ def decode(body: memoryview, topic: bytes, wanted_partition: int) -> ProduceResp
     """Read the answer to one batch.
 
     Args:
-        topic: that was produced to, as `encode_string` writes it.
+        topic: the destination topic, as `encode_string` writes it.
 
     Raises:
         ValueError: it is about another topic-partition.
@@ -62,9 +61,8 @@ def decode(body: memoryview, topic: bytes, wanted_partition: int) -> ProduceResp
     )
     if body[4:end] != topic or partition != wanted_partition:
         raise ValueError(f"{bytes(body[6:end]).decode(errors='replace')}-{partition}")
-    at = end
-    at += _ANSWER.size
-    if not record_errors and body[at : at + 2] == _NO_STRING:  # what every good answer looks like
+    at = end + _ANSWER.size
+    if not record_errors and body[at : at + 2] == _NO_STRING:  # every answer without an error
         return ProduceResponse(
             error_code, base_offset, "", int.from_bytes(body[at + 2 : at + 6], "big")
         )

@@ -32,7 +32,7 @@ _NOTHING_OPEN = frozenset({48})  # INVALID_TXN_STATE
 
 @dataclass(slots=True)
 class _Target:
-    """What stays the same from one batch of a topic-partition to the next, until the producer starts again."""
+    """What the batches of one topic-partition share until the producer starts again."""
 
     topic_partition: TopicPartition
     connection: Connection
@@ -71,9 +71,8 @@ class TransactionalProducer:
         self._connections: dict[int, Connection] = {}
         self._added: set[TopicPartition] = set()
         self._opened_at = 0.0
-        self._may_have_ended = (
-            False  # whether an EndTxn was sent of which we do not know what became
-        )
+        # whether an EndTxn was sent whose result we do not know
+        self._may_have_ended = False
         self._in_flight: deque[_InFlight] = deque()
         self._most_in_flight = 1
         self._throttled_until = 0.0
@@ -85,19 +84,19 @@ class TransactionalProducer:
 
     @property
     def is_throttled(self) -> bool:
-        """Whether the destination has ever asked to be spared; `throttled_seconds` says for how long it still does."""
+        """Whether the destination has ever throttled this producer, now or before."""
         return self._throttled_until > 0
 
     @property
     def throttled_seconds(self) -> float:
-        """For how long the destination wants nothing from us, by its quota (KIP-219); 0 for not at all."""
+        """For how long the destination's quota still throttles us (KIP-219); 0 if it does not."""
         return max(0.0, self._throttled_until - self._clock.monotonic())
 
     def start(self) -> None:
-        """Take the transactional id over: fences every other holder and completes or aborts what it left open.
+        """Take the transactional id over: fences any other holder and ends what it left open.
 
-        Called again, it makes sure that the id is still ours, then goes on under a new epoch,
-        aborting what is open.
+        A later call verifies that the id is still ours, then aborts what is open and continues
+        under a new epoch.
 
         Raises:
             FencedError: another holder took the id over since the first call.
@@ -114,8 +113,8 @@ class TransactionalProducer:
             request = InitProducerIdRequest(
                 transactional_id=self._id,
                 transaction_timeout_ms=self._options.transaction_timeout_ms,
-                # not as the holder of the old epoch (KIP-360): with a transaction open, older
-                # brokers then fence us ourselves
+                # not as the holder of the old epoch (KIP-360): older brokers would fence us
+                # ourselves while a transaction is open
                 producer_id=-1,
                 producer_epoch=-1,
             )
@@ -132,8 +131,8 @@ class TransactionalProducer:
         return topic_partition in self._added
 
     def add(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        """Make topic-partitions part of the open transaction, opening it if need be."""
-        new = [each for each in topic_partitions if each not in self._added]
+        """Make topic-partitions part of the open transaction; open one if necessary."""
+        new = [at for at in topic_partitions if at not in self._added]
         if not new:
             return
         if not self._added:
@@ -142,7 +141,7 @@ class TransactionalProducer:
         self._added.update(new)
 
     def send(self, topic_partition: TopicPartition, batch: Batch) -> None:
-        """Send a batch without waiting for its answer; waits only while as many are in flight as may be."""
+        """Send a batch without waiting for its answer, unless too many answers are due."""
         target = self._targets.get(topic_partition) or self._target(topic_partition)
         while len(self._in_flight) >= self._most_in_flight:
             self._take_answer()
@@ -156,12 +155,12 @@ class TransactionalProducer:
         self._in_flight.append(_InFlight(target, request, records))
 
     def drain(self) -> None:
-        """Wait until the destination has acknowledged everything sent."""
+        """Wait until the destination has acknowledged every batch."""
         while self._in_flight:
             self._take_answer()
 
     def commit(self) -> None:
-        """End the transaction; from the answer on its records, checkpoint and ledger entry are all there, or will be."""
+        """Commit the transaction; after its answer, the records are visible or will be."""
         self._end(committed=True)
         self._may_have_ended = False
         self._added.clear()
@@ -169,12 +168,12 @@ class TransactionalProducer:
             target.landed = None
 
     def landed(self, topic_partition: TopicPartition) -> tuple[int, int] | None:
-        """Destination offsets of the open transaction's acknowledged records: the first, and the one after the last."""
+        """Return the offsets `[start, end)` of the open transaction's acknowledged records."""
         target = self._targets.get(topic_partition)
         return None if target is None else target.landed
 
     def release(self) -> None:
-        """Give the connections back; those that owe answers are closed, so that no later request can receive one of them."""
+        """Give the connections back to the client, which closes those with answers due."""
         for connection in self._connections.values():
             self._client.release(connection)
         self._connections.clear()
@@ -185,19 +184,18 @@ class TransactionalProducer:
     def abort(self) -> None:
         """Abort what is open, so that readers need not wait for its timeout.
 
-        Under a new epoch, not by EndTxn: a batch that is still on its way would otherwise arrive
-        behind the abort marker and stay open for ever (KIP-890).
+        It does so with a new epoch, not with EndTxn: a batch that is still in flight could arrive
+        after the abort marker and start a transaction that never ends (KIP-890).
         """
         if self._added:
             self.start()
         self.release()
 
     def _verify_ownership(self) -> None:
-        """Be fenced here if another holder took over: InitProducerId would abort that one's transaction before it refuses us."""
+        """Fail if another holder took over: InitProducerId would abort its open transaction."""
         if self._added:
-            self._add(
-                self._added, expected=_NOTHING_OPEN
-            )  # they are in it already: this changes nothing
+            # they are in it already: this changes nothing
+            self._add(self._added, expected=_NOTHING_OPEN)
         else:
             self._end(committed=False, expected=_NOTHING_OPEN)
 
@@ -205,8 +203,8 @@ class TransactionalProducer:
         self, topic_partitions: Iterable[TopicPartition], expected: frozenset[int] = frozenset()
     ) -> None:
         topics: dict[str, list[int]] = {}
-        for one in topic_partitions:
-            topics.setdefault(one.topic, []).append(one.partition)
+        for at in topic_partitions:
+            topics.setdefault(at.topic, []).append(at.partition)
         refused: dict[TopicPartition, int] = {}
 
         def ask() -> int:
@@ -222,13 +220,13 @@ class TransactionalProducer:
                 ],
             )
             answer = self._client.call(self._coordinator, request, 2)
-            # with one failing topic-partition the others come back as OPERATION_NOT_ATTEMPTED
+            # if one topic-partition fails, the others come back as OPERATION_NOT_ATTEMPTED
             refused.clear()
             refused.update(
-                (TopicPartition(topic.name, one.partition_index), one.partition_error_code)
+                (TopicPartition(topic.name, found.partition_index), found.partition_error_code)
                 for topic in answer.results_by_topic_v3_and_below
-                for one in topic.results_by_partition
-                if one.partition_error_code
+                for found in topic.results_by_partition
+                if found.partition_error_code
                 not in {error_codes.NONE, error_codes.OPERATION_NOT_ATTEMPTED}
             )
             return next(iter(refused.values()), error_codes.NONE)
@@ -249,7 +247,7 @@ class TransactionalProducer:
             )
             may_have_ended, self._may_have_ended = self._may_have_ended, True
             code = int(self._client.call(self._coordinator, request, 1).error_code)
-            # a coordinator that is moving may have written it down all the same
+            # a coordinator that is moving may have ended it all the same
             self._may_have_ended = may_have_ended or code in error_codes.COORDINATOR_MOVING
             return code
 
@@ -258,14 +256,15 @@ class TransactionalProducer:
     def _until_settled(
         self, doing: str, ask: Callable[[], int], expected: frozenset[int] = frozenset()
     ) -> None:
-        """Ask again while the previous transaction is still being completed, bounded by the transaction timeout."""
-        deadline = self._clock.monotonic() + self._options.transaction_timeout_ms / 1000
+        """Retry while the previous transaction is completing, up to the transaction timeout."""
+        seconds = self._options.transaction_timeout_ms / 1000
+        deadline = self._clock.monotonic() + seconds
         wait = _POLL_SECONDS
         while (code := ask()) in error_codes.TRANSACTION_SETTLING:
             if self._clock.monotonic() > deadline:
                 raise DestinationError(
-                    f"{self._client.cluster} answered {doing} of {self._id} with {error_codes.name_of(code)}"
-                    f" for {self._options.transaction_timeout_ms / 1000:g} s",
+                    f"{self._client.cluster} answered {doing} of {self._id} with"
+                    f" {error_codes.name_of(code)} for {seconds:g} s",
                     remedy="check the health of the destination's __transaction_state topic",
                 )
             self._clock.sleep(wait)
@@ -302,7 +301,7 @@ class TransactionalProducer:
             raise self._explained(refused)
         self._note_landed(target, answer.base_offset, sent.records)
         if answer.throttle_ms:
-            # what is in flight waits at the broker with the transaction open, so one at a time from
+            # batches in flight wait at the broker while the transaction is open: one at a time from
             # here on
             self._most_in_flight = 1
             self._throttled_until = self._clock.monotonic() + answer.throttle_ms / 1000
@@ -313,28 +312,29 @@ class TransactionalProducer:
         first, end = target.landed or (base_offset, -1)
         if base_offset < end:
             raise DestinationError(
-                f"{self._client.cluster} acknowledged a batch at offset {base_offset}, and an earlier one up to {end}",
+                f"{self._client.cluster} acknowledged a batch at offset {base_offset},"
+                f" and an earlier one up to {end}",
                 topic_partition=target.topic_partition,
             )
         target.landed = (first, base_offset + records)
 
     def _explained(self, error: RelayError) -> RelayError:
-        """Tell our own time-out from a takeover: the coordinator fences a producer whose transaction was open for too long."""
+        """Tell our time-out from a takeover: the coordinator answers both by fencing us."""
         if not isinstance(error, FencedError) or not self._has_timed_out():
             return error
         self._owned = False
         self._added.clear()
         return AbortableError(
-            f"{self._client.cluster} aborted the transaction of {self._id}, which was open for longer than"
-            f" {self._options.transaction_timeout_ms / 1000:g} s",
+            f"{self._client.cluster} aborted the transaction of {self._id}, which was open for"
+            f" longer than {self._options.transaction_timeout_ms / 1000:g} s",
             topic_partition=error.topic_partition,
         )
 
     def _has_timed_out(self) -> bool:
-        """Whether the id is as the coordinator leaves it after a time-out: ours, one epoch on, and not initialised since.
+        """Whether the coordinator aborted our transaction: our producer id, one epoch later.
 
-        A takeover raises the epoch twice if a transaction was open; whether ours still was is not
-        known after an EndTxn that may have succeeded. Brokers before Kafka 3.0 cannot be asked
+        A takeover raises the epoch twice if a transaction was open; after an EndTxn that may have
+        succeeded, we do not know whether ours was. Brokers before Kafka 3.0 cannot answer
         (KIP-664).
         """
         open_seconds = self._clock.monotonic() - self._opened_at

@@ -1,8 +1,9 @@
-"""The records of a batch in plain Python, many times slower than the compiled codec: for header names that are not UTF-8.
+"""The records of a batch in plain Python, for header names that are not UTF-8.
 
-The protocol calls a header name a string, but a broker stores whatever bytes the producer sent.
-Names are `str` with `surrogateescape` (PEP 383): each byte that is not UTF-8 becomes one lone
-surrogate, which is turned into that byte again.
+This is many times slower than the compiled codec, which takes only UTF-8. The protocol calls a
+header name a string, but a broker stores any bytes that the producer sends. Names are `str` with
+`surrogateescape` (PEP 383): each byte that is not UTF-8 becomes one lone surrogate, and that byte
+again when it is written.
 
 Source: Kafka's protocol guide, "Record" and "Record Batch".
 """
@@ -28,12 +29,12 @@ from crc32c import crc32c
 from relay_pipelines.protocol.batch import CODEC_MASK, CRC_END, HEADER, HEADER_BYTES, BatchHeader
 
 _COMPRESS = (bytes, gzip_encode, snappy_encode, lz4_encode, zstd_encode)
-_CONTINUES = 0x80  # the bit of a varint's byte that another one follows
+_CONTINUES = 0x80  # the bit in a byte of a varint that says that another byte follows
 _DECOMPRESS = (bytes, gzip_decode, snappy_decode, lz4_decode, zstd_decode)
 
 
 class Record(NamedTuple):
-    """A record with the attributes that the compiled codec gives its own; timestamp in milliseconds, -1 for none."""
+    """A record, with the attributes of the compiled codec's; the timestamp in ms, -1 for none."""
 
     offset: int
     timestamp: int
@@ -72,7 +73,7 @@ def records(batch: memoryview) -> Iterator[Record]:
 
 
 class _Reader:
-    """Reads the fields of records, one after the other."""
+    """Reads the fields of records in order."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -128,7 +129,7 @@ class _Reader:
 
 
 class Builder:
-    """Encodes records into one batch: what the compiled codec's builder does, for any header names.
+    """Encodes records into one batch, as the compiled codec's builder, with any header names.
 
     Args:
         codec: as a batch's attributes number it.
@@ -196,7 +197,7 @@ def _sized(field: bytes | None) -> bytes:
 
 
 def _varint(number: int) -> bytes:
-    left = number << 1 ^ number >> 63  # zigzag: small negative numbers are short, too
+    left = number << 1 ^ number >> 63  # zigzag, which keeps small negative numbers short
     found = bytearray()
     while left >= _CONTINUES:
         found.append(left & 0xFF | _CONTINUES)

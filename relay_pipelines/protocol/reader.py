@@ -34,8 +34,8 @@ class FetchedSpan(NamedTuple):
     """The offsets `[start, end)`, all of one kind: in `run`, or `skipped` for a reason.
 
     The run may hold more than the span where the range cuts it. Its bytes are valid until the next
-    list of spans. `leader_epoch` is that of the batch that holds the span's last offset; -1 where
-    the log holds no batch.
+    list of spans. `leader_epoch` is that of the batch with the span's last offset; -1 where the log
+    has no batch.
     """
 
     start: int
@@ -52,19 +52,20 @@ def read(
     clock: Clock,
     run_below_bytes: int = 0,
 ) -> Generator[list[FetchedSpan], None, None]:
-    """Yield what one fetch after the other brings; the spans together cover `wanted` without a gap.
+    """Yield the spans of each fetch; together they cover `wanted` without a gap.
 
-    While one list is being used, the next fetch is under way. While an answer is still arriving, an
+    The next fetch is under way while the caller uses one list. While an answer is arriving, an
     empty list comes every quarter of a second, so that the caller can look at the clock.
-    `wanted.end` must not be past the last stable offset.
+    `wanted.end` must not be after the last stable offset.
 
     Args:
         run_below_bytes: smaller batches may come as runs.
 
     Raises:
         DataLossError: the broker does not have the offset: retention took it, or the log was
-        truncated or recreated.
-        RetriableError: the broker is away, no longer leads, or does not have all of the range.
+            truncated or recreated.
+        RetriableError: the broker is not reachable, no longer leads, or does not have the whole
+            range.
         UnsupportedError: a batch in the message format from before Kafka 0.11.
     """
     topic_partition, position = wanted.topic_partition, wanted.start
@@ -93,7 +94,7 @@ def read(
             if response is None:
                 yield []
                 continue
-            for milliseconds in _ticks(response.throttle_ms):  # KIP-219: the client holds back, too
+            for milliseconds in _ticks(response.throttle_ms):  # KIP-219: the client waits, too
                 clock.sleep(milliseconds / 1000)
                 yield []
             runs = _runs(response, topic_partition, run_below_bytes)
@@ -125,11 +126,11 @@ def _ticks(milliseconds: int) -> Iterator[int]:
 
 
 class _EndOfLog:
-    """Judges answers without a batch: the cleaner may have taken the end of the range, or the records are late.
+    """Judges answers without a batch: log compaction removed the range's end, or records are late.
 
     A broker that reads from remote storage answers with nothing while it fetches the segment
-    (KIP-405), so an empty answer alone
-    proves nothing: only where a cleaner is or was at work is the end of a range taken for a gap.
+    (KIP-405), so an empty answer alone proves nothing: the end of a range counts as a gap only if
+    the log is compacted or showed other gaps.
     """
 
     def __init__(self, client: ClusterClient, wanted: OffsetRange) -> None:
@@ -140,16 +141,16 @@ class _EndOfLog:
         self._compacted: bool | None = None
 
     def saw(self, spans: list[FetchedSpan]) -> None:
-        """Note what the log held: a gap between batches is the cleaner's work."""
+        """Note what the log held: a gap between batches comes from log compaction."""
         self._empty = self._answers = 0
         if any(span.skipped is Skipped.COMPACTION_GAP for span in spans):
             self._compacted = True
 
     def following(self, response: fetch.FetchResponse, position: int) -> int:
-        """Return where to go on: at the same place, or after the range if there is nothing more in it.
+        """Return where to read next: the same offset, or the range's end if nothing more is in it.
 
         Raises:
-            RetriableError: the records of the range do not come.
+            RetriableError: the records of the range do not arrive.
         """
         short = response.last_stable_offset < self._wanted.end
         if response.throttle_ms:
@@ -184,7 +185,8 @@ class _EndOfLog:
             has = "no records, although its log is longer and not compacted,"
         return self._client.retriable(
             f"{self._client.cluster.name} gives {has} where the range ends at {self._wanted.end}",
-            remedy="look for a transaction that is still open, slow remote storage, or a topic that was truncated or recreated",
+            remedy="look for a transaction that is still open, slow remote storage, or a topic that"
+            " was truncated or recreated",
             topic_partition=self._wanted.topic_partition,
             offset=position,
         )
@@ -194,7 +196,7 @@ def _runs(
     response: fetch.FetchResponse, topic_partition: TopicPartition, run_below_bytes: int
 ) -> list[BatchRun]:
     try:
-        # which batches belong to an aborted transaction can only be told batch by batch
+        # whether a batch belongs to an aborted transaction has to be decided batch by batch
         return list(split(response.records, 0 if response.aborted else run_below_bytes))
     except RelayError as error:
         error.topic_partition = topic_partition
@@ -250,7 +252,7 @@ def _out_of_range(client: ClusterClient, wanted: OffsetRange, position: int) -> 
 def _spans(
     runs: list[BatchRun], aborted: tuple[tuple[int, int], ...], position: int, end: int
 ) -> Iterator[FetchedSpan]:
-    """Cut the runs into spans; `aborted` holds producer id and first offset of every aborted transaction among them."""
+    """Cut the runs into spans; `aborted` are producer ids and first offsets of transactions."""
     upcoming = sorted(aborted, key=lambda one: one[1], reverse=True)
     open_aborted: set[int] = set()
     for run in runs:

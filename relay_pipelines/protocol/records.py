@@ -1,7 +1,6 @@
-"""Records inside a batch, through aiokafka's compiled codec: decoded only when someone must look inside.
+"""Records inside a batch, through aiokafka's compiled codec; a verbatim copy never decodes them.
 
-That codec takes UTF-8 alone for a header's name. `python_codec` takes its place for a batch that
-holds another one.
+That codec takes only header names in UTF-8; `python_codec` replaces it for batches with others.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from relay_pipelines.protocol.batch import (
 
 _UNBOUNDED = 1 << 30
 _NO_TIMESTAMP = -1
-# what the codec and the decompressors raise on bad bytes, each library in its own way
+# what the codec and the decompressors of several libraries raise on bad bytes
 _UNDECODABLE = (
     CorruptRecordException,
     DecompressionError,
@@ -63,7 +62,7 @@ def corrupt_at(offset: int) -> Iterator[None]:
 
 
 def checked_records(run: BatchRun, end: int) -> Iterator[Any]:
-    """Yield the records of a run's batches that begin below `end`, as `decode`: a corrupt batch after `end` does not matter.
+    """Yield the records, as `decode` does, of a run's batches that begin before `end`.
 
     Raises:
         CorruptBatchError: the bytes of a batch do not match their CRC.
@@ -72,19 +71,20 @@ def checked_records(run: BatchRun, end: int) -> Iterator[Any]:
 
 
 def decode(data: memoryview) -> Iterator[Any]:
-    """Yield the records in `data`: `offset`, `timestamp` (ms), `key`, `value`, `headers` (list of name and value).
+    """Yield the records in `data`: `offset`, `timestamp` (ms), `key`, `value` and `headers`.
 
-    A name is `str`; bytes in it that are not UTF-8 are lone surrogates (`surrogateescape`).
+    Headers are a list of name and value. A name is `str`; bytes in it that are not UTF-8 are lone
+    surrogates (`surrogateescape`).
 
     Raises:
-        CorruptBatchError: they cannot be decompressed or do not fit their own lengths.
+        CorruptBatchError: they cannot be decompressed or do not match their own lengths.
     """
     with corrupt_at(int.from_bytes(data[:8], "big")):
         yield from _records_of(data, _batches_of(data))
 
 
 def _batches_of(data: memoryview) -> Iterator[Any]:
-    """Yield the batches in `data` as aiokafka's compiled objects: iterable over their records, header fields as attributes."""
+    """Yield the batches in `data` as aiokafka's objects, which iterate over their records."""
     batches = MemoryRecords(bytes(data))
     while batches.has_next():
         yield batches.next_batch()
@@ -92,9 +92,8 @@ def _batches_of(data: memoryview) -> Iterator[Any]:
 
 def _checked(run: BatchRun, end: int) -> Iterator[Any]:
     if run.is_single:
-        verify(
-            Batch(run.first, run.data)
-        )  # by the processor's instruction: several times as fast as the codec
+        # with the processor's instruction: several times as fast as the codec
+        verify(Batch(run.first, run.data))
         yield from _batches_of(run.data)
         return
     for batch in _batches_of(run.data):
@@ -113,7 +112,7 @@ def _records_of(data: memoryview, batches: Iterator[Any]) -> Iterator[Any]:
             yield from batch
         except UnicodeDecodeError:
             bytes_of = next(run.data for run in runs if run.first.base_offset == batch.base_offset)
-            # the compiled codec has yielded all records before the first whose names are not UTF-8
+            # the compiled codec has yielded all records before the first one that it cannot decode
             yield from dropwhile(python_codec.has_utf8_names, python_codec.records(bytes_of))
 
 
@@ -122,8 +121,8 @@ class BatchBuilder:
 
     Args:
         codec: the attributes' low bits: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.
-        limit_bytes: of the batch, compression that makes it larger included; the first record
-            always fits.
+        limit_bytes: of the batch, even if compression makes it larger; the first record always
+            fits.
     """
 
     __slots__ = ("_append", "_builder", "_limit_bytes", "codec", "last", "records")
@@ -144,9 +143,9 @@ class BatchBuilder:
     def extend(self, records: Iterable[Any]) -> Any:
         """Add records until the batch is full; return the one that did not fit, None if all did.
 
-        A record whose header names are not UTF-8 fits only a batch that begins with such a one, and
-        is built in Python. The loop over records is the whole cost of rewriting, so nothing else
-        happens in it.
+        A record with header names that are not UTF-8 fits only a batch that begins with such a
+        record and is built in Python. The loop over records is the whole cost of rewriting, so
+        nothing else happens in it.
         """
         remaining = iter(records)
         if not self.records and not self._append_first(remaining):
@@ -161,9 +160,7 @@ class BatchBuilder:
                 ):
                     unfitting = record
                     break
-            except (
-                UnicodeEncodeError
-            ):  # of the compiled builder, which has measured the record and written nothing yet
+            except UnicodeEncodeError:  # from the compiled builder, before it writes anything
                 unfitting = record
                 break
             count += 1
@@ -172,7 +169,7 @@ class BatchBuilder:
         return unfitting
 
     def _append_first(self, remaining: Iterator[Any]) -> bool:
-        """Add the first record, which always fits, and choose how to add the others; False if there is none."""
+        """Add the first record and choose how to add the others; False if there is none."""
         for first in remaining:
             if not python_codec.has_utf8_names(first):
                 self._builder = python_codec.Builder(self.codec, self._limit_bytes)
@@ -187,16 +184,16 @@ class BatchBuilder:
     def _append_untimed(self, offset: int, timestamp: int, *rest: Any) -> Any:
         """Add a record only if it has no timestamp.
 
-        The codec takes a first timestamp of -1, which means none, for a batch that is still empty,
-        and gives the record the timestamp of the next one. So only records without a timestamp
-        share a batch that one of them begins.
+        The codec takes a first timestamp of -1, which means none, for an empty batch, and gives
+        the record the timestamp of the next one. So a batch that begins with a record without a
+        timestamp holds only such records.
         """
         return (
             self._builder.append(offset, timestamp, *rest) if timestamp == _NO_TIMESTAMP else None
         )
 
     def build(self) -> Batch:
-        """Return the batch. The builder is spent."""
+        """Return the batch; the builder cannot be used again."""
         data = memoryview(self._builder.build())
         return Batch(BatchHeader._make(HEADER.unpack_from(data)), data)
 
@@ -219,7 +216,7 @@ def codec_of(header: BatchHeader) -> int:
 
 
 def body_of(batch: Batch) -> memoryview:
-    """Everything behind the header: what a verbatim copy leaves untouched and digests cover."""
+    """Everything after the header: what a verbatim copy leaves untouched and digests cover."""
     return batch.data[HEADER_BYTES:]
 
 
@@ -229,13 +226,13 @@ def digest_of(
     value: bytes | None,
     headers: list[tuple[str, bytes | None]],
 ) -> str:
-    """Return 16 hex digits that two records share only if timestamp, key, value and headers are equal."""
+    """Return 16 hex digits that are the same only if all arguments are equal."""
     digest = hashlib.blake2b(struct.pack(">qi", timestamp_ms, len(headers)), digest_size=8)
     parts = [key, value]
     for name, header_value in headers:
         parts += [python_codec.name_to_bytes(name), header_value]
     for part in parts:
-        # the length in front keeps neighbours apart; -1 keeps null and empty apart
+        # the length first tells neighbours apart; -1 tells null from empty
         digest.update(struct.pack(">i", -1 if part is None else len(part)))
         digest.update(part or b"")
     return digest.hexdigest()

@@ -1,17 +1,20 @@
-"""Questions to a cluster, asked again while brokers restart and leaders move; quietly, unless that takes long."""
+"""Retries while brokers restart and leaders move: attempts until nothing moves any more, and waits.
+
+The waits double, with jitter.
+"""
 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
-from tenacity import RetryCallState
+from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random
 
-from relay_pipelines.errors import AbortableError, RetriableError
+from relay_pipelines.errors import RelayError
 from relay_pipelines.model import CopyOptions
-from relay_pipelines.protocol.backoff import retry_until_no_progress
 from relay_pipelines.protocol.clock import Clock
 
 _LOG = logging.getLogger(__name__)
@@ -19,6 +22,56 @@ _QUIET_SECONDS = 5.0  # before the first warning, and between two
 _IMPATIENT_MS = 5_000
 
 T = TypeVar("T")
+
+
+def retry_until_no_progress(
+    options: CopyOptions,
+    clock: Clock,
+    progress_at: Callable[[], float] | None = None,
+    before_sleep: Callable[[RetryCallState], None] | None = None,
+) -> Retrying:
+    """Return attempts that end once nothing has moved for `give_up_after_ms`.
+
+    The last attempt begins when that time is over. The wait doubles from `backoff_min_ms` to
+    `backoff_max_ms`, and starts at the minimum again after progress.
+
+    Args:
+        progress_at: when something last moved, in seconds of `clock.monotonic()`; the time of this
+            call by default.
+        before_sleep: called before every wait.
+    """
+    began = clock.monotonic()
+    moved_at = progress_at or (lambda: began)
+    least, most = options.backoff_min_ms / 1000, options.backoff_max_ms / 1000
+    jitter = wait_random(0, least)
+    seen_at, doubled = moved_at(), least
+
+    def seconds_left() -> float:
+        if options.give_up_after_ms < 0:
+            return math.inf
+        return moved_at() + options.give_up_after_ms / 1000 - clock.monotonic()
+
+    def wait(state: RetryCallState) -> float:
+        nonlocal seen_at, doubled
+        if moved_at() != seen_at:
+            seen_at, doubled = moved_at(), least
+        seconds = min(doubled + jitter(state), max(0.0, seconds_left()))
+        doubled = min(2 * doubled, most)
+        return seconds
+
+    return Retrying(
+        retry=retry_if_exception(is_retryable),
+        stop=lambda _: seconds_left() <= 0,
+        wait=wait,
+        sleep=clock.sleep,
+        before_sleep=before_sleep,
+        reraise=True,
+    )
+
+
+def is_retryable(error: BaseException) -> bool:
+    """Whether the call that raised this may succeed if it is made again."""
+    return isinstance(error, RelayError) and error.retryable
 
 
 class Closable(Protocol):
@@ -36,17 +89,17 @@ def retry(
     *clients: Closable,
     patient: bool = True,
 ) -> T:
-    """Return what `ask` returns, once it does; warn every few seconds while it does not.
+    """Call `ask` until it succeeds and return its result; warn every few seconds until then.
 
     Args:
         name: of the mirror; warnings begin with it.
-        clients: used by `ask`, and closed between two attempts: a broken connection or an old
-        leader would fail again.
-        patient: whether to go on for as long as `give_up_after` says; otherwise for 5 s at most.
+        clients: what `ask` uses; closed between two attempts, since a broken connection or an old
+            leader would fail again.
+        patient: whether to retry for as long as `give_up_after` says; otherwise for 5 s at most.
 
     Raises:
-        RelayError: the last error of `ask` when the time is over, or at once one that does not pass
-            by itself.
+        RelayError: the last error of `ask` when the time is over, or at once an error that does not
+            pass by itself.
     """
     if not patient and not 0 <= options.give_up_after_ms <= _IMPATIENT_MS:
         options = replace(options, give_up_after_ms=_IMPATIENT_MS)
@@ -64,5 +117,4 @@ def retry(
             how_long = "until it answers" if options.give_up_after_ms < 0 else f"for {left:.0f} s"
             _LOG.warning("%s: %s; trying again %s", name, state.outcome.exception(), how_long)
 
-    passing = (RetriableError, AbortableError)
-    return retry_until_no_progress(options, clock, passing, before_sleep=between_attempts)(ask)
+    return retry_until_no_progress(options, clock, before_sleep=between_attempts)(ask)

@@ -1,4 +1,4 @@
-"""SASL: says who we are, with kafka-python's mechanisms (KIP-43, KIP-152)."""
+"""SASL authentication, with kafka-python's mechanisms (KIP-43, KIP-152)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NONE = 0
 
 
 class Caller(Protocol):
-    """A connection, as far as a handshake needs it; its text names the broker."""
+    """A connection, as far as a handshake needs it; `str` names the broker."""
 
     def call(self, request: Any, version: int) -> Any:
         """Send a request and return its decoded answer."""
@@ -26,15 +26,15 @@ def authenticate(connection: Caller, security: Security, tokens: TokenProvider) 
     """Authenticate if the protocol asks for it, for the first time or again (KIP-368).
 
     Args:
-        tokens: asked by OAUTHBEARER alone.
+        tokens: only for OAUTHBEARER.
 
     Returns:
-        For how many seconds the broker now knows us; infinity if it does not ask again.
+        The session's time in seconds; infinity if it does not end.
 
     Raises:
-        PermissionDeniedError: the broker does not know the mechanism, the user, the password or the
-        token.
-        RelayError: no token could be had.
+        PermissionDeniedError: the broker refuses the mechanism, the user, the password or the
+            token.
+        RelayError: the token endpoint gives no token.
     """
     if not security.protocol.startswith("SASL"):
         return math.inf
@@ -49,10 +49,9 @@ def authenticate(connection: Caller, security: Security, tokens: TokenProvider) 
         raise PermissionDeniedError(
             f"{connection} does not offer {security.mechanism}", remedy=remedy
         )
-    mechanism = get_sasl_mechanism(
-        security.mechanism
-    )(
-        security_protocol="SASL_SSL",  # only keeps the mechanism from logging a warning; the user chose the protocol
+    mechanism = get_sasl_mechanism(security.mechanism)(
+        # only to avoid a warning in the log; the user chose the protocol
+        security_protocol="SASL_SSL",
         sasl_mechanism=security.mechanism,
         sasl_plain_username=_as_sent(security),
         sasl_plain_password=security.password,
@@ -71,7 +70,7 @@ def authenticate(connection: Caller, security: Security, tokens: TokenProvider) 
 
 
 def _as_sent(security: Security) -> str | None:
-    """Return the user name as the mechanism sends it: SCRAM escapes "=" and ",", which separate its fields (RFC 5802, 5.1)."""
+    """Return the user name as the mechanism sends it: SCRAM escapes "=" and "," (RFC 5802, 5.1)."""
     if security.username and str(security.mechanism).startswith("SCRAM"):
         return security.username.replace("=", "=3D").replace(",", "=2C")
     return security.username

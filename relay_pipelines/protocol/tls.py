@@ -1,4 +1,4 @@
-"""TLS: a socket that proves who it talks to, and who it is if the broker asks."""
+"""TLS: verifies the broker's certificate, and shows ours if the broker asks for it."""
 
 from __future__ import annotations
 
@@ -13,23 +13,26 @@ from relay_pipelines.errors import ConfigError, PermissionDeniedError
 from relay_pipelines.model import Security
 
 _RECEIVED_BYTES = 256 << 10
-_RECORD_BYTES = (16 << 10) + 512  # the largest, with what TLS puts around it
+_RECORD_BYTES = (16 << 10) + 512  # the largest record with its TLS overhead
 # OpenSSL's codes (x509_vfy.h)
 _EXPIRED, _OTHER_HOST, _OTHER_ADDRESS = 10, 62, 64
 _REMEDIES = {
     _EXPIRED: "renew the broker's certificate, and check the clocks",
     **dict.fromkeys(
         (_OTHER_HOST, _OTHER_ADDRESS),
-        "use a name that is in the certificate in bootstrap_servers and the broker's advertised.listeners",
+        "use a name that is in the certificate in bootstrap_servers and the broker's"
+        " advertised.listeners",
     ),
 }
 
 
 class TlsSocket:
-    """TLS over a connected socket, with as few system calls as without; Python's own takes two for each record of 16 KiB.
+    """TLS over a connected socket, with as few system calls as without TLS.
+
+    Python's own socket takes two system calls for each record of 16 KiB.
 
     Args:
-        plain: used from here on through this alone; its timeouts hold.
+        plain: must not be used directly any more; its timeouts apply.
     """
 
     def __init__(self, plain: socket.socket, context: ssl.SSLContext, host: str) -> None:
@@ -41,7 +44,7 @@ class TlsSocket:
             self._shake_hands()
         except ssl.SSLError:
             with suppress(OSError):
-                self._flush()  # what is wrong, for the broker's log
+                self._flush()  # the alert, for the broker's log
             raise
         self._flush()
 
@@ -53,17 +56,17 @@ class TlsSocket:
         return sum(map(len, parts))
 
     def recv_into(self, view: memoryview, _size: int = 0, _flags: int = 0) -> int:
-        """Fill the view; return how many bytes there were before the other side closed or the socket's time was over.
+        """Fill the view; return fewer bytes if the other side closes or the socket times out.
 
         Raises:
-            BlockingIOError: the socket's time was over before anything came.
+            BlockingIOError: the socket timed out before anything arrived.
         """
         rest = view
         while rest:
             try:
                 rest = rest[self._tls.read(len(rest), rest) :]  # type: ignore[index]  # typeshed says bytes
             except ssl.SSLWantReadError:
-                self._flush()  # an answer to TLS itself, such as to a new key
+                self._flush()  # an answer of TLS itself, such as to a new key
                 try:
                     self._take_in(len(rest))
                 except BlockingIOError:
@@ -87,7 +90,7 @@ class TlsSocket:
                 self._take_in(0)
 
     def _take_in(self, wanted: int) -> None:
-        """Receive something, and as much at once as it takes in any case for so many bytes behind the encryption."""
+        """Receive at least something, and at once all that `wanted` decrypted bytes need."""
         # OpenSSL may hold part of one record already
         certain = min(wanted - _RECORD_BYTES, _RECEIVED_BYTES)
         count = self._plain.recv_into(
@@ -106,15 +109,17 @@ class TlsSocket:
 def wrap(
     plain: socket.socket, security: Security, host: str, where: str
 ) -> socket.socket | TlsSocket:
-    """Return `plain`, or the same connection inside TLS if the protocol asks for it; after an error, `plain` is to be closed.
+    """Return `plain`, or the connection inside TLS if the protocol asks for it.
+
+    The caller closes `plain` after an error.
 
     Args:
         where: the cluster and broker, for people.
 
     Raises:
         PermissionDeniedError: the certificates do not match.
-        OSError: the connection was lost, as a listener that does not speak TLS ends it, or a broker
-        that is stopping.
+        OSError: the connection was lost: the broker is stopping, or the listener does not speak
+            TLS.
         ConfigError: a certificate file cannot be used.
     """
     if not security.protocol.endswith("SSL"):
@@ -122,7 +127,7 @@ def wrap(
     try:
         return TlsSocket(plain, _context(security, _stamps(security)), host)
     except ssl.SSLEOFError:
-        raise  # says nothing of certificates, and may pass
+        raise  # not about certificates, and may pass
     except ssl.SSLCertVerificationError as error:
         remedy = _REMEDIES.get(
             error.verify_code,
@@ -140,10 +145,10 @@ def wrap(
 
 
 def refusal(error: OSError, security: Security, where: str) -> PermissionDeniedError | None:
-    """What it means if the broker does not want our certificate, or wants one; None if the error is another one.
+    """Return the error if the broker refuses our certificate or requires one; None for others.
 
-    In TLS 1.3 a client only learns of it with the first answer, when for its part the handshake is
-    over.
+    In TLS 1.3 a client learns of it only with the first answer, when it has completed the
+    handshake.
     """
     reason = (error.reason or "") if isinstance(error, ssl.SSLError) else ""
     if "ALERT" not in reason or ("CERTIFICATE" not in reason and "UNKNOWN_CA" not in reason):
@@ -161,12 +166,12 @@ def refusal(error: OSError, security: Security, where: str) -> PermissionDeniedE
 
 
 def _stamps(security: Security) -> tuple[tuple[int, int, int] | None, ...]:
-    """Return inode, size and modification time of every file that a context is made from; a rotated file differs in one."""
+    """Return inode, size and modification time of each file: a rotated file differs in one."""
     authorities = security.ca_location or ssl.get_default_verify_paths().cafile
     return tuple(
-        _stamp(one)
-        for one in (authorities, security.certificate_location, security.key_location)
-        if one
+        _stamp(location)
+        for location in (authorities, security.certificate_location, security.key_location)
+        if location
     )
 
 
@@ -174,7 +179,7 @@ def _stamp(location: str) -> tuple[int, int, int] | None:
     try:
         found = Path(location).stat()
     except OSError:
-        return None  # reading the file fails as well, and says why
+        return None  # reading the file will fail, too, and report why
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
@@ -216,7 +221,7 @@ def _load_certificate(context: ssl.SSLContext, security: Security, certificate: 
         "the private key of the client's certificate",
     )
     try:
-        # a password in any case: without one, OpenSSL would ask for it at the terminal
+        # always with a password: without one, OpenSSL would prompt for it at the terminal
         context.load_cert_chain(certificate, key, security.key_password or "")
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
@@ -233,7 +238,7 @@ def _load_certificate(context: ssl.SSLContext, security: Security, certificate: 
 
 
 def _require(location: str, mark: bytes, key: str, what: str) -> None:
-    """OpenSSL does not say which of its files it could not use."""
+    """Verify a file: OpenSSL does not report which of its files it could not use."""
     try:
         content = Path(location).read_bytes()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What assets, sensors and jobs reach the outside by: the clusters of relay.yaml, and Spark."""
+"""Dagster resources: the clusters of relay.yaml, and Spark."""
 
 from relay_pipelines.resources.kafka import KafkaResource
 from relay_pipelines.resources.spark import SparkResource

@@ -1,4 +1,7 @@
-"""The clusters of relay.yaml. Dagster only ever sees the file's path: addresses and secrets stay out of its configuration."""
+"""The clusters of relay.yaml.
+
+Dagster's configuration has only the path of the file, so that it holds no addresses or secrets.
+"""
 
 from functools import cached_property, partial
 from pathlib import Path
@@ -6,7 +9,7 @@ from pathlib import Path
 import dagster as dg
 
 from relay_pipelines import settings
-from relay_pipelines.prepare import start_records
+from relay_pipelines.prepare import prepared_snapshot
 from relay_pipelines.protocol.clock import Clock, SystemClock
 from relay_pipelines.settings import Mirror, Settings
 from relay_pipelines.settings.start import Start
@@ -15,23 +18,23 @@ from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 
 class KafkaResource(dg.ConfigurableResource):  # type: ignore[type-arg]  # Dagster's own examples leave the argument out
-    """Source nodes and destinations."""
+    """Source nodes and destinations of all mirrors."""
 
     config_path: str
-    """Where relay.yaml is."""
+    """Path of relay.yaml."""
 
     @cached_property
     def settings(self) -> Settings:
-        """What relay.yaml says now.
+        """The settings in relay.yaml.
 
         Raises:
-            ConfigError: it is wrong.
+            ConfigError: relay.yaml is missing or invalid.
         """
         return settings.load(Path(self.config_path))
 
     @property
     def clock(self) -> Clock:
-        """The clock."""
+        """The system clock."""
         return SystemClock()
 
     def mirror(self, name: str) -> Mirror:
@@ -48,18 +51,18 @@ class KafkaResource(dg.ConfigurableResource):  # type: ignore[type-arg]  # Dagst
         patient: bool = True,
         start: Start | None = None,
     ) -> ClusterSnapshot:
-        """Ask the source and the destination; what is open before a copy is decided.
+        """Take a snapshot of source and destination, and decide where new topics start.
 
         Args:
-            belongs: which topics.
-            attempt: each begins with another node of the source.
-            configs: whether to ask for the topics' configurations: whoever copies needs them.
-            patient: whether to ask for as long as `give_up_after` says; a sensor, which has its
-            next tick, asks for 5 s at most.
+            belongs: selects the topics.
+            attempt: each attempt begins with another source node.
+            configs: whether to request topic configurations, which every copy needs.
+            patient: whether to retry for `give_up_after`; sensors retry for 5 s at most, because
+                they have a next tick.
             start: where topics start that were never copied; as configured if None.
 
         Raises:
-            RelayError: no node answers, or the destination does not.
+            RelayError: no source node or no destination broker answers.
         """
         mirror, clock = self.mirror(name), self.clock
         mirror = mirror.model_copy(update={"start": start or mirror.start})
@@ -73,4 +76,4 @@ class KafkaResource(dg.ConfigurableResource):  # type: ignore[type-arg]  # Dagst
             configs=configs,
             patient=patient,
         )
-        return start_records.prepare_snapshot(take, mirror, clock)
+        return prepared_snapshot.prepare_snapshot(take, mirror, clock)

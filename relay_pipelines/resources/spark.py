@@ -1,4 +1,4 @@
-"""dagster-pyspark's lazy session, set up as relay.yaml says and as the copy needs it."""
+"""The lazy Spark session of dagster-pyspark, with the settings of relay.yaml."""
 
 from typing import Any
 
@@ -9,12 +9,12 @@ from relay_pipelines.spark.session import connect, end
 
 
 class SparkResource(LazyPySparkResource):
-    """Spark, started when a window has something to copy and not before."""
+    """A Spark session that starts when a window has something to copy."""
 
     spark_config: dict[str, Any] = {}  # noqa: RUF012 - pydantic copies defaults
-    """Added to spark.conf of relay.yaml."""
+    """Settings added to spark.conf of relay.yaml."""
     kafka: KafkaResource
-    """For relay.yaml."""
+    """Gives access to relay.yaml."""
 
     @property
     def spark_session(self) -> Any:
@@ -31,7 +31,7 @@ class SparkResource(LazyPySparkResource):
         return self._spark_session
 
     def teardown_after_execution(self, context: Any) -> None:  # noqa: ARG002 - Dagster's signature
-        """End the session if one was started."""
+        """Stop the session if it was started."""
         if self._spark_session is not None:
             end(self._spark_session)
             self._spark_session = None

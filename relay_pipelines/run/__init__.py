@@ -1,7 +1,7 @@
 """One run of a mirror, from plan to result.
 
 run_plan    from a snapshot to ranges and tasks
-run         prepares, starts the Spark jobs, follows the ledger, returns the result
+run         prepares the destination, starts the Spark jobs, follows the ledger
 spark_jobs  submits ranges to Spark and collects their outcomes
 result      what the run did, and its exit code
 signals     Ctrl-C and SIGTERM between two commits

@@ -1,4 +1,4 @@
-"""What can be known before a run: every node and the destination probed, one finding per fact. Nothing is written."""
+"""Checks a mirror before a run: its classes, clusters, topics and permissions. Writes nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from relay_pipelines.settings.validation_errors import nearest
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import NEEDED_CONFIGS, ClusterSnapshot
 
-_MANY = 3
+_TOPICS_SHOWN = 3
 
 
 class Level(StrEnum):
@@ -46,7 +46,7 @@ class Finding:
         where: the mirror, and the cluster or topic concerned.
         what: the fact, without a full stop.
         remedy: what to do about it; empty if nothing.
-        exit_code: what the check ends with, if nothing graver is found.
+        exit_code: of the check, unless another finding has a higher one.
     """
 
     level: Level
@@ -61,43 +61,32 @@ class Finding:
 
 
 def check(name: str, mirror: Mirror, clock: Clock) -> Iterator[Finding]:
-    """Yield what is found, cluster by cluster, then topic by topic; the topics only if all clusters answer."""
-    for settings in mirror.record_settings:
-        specs = [(user_class.FILTER, one.spec) for one in settings.filters]
-        specs += [(user_class.TRANSFORM, settings.transform.spec)] if settings.transform else []
-        for purpose, spec in specs:
-            try:
-                user_class.construct(spec, purpose)
-            except ConfigError as error:
-                yield _error(name, error)
-    timeout_ms = mirror.copy_options.request_timeout_ms
-    answered = True
+    """Yield findings on classes, on every cluster, and, if all clusters answer, on topics."""
+    yield from _classes(name, mirror)
     clusters: list[tuple[Cluster, type[RetriableError]]] = [
-        (node, SourceError) for node in mirror.nodes
+        *((node, SourceError) for node in mirror.nodes),
+        (mirror.destination_cluster, DestinationError),
     ]
-    clusters.append((mirror.destination_cluster, DestinationError))
+    timeout_ms = mirror.copy_options.request_timeout_ms
+    all_answer = True
     for cluster, kind in clusters:
         with ClusterClient(cluster, kind, f"relay-{name}", timeout_ms) as client:
             for finding in _probe(name, mirror, client, at_source=kind is SourceError):
-                answered = answered and finding.level is not Level.ERROR
+                all_answer = all_answer and finding.level is not Level.ERROR
                 yield finding
-    if answered:
+    if all_answer:
         try:
-            yield from _topics(
-                name,
-                mirror,
-                cluster_snapshot.take_snapshot(name, mirror, clock, patient=False),
-                clock,
-            )
+            snapshot = cluster_snapshot.take_snapshot(name, mirror, clock, patient=False)
+            yield from _topics(name, mirror, snapshot, clock)
         except RelayError as error:
             yield _error(name, error)
 
 
 def check_sql(name: str, mirror: Mirror, session: Callable[[], Any]) -> Iterator[Finding]:
-    """Yield what Spark has against the SQL of a mirror.
+    """Yield what Spark reports on the SQL of a mirror.
 
     Args:
-        session: gives the Spark session; called only if there is SQL.
+        session: returns the Spark session; called only if there is SQL.
     """
     for settings in mirror.record_settings:
         if settings.where or settings.select:
@@ -106,6 +95,17 @@ def check_sql(name: str, mirror: Mirror, session: Callable[[], Any]) -> Iterator
             try:
                 sql_rows.check(session(), (settings.where or "", tuple(settings.select.items())))
             except RelayError as error:
+                yield _error(name, error)
+
+
+def _classes(name: str, mirror: Mirror) -> Iterator[Finding]:
+    for settings in mirror.record_settings:
+        specs = [(user_class.FILTER, one.spec) for one in settings.filters]
+        specs += [(user_class.TRANSFORM, settings.transform.spec)] if settings.transform else []
+        for purpose, spec in specs:
+            try:
+                user_class.construct(spec, purpose)
+            except ConfigError as error:
                 yield _error(name, error)
 
 
@@ -120,28 +120,18 @@ def _probe(
     except RelayError as error:
         yield _error(where, error)
         return
-    count = len(metadata.brokers)
-    yield Finding(
-        Level.OK,
-        where,
-        f"answers with {count} broker{'s' if count != 1 else ''}, Kafka 2.4 or newer",
-    )
+    brokers = _count(len(metadata.brokers), "broker")
+    yield Finding(Level.OK, where, f"answers with {brokers}, Kafka 2.4 or newer")
     visible = sorted(
         topic
         for topic, one in metadata.topics.items()
         if not one.is_internal and not one.error_code
     )
-    chosen = (
-        [
-            one.topic
-            for one in select(visible, mirror.topics.allow, mirror.topics.deny)
-            if one.included
-        ]
-        if at_source
-        else visible
-    )
+    if at_source:
+        decisions = select(visible, mirror.topics.allow, mirror.topics.deny)
+        visible = [one.topic for one in decisions if one.included]
     try:
-        admin.topic_configs(client, chosen[:1], NEEDED_CONFIGS)
+        admin.topic_configs(client, visible[:1], NEEDED_CONFIGS)
     except RelayError as error:
         yield _error(where, error)
 
@@ -152,37 +142,23 @@ def _topics(
     yield from _patterns(name, mirror, snapshot)
     included = list(snapshot.destinations)
     if included:
-        shown = ", ".join(included[:_MANY]) + (
-            f" and {len(included) - _MANY} more" if len(included) > _MANY else ""
-        )
-        yield Finding(
-            Level.OK,
-            name,
-            f"{len(included)} topic{'s' if len(included) != 1 else ''} selected: {shown}",
-        )
+        more = len(included) - _TOPICS_SHOWN
+        shown = ", ".join(included[:_TOPICS_SHOWN]) + (f" and {more} more" if more > 0 else "")
+        yield Finding(Level.OK, name, f"{_count(len(included), 'topic')} selected: {shown}")
     for conflict in topics.conflicts(snapshot):
         yield Finding(Level.WARNING, name, conflict)
     for one in topic_configs.differences(snapshot):
         yield Finding(Level.WARNING, name, str(one), one.remedy(sync=mirror.topics.sync_configs))
-    for gone in topics.deleted(snapshot):
-        yield Finding(
-            Level.WARNING,
-            name,
-            gone,
-            "delete the copy when nobody needs it, and add the topic to topics.deny",
-        )
+    for deleted in topics.deleted(snapshot):
+        remedy = "delete the copy when nobody needs it, and add the topic to topics.deny"
+        yield Finding(Level.WARNING, name, deleted, remedy)
     for topic in topics.too_few_partitions(snapshot):
+        what = "has fewer partitions at the destination than its records need"
         remedy = f"add partitions to it: kafka-topics.sh --alter --topic {topic} --partitions N"
-        yield Finding(
-            Level.ERROR,
-            f"{name}: {topic}",
-            "has fewer partitions at the destination than its records need",
-            remedy,
-            1,
-        )
+        yield Finding(Level.ERROR, f"{name}: {topic}", what, remedy, 1)
     new = topics.missing(snapshot)
     if new:
-        what = f"{len(new)} topic{'s' if len(new) != 1 else ''} will be created at the destination"
+        what = f"{_count(len(new), 'topic')} will be created at the destination"
         yield Finding(Level.OK, name, what)
     for error in permissions.missing_permissions(snapshot, mirror, clock):
         yield _error(name, error)
@@ -191,49 +167,37 @@ def _topics(
 
 
 def _patterns(name: str, mirror: Mirror, snapshot: ClusterSnapshot) -> Iterator[Finding]:
-    names = [one.topic for one in snapshot.decisions if not one.topic.startswith("__")]
+    shown = [one.topic for one in snapshot.decisions if not one.topic.startswith("__")]
     for key, patterns in (
         ("allow", mirror.topics.allow),
         ("deny", mirror.topics.deny),
         ("overrides", mirror.topics.overrides),
     ):
-        told = (
-            set(literal_names(patterns)).intersection(snapshot.unseen) if key == "allow" else set()
-        )
-        for pattern in matches_nothing(names, patterns):
-            if told.intersection(literal_names([pattern])):
-                continue
+        for pattern in matches_nothing(shown, patterns):
+            if key == "allow" and set(literal_names([pattern])).intersection(snapshot.unseen):
+                continue  # an error of its own, below
             remedy = (
-                nearest(pattern, names, "topics")
-                if names
+                nearest(pattern, shown, "topics")
+                if shown
                 else "the source has no topics, or the user may see none"
             )
-            yield Finding(
-                Level.WARNING,
-                f"{name}: topics.{key}",
-                f"{pattern!r} matches no topic of the source",
-                remedy,
-            )
+            what = f"{pattern!r} matches no topic of the source"
+            yield Finding(Level.WARNING, f"{name}: topics.{key}", what, remedy)
     if isinstance(mirror.topics.rename, dict):
-        for topic in sorted(set(mirror.topics.rename) - set(names)):
-            yield Finding(
-                Level.WARNING,
-                f"{name}: topics.rename",
-                f"the source has no topic {topic!r}",
-                nearest(topic, names, "topics"),
-            )
+        for topic in sorted(set(mirror.topics.rename) - set(shown)):
+            what, remedy = f"the source has no topic {topic!r}", nearest(topic, shown, "topics")
+            yield Finding(Level.WARNING, f"{name}: topics.rename", what, remedy)
     for error in topics.unseen(snapshot):
         yield _error(name, error)
     for nothing in topics.nothing_selected(snapshot, mirror.topics.allow):
         yield Finding(Level.WARNING, name, nothing)
 
 
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' if number != 1 else ''}"
+
+
 def _error(where: str, error: RelayError) -> Finding:
     what = str(error).removesuffix(f"; {error.remedy}") if error.remedy else str(error)
-    return Finding(
-        Level.ERROR,
-        where,
-        what,
-        error.remedy,
-        error.exit_code if not isinstance(error, ConfigError) else 2,
-    )
+    exit_code = 2 if isinstance(error, ConfigError) else error.exit_code
+    return Finding(Level.ERROR, where, what, error.remedy, exit_code)

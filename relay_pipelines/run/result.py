@@ -1,4 +1,4 @@
-"""What a run did: from the ledger, which knows of every task, and from the outcomes, which know why one failed."""
+"""What a run did, by the ledger, and why tasks failed, by their outcomes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from relay_pipelines.errors import RelayError
+from relay_pipelines.errors import RelayError, error_class
 from relay_pipelines.model import LedgerEntry, Outcome, Status
 from relay_pipelines.prepare.topic_configs import Difference
 
@@ -42,14 +42,12 @@ class RunResult:
 
     Args:
         topics: source topic -> what was committed.
-        outcomes: per range, of the tasks that came to an end.
-        errors: what stopped the run or held topic-partitions back, beside failed outcomes.
-        reconfigured: what was set at the destination as the source has it.
-        diverged: nodes that were found not to hold what was copied, and why; they are in quarantine
-        now.
+        outcomes: one per range, of the tasks that ended.
+        errors: what stopped the run or held topic-partitions back, without failed outcomes.
+        reconfigured: the topic configurations that the run set.
+        diverged: nodes that do not hold what was copied, and why; the run quarantined them.
         seconds: the whole run.
-        copying_seconds: of these, from the submission of the copy to its end; without Spark's
-            start.
+        copying_seconds: the part from the submission of the copy to its end, without Spark's start.
     """
 
     mirror: str
@@ -75,21 +73,21 @@ class RunResult:
 
     @property
     def failures(self) -> list[str]:
-        """One line per thing that went wrong, each text once."""
+        """One line per failure, each text once."""
         lines = [str(error) for error in self.errors]
         lines += [outcome.error for outcome in self.outcomes if outcome.status is not Status.DONE]
         return list(dict.fromkeys(lines))
 
     @property
-    def error_kinds(self) -> set[str]:
-        """The names of the errors, of tasks too."""
-        return {type(error).__name__ for error in self.errors} | {
-            one.error_kind for one in self.outcomes if one.error_kind
-        }
+    def needs_operator(self) -> bool:
+        """Whether another run fails in the same way until a person changes something."""
+        kinds = [type(error) for error in self.errors]
+        kinds += [error_class(outcome.error_kind) for outcome in self.outcomes]
+        return any(kind.needs_operator for kind in kinds)
 
     @property
     def exit_code(self) -> int:
-        """0 when everything planned was copied; else the gravest of what went wrong."""
+        """0 if everything planned was copied; else the highest exit code of all failures."""
         if self.interrupted:
             return INTERRUPTED
         codes = [error.exit_code for error in self.errors] + [
@@ -99,6 +97,6 @@ class RunResult:
 
 
 def tally(topics: dict[str, TopicTotals], entries: Iterable[LedgerEntry]) -> None:
-    """Count entries into their topics' totals."""
+    """Add ledger entries to the totals of their topics."""
     for entry in entries:
         topics.setdefault(entry.source.topic_partition.topic, TopicTotals()).add(entry)

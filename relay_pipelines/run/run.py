@@ -1,4 +1,4 @@
-"""One run of one mirror, stop-at-end: plan, prepare the destination, let Spark copy, watch the ledger, say what was done."""
+"""One run of one mirror: prepares the destination, lets Spark copy, and watches the ledger."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any, Protocol
 
 from relay_pipelines.copy import user_class
 from relay_pipelines.copy.transaction import transactional_id
-from relay_pipelines.errors import DestinationError, RelayError
+from relay_pipelines.errors import RelayError
 from relay_pipelines.model import CopyJob, CopyRange, LedgerEntry, TopicPartition
-from relay_pipelines.prepare import quarantine, topic_configs, topics
-from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, READ_UNCOMMITTED, ClusterClient
+from relay_pipelines.prepare import node_quarantine, topic_configs, topics
+from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, READ_UNCOMMITTED
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry
 from relay_pipelines.run.result import RunResult, tally
@@ -21,6 +21,7 @@ from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.run.signals import StoppableClock
 from relay_pipelines.run.spark_jobs import SparkJobs
 from relay_pipelines.settings import Mirror
+from relay_pipelines.snapshot.clients import destination_client
 from relay_pipelines.state.fencing import take_over
 from relay_pipelines.state.ledger_reader import LedgerFollower
 
@@ -30,20 +31,20 @@ _VISIBLE_POLL_SECONDS = 0.01
 
 
 class Observer(Protocol):
-    """Someone who watches runs: a progress bar, metrics. Called on the driver's main thread."""
+    """Watches runs: a progress bar, or metrics. Called on the driver's main thread."""
 
     def begin(self, plan: RunPlan) -> None:
-        """A run with something to copy starts."""
+        """A run starts."""
 
     def committed(self, entries: Sequence[LedgerEntry]) -> None:
         """Chunks were committed; called about twice a second, also with none."""
 
     def end(self, result: RunResult) -> None:
-        """The run is over, however it ended; not called when a bug ended it."""
+        """The run ended; not called if a bug ended it."""
 
 
 def never() -> bool:
-    """Answer a run that nobody stops."""
+    """Do not stop a run."""
     return False
 
 
@@ -58,73 +59,30 @@ def run(
     window: str = "",
     run_id: str | None = None,
 ) -> RunResult:
-    """Copy what is planned. Ctrl-C stops at the last committed checkpoints; the next run goes on from there.
+    """Copy what is planned. Ctrl-C stops at committed checkpoints; the next run resumes there.
+
+    Errors of the clusters and of Spark do not raise: they end the run and are in its result.
 
     Args:
-        session: gives the Spark session; called only if there is something to copy. A run that is
-        stopped ends it.
-        stop: asked about twice a second whether to stop as Ctrl-C does. For those who hear signals
-            themselves: a KeyboardInterrupt in the middle of counting leaves the counts of the
-            result too low.
-        window: the frozen window that is copied; stands in the ledger.
-        run_id: the orchestrator's, so that ledger and checkpoints lead to its logs; one of our own
-            when None.
-
-    Raises:
-        RelayError: the destination cannot be prepared, or Spark does not start. Nothing was copied
-            then.
+        session: returns the Spark session; called only if there is something to copy. A run that
+            is stopped ends the session.
+        stop: called about twice a second; the run stops as on Ctrl-C if it returns True. For
+            callers that handle signals themselves: a KeyboardInterrupt while entries are counted
+            leaves the counts of the result too low.
+        window: the key of the frozen window that is copied, for the ledger.
+        run_id: the orchestrator's, so that ledger and checkpoints lead to its logs; a new one if
+            None.
     """
     result = RunResult(plan.snapshot.mirror, run_id=run_id or uuid.uuid4().hex[:12], topics={})
     result.errors += [*plan.data_losses, *topics.unseen(plan.snapshot)]
     started = clock.monotonic()
-    options = mirror.copy_options
     follower = LedgerFollower(
-        plan.snapshot.destination, plan.snapshot.mirror, result.run_id, options, clock
+        plan.snapshot.destination, result.mirror, result.run_id, mirror.copy_options, clock
     )
     for observer in observers:
         observer.begin(plan)
     try:
-        if mirror.topics.sync_configs:
-            snapshot, result.reconfigured = topic_configs.follow(
-                plan.snapshot, options, StoppableClock(clock, stop)
-            )
-            plan = replace(plan, snapshot=snapshot)
-        ranges = plan.ranges
-        if ranges:
-            for record_policy in {one.record_policy for one in ranges}:
-                user_class.construct_all(
-                    record_policy
-                )  # what is wrong with one is wrong for every task
-            topics.create(
-                plan.snapshot,
-                mirror.destination.replication_factor,
-                options,
-                StoppableClock(clock, stop),
-            )
-            follower.start()
-            job = CopyJob(
-                mirror=plan.snapshot.mirror,
-                run_id=result.run_id,
-                node=plan.snapshot.node,
-                destination=plan.snapshot.destination,
-                options=options,
-                window=window,
-                other_nodes=plan.snapshot.other_nodes,
-                node_timeout_ms=mirror.source.health.request_timeout,
-            )
-            spark = session()
-            copying = clock.monotonic()
-            submission = SparkJobs(spark, job, ranges, plan.sizes_bytes, clock)
-            _watch(submission, follower, result, observers, stop)
-            result.copying_seconds = clock.monotonic() - copying
-            if result.interrupted or submission.errors:
-                fence(job, ranges, clock)
-            _count(follower.finish(patient=not result.interrupted), result, observers)
-            _wait_until_visible(job, ranges, clock, patient=not result.interrupted)
-            result.diverged = {
-                node: why for outcome in result.outcomes for node, why in outcome.diverged.items()
-            }
-            quarantine.put(plan.snapshot.mirror, mirror, result.diverged, clock)
+        _Run(mirror, follower, result, observers, clock, stop).copy(plan, session, window)
     except RelayError as error:
         result.errors.append(error)
     except KeyboardInterrupt:
@@ -137,42 +95,110 @@ def run(
     return result
 
 
-def _watch(
-    submission: SparkJobs,
-    follower: LedgerFollower,
-    result: RunResult,
-    observers: Sequence[Observer],
-    stop: Callable[[], bool],
-) -> None:
-    try:
-        while not submission.ended(_POLL_SECONDS) and not result.interrupted:
-            _count(follower.poll(), result, observers)
-            result.interrupted = stop()
-    except KeyboardInterrupt:
-        result.interrupted = True
-        follower.close()  # an answer may still be on its way; it connects anew
-    if result.interrupted:
-        submission.cancel()
-    result.outcomes = submission.outcomes
-    if not result.interrupted:
-        result.errors += submission.errors
+class _Run:
+    """The steps of a run."""
 
+    def __init__(
+        self,
+        mirror: Mirror,
+        follower: LedgerFollower,
+        result: RunResult,
+        observers: Sequence[Observer],
+        clock: Clock,
+        stop: Callable[[], bool],
+    ) -> None:
+        self._mirror = mirror
+        self._options = mirror.copy_options
+        self._follower = follower
+        self._result = result
+        self._observers = observers
+        self._clock = clock
+        self._stoppable_clock = StoppableClock(clock, stop)
+        self._stop = stop
 
-def _count(
-    entries: Sequence[LedgerEntry], result: RunResult, observers: Sequence[Observer]
-) -> None:
-    tally(result.topics, entries)
-    for observer in observers:
-        observer.committed(entries)
+    def copy(self, plan: RunPlan, session: Callable[[], Any], window: str) -> None:
+        plan = self._sync_configs(plan)
+        ranges = plan.ranges
+        if not ranges:
+            return
+        self._prepare(plan, ranges)
+        self._follower.start()
+        job = self._job(plan, window)
+        jobs = self._watch(session(), job, ranges, plan)
+        if self._result.interrupted or jobs.errors:
+            fence(job, ranges, self._clock)
+        patient = not self._result.interrupted
+        self._count(self._follower.finish(patient=patient))
+        _wait_until_visible(job, ranges, self._clock, patient=patient)
+        self._quarantine_diverged_nodes()
+
+    def _sync_configs(self, plan: RunPlan) -> RunPlan:
+        if not self._mirror.topics.sync_configs:
+            return plan
+        snapshot, self._result.reconfigured = topic_configs.sync(
+            plan.snapshot, self._options, self._stoppable_clock
+        )
+        return replace(plan, snapshot=snapshot)
+
+    def _prepare(self, plan: RunPlan, ranges: Sequence[CopyRange]) -> None:
+        for record_policy in {one.record_policy for one in ranges}:
+            # an error in a class would fail every task
+            user_class.construct_all(record_policy)
+        factor = self._mirror.destination.replication_factor
+        topics.create(plan.snapshot, factor, self._options, self._stoppable_clock)
+
+    def _job(self, plan: RunPlan, window: str) -> CopyJob:
+        snapshot = plan.snapshot
+        return CopyJob(
+            mirror=snapshot.mirror,
+            run_id=self._result.run_id,
+            node=snapshot.node,
+            destination=snapshot.destination,
+            options=self._options,
+            window=window,
+            other_nodes=snapshot.other_nodes,
+            node_timeout_ms=self._mirror.source.health.request_timeout,
+        )
+
+    def _watch(
+        self, spark: Any, job: CopyJob, ranges: Sequence[CopyRange], plan: RunPlan
+    ) -> SparkJobs:
+        """Start the Spark jobs and count what they commit until they end, or the run is stopped."""
+        result, began = self._result, self._clock.monotonic()
+        jobs = SparkJobs(spark, job, ranges, plan.sizes_bytes, self._clock)
+        try:
+            while not jobs.ended(_POLL_SECONDS) and not result.interrupted:
+                self._count(self._follower.poll())
+                result.interrupted = self._stop()
+        except KeyboardInterrupt:
+            result.interrupted = True
+            self._follower.close()  # drops an answer that may be on its way; it reconnects
+        if result.interrupted:
+            jobs.cancel()
+        result.outcomes = jobs.outcomes
+        if not result.interrupted:
+            result.errors += jobs.errors
+        result.copying_seconds = self._clock.monotonic() - began
+        return jobs
+
+    def _count(self, entries: Sequence[LedgerEntry]) -> None:
+        tally(self._result.topics, entries)
+        for observer in self._observers:
+            observer.committed(entries)
+
+    def _quarantine_diverged_nodes(self) -> None:
+        result = self._result
+        result.diverged = {
+            node: why for outcome in result.outcomes for node, why in outcome.diverged.items()
+        }
+        node_quarantine.set_quarantine(result.mirror, self._mirror, result.diverged, self._clock)
 
 
 def fence(job: CopyJob, ranges: Sequence[CopyRange], clock: Clock) -> None:
-    """Take every transactional id over: aborts at once what cancelled tasks left open, which readers would wait for."""
-    with ClusterClient(
-        job.destination, DestinationError, f"relay-{job.mirror}", job.options.request_timeout_ms
-    ) as client:
+    """Abort the transactions that cancelled tasks left open: readers would wait for them."""
+    with destination_client(job.mirror, job.destination, job.options) as client:
         for one in ranges:
-            # a run that was asked to stop does not wait for a destination that is away
+            # a run that is being stopped does not wait for a destination that does not answer
             take_over(
                 client,
                 transactional_id(job.mirror, one.source.topic_partition),
@@ -185,24 +211,22 @@ def fence(job: CopyJob, ranges: Sequence[CopyRange], clock: Clock) -> None:
 def _wait_until_visible(
     job: CopyJob, ranges: Sequence[CopyRange], clock: Clock, *, patient: bool
 ) -> None:
-    """Wait until readers of committed records see what is there: EndTxn is answered before all its markers are written.
+    """Wait until readers of committed records see all copies.
 
-    Gives up after a while without a word: another producer may have a transaction of its own open
-        in the topic.
+    Brokers answer EndTxn before they have written all markers. Gives up silently after a while:
+    another producer may have an open transaction in the topic.
     """
     deadline = clock.monotonic() + _VISIBLE_SECONDS
-    with ClusterClient(
-        job.destination, DestinationError, f"relay-{job.mirror}", job.options.request_timeout_ms
-    ) as client:
+    with destination_client(job.mirror, job.destination, job.options) as client:
 
-        def offsets(of: Iterable[TopicPartition], isolation: int) -> dict[TopicPartition, int]:
+        def end_offsets(of: Iterable[TopicPartition], isolation: int) -> dict[TopicPartition, int]:
             ask = partial(client.list_offsets, of, LATEST, isolation)
             return retry(ask, job.mirror, job.options, clock, client, patient=patient)
 
-        destinations = {one.destination for one in ranges}
-        ends = offsets(destinations, READ_UNCOMMITTED)
-        while destinations and clock.monotonic() < deadline:
-            stable = offsets(destinations, READ_COMMITTED)
-            destinations = {one for one in destinations if stable[one] < ends[one]}
-            if destinations:
+        waiting = {one.destination for one in ranges}
+        ends = end_offsets(waiting, READ_UNCOMMITTED)
+        while waiting and clock.monotonic() < deadline:
+            stable = end_offsets(waiting, READ_COMMITTED)
+            waiting = {at for at in waiting if stable[at] < ends[at]}
+            if waiting:
                 clock.sleep(_VISIBLE_POLL_SECONDS)

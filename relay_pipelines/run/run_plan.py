@@ -1,4 +1,4 @@
-"""From a survey to what a run will copy, task by task."""
+"""What a run will copy, from a snapshot of both clusters."""
 
 from __future__ import annotations
 
@@ -28,9 +28,8 @@ class RunPlan:
 
     Args:
         windows: one per topic with something new.
-        data_losses: topic-partitions that a guard holds back, and why.
-        sizes_bytes: estimated bytes of a range by its source topic-partition, where the source
-            tells its sizes.
+        data_losses: one per topic-partition that is held back.
+        sizes_bytes: estimated bytes of a range by its source topic-partition, where known.
     """
 
     snapshot: ClusterSnapshot
@@ -40,50 +39,46 @@ class RunPlan:
 
     @property
     def ranges(self) -> list[CopyRange]:
-        """All ranges, with what a task must know of them."""
+        """All ranges, with what a task must know about them."""
         return [self._copy_range(one) for window in self.windows for one in window.ranges]
 
     def offsets(self, window: Window) -> int:
-        """How many source offsets a window covers: its records, where none were compacted away or aborted."""
-        return sum(len(one) for one in window.ranges)
+        """The number of offsets: of records, unless some were compacted away or aborted."""
+        return sum(map(len, window.ranges))
 
     def size_bytes(self, window: Window) -> int | None:
-        """The window's estimated size; None if the source does not tell."""
-        known = [
-            self.sizes_bytes[one.topic_partition]
-            for one in window.ranges
-            if one.topic_partition in self.sizes_bytes
-        ]
-        return sum(known) if len(known) == len(window.ranges) else None
+        """The window's estimated size; None if the source does not report all sizes."""
+        sizes = [self.sizes_bytes.get(one.topic_partition) for one in window.ranges]
+        return None if None in sizes else sum(filter(None, sizes))
 
     def seconds(self, window: Window) -> float:
-        """A rough estimate of the window's copy time in one task."""
+        """Estimate how long one task copies the window."""
         return sum(
             copy_seconds(one, self.sizes_bytes.get(one.topic_partition)) for one in window.ranges
         )
 
     def _copy_range(self, source: OffsetRange) -> CopyRange:
         snapshot, topic_partition = self.snapshot, source.topic_partition
-        takes = limits(snapshot, topic_partition.topic)
+        topic_limits = limits(snapshot, topic_partition.topic)
         home = checkpoint.home(
             checkpoint.TOPIC, checkpoint.key_of(snapshot.mirror, topic_partition)
         )
         return CopyRange(
             source=source,
             destination=snapshot.destination_of(topic_partition),
-            max_message_bytes=takes.max_message_bytes,
-            timestamp_type=takes.timestamp_type,
+            max_message_bytes=topic_limits.max_message_bytes,
+            timestamp_type=topic_limits.timestamp_type,
             checkpoint=snapshot.checkpoints.get(topic_partition),
             checkpoint_position=snapshot.checkpoint_ends.get(home, 0),
             record_policy=snapshot.record_policy.get(topic_partition.topic, RecordPolicy()),
-            surveyed=NodeIdentity(
+            planned_log=NodeIdentity(
                 snapshot.node.name, snapshot.source_topics[topic_partition.topic].topic_id, ""
             ),
         )
 
 
 def plan(snapshot: ClusterSnapshot) -> RunPlan:
-    """Plan everything up to where the source ended when it was surveyed."""
+    """Plan everything up to the end of the source when the snapshot was taken."""
     planned = plan_windows(snapshot.positions)
     return RunPlan(
         snapshot, planned.windows, planned.data_losses, _sizes(snapshot, planned.windows)
@@ -91,44 +86,40 @@ def plan(snapshot: ClusterSnapshot) -> RunPlan:
 
 
 def plan_frozen(snapshot: ClusterSnapshot, frozen: FrozenWindow) -> RunPlan:
-    """Plan what is still to be copied of a frozen window: from the next offset to copy through the window's end.
+    """Plan what a frozen window has left: from the next offset to copy to the window's end.
 
-    Topics that the survey does not have are left out.
+    Topics that are not in the snapshot are left out.
     """
     positions = {one.topic_partition: one for one in snapshot.positions}
-    losses = [
-        loss
+    errors = [
+        error
         for one in frozen.ranges
-        if (held := positions.get(one.topic_partition)) and (loss := data_loss(held))
+        if (position := positions.get(one.topic_partition)) and (error := data_loss(position))
     ]
-    guarded = {loss.topic_partition for loss in losses}
+    held_back = {error.topic_partition for error in errors}
     windows = []
     for window in frozen.windows(snapshot.destinations):
-        known = [
-            (one, positions[one.topic_partition])
-            for one in window.ranges
-            if one.topic_partition in positions
-        ]
         ranges = [
             replace(one, start=position.begin)
-            for one, position in known
-            if one.end > position.begin
-            and one.topic_partition not in guarded
+            for one in window.ranges
+            if (position := positions.get(one.topic_partition))
+            and one.end > position.begin
+            and one.topic_partition not in held_back
             and not is_superseded(snapshot, frozen, one)
         ]
         if ranges:
             windows.append(Window(window.topic, tuple(ranges)))
-    return RunPlan(snapshot, windows, losses, _sizes(snapshot, windows))
+    return RunPlan(snapshot, windows, errors, _sizes(snapshot, windows))
 
 
 def is_superseded(snapshot: ClusterSnapshot, frozen: FrozenWindow, planned: OffsetRange) -> bool:
-    """Whether the copy has gone on elsewhere after a loss since the window was cut: its offsets mean other records now."""
+    """Whether a loss was accepted since the window was cut: its offsets may be other records."""
     checkpoint = snapshot.checkpoints.get(planned.topic_partition)
     return checkpoint is not None and checkpoint.reset_at_ms > frozen.planned_at_ms
 
 
 def bytes_per_offset(snapshot: ClusterSnapshot) -> dict[TopicPartition, float]:
-    """The average size of a source offset on disk, where the source tells."""
+    """The average size of a source offset on disk, where the source reports it."""
     return {
         one.topic_partition: snapshot.sizes_bytes[one.topic_partition]
         / max(1, one.end_offset - one.low_watermark)

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: between two commits while records are copied, at once everywhere else."""
+"""Ctrl-C and SIGTERM stop a copy between two commits, and everything else at once."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class StopSignal:
     """Whether the run was asked to stop, and when a signal may interrupt it.
 
-    The first signal within `deferred`, and every signal within `shielded`, is only noted; any other
-    raises KeyboardInterrupt.
+    The first signal within `deferred`, and every signal within `shielded`, is only recorded; any
+    other raises KeyboardInterrupt.
     """
 
     def __init__(self) -> None:
-        self._asked = False
+        self._requested = False
         self._deferring = False
         self._shielding = False
 
     def __call__(self) -> bool:
-        """Whether a signal has come."""
-        return self._asked
+        """Whether a signal was received."""
+        return self._requested
 
     @contextmanager
     def heard(self) -> Iterator[None]:
-        """Listen to the signals; what listened before does so again afterwards. Only on the main thread."""
-        before = {one: signal.signal(one, self._take) for one in _SIGNALS}
+        """Handle the signals, on the main thread only; restore the previous handlers at the end."""
+        previous = {number: signal.signal(number, self._receive) for number in _SIGNALS}
         try:
             yield
         finally:
-            for one, handler in before.items():
-                signal.signal(one, handler)
+            for number, handler in previous.items():
+                signal.signal(number, handler)
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
-        """Note the first signal instead of raising: whoever works meanwhile asks, and stops where it is safe."""
+        """Record the first signal instead of raising; the run polls it and stops where safe."""
         self._deferring = True
         try:
             yield
@@ -50,37 +50,37 @@ class StopSignal:
 
     @contextmanager
     def shielded(self) -> Iterator[None]:
-        """Raise only behind what must not be cut short, for a signal that came before or meanwhile.
+        """Raise only before or after the block, for a signal received before or within it.
 
-        Listens again then: a new SparkContext puts its own handler in place.
+        Installs the handlers again: a new SparkContext replaces them.
         """
-        if self._asked:
+        if self._requested:
             raise KeyboardInterrupt
         self._shielding = True
         try:
             yield
         finally:
             self._shielding = False
-            for one in _SIGNALS:
-                signal.signal(one, self._take)
-        if self._asked:
+            for number in _SIGNALS:
+                signal.signal(number, self._receive)
+        if self._requested:
             raise KeyboardInterrupt
 
-    def _take(self, _signal: int, _frame: FrameType | None) -> None:
-        again, self._asked = self._asked, True
+    def _receive(self, _signal: int, _frame: FrameType | None) -> None:
+        again, self._requested = self._requested, True
         if not self._shielding and (again or not self._deferring):
             raise KeyboardInterrupt
 
 
 @dataclass(frozen=True, slots=True)
 class StoppableClock:
-    """A clock for a run that defers signals: it does not wait any more once the run was asked to stop."""
+    """A clock for a run that defers signals: it no longer waits once the run is asked to stop."""
 
     clock: Clock
     stop: Callable[[], bool]
 
     def monotonic(self) -> float:
-        """Seconds since some moment; never goes back."""
+        """Seconds since an arbitrary moment; never decreases."""
         return self.clock.monotonic()
 
     def now_ms(self) -> int:

@@ -1,6 +1,7 @@
-"""What watches: the planner cuts windows and asks for their runs, the health sensor looks at the nodes.
+"""Sensors: the planner cuts windows and requests runs, the health sensor probes the nodes.
 
-attempts    what became of a window so far, by its runs
-planner     the sensor of a lane
-health      the sensor of a mirror's nodes
+planner        the sensor of a lane
+health         the sensor of a mirror's source nodes
+window_status  which topics of a window are missing, judged by its runs
+pruning        deletes the runs of old windows
 """

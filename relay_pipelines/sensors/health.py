@@ -1,80 +1,98 @@
-"""The health of a mirror's nodes, as observations: on a change, or every few minutes."""
+"""Reports the health of a mirror's nodes as observations, on a change or every few minutes."""
 
 import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 
 import dagster as dg
 
 from relay_pipelines.checks import divergence
 from relay_pipelines.errors import RelayError
 from relay_pipelines.lanes import naming
-from relay_pipelines.plan.node_choice import Verdict
+from relay_pipelines.plan.node_choice import NodeVerdict
 from relay_pipelines.resources import KafkaResource
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot, node_selection
 from relay_pipelines.snapshot.node_selection import NodeState
 from relay_pipelines.state.checkpoint import CheckpointSnapshot
 
-_SAID_AGAIN_SECONDS = 300.0
+_REPEAT_SECONDS = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Cursor:
+    """What was reported of each node, and when all nodes were reported last."""
+
+    healthy: Mapping[str, bool] = field(default_factory=dict)
+    quarantined: Mapping[str, bool] = field(default_factory=dict)
+    at: float = 0.0
+
+    @staticmethod
+    def load(text: str | None) -> "_Cursor":
+        return _Cursor(**json.loads(text)) if text else _Cursor()
+
+    def dump(self) -> str:
+        return json.dumps(asdict(self))
 
 
 def build(name: str, mirror: Mirror) -> dg.SensorDefinition:
-    """The sensor of a mirror's source."""
+    """Build the sensor of a mirror's source."""
 
     @dg.sensor(
         name=f"health_{naming.group(name)}",
-        description=f"Asks every upstream node of {name} whether it serves, and how far it is behind the others.",
+        description=f"Checks whether each source node of {name} is available and how far it is"
+        " behind the others.",
         minimum_interval_seconds=max(1, mirror.source.health.interval // 1000),
         tags={naming.TAG_MIRROR: name},
     )
     def health(context: dg.SensorEvaluationContext, kafka: KafkaResource) -> dg.SensorResult:
-        now, settings = kafka.clock.now_ms() / 1000, kafka.mirror(name)
-        try:
-            stored, unknown = (
-                cluster_snapshot.read_checkpoints(name, settings, kafka.clock, patient=False),
-                "",
-            )
-        except (
-            RelayError
-        ) as error:  # the nodes can be judged all the same, by what they say of each other
-            stored, unknown = CheckpointSnapshot(), f"; what was copied is not known: {error}"
+        settings, last = kafka.mirror(name), _Cursor.load(context.cursor)
+        now = kafka.clock.now_ms() / 1000
+        stored, unknown = _read_checkpoints(name, settings, kafka)
         states = node_selection.probe(name, settings, kafka.clock, stored.quarantined)
-        verdicts = node_selection.choice(settings, states, stored).verdicts
-        said = json.loads(context.cursor or "{}")
-        again = now - said.get("at", 0.0) > _SAID_AGAIN_SECONDS
-        pairs = list(zip(states, verdicts, strict=True))
+        verdicts = node_selection.choose_node(settings, states, stored).verdicts
+        nodes = list(zip(states, verdicts, strict=True))
+        repeat = now - last.at > _REPEAT_SECONDS
         events: list[dg.AssetObservation | dg.AssetCheckEvaluation] = [
             _observation(name, state, verdict)
-            for state, verdict in pairs
-            if again or said.get("healthy", {}).get(verdict.name) != verdict.healthy
+            for state, verdict in nodes
+            if repeat or last.healthy.get(verdict.name) != verdict.healthy
         ]
+        quarantined = last.quarantined
         if not unknown:
-            before = said.get("quarantined", {})
+            quarantined = {verdict.name: verdict.quarantined for verdict in verdicts}
             events += [
                 divergence.evaluation(name, verdict.name, state.quarantined)
-                for state, verdict in pairs
-                if before.get(verdict.name) != verdict.quarantined
+                for state, verdict in nodes
+                if last.quarantined.get(verdict.name) != verdict.quarantined
             ]
-        ill = [f"{one.name}: {one.why}" for one in verdicts if not one.healthy]
-        cursor = {
-            "healthy": {one.name: one.healthy for one in verdicts},
-            "quarantined": said.get("quarantined", {})
-            if unknown
-            else {one.name: one.quarantined for one in verdicts},
-            "at": now if again else said["at"],
-        }
+        healthy = {verdict.name: verdict.healthy for verdict in verdicts}
+        cursor = _Cursor(healthy, quarantined, at=now if repeat else last.at)
         return dg.SensorResult(
-            skip_reason=("; ".join(ill) or f"{len(states)} of {len(states)} nodes are healthy")
-            + unknown,
-            cursor=json.dumps(cursor),
-            asset_events=events,
+            skip_reason=_summary(verdicts) + unknown, cursor=cursor.dump(), asset_events=events
         )
 
     return health
 
 
-def _observation(mirror: str, state: NodeState, verdict: Verdict) -> dg.AssetObservation:
+def _read_checkpoints(
+    name: str, settings: Mirror, kafka: KafkaResource
+) -> tuple[CheckpointSnapshot, str]:
+    """Read the checkpoints; if that fails, the nodes can still be compared with each other."""
+    try:
+        return cluster_snapshot.read_checkpoints(name, settings, kafka.clock, patient=False), ""
+    except RelayError as error:
+        return CheckpointSnapshot(), f"; the checkpoints cannot be read: {error}"
+
+
+def _summary(verdicts: Sequence[NodeVerdict]) -> str:
+    unhealthy = [f"{verdict.name}: {verdict.why}" for verdict in verdicts if not verdict.healthy]
+    return "; ".join(unhealthy) or f"{len(verdicts)} of {len(verdicts)} nodes are healthy"
+
+
+def _observation(mirror: str, state: NodeState, verdict: NodeVerdict) -> dg.AssetObservation:
     return dg.AssetObservation(
-        asset_key=naming.node(mirror, verdict.name),
+        asset_key=naming.node_asset(mirror, verdict.name),
         description=verdict.why or "healthy",
         metadata={
             "reachable": int(state.end_offsets is not None),

@@ -1,45 +1,174 @@
-"""The clusters of a mirror: where they are."""
+"""The clusters of a mirror: addresses, security, and how the source's nodes are watched."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from relay_pipelines import model
-from relay_pipelines.settings.config_model import Section
-from relay_pipelines.settings.health import Health
-from relay_pipelines.settings.security import SecuritySettings
-from relay_pipelines.settings.values import Count, Name, RequestSize, Servers, complaints
+from relay_pipelines.plan.node_choice import Failback
+from relay_pipelines.settings.config_model import Problem, Section
+from relay_pipelines.settings.values import (
+    Count,
+    Duration,
+    Endpoint,
+    ExistingFile,
+    Name,
+    NotNegative,
+    RequestSize,
+    Secret,
+    Servers,
+    Text,
+)
 
 _CLUSTER = model.Cluster("", ())
-_CHOOSING_KEYS = ("lag_threshold", "failback", "randomize_initial")
+_PASSWORD_KEYS = ("username", "password")
+_TOKEN_KEYS = ("token_endpoint", "client_id", "client_secret")
+_TLS_KEYS = (
+    "ca_location",
+    "certificate_location",
+    "key_location",
+    "key_password",
+    "verify_hostname",
+)
+_CHOICE_KEYS = ("lag_threshold", "failback", "randomize_initial")
 
 
-class Node(Section):
-    """One of the identical clusters of a source."""
+class SecuritySettings(Section):
+    """How to connect to a cluster."""
 
-    name: Name
-    """What people read; it stands in checkpoints, so keep it."""
+    protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    """The listener's security protocol."""
+    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] | None = None
+    """The SASL mechanism; only with a SASL protocol."""
+    username: Text | None = None
+    """The SASL user; not with OAUTHBEARER."""
+    password: Secret | None = None
+    """The SASL password; prefer `${ENV_VAR}` or `${file:path}` to the password itself."""
+    token_endpoint: Endpoint | None = None
+    """Where OAUTHBEARER requests a token (OAuth's client credentials grant)."""
+    client_id: Text | None = None
+    """The OAuth client that requests the token."""
+    client_secret: Secret | None = None
+    """The client's secret; prefer `${ENV_VAR}` or `${file:path}` to the secret itself."""
+    scope: Text | None = None
+    """The scope to request, if the token endpoint needs one; separate several with spaces."""
+    ca_location: ExistingFile | None = None
+    """PEM file of the certificate authorities to trust; the system's by default."""
+    certificate_location: ExistingFile | None = None
+    """PEM file of the client certificate chain, if the broker requires one."""
+    key_location: ExistingFile | None = None
+    """PEM file of the client's private key, if the certificate's file does not contain it."""
+    key_password: Secret | None = None
+    """The private key's password."""
+    verify_hostname: bool = True
+    """Whether the broker's certificate must match the host name."""
+
+    def problems(self) -> Iterator[Problem]:
+        """Find keys that the protocol or the mechanism ignores or needs."""
+        yield from self._sasl_problems()
+        yield from self._tls_problems()
+
+    def _sasl_problems(self) -> Iterator[Problem]:
+        if not self.protocol.startswith("SASL_"):
+            for key in ("mechanism", *_PASSWORD_KEYS, *_TOKEN_KEYS, "scope"):
+                if getattr(self, key):
+                    yield (key,), f"needs a SASL protocol, not {self.protocol}"
+            return
+        if self.mechanism is None:
+            yield ("mechanism",), f"is missing; {self.protocol} needs it"
+            return
+        with_token = self.mechanism == "OAUTHBEARER"
+        for key in _TOKEN_KEYS if with_token else _PASSWORD_KEYS:
+            if not getattr(self, key):
+                yield (key,), f"is missing; {self.mechanism} needs it"
+        for key in _PASSWORD_KEYS if with_token else (*_TOKEN_KEYS, "scope"):
+            if getattr(self, key):
+                why = f"{self.mechanism} does not use it; remove it or choose another mechanism"
+                yield (key,), why
+
+    def _tls_problems(self) -> Iterator[Problem]:
+        if not self.protocol.endswith("SSL"):
+            for key in _TLS_KEYS:
+                if key in self.model_fields_set:
+                    yield (key,), f"needs the protocol SSL or SASL_SSL, not {self.protocol}"
+        elif self.certificate_location is None:
+            for key in ("key_location", "key_password"):
+                if getattr(self, key):
+                    yield (key,), "needs certificate_location"
+
+    def as_model(self) -> model.Security:
+        """Return the value that connections take, with its secrets."""
+        return model.Security(
+            protocol=self.protocol,
+            mechanism=self.mechanism,
+            username=self.username,
+            password=_secret_value(self.password),
+            token_endpoint=self.token_endpoint,
+            client_id=self.client_id,
+            client_secret=_secret_value(self.client_secret),
+            scope=self.scope,
+            ca_location=self.ca_location,
+            certificate_location=self.certificate_location,
+            key_location=self.key_location,
+            key_password=_secret_value(self.key_password),
+            verify_hostname=self.verify_hostname,
+        )
+
+
+def _secret_value(secret: Secret | None) -> str | None:
+    return secret.get_secret_value() if secret else None
+
+
+class _Connection(Section):
+    """How to reach a cluster."""
+
     bootstrap_servers: Servers = Field(min_length=1)
-    """Brokers to ask first, `host:port`; a list, or one string with commas."""
+    """Bootstrap brokers as `host:port`; a list, or one string with commas."""
     security: SecuritySettings = SecuritySettings()
-    """How to talk to the node."""
+    """How to connect to the cluster."""
     socket_receive_buffer: RequestSize = _CLUSTER.receive_buffer_bytes
-    """Asked of the operating system for each connection; over a long line, bandwidth times round-trip time."""
+    """Receive buffer of each connection; over a long line, bandwidth times round-trip time."""
     socket_send_buffer: RequestSize = _CLUSTER.send_buffer_bytes
-    """The same for what is sent."""
+    """Send buffer of each connection; over a long line, bandwidth times round-trip time."""
 
-    @property
-    def cluster(self) -> model.Cluster:
-        """The value that connections take."""
+    def _cluster(self, name: str) -> model.Cluster:
         return model.Cluster(
-            self.name,
+            name,
             self.bootstrap_servers,
             self.security.as_model(),
             self.socket_receive_buffer,
             self.socket_send_buffer,
         )
+
+
+class Node(_Connection):
+    """One of the identical clusters of a source."""
+
+    name: Name
+    """The name in messages and checkpoints; do not change it later."""
+
+    @property
+    def cluster(self) -> model.Cluster:
+        """The value that connections take."""
+        return self._cluster(self.name)
+
+
+class Health(Section):
+    """How nodes are watched, and which node is read."""
+
+    interval: Duration = 30_000
+    """How often Dagster's health sensor checks every node."""
+    request_timeout: Duration = 3_000
+    """A node that does not answer in time is down; during a copy, only if there are others."""
+    lag_threshold: NotNegative | None = None
+    """A node that lags the most advanced one by more records is unhealthy; no limit by default."""
+    failback: Failback = Failback.NEVER
+    """Whether to return to a preferred node once it is healthy again: never or when_healthy."""
+    randomize_initial: bool = False
+    """Whether a new mirror starts with a random healthy node instead of the first one."""
 
 
 class Source(Section):
@@ -48,52 +177,27 @@ class Source(Section):
     nodes: tuple[Node, ...] = Field(min_length=1)
     """The nodes in order of preference; usually one."""
     health: Health = Health()
-    """When a node is healthy, and which one is read."""
+    """When a node is healthy, and which node is read."""
 
-    @model_validator(mode="after")
-    def _node_names_are_unique(self) -> Source:
+    def problems(self) -> Iterator[Problem]:
+        """Find repeated node names, and failover settings of a single node."""
         names = [node.name for node in self.nodes]
-        repeated = [index for index, name in enumerate(names) if name in names[:index]]
-        if repeated:
-            raise complaints(
-                *((("nodes", index, "name"), "another node has this name") for index in repeated)
-            )
-        useless = (
-            [key for key in _CHOOSING_KEYS if key in self.health.model_fields_set]
-            if len(names) == 1
-            else []
-        )
-        if useless:
-            raise complaints(
-                *(
-                    (("health", key), "there is one node only, and nothing to choose")
-                    for key in useless
-                )
-            )
-        return self
+        for index, name in enumerate(names):
+            if name in names[:index]:
+                yield ("nodes", index, "name"), "another node has this name"
+        if len(names) == 1:
+            for key in _CHOICE_KEYS:
+                if key in self.health.model_fields_set:
+                    yield ("health", key), "has no effect: the source has only one node"
 
 
-class Destination(Section):
+class Destination(_Connection):
     """Where records go."""
 
-    bootstrap_servers: Servers = Field(min_length=1)
-    """Brokers to ask first, `host:port`; a list, or one string with commas."""
-    security: SecuritySettings = SecuritySettings()
-    """How to talk to the cluster."""
-    socket_receive_buffer: RequestSize = _CLUSTER.receive_buffer_bytes
-    """Asked of the operating system for each connection."""
-    socket_send_buffer: RequestSize = _CLUSTER.send_buffer_bytes
-    """The same for what is sent; over a long line, bandwidth times round-trip time."""
     replication_factor: Annotated[Count, Field(le=32_767)] | None = None
-    """Of topics created there, the project's own included; the broker's default when left out."""
+    """Of created topics, the mirror's internal topics included; the broker's default by default."""
 
     @property
     def cluster(self) -> model.Cluster:
-        """The value that connections take; it is called "destination"."""
-        return model.Cluster(
-            "destination",
-            self.bootstrap_servers,
-            self.security.as_model(),
-            self.socket_receive_buffer,
-            self.socket_send_buffer,
-        )
+        """The value that connections take; its name is "destination"."""
+        return self._cluster("destination")

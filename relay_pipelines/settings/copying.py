@@ -1,30 +1,22 @@
-"""How records are copied: `model.CopyOptions` in the units that people write."""
+"""How records are copied: `model.CopyOptions` in the units of relay.yaml."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated
 
-from pydantic import AfterValidator, model_validator
+from pydantic import AfterValidator
 
 from relay_pipelines import model
-from relay_pipelines.settings.config_model import Section
-from relay_pipelines.settings.values import (
-    Count,
-    Duration,
-    Location,
-    PositiveSize,
-    RequestSize,
-    Size,
-    complaints,
-    expected,
-)
+from relay_pipelines.settings.config_model import Problem, Section, expected
+from relay_pipelines.settings.values import Count, Duration, PositiveSize, RequestSize, Size
 
 _COPY = model.CopyOptions()
-_SLOWEST = 64 << 10
+_LOWEST_RATE = 64 << 10
 
 
 def _not_too_slow(value: int) -> int:
-    if value < _SLOWEST:
+    if value < _LOWEST_RATE:
         raise expected("at least 64KiB", "a batch must be written before its transaction times out")
     return value
 
@@ -33,9 +25,9 @@ class Backoff(Section):
     """The wait between attempts, doubled with jitter from `min` to `max`."""
 
     min: Duration = _COPY.backoff_min_ms
-    """Before the second attempt."""
+    """The wait before the second attempt."""
     max: Duration = _COPY.backoff_max_ms
-    """Never longer."""
+    """The longest wait."""
 
 
 class Copying(Section):
@@ -44,49 +36,42 @@ class Copying(Section):
     chunk: PositiveSize = _COPY.chunk_bytes
     """Commit after this many bytes."""
     chunk_interval: Duration = _COPY.chunk_ms
-    """Commit after this time, however little was copied."""
+    """Commit after this time, even if few records were copied."""
     fetch_max: RequestSize = _COPY.fetch_max_bytes
-    """Asked of the source per fetch; bounds a task's memory to a few times this."""
+    """Largest fetch response; a task's memory is bounded by a small multiple of this."""
     coalesce_below: Size = _COPY.coalesce_below_bytes
-    """Smaller record batches are merged; 0 merges none."""
+    """Merge record batches that are smaller than this; 0 merges none."""
     coalesce_to: RequestSize = _COPY.coalesce_to_bytes
-    """Merged until they hold about this many bytes."""
+    """Merge batches until they hold about this many bytes."""
     transaction_timeout: Duration = _COPY.transaction_timeout_ms
-    """After this time the destination aborts what a dead task left open; its transaction.max.timeout.ms bounds it."""
+    """After this time the destination aborts the transaction of a dead task.
+
+    The destination's transaction.max.timeout.ms is its upper limit.
+    """
     request_timeout: Duration = _COPY.request_timeout_ms
     """How long one request may take."""
     backoff: Backoff = Backoff()
     """The wait between attempts."""
     max_bytes_per_second: Annotated[PositiveSize, AfterValidator(_not_too_slow)] | None = None
-    """What the tasks of a run may write together, on average; as much as they can when left out. Each lane has its own runs."""
+    """Average write rate of all tasks of a run together; unlimited by default.
+
+    Each lane has its own runs.
+    """
     parallelism: Count | None = None
-    """At most this many tasks copy at the same time; as many as Spark runs when left out."""
+    """At most this many tasks copy at the same time; as many as Spark runs by default."""
 
-    @model_validator(mode="after")
-    def _holds_together(self) -> Copying:
-        if found := self.problems():
-            raise complaints(*found)
-        return self
-
-    def problems(self) -> list[tuple[Location, str]]:
-        """What contradicts each other."""
-        rules: list[tuple[bool, Location, str]] = [
-            (
-                self.coalesce_below <= self.coalesce_to,
-                ("coalesce_below",),
-                "is more than coalesce_to",
-            ),
-            (self.backoff.min <= self.backoff.max, ("backoff", "min"), "is more than backoff.max"),
-            (
-                self.chunk_interval < self.transaction_timeout,
-                ("chunk_interval",),
-                "must be shorter than transaction_timeout, or the destination aborts every transaction",
-            ),
-        ]
-        return [(where, text) for holds, where, text in rules if not holds]
+    def problems(self) -> Iterator[Problem]:
+        """Find values that contradict each other."""
+        if self.coalesce_below > self.coalesce_to:
+            yield ("coalesce_below",), "must not be more than coalesce_to"
+        if self.backoff.min > self.backoff.max:
+            yield ("backoff", "min"), "must not be more than backoff.max"
+        if self.chunk_interval >= self.transaction_timeout:
+            why = "must be shorter than transaction_timeout; otherwise every transaction is aborted"
+            yield ("chunk_interval",), why
 
     def as_model(self, give_up_after_ms: int) -> model.CopyOptions:
-        """The value that tasks take; with what the mirror says of all its clusters."""
+        """Return the value that tasks take, with the mirror's `give_up_after`."""
         return model.CopyOptions(
             chunk_bytes=self.chunk,
             chunk_ms=self.chunk_interval,

@@ -1,64 +1,82 @@
-"""What relay.yaml may say: frozen models, one attribute per key.
+"""The whole of relay.yaml: frozen models, one attribute per key.
 
-Sizes are held in bytes, durations in milliseconds. A key without a value (null) has its default.
-Secrets never show in `repr`.
+Sizes are in bytes, durations in milliseconds. A key without a value (null) has its default. `repr`
+never shows a secret.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from typing import Annotated
+from collections.abc import Iterator
+from typing import Annotated, Any
 
-from pydantic import Field, PlainValidator, model_validator
+from pydantic import Field, model_validator
 
 from relay_pipelines import model
 from relay_pipelines.errors import ConfigError
 from relay_pipelines.plan.positions import OnDataLoss
-from relay_pipelines.plan.topic_selection import Rename
 from relay_pipelines.settings.clusters import Destination, Source
-from relay_pipelines.settings.config_model import Section
-from relay_pipelines.settings.configs import DEFAULT_KEYS, ConfigKeys
+from relay_pipelines.settings.config_model import Problem, Section
 from relay_pipelines.settings.copying import Copying
-from relay_pipelines.settings.filters import RecordSettings
-from relay_pipelines.settings.overrides import Override, lane_name
-from relay_pipelines.settings.rename import rename_rule
-from relay_pipelines.settings.spark import Spark
+from relay_pipelines.settings.records import RecordSettings
 from relay_pipelines.settings.start import Start
+from relay_pipelines.settings.topics import Override, Topics, lane_name
 from relay_pipelines.settings.validation_errors import nearest
 from relay_pipelines.settings.values import (
     FileInExistingFolder,
+    GiveUpAfter,
     HostPort,
     LaneName,
-    Location,
     MirrorName,
     Owner,
-    Patience,
-    Pattern,
-    complaints,
+    SparkValue,
+    Text,
+    matches,
 )
 from relay_pipelines.settings.windows import LaneSettings, WindowSettings
 
-_PART = re.compile(r"(?P<lane>.+)_\d+")
+# a lane of very many topics is divided: its second part is named after it, with `_2`
+_LANE_PART = re.compile(r"(?P<lane>.+)_\d+")
 
 
-class Topics(Section):
-    """Which topics are copied, and what they are called at the destination."""
+class Spark(Section):
+    """Where the copy runs. After loading, exactly one of `master` and `remote` is set."""
 
-    allow: tuple[Pattern, ...] = Field(default=(".*",), min_length=1)
-    """Regular expressions for the whole name; internal topics (`__*`) are never copied."""
-    deny: tuple[Pattern, ...] = ()
-    """Regular expressions for the whole name; deny wins over allow."""
-    rename: Annotated[Rename, PlainValidator(rename_rule)] = "{topic}"
-    """A template with "{topic}", a map of source topic to destination topic, or rules {match, to} with regex groups; a topic that
-    is not in the map, or matches no rule, keeps its name. A destination "dst:3" is pinned: every
-    topic-partition goes to that partition, and several topics may share it."""
-    overrides: dict[Pattern, Override] = Field(default={})
-    """Settings of topics, by a regular expression for the whole name; the first that matches counts."""
-    config_keys: ConfigKeys = DEFAULT_KEYS
-    """Which configuration of a topic follows the source: new topics are created with it, differences are reported."""
-    sync_configs: bool = False
-    """Whether a run sets what differs, and takes off what the source does not set, before it copies; else it is only reported."""
+    master: Text | None = None
+    """A Spark master; by default local[*], this machine's cores, unless `remote` is given."""
+    remote: Annotated[str, matches(r"sc://[^/]+.*", "sc://host:port")] | None = None
+    """A Spark Connect server, sc://host:port."""
+    conf: dict[str, SparkValue] = Field(default={}, repr=False)
+    """Spark configuration, flat: {spark.executor.memory: 2g}."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_master(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("master") is None and data.get("remote") is None:
+            return {**data, "master": "local[*]"}
+        return data
+
+    def problems(self) -> Iterator[Problem]:
+        """Find two masters, speculation, and what `conf` must not set."""
+        if self.master and self.remote:
+            yield ("remote",), "master and remote are both given; keep one"
+        if self.conf.get("spark.speculation", "").strip().lower() == "true":
+            # a speculative attempt fences the task that it duplicates, and the range fails
+            why = "two tasks would copy the same range and fence each other; remove it"
+            yield ("conf", "spark.speculation"), why
+        for key in ("master", "remote"):
+            if f"spark.{key}" in self.conf:
+                yield ("conf", f"spark.{key}"), f"has no effect here; set the key {key} of spark"
+
+
+class Metrics(Section):
+    """Where metrics can be read."""
+
+    address: HostPort | None = None
+    """Serve Prometheus metrics at host:port; not served by default."""
+    textfile: FileInExistingFolder | None = None
+    """Write them to this file when a run ends, for the node exporter's textfile collector."""
 
 
 class Mirror(RecordSettings):
@@ -69,79 +87,69 @@ class Mirror(RecordSettings):
     destination: Destination
     """Where records go."""
     topics: Topics = Topics()
-    """Which topics, and their names at the destination."""
+    """Which topics are copied, and their names at the destination."""
     start: Start = Start()
-    """Where a topic is taken up that this mirror has never copied: earliest, latest, a timestamp, offsets or a group's."""
+    """Where to start a topic that this mirror has never copied.
+
+    earliest, latest, a timestamp, offsets, or the commits of a consumer group.
+    """
     on_data_loss: OnDataLoss = OnDataLoss.FAIL
-    """When records, or their copies, are gone: fail, or continue behind the gap, which the ledger and a failed check tell of."""
-    give_up_after: Patience = model.CopyOptions().give_up_after_ms
-    """How long runs, tasks and commands try again when a cluster does not answer and nothing moves; -1 for ever."""
+    """What to do when records or their copies are gone: fail, or continue after the gap.
+
+    The ledger records the gap, and an asset check fails.
+    """
+    give_up_after: GiveUpAfter = model.CopyOptions().give_up_after_ms
+    """How long to retry while a cluster does not answer and nothing progresses; -1 for ever."""
     copying: Copying = Field(default=Copying(), alias="copy")
     """How records are copied."""
     owners: tuple[Owner, ...] = ()
-    """Whom Dagster names as owners of the mirrored topics: e-mail addresses or `team:name`."""
+    """Owners of the mirrored topics in Dagster: e-mail addresses or `team:name`."""
     window: WindowSettings = WindowSettings()
-    """How Dagster cuts windows; `relay run` copies all there is."""
+    """How Dagster creates windows; `relay run` copies everything at once."""
     lanes: dict[LaneName, LaneSettings] = Field(default={})
-    """Topics with windows of their own, by the lane's name; a topic goes to the first that matches, else to the lane main."""
+    """Topics with windows of their own, by lane name.
 
-    @model_validator(mode="after")
-    def _lanes_are_no_parts_of_others(self) -> Mirror:
-        """A lane of very many topics is split; its second part is called after it, with `_2`."""
-        parts = {name: match["lane"] for name in self.lanes if (match := _PART.fullmatch(name))}
-        found: list[tuple[Location, str]] = [
-            (("lanes", name), f"a part of the lane {whole} may be called so; choose another name")
-            for name, whole in parts.items()
-            if whole in {"main", *self.lanes}
-        ]
-        if found:
-            raise complaints(*found)
-        return self
+    A topic belongs to the first lane that matches, otherwise to the lane main.
+    """
 
-    @model_validator(mode="after")
-    def _overrides_fit(self) -> Mirror:
-        """What an override says must hold together with what it leaves to the mirror, and its lane must have a name."""
-        found: list[tuple[Location, str]] = []
-        names = set(self.lanes)
-        for pattern, over in self.topics.overrides.items():
-            where: Location = ("topics", "overrides", pattern)
-            found += [
-                ((*where, "copy", *at), text)
-                for at, text in self.copying.with_over(over.copying).problems()
-            ]
-            found += [
-                ((*where, "window", *at), text)
-                for at, text in self.window.with_over(over.window).problems()
-            ]
-            name = lane_name(pattern)
-            if over.window and (name in names or name in {"", "main"} or _PART.fullmatch(name)):
-                found.append(
-                    (
-                        (*where, "window"),
-                        f"its lane cannot be called {name!r}; write it under lanes, with a name",
-                    )
-                )
-            names |= {name} if over.window else set()
-        if found:
-            raise complaints(*found)
-        return self
+    def problems(self) -> Iterator[Problem]:
+        """Find lanes that share a name, and overrides that contradict the mirror."""
+        yield from super().problems()
+        for name in self.lanes:
+            part = _LANE_PART.fullmatch(name)
+            if part and part["lane"] in {"main", *self.lanes}:
+                why = f"a part of the lane {part['lane']} may get this name; choose another name"
+                yield ("lanes", name), why
+        taken = {"", "main", *self.lanes}
+        for pattern, override in self.topics.overrides.items():
+            copying = self.copying.overridden_by(override.copying).problems()
+            window = self.window.overridden_by(override.window).problems()
+            for key, found in (("copy", copying), ("window", window)):
+                for location, why in found:
+                    yield ("topics", "overrides", pattern, key, *location), why
+            if override.window:
+                name = lane_name(pattern)
+                if name in taken or _LANE_PART.fullmatch(name):
+                    why = f"its lane cannot be named {name!r}; define the lane under lanes"
+                    yield ("topics", "overrides", pattern, "window"), why
+                taken.add(name)
 
     @property
     def record_settings(self) -> list[RecordSettings]:
-        """The mirror's own, and those of its overrides."""
+        """The settings of the mirror, and those of its overrides."""
         return [self, *self.topics.overrides.values()]
 
     @property
     def all_lanes(self) -> dict[str, LaneSettings]:
-        """The lanes by name: those of overrides, then those that are given."""
-        own = {
+        """The lanes by name: first those of overrides, then those under `lanes`."""
+        from_overrides = {
             lane_name(pattern): LaneSettings(
-                topics=(pattern,), window=self.window.with_over(over.window)
+                topics=(pattern,), window=self.window.overridden_by(override.window)
             )
-            for pattern, over in self.topics.overrides.items()
-            if over.window
+            for pattern, override in self.topics.overrides.items()
+            if override.window
         }
-        return {**own, **self.lanes}
+        return {**from_overrides, **self.lanes}
 
     @property
     def nodes(self) -> tuple[model.Cluster, ...]:
@@ -149,44 +157,39 @@ class Mirror(RecordSettings):
         return tuple(node.cluster for node in self.source.nodes)
 
     def record_policy(self, topic: str) -> model.RecordPolicy:
-        """How the records of a source topic are copied."""
-        over = next(
-            (one for pattern, one in self.topics.overrides.items() if re.fullmatch(pattern, topic)),
+        """Return how the records of a source topic are copied."""
+        override = next(
+            (
+                override
+                for pattern, override in self.topics.overrides.items()
+                if re.fullmatch(pattern, topic)
+            ),
             Override(),
         )
-        said: dict[str, RecordSettings] = defaultdict(
-            lambda: self, dict.fromkeys(over.model_fields_set, over)
+        given: dict[str, RecordSettings] = defaultdict(
+            lambda: self, dict.fromkeys(override.model_fields_set, override)
         )
-        transform = said["transform"].transform
+        filters, transform = given["filters"].filters, given["transform"].transform
         return model.RecordPolicy(
-            options=self.copying.with_over(over.copying).as_model(self.give_up_after)
-            if over.copying
+            options=self.copying.overridden_by(override.copying).as_model(self.give_up_after)
+            if override.copying
             else None,
-            filters=tuple(one.spec for one in said["filters"].filters if one.applies_to(topic)),
-            where=said["where"].where or "",
+            filters=tuple(user.spec for user in filters if user.applies_to(topic)),
+            where=given["where"].where or "",
             transform=transform.spec if transform else None,
-            select=tuple(said["select"].select.items()),
-            on_record_error=said["on_record_error"].on_record_error,
+            select=tuple(given["select"].select.items()),
+            on_record_error=given["on_record_error"].on_record_error,
         )
 
     @property
     def destination_cluster(self) -> model.Cluster:
-        """The destination, called "destination"."""
+        """The destination; its name is "destination"."""
         return self.destination.cluster
 
     @property
     def copy_options(self) -> model.CopyOptions:
         """How tasks copy."""
         return self.copying.as_model(self.give_up_after)
-
-
-class Metrics(Section):
-    """Where metrics can be read."""
-
-    address: HostPort | None = None
-    """Serve Prometheus metrics at host:port; not served when left out."""
-    textfile: FileInExistingFolder | None = None
-    """Write them to this file when a run ends, for the node exporter's textfile collector."""
 
 
 class Settings(Section):
@@ -197,28 +200,19 @@ class Settings(Section):
     metrics: Metrics = Metrics()
     """Where metrics can be read."""
     mirrors: dict[MirrorName, Mirror] = Field(min_length=1)
-    """The mirrors by name. The name is part of every checkpoint: a renamed mirror starts anew."""
+    """The mirrors by name. Every checkpoint contains the name: a renamed mirror starts over."""
 
-    @model_validator(mode="after")
-    def _mirror_names_differ_in_dagster(self) -> Settings:
-        """Its names of groups, ops and sensors have no dashes."""
+    def problems(self) -> Iterator[Problem]:
+        """Find mirrors that get the same name in Dagster, whose op names have no dashes."""
         first: dict[str, str] = {}
-        found: list[tuple[Location, str]] = []
         for name in self.mirrors:
             other = first.setdefault(name.replace("-", "_"), name)
             if other != name:
-                found.append(
-                    (
-                        ("mirrors", name),
-                        f"Dagster cannot tell it from {other}; let more differ than '-' and '_'",
-                    )
-                )
-        if found:
-            raise complaints(*found)
-        return self
+                why = f"Dagster cannot tell it from {other}, because '-' becomes '_'; rename one"
+                yield ("mirrors", name), why
 
     def mirror(self, name: str) -> Mirror:
-        """The mirror of that name.
+        """Return the mirror of that name.
 
         Raises:
             ConfigError: there is none.

@@ -1,9 +1,10 @@
-"""The key `start`: where a topic is taken up that the mirror has never copied."""
+"""The key `start`: where a mirror starts a topic that it has never copied."""
 
 from __future__ import annotations
 
 import datetime as dt
 import re
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -11,12 +12,12 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.protocol.clock import moment_ms
-from relay_pipelines.settings.config_model import Section
-from relay_pipelines.settings.values import Location, Text, Threshold, complaints, expected
+from relay_pipelines.settings.config_model import Problem, Section, expected
+from relay_pipelines.settings.values import NotNegative, Text
 
 
 class StartPolicy(StrEnum):
-    """Where a topic starts that a mirror has never copied."""
+    """Where a mirror starts a topic that it has never copied."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -24,29 +25,29 @@ class StartPolicy(StrEnum):
 
 
 _WORDS = (StartPolicy.EARLIEST, StartPolicy.LATEST)
+_PLACES = ("timestamp", "offsets", "group")
 _TOPIC_PARTITION = re.compile(r"(?P<topic>.+)-(?P<partition>\d{1,9})")
 
 
-def _moment_ms(value: object) -> int:
-    """A moment, which YAML may have read already."""
-    text = value.isoformat() if isinstance(value, dt.date) else value
+def _timestamp_ms(value: object) -> int:
+    text = value.isoformat() if isinstance(value, dt.date) else value  # YAML reads dates itself
     try:
         return moment_ms(text if isinstance(text, str) else "")
     except ValueError:
-        raise expected("a moment such as 2026-01-31 or 2026-01-31T12:00:00Z") from None
+        raise expected("a date or time such as 2026-01-31 or 2026-01-31T12:00:00Z") from None
 
 
 class Start(Section):
-    """Where a topic is taken up that the mirror has never copied: `earliest`, `latest`, or one of these places."""
+    """Where a mirror starts a topic that it has never copied: `earliest`, `latest`, or a place."""
 
     policy: StartPolicy = StartPolicy.EARLIEST
-    """What `earliest` and `latest` are short for."""
-    timestamp: Annotated[int, BeforeValidator(_moment_ms)] | None = None
-    """At the first record that is not older than this moment, by the source's time index."""
-    offsets: dict[Text, Threshold] = Field(default={})
-    """At these offsets, by topic-partition: `orders-0: 1200`. Those not named begin at the earliest."""
+    """The long form of `start: earliest` and `start: latest`."""
+    timestamp: Annotated[int, BeforeValidator(_timestamp_ms)] | None = None
+    """At the first record that is not older than this, by the source's time index."""
+    offsets: dict[Text, NotNegative] = Field(default={})
+    """At these offsets, by topic-partition: `orders-0: 1200`; all others start at the earliest."""
     group: Text | None = None
-    """Where this consumer group of the source has committed. Topic-partitions without a commit begin at the earliest."""
+    """Where this consumer group of the source has committed; without a commit, at the earliest."""
 
     @model_validator(mode="before")
     @classmethod
@@ -55,35 +56,30 @@ class Start(Section):
             if data not in _WORDS:
                 raise expected("'earliest', 'latest', or one of timestamp, offsets and group")
             return {"policy": data}
-        if isinstance(data, dict) and any(
-            data.get(key) is not None for key in ("timestamp", "offsets", "group")
-        ):
+        if isinstance(data, dict) and any(data.get(key) is not None for key in _PLACES):
             return {"policy": StartPolicy.GIVEN, **data}
         return data
 
-    @model_validator(mode="after")
-    def _is_one_place(self) -> Start:
-        given = [key for key in ("timestamp", "offsets", "group") if key in self.model_fields_set]
+    def problems(self) -> Iterator[Problem]:
+        """Find more than one place to start, and names that are no topic-partitions."""
+        given = [key for key in _PLACES if key in self.model_fields_set]
         surplus = given[1:] + (["policy"] if given and self.policy is not StartPolicy.GIVEN else [])
-        found: list[tuple[Location, str]] = []
-        found += [
-            ((key,), f"{given[0]} says already where to start; give one of them") for key in surplus
-        ]
-        found += [
-            (("offsets", name), "expected topic-partition, such as orders-0")
-            for name in self.offsets
-            if not _known(name)
-        ]
-        if found:
-            raise complaints(*found)
-        return self
+        for key in surplus:
+            yield (key,), f"{given[0]} already says where to start; remove one of them"
+        for name in self.offsets:
+            if not _topic_partition(name):
+                yield ("offsets", name), "expected topic-partition, such as orders-0"
 
     @property
     def by_topic_partition(self) -> dict[TopicPartition, int]:
         """The given offsets."""
-        return {at: offset for name, offset in self.offsets.items() if (at := _known(name))}
+        return {
+            topic_partition: offset
+            for name, offset in self.offsets.items()
+            if (topic_partition := _topic_partition(name))
+        }
 
 
-def _known(name: str) -> TopicPartition | None:
+def _topic_partition(name: str) -> TopicPartition | None:
     match = _TOPIC_PARTITION.fullmatch(name)
     return TopicPartition(match["topic"], int(match["partition"])) if match else None

@@ -1,6 +1,6 @@
-"""What is wrong with relay.yaml, one line each: dotted path, what was expected, what came.
+"""Problems of relay.yaml as lines: dotted path, what was expected, what was found.
 
-What came is shown as it stands in the file, before `${...}` is filled in, and never for keys that
+What was found is shown as in the file, before `${...}` is filled in, and never for keys that may
 hold secrets.
 """
 
@@ -15,11 +15,9 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from relay_pipelines.settings.values import Location
+from relay_pipelines.settings.config_model import Location, Problem
 
-Problem = tuple[Location, str]
-
-# an address that was refused may hold a password
+# a refused address may contain a password
 _SECRET_KEYS = frozenset({"password", "key_password", "client_secret", "token_endpoint"})
 _SHOWN_CHARACTERS = 80
 _KEY = "[key]"  # pydantic's mark for a problem with a mapping's key rather than its value
@@ -30,14 +28,16 @@ _WANTED = {
     "tuple_type": "a list",
     "bool_type": "true or false",
     "bool_parsing": "true or false",
-    "string_pattern_mismatch": "sc://host:port",
+    "string_too_short": "a string that is not empty",
     "too_short": "at least one entry",
+    "greater_than": "more than {gt}",
+    "greater_than_equal": "at least {ge}",
     "less_than_equal": "at most {le}",
     "literal_error": "{expected}",
     "enum": "{expected}",
     "expected": "{what}",
 }
-# keys of earlier versions, with the section they were in
+# keys of earlier versions, with their section
 _REPLACED: dict[Location, str] = dict.fromkeys(
     (("copy", "max_attempts"), ("health", "max_retries")),
     "use give_up_after of the mirror, a duration",
@@ -56,23 +56,23 @@ _KINDS = {
 
 
 def nearest(name: str, valid: Iterable[str], kind: str) -> str:
-    """The remedy for a wrong name: the nearest valid one, or all of them."""
+    """Return the remedy for a wrong name: the most similar valid name, or all of them."""
     names = sorted(valid)
     close = difflib.get_close_matches(name, names, n=1)
     return f"did you mean {close[0]!r}?" if close else f"valid {kind}: {', '.join(names)}"
 
 
 def dotted(location: Location) -> str:
-    """`mirrors.orders.source.nodes[0].name`."""
+    """Return a location as `mirrors.orders.source.nodes[0].name`."""
     path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in location)
     return path.removeprefix(".")
 
 
 def describe(error: ValidationError, root: type[BaseModel], written: Any) -> list[Problem]:
-    """Place and text of everything that pydantic found.
+    """Return location and text of every problem that pydantic found.
 
     Args:
-        error: what pydantic found.
+        error: the error of pydantic.
         root: the model of the whole file.
         written: the file's content before interpolation.
     """
@@ -86,17 +86,18 @@ def describe(error: ValidationError, root: type[BaseModel], written: Any) -> lis
 
 
 def _follows_from_entries(detail: ErrorDetails, details: Iterable[ErrorDetails]) -> bool:
-    """Pydantic calls a list too short when entries of it were refused: their own lines say enough."""
-    place = detail["loc"]
+    """Whether a list is only too short because some of its entries were refused."""
+    location = detail["loc"]
     return detail["type"] == "too_short" and any(
-        len(other["loc"]) > len(place) and other["loc"][: len(place)] == place for other in details
+        len(other["loc"]) > len(location) and other["loc"][: len(location)] == location
+        for other in details
     )
 
 
 def _problems(detail: ErrorDetails, root: type[BaseModel], written: Any) -> Iterator[Problem]:
     kind, location = detail["type"], tuple(step for step in detail["loc"] if step != _KEY)
-    if kind == "complaints":
-        yield from ((location + where, text) for where, text in detail["ctx"]["found"])
+    if kind == "problems":
+        yield from ((location + below, text) for below, text in detail["ctx"]["found"])
     elif kind == "extra_forbidden":
         remedy = _REPLACED.get(location[-2:]) or nearest(
             str(location[-1]), _valid_keys(root, location[:-1]), "keys"
@@ -110,11 +111,11 @@ def _problems(detail: ErrorDetails, root: type[BaseModel], written: Any) -> Iter
 
 def _mismatch(detail: ErrorDetails, location: Location, written: Any) -> str:
     kind, context = detail["type"], detail.get("ctx", {})
-    # without a wording of ours the error's kind must do: pydantic's own message may quote the value
+    # an unknown kind is shown as such: pydantic's own message may quote the value
     wanted = _WANTED.get(kind, kind.replace("_", " ")).format_map(context)
     text = f"expected {wanted}"
     if _KEY not in detail["loc"]:
-        text += f", got {_came(location, written, kind_only=kind.endswith('_type'))}"
+        text += f", got {_found(location, written, kind_only=kind.endswith('_type'))}"
     if kind == "string_type" and isinstance(
         _value_at(location, written), bool | int | float | dt.date
     ):
@@ -122,7 +123,7 @@ def _mismatch(detail: ErrorDetails, location: Location, written: Any) -> str:
     return f"{text}: {context['why']}" if context.get("why") else text
 
 
-def _came(location: Location, written: Any, *, kind_only: bool) -> str:
+def _found(location: Location, written: Any, *, kind_only: bool) -> str:
     value = _value_at(location, written)
     if kind_only or _is_secret(location) or isinstance(value, dict | list):
         return _KINDS.get(type(value), type(value).__name__)
@@ -141,7 +142,7 @@ def _is_secret(location: Location) -> bool:
 
 
 def _value_at(location: Location, written: Any) -> Any:
-    """What stands at the place; its nearest container's text where a string was split into a list."""
+    """Return the written value; for an entry of a string that was split, the whole string."""
     for step in location:
         if not isinstance(written, dict | list):
             break
@@ -153,7 +154,7 @@ def _value_at(location: Location, written: Any) -> Any:
 
 
 def _valid_keys(root: type[BaseModel], location: Location) -> list[str]:
-    """The keys of the mapping at the place."""
+    """Return the keys of the mapping at the location."""
     annotation: Any = root
     for step in location:
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):

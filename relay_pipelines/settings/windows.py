@@ -1,58 +1,42 @@
-"""How the orchestrator cuts topics into windows."""
+"""How Dagster divides the records of a mirror into windows, and its topics into lanes."""
 
 from __future__ import annotations
 
-from pydantic import Field, model_validator
+from collections.abc import Iterator
 
-from relay_pipelines.settings.config_model import Section
-from relay_pipelines.settings.values import (
-    Count,
-    Duration,
-    Location,
-    Pattern,
-    PositiveSize,
-    complaints,
-)
+from pydantic import Field
+
+from relay_pipelines.settings.config_model import Problem, Section
+from relay_pipelines.settings.values import Count, Duration, Pattern, PositiveSize
 
 
 class WindowSettings(Section):
-    """When a window is cut, and how large it may be."""
+    """When a window is created, and how large it may be."""
 
     every: Duration = 30_000
-    """At most this often, and only if there is something new. A backlog is cut at once."""
+    """Create a window at most this often, if there are new records; without delay in a backlog."""
     max_records: Count = 10_000_000
-    """More than this becomes several windows."""
+    """More records than this are divided into several windows."""
     max_bytes: PositiveSize = 10 << 30
     """The same in bytes on the source's disk."""
     ahead: Count = 3
-    """How many windows of a backlog are cut before they are copied."""
+    """How many windows of a backlog may wait to be copied."""
     keep: Count = 1_000
-    """How many windows the orchestrator remembers, with their runs; the ledger keeps its own time."""
+    """How many windows Dagster keeps, with their runs; the ledger has its own retention."""
     lag_target: Duration = 600_000
-    """The lag check fails when the oldest record that is not copied yet is older."""
+    """The lag check fails when the oldest record that is not copied yet is older than this."""
 
-    @model_validator(mode="after")
-    def _holds_together(self) -> WindowSettings:
-        if found := self.problems():
-            raise complaints(*found)
-        return self
-
-    def problems(self) -> list[tuple[Location, str]]:
-        """What contradicts each other."""
+    def problems(self) -> Iterator[Problem]:
+        """Find values that contradict each other."""
         if self.keep <= self.ahead:
-            return [
-                (
-                    ("keep",),
-                    "must be more than ahead: windows that wait to be copied would be deleted",
-                )
-            ]
-        return []
+            why = "must be more than ahead: windows that wait to be copied would be deleted"
+            yield ("keep",), why
 
 
 class LaneSettings(Section):
-    """Topics whose windows are cut together and apart from those of others."""
+    """Topics that get windows of their own."""
 
     topics: tuple[Pattern, ...] = Field(min_length=1)
-    """Regular expressions for the whole source topic name."""
+    """Regular expressions that match the whole name of a source topic."""
     window: WindowSettings | None = None
-    """In place of the mirror's."""
+    """Replaces the mirror's window settings."""

@@ -1,4 +1,4 @@
-"""What both clusters say before a run, read once. Nothing is written."""
+"""What both clusters look like before a run, read once. Nothing is written."""
 
 from __future__ import annotations
 
@@ -7,15 +7,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from relay_pipelines.copy.transaction import QUARANTINE
-from relay_pipelines.errors import (
-    ConfigError,
-    DataLossError,
-    DestinationError,
-    SourceError,
-)
+from relay_pipelines.errors import ConfigError, DataLossError
 from relay_pipelines.model import Checkpoint, Cluster, LedgerEntry, RecordPolicy, TopicPartition
-from relay_pipelines.plan.node_choice import Verdict
-from relay_pipelines.plan.positions import Position, loss
+from relay_pipelines.plan.node_choice import NodeVerdict
+from relay_pipelines.plan.positions import Position, losses
 from relay_pipelines.plan.topic_selection import (
     Target,
     TopicDecision,
@@ -24,54 +19,62 @@ from relay_pipelines.plan.topic_selection import (
     targets,
 )
 from relay_pipelines.protocol.admin import ConfigValue, sizes_on_disk, topic_configs
-from relay_pipelines.protocol.client import LATEST, READ_UNCOMMITTED, ClusterClient, TopicMetadata
+from relay_pipelines.protocol.client import (
+    LATEST,
+    READ_UNCOMMITTED,
+    ClusterClient,
+    Metadata,
+    TopicMetadata,
+)
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import loop_guard, node_selection, start_offsets
+from relay_pipelines.snapshot.clients import destination_client, source_client
+from relay_pipelines.snapshot.node_selection import NodeSelection
 from relay_pipelines.snapshot.watermarks import Positions
-from relay_pipelines.state import checkpoint as checkpoints
+from relay_pipelines.state import checkpoint
 from relay_pipelines.state.checkpoint import CheckpointSnapshot, StartRecord
 from relay_pipelines.state.ledger_reader import LedgerFollower
 
 NEEDED_CONFIGS = ("compression.type", "max.message.bytes", "message.timestamp.type")
-"""What a copy must know of its destination."""
-_LEDGER_OFFSETS = 10_000  # per partition of the ledger, two an entry: half a second in all
+"""The configuration of a destination topic that a copy must know."""
+_LEDGER_OFFSETS = 10_000  # per partition of the ledger, two per entry: reads half a second in all
 
 Belongs = Callable[[str], bool]
 Configs = Mapping[str, Mapping[str, ConfigValue]]
 
 
-@dataclass(frozen=True)  # without slots: what is derived is derived once
+@dataclass(frozen=True)  # without slots, for the cached properties
 class ClusterSnapshot:
-    """What both clusters say.
+    """What both clusters look like.
 
     Args:
-        node: the source node that was asked, and will be read.
+        node: the source node that was asked, and that a copy reads.
         decisions: on every topic of the source.
         targets: source topic -> destination topic, and the partition to which it is pinned, of the
-        included ones.
+            included topics.
         positions: every topic-partition of the included topics.
-        checkpoint_ends: how far each partition of the checkpoint topic was read; empty if it does
-        not exist yet.
-        source_topics, destination_topics: metadata by name; of the destination only those that
-        exist.
-        source_configs: those that follow the source, `topics.config_keys`; empty if nobody asked
-        for them.
-        destination_configs: those, and what a copy must know; empty if nobody asked for them.
-        sizes_bytes: on the source's disk, where it tells.
-        node_why: why this node is read.
-        other_nodes: those to go on with when it fails, in order.
-        left_node: the node that was read before, if this is another one.
+        checkpoint_ends: how far each partition of the checkpoint topic was read; empty if the topic
+            does not exist yet.
+        source_topics, destination_topics: metadata by name; of the destination only topics that
+            exist.
+        source_configs: the keys of `topics.config_keys`; empty if configurations were not
+            requested.
+        destination_configs: the same keys, and those that a copy must know; empty if not requested.
+        sizes_bytes: on the source's disk, where it reports them.
+        node_why: why this node was chosen.
+        other_nodes: the nodes to fail over to, in order.
+        previous_node: the node that was read before, if it is another one.
         verdicts: on every node that was asked.
-        recorded: the last ledger entry per topic-partition, where the mirror has no checkpoint at
-        all, but may have copied.
+        ledger_entries: the last ledger entry per topic-partition, if the mirror has no checkpoints
+            at all but may have copied.
         record_policy: source topic -> how its records are copied.
-        accepted: losses behind which the copy has just been told to go on.
-        deleted: source topic -> destination topic, of those that were copied, are still selected,
-        and are not at the node.
-        new_starts: of topics for which nobody has decided yet; those who copy write them down
-        before the first record.
+        accepted: losses that were accepted just before the snapshot was taken.
+        deleted: source topic -> destination topic, of topics that were copied and are selected, and
+            that the node does not show.
+        new_starts: start records of topics that have none yet; a run writes them before it copies
+            the first record.
         unseen: names that `topics.allow` spells out, that were never copied, and that the node does
             not show.
     """
@@ -91,9 +94,9 @@ class ClusterSnapshot:
     sizes_bytes: Mapping[TopicPartition, int]
     node_why: str = ""
     other_nodes: tuple[Cluster, ...] = ()
-    left_node: str = ""
-    verdicts: tuple[Verdict, ...] = ()
-    recorded: Mapping[TopicPartition, LedgerEntry] = field(default_factory=dict)
+    previous_node: str = ""
+    verdicts: tuple[NodeVerdict, ...] = ()
+    ledger_entries: Mapping[TopicPartition, LedgerEntry] = field(default_factory=dict)
     record_policy: Mapping[str, RecordPolicy] = field(default_factory=dict)
     accepted: tuple[DataLossError, ...] = ()
     deleted: Mapping[str, str] = field(default_factory=dict)
@@ -102,11 +105,11 @@ class ClusterSnapshot:
 
     @property
     def copied_to(self) -> set[str]:
-        """The destination topics that this mirror has copied to: they are its own to alter."""
+        """The destination topics that this mirror has copied to: it may alter only these."""
         return {one.destination.topic for one in self.checkpoints.values()}
 
     def positions_of(self, topic: str) -> list[Position]:
-        """Those of one topic."""
+        """The positions of one topic."""
         return [one for one in self.positions if one.topic_partition.topic == topic]
 
     @cached_property
@@ -115,7 +118,7 @@ class ClusterSnapshot:
         return {source: to.topic for source, to in self.targets.items()}
 
     def destination_of(self, source: TopicPartition) -> TopicPartition:
-        """Where the records of a source topic-partition go."""
+        """The topic-partition to which the records of a source topic-partition are copied."""
         to = self.targets[source.topic]
         return TopicPartition(to.topic, source.partition if to.partition is None else to.partition)
 
@@ -128,44 +131,22 @@ class ClusterSnapshot:
                 if to.partition is None
                 else to.partition + 1
             )
-            for topic in _written_to(to.topic, self.record_policy.get(source)):
+            for topic in _topics_written(to.topic, self.record_policy.get(source)):
                 needed[topic] = max(count, needed.get(topic, 0))
         return needed
 
     @cached_property
     def first_sources(self) -> dict[str, str]:
-        """Destination topic, or quarantine -> the source topic after which it is made."""
-        found: dict[str, str] = {}
+        """Destination topic, or quarantine -> the source topic whose configuration it gets."""
+        sources: dict[str, str] = {}
         for source, to in self.targets.items():
-            for topic in _written_to(to.topic, self.record_policy.get(source)):
-                found.setdefault(topic, source)
-        return found
+            for topic in _topics_written(to.topic, self.record_policy.get(source)):
+                sources.setdefault(topic, source)
+        return sources
 
 
-def _written_to(destination: str, record_policy: RecordPolicy | None) -> list[str]:
-    return (
-        [destination, destination + QUARANTINE]
-        if record_policy and record_policy.may_quarantine
-        else [destination]
-    )
-
-
-def _refuse_foreign_quarantines(
-    record_policy: Mapping[str, RecordPolicy], everywhere: Mapping[str, Target]
-) -> None:
-    """A quarantine must not be the copy of another topic: records of both would be in it."""
-    copies = {to.topic: source for source, to in everywhere.items()}
-    for topic, how in record_policy.items():
-        for written in _written_to(everywhere[topic].topic, how)[1:]:
-            if written in copies:
-                raise ConfigError(
-                    f"the quarantine of topic {topic!r} is {written!r}, which is the copy of topic {copies[written]!r}",
-                    remedy="rename one of them with topics.rename, or leave one out with topics.deny",
-                )
-
-
-def everything(_topic: str) -> bool:
-    """Answer a survey of all topics."""
+def all_topics(_topic: str) -> bool:
+    """Include every topic in a snapshot."""
     return True
 
 
@@ -175,20 +156,19 @@ def take_snapshot(
     clock: Clock,
     only_topic: str | None = None,
     *,
-    belongs: Belongs = everything,
+    belongs: Belongs = all_topics,
     first_node: int = 0,
     configs: bool = True,
     patient: bool = True,
 ) -> ClusterSnapshot:
-    """Ask the source node that is to be read, and the destination.
+    """Choose the source node to read, and ask it and the destination.
 
     Args:
-        only_topic: leave all other topics alone.
-        belongs: leave all topics alone for which it says no.
-        first_node: which one to ask first, counted around the source's nodes; the others follow in
-        order.
-        configs: whether to ask for the topics' configurations, the dearest question: only those who
-        copy need them.
+        only_topic: leave out all other topics.
+        belongs: leave out the topics for which it returns False.
+        first_node: 0 prefers the node that was read last; every number above, another node.
+        configs: whether to ask for the topics' configurations, the most expensive request: only a
+            copy needs them.
         patient: as in `retry`.
 
     Raises:
@@ -196,211 +176,302 @@ def take_snapshot(
             each other, or `only_topic` is not mirrored.
         RelayError: no node answers, or the destination does not; the user lacks a permission.
     """
+    options = mirror.copy_options
 
     def ask() -> ClusterSnapshot:
-        return _take_snapshot(name, mirror, clock, only_topic, belongs, first_node, configs=configs)
+        with destination_client(name, mirror.destination_cluster, options) as destination:
+            metadata = destination.metadata()
+            checkpoints = (
+                checkpoint.read_all(destination, name, clock)
+                if checkpoint.TOPIC in metadata.topics
+                else CheckpointSnapshot()
+            )
+            selection = node_selection.select_node(name, mirror, checkpoints, clock, first_node)
+            # with other nodes to fail over to, do not wait as long for one that hangs
+            timeout_ms = (
+                mirror.source.health.request_timeout
+                if selection.others
+                else options.request_timeout_ms
+            )
+            with source_client(name, selection.node, timeout_ms) as source:
+                builder = _SnapshotBuilder(name, mirror, clock, source, destination, metadata)
+                return builder.build(selection, checkpoints, only_topic, belongs, configs=configs)
 
-    return retry(ask, name, mirror.copy_options, clock, patient=patient)
+    return retry(ask, name, options, clock, patient=patient)
 
 
 def read_checkpoints(
     name: str, mirror: Mirror, clock: Clock, *, settled: bool = False, patient: bool = True
 ) -> CheckpointSnapshot:
-    """Read a mirror's checkpoints alone, and what stands beside them.
+    """Read only a mirror's checkpoints, start records and quarantined nodes.
 
     Args:
-        settled: wait until all transactions open by now have ended; those of other mirrors hide
-        checkpoints, too.
+        settled: first wait for all transactions open now to end; those of other mirrors hide
+            checkpoints, too.
         patient: as in `retry`.
 
     Raises:
         RelayError: the destination does not answer.
     """
-    return retry(
-        lambda: _read_checkpoints(name, mirror, clock, settled=settled),
-        name,
-        mirror.copy_options,
-        clock,
-        patient=patient,
-    )
+    options = mirror.copy_options
 
-
-def _read_checkpoints(
-    name: str, mirror: Mirror, clock: Clock, *, settled: bool
-) -> CheckpointSnapshot:
-    timeout_ms = mirror.copy_options.request_timeout_ms
-    with ClusterClient(
-        mirror.destination_cluster, DestinationError, f"relay-{name}", timeout_ms
-    ) as destination:
-        if destination.metadata([checkpoints.TOPIC]).topics[checkpoints.TOPIC].error_code:
-            return CheckpointSnapshot()
-        if settled:
-            checkpoints.wait_for_open_transactions(
-                destination, checkpoints.homes(checkpoints.TOPIC), mirror.copy_options, clock
-            )
-        return checkpoints.read_all(destination, name, clock)
-
-
-def _take_snapshot(
-    name: str,
-    mirror: Mirror,
-    clock: Clock,
-    only_topic: str | None,
-    belongs: Belongs,
-    first_node: int,
-    *,
-    configs: bool,
-) -> ClusterSnapshot:
-    timeout_ms = mirror.copy_options.request_timeout_ms
-    with ClusterClient(
-        mirror.destination_cluster, DestinationError, f"relay-{name}", timeout_ms
-    ) as destination:
-        at_destination = destination.metadata()
-        known = (
-            checkpoints.read_all(destination, name, clock)
-            if checkpoints.TOPIC in at_destination.topics
-            else CheckpointSnapshot()
-        )
-        reading = node_selection.to_read(name, mirror, known, clock, first_node)
-        # with another node to go to, nobody waits for one that hangs as long as for the only one
-        patience_ms = mirror.source.health.request_timeout if reading.others else timeout_ms
-        with ClusterClient(reading.node, SourceError, f"relay-{name}", patience_ms) as source:
-            at_source = source.metadata()
-            decisions = select(at_source.topics, mirror.topics.allow, mirror.topics.deny)
-            included = [
-                one.topic
-                for one in decisions
-                if one.included and only_topic in {None, one.topic} and belongs(one.topic)
-            ]
-            if only_topic is not None and not included:
-                raise _not_mirrored(only_topic, decisions)
-            # of all topics, as those of other lanes and runs must not land on the same ones
-            everywhere = targets(
-                [one.topic for one in decisions if one.included], mirror.topics.rename
-            )
-            renamed = {topic: everywhere[topic].topic for topic in included}
-            if at_source.cluster_id == at_destination.cluster_id:
-                loop_guard.refuse_onto_itself(source.cluster, renamed)
-            if checkpoints.TOPIC in at_source.topics:
-                loop_guard.refuse(source, at_destination.cluster_id, renamed, clock)
-            record_policy = {topic: mirror.record_policy(topic) for topic in included}
-            recorded: Mapping[TopicPartition, LedgerEntry] = {}
-            if not known.checkpoints and _holds_records(
-                destination, [at_destination.topics.get(one) for one in renamed.values()]
-            ):
-                known, recorded = _recorded(name, mirror, destination, known, clock)
-            written = {
-                one
-                for topic in included
-                for one in _written_to(renamed[topic], record_policy[topic])
-            }
-            _refuse_foreign_quarantines(record_policy, everywhere)
-            existing = sorted(topic for topic in written if topic in at_destination.topics)
-            gone = {} if only_topic else _deleted(mirror, known, at_source.topics, belongs)
-            absent = [] if only_topic else _absent(mirror, at_source.topics, belongs)
-            keys = mirror.topics.config_keys
-            positions = [
-                replace(one, elsewhere=reading.elsewhere(one, found))
-                if (found := loss(one))
-                else one
-                for one in Positions(source, at_destination, renamed, known, recorded, mirror).all()
-            ]
-            undecided = start_offsets.undecided(mirror.start, known, recorded, included)
-            return ClusterSnapshot(
-                mirror=name,
-                node=source.cluster,
-                destination=destination.cluster,
-                decisions=decisions,
-                targets={topic: everywhere[topic] for topic in included},
-                positions=positions,
-                checkpoints=known.checkpoints,
-                checkpoint_ends=known.ends,
-                source_topics={topic: at_source.topics[topic] for topic in included},
-                destination_topics={topic: at_destination.topics[topic] for topic in existing},
-                source_configs=topic_configs(source, included, keys) if configs else {},
-                destination_configs=topic_configs(
-                    destination, existing, sorted({*keys, *NEEDED_CONFIGS})
+    def ask() -> CheckpointSnapshot:
+        with destination_client(name, mirror.destination_cluster, options) as destination:
+            if destination.metadata([checkpoint.TOPIC]).topics[checkpoint.TOPIC].error_code:
+                return CheckpointSnapshot()
+            if settled:
+                checkpoint.wait_for_open_transactions(
+                    destination, checkpoint.homes(checkpoint.TOPIC), options, clock
                 )
-                if configs
-                else {},
-                sizes_bytes=sizes_on_disk(source, included),
-                recorded=recorded,
-                node_why=reading.why,
-                other_nodes=reading.others,
-                left_node=reading.left,
-                verdicts=reading.verdicts,
-                record_policy=record_policy,
-                deleted=gone,
-                unseen=tuple(topic for topic in absent if topic not in gone),
-                new_starts=_starts(name, source, undecided, positions, clock),
+            return checkpoint.read_all(destination, name, clock)
+
+    return retry(ask, name, options, clock, patient=patient)
+
+
+@dataclass(frozen=True, slots=True)
+class _Topics:
+    """Which topics a snapshot includes.
+
+    Args:
+        all_targets: of every topic that the mirror copies, also in other runs and lanes: they must
+            not be copied to the same topics.
+        names: of the included ones.
+    """
+
+    decisions: Sequence[TopicDecision]
+    all_targets: Mapping[str, Target]
+    names: Sequence[str]
+
+    @property
+    def targets(self) -> dict[str, Target]:
+        return {topic: self.all_targets[topic] for topic in self.names}
+
+    @property
+    def destinations(self) -> dict[str, str]:
+        return {topic: self.all_targets[topic].topic for topic in self.names}
+
+
+class _SnapshotBuilder:
+    """Builds a snapshot, step by step.
+
+    Args:
+        at_destination: all topics of the destination.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        mirror: Mirror,
+        clock: Clock,
+        source: ClusterClient,
+        destination: ClusterClient,
+        at_destination: Metadata,
+    ) -> None:
+        self._name = name
+        self._mirror = mirror
+        self._clock = clock
+        self._source = source
+        self._destination = destination
+        self._at_source = source.metadata()
+        self._at_destination = at_destination
+
+    def build(
+        self,
+        selection: NodeSelection,
+        checkpoints: CheckpointSnapshot,
+        only_topic: str | None,
+        belongs: Belongs,
+        *,
+        configs: bool,
+    ) -> ClusterSnapshot:
+        topics = self._select_topics(only_topic, belongs)
+        self._refuse_loops(topics.destinations)
+        policies = {topic: self._mirror.record_policy(topic) for topic in topics.names}
+        _refuse_shared_quarantines(policies, topics.all_targets)
+        checkpoints, ledger_entries = self._ledger_without_checkpoints(topics, checkpoints)
+        deleted = {} if only_topic else self._deleted(checkpoints, belongs)
+        unseen = [] if only_topic else self._unseen(deleted, belongs)
+        existing = self._existing(topics, policies)
+        positions = self._positions(selection, topics, checkpoints, ledger_entries)
+        new_topics = start_offsets.topics_without_start(
+            self._mirror.start, checkpoints, ledger_entries, topics.names
+        )
+        source_configs, destination_configs = (
+            self._configs(topics.names, existing) if configs else ({}, {})
+        )
+        return ClusterSnapshot(
+            mirror=self._name,
+            node=self._source.cluster,
+            destination=self._destination.cluster,
+            decisions=topics.decisions,
+            targets=topics.targets,
+            positions=positions,
+            checkpoints=checkpoints.checkpoints,
+            checkpoint_ends=checkpoints.ends,
+            source_topics={topic: self._at_source.topics[topic] for topic in topics.names},
+            destination_topics={topic: self._at_destination.topics[topic] for topic in existing},
+            source_configs=source_configs,
+            destination_configs=destination_configs,
+            sizes_bytes=sizes_on_disk(self._source, topics.names),
+            node_why=selection.why,
+            other_nodes=selection.others,
+            previous_node=selection.previous,
+            verdicts=selection.verdicts,
+            ledger_entries=ledger_entries,
+            record_policy=policies,
+            deleted=deleted,
+            new_starts=self._start_records(new_topics, positions),
+            unseen=tuple(unseen),
+        )
+
+    def _select_topics(self, only_topic: str | None, belongs: Belongs) -> _Topics:
+        decisions = self._decide(self._at_source.topics)
+        included = [one.topic for one in decisions if one.included]
+        names = [topic for topic in included if only_topic in {None, topic} and belongs(topic)]
+        if only_topic is not None and not names:
+            raise _not_mirrored(only_topic, decisions)
+        return _Topics(decisions, targets(included, self._mirror.topics.rename), names)
+
+    def _decide(self, topics: Iterable[str]) -> list[TopicDecision]:
+        return select(topics, self._mirror.topics.allow, self._mirror.topics.deny)
+
+    def _refuse_loops(self, destinations: Mapping[str, str]) -> None:
+        destination_id = self._at_destination.cluster_id
+        if self._at_source.cluster_id == destination_id:
+            loop_guard.refuse_copies_onto_themselves(self._source.cluster, destinations)
+        if checkpoint.TOPIC in self._at_source.topics:
+            loop_guard.refuse_copies_of_copies(
+                self._source, destination_id, destinations, self._clock
             )
 
+    def _ledger_without_checkpoints(
+        self, topics: _Topics, checkpoints: CheckpointSnapshot
+    ) -> tuple[CheckpointSnapshot, dict[TopicPartition, LedgerEntry]]:
+        """The last ledger entry of every source topic-partition, if all checkpoints are lost.
 
-def _starts(
-    name: str,
-    source: ClusterClient,
-    undecided: Sequence[str],
-    positions: Sequence[Position],
-    clock: Clock,
-) -> list[StartRecord]:
-    starts: dict[str, dict[int, int]] = {topic: {} for topic in undecided}
-    for one in positions:
-        if one.topic_partition.topic in starts:
-            starts[one.topic_partition.topic][one.topic_partition.partition] = one.begin
-    node, now_ms = source.cluster.name, clock.now_ms()
-    return [
-        StartRecord(name, topic, these, node, source.topic(topic).topic_id, now_ms)
-        for topic, these in starts.items()
-    ]
-
-
-def _deleted(
-    mirror: Mirror, known: CheckpointSnapshot, present: Container[str], belongs: Belongs
-) -> dict[str, str]:
-    """Source topic -> destination topic, of those that were copied and are still selected, and that the source no longer has."""
-    gone = {
-        at.topic: one.destination.topic
-        for at, one in known.checkpoints.items()
-        if at.topic not in present
-    }
-    decisions = select(gone, mirror.topics.allow, mirror.topics.deny)
-    return {one.topic: gone[one.topic] for one in decisions if one.included and belongs(one.topic)}
-
-
-def _absent(mirror: Mirror, present: Container[str], belongs: Belongs) -> list[str]:
-    """The topics that relay.yaml names one by one, and that the source does not show."""
-    named = select(literal_names(mirror.topics.allow), mirror.topics.allow, mirror.topics.deny)
-    return [
-        one.topic
-        for one in named
-        if one.included and one.topic not in present and belongs(one.topic)
-    ]
-
-
-def _holds_records(destination: ClusterClient, topics: Iterable[TopicMetadata | None]) -> bool:
-    """Whether anything was ever written to one of these topics: only then can a lost checkpoint double anything."""
-    wanted = {at for topic in topics if topic for at in topic.topic_partitions}
-    return any(destination.list_offsets(wanted, LATEST, READ_UNCOMMITTED).values())
-
-
-def _recorded(
-    name: str, mirror: Mirror, destination: ClusterClient, known: CheckpointSnapshot, clock: Clock
-) -> tuple[CheckpointSnapshot, dict[TopicPartition, LedgerEntry]]:
-    """The last ledger entry of every source topic-partition, what checkpoints say, as far as the end of the ledger tells.
-
-    Another run may have committed the first checkpoints since: they win, and no entry is returned.
-    """
-    follower = LedgerFollower(mirror.destination_cluster, name, None, mirror.copy_options, clock)
-    try:
-        history = follower.history(settled=True, last_offsets=_LEDGER_OFFSETS)
-    finally:
-        follower.close()
-    if history and known.ends:
-        checkpoints.wait_for_open_transactions(
-            destination, checkpoints.homes(checkpoints.TOPIC), mirror.copy_options, clock
+        The end of the ledger then says what the checkpoints said. Another run may have committed
+        the first checkpoints in the meantime: they win, and no entry is returned.
+        """
+        if checkpoints.checkpoints or not self._has_copies(topics):
+            return checkpoints, {}
+        options = self._mirror.copy_options
+        follower = LedgerFollower(
+            self._mirror.destination_cluster, self._name, None, options, self._clock
         )
-        known = checkpoints.read_all(destination, name, clock)
-    return known, {} if known.checkpoints else {one.source.topic_partition: one for one in history}
+        try:
+            entries = follower.history(settled=True, last_offsets=_LEDGER_OFFSETS)
+        finally:
+            follower.close()
+        if entries and checkpoints.ends:
+            checkpoint.wait_for_open_transactions(
+                self._destination, checkpoint.homes(checkpoint.TOPIC), options, self._clock
+            )
+            checkpoints = checkpoint.read_all(self._destination, self._name, self._clock)
+        if checkpoints.checkpoints:
+            return checkpoints, {}
+        return checkpoints, {one.source.topic_partition: one for one in entries}
+
+    def _has_copies(self, topics: _Topics) -> bool:
+        """Whether any record was written to the destination topics: else none can be duplicated."""
+        existing = map(self._at_destination.topics.get, topics.destinations.values())
+        wanted = {at for topic in existing if topic for at in topic.topic_partitions}
+        return any(self._destination.list_offsets(wanted, LATEST, READ_UNCOMMITTED).values())
+
+    def _deleted(self, checkpoints: CheckpointSnapshot, belongs: Belongs) -> dict[str, str]:
+        """Source topic -> destination topic, of copied and selected topics that are not shown."""
+        deleted = {
+            at.topic: one.destination.topic
+            for at, one in checkpoints.checkpoints.items()
+            if at.topic not in self._at_source.topics
+        }
+        return {
+            one.topic: deleted[one.topic]
+            for one in self._decide(deleted)
+            if one.included and belongs(one.topic)
+        }
+
+    def _unseen(self, deleted: Container[str], belongs: Belongs) -> list[str]:
+        """The topics that relay.yaml spells out, that were never copied, and that are not shown."""
+        return [
+            one.topic
+            for one in self._decide(literal_names(self._mirror.topics.allow))
+            if one.included
+            and one.topic not in self._at_source.topics
+            and one.topic not in deleted
+            and belongs(one.topic)
+        ]
+
+    def _existing(self, topics: _Topics, policies: Mapping[str, RecordPolicy]) -> list[str]:
+        written = {
+            one
+            for topic, destination in topics.destinations.items()
+            for one in _topics_written(destination, policies[topic])
+        }
+        return sorted(written.intersection(self._at_destination.topics))
+
+    def _positions(
+        self,
+        selection: NodeSelection,
+        topics: _Topics,
+        checkpoints: CheckpointSnapshot,
+        ledger_entries: Mapping[TopicPartition, LedgerEntry],
+    ) -> list[Position]:
+        positions = Positions(
+            self._source,
+            self._at_destination,
+            topics.destinations,
+            checkpoints,
+            ledger_entries,
+            self._mirror,
+        ).all()
+        return [
+            replace(one, available_elsewhere=selection.available_elsewhere(one, lost[0]))
+            if (lost := losses(one))
+            else one
+            for one in positions
+        ]
+
+    def _configs(self, topics: Sequence[str], existing: Sequence[str]) -> tuple[Configs, Configs]:
+        keys = self._mirror.topics.config_keys
+        return topic_configs(self._source, topics, keys), topic_configs(
+            self._destination, existing, sorted({*keys, *NEEDED_CONFIGS})
+        )
+
+    def _start_records(
+        self, new_topics: Sequence[str], positions: Sequence[Position]
+    ) -> list[StartRecord]:
+        starts: dict[str, dict[int, int]] = {topic: {} for topic in new_topics}
+        for one in positions:
+            at = one.topic_partition
+            if at.topic in starts:
+                starts[at.topic][at.partition] = one.begin
+        node, now_ms = self._source.cluster.name, self._clock.now_ms()
+        return [
+            StartRecord(
+                self._name, topic, offsets, node, self._source.topic(topic).topic_id, now_ms
+            )
+            for topic, offsets in starts.items()
+        ]
+
+
+def _topics_written(destination: str, policy: RecordPolicy | None) -> list[str]:
+    quarantine = [destination + QUARANTINE] if policy and policy.may_quarantine else []
+    return [destination, *quarantine]
+
+
+def _refuse_shared_quarantines(
+    policies: Mapping[str, RecordPolicy], all_targets: Mapping[str, Target]
+) -> None:
+    """A quarantine topic must not be the copy of another topic: it would mix their records."""
+    copies = {to.topic: source for source, to in all_targets.items()}
+    for topic, policy in policies.items():
+        for quarantine in _topics_written(all_targets[topic].topic, policy)[1:]:
+            if quarantine in copies:
+                raise ConfigError(
+                    f"the quarantine of topic {topic!r} is {quarantine!r},"
+                    f" which is also the copy of topic {copies[quarantine]!r}",
+                    remedy="rename one of them with topics.rename, or exclude one with topics.deny",
+                )
 
 
 def _not_mirrored(topic: str, decisions: Sequence[TopicDecision]) -> ConfigError:

@@ -1,4 +1,4 @@
-"""Copies that would go around: refused before anything is read."""
+"""Refuses a mirror that would copy its own copies, before anything is read."""
 
 from __future__ import annotations
 
@@ -11,37 +11,47 @@ from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.state import checkpoint
 
 
-def refuse_onto_itself(cluster: Cluster, renamed: Mapping[str, str]) -> None:
-    """Refuse a topic that would be copied onto itself, where source and destination are one cluster."""
-    same = [topic for topic, destination in renamed.items() if topic == destination]
-    if same:
-        raise ConfigError(
-            f"source node {cluster} is the destination itself, and topic {same[0]!r} would be copied onto itself",
-            remedy="set topics.rename so that the copies get names of their own, or correct bootstrap_servers",
-        )
+def refuse_copies_onto_themselves(cluster: Cluster, destinations: Mapping[str, str]) -> None:
+    """Refuse a topic that would be copied to itself, if source and destination are one cluster.
+
+    Args:
+        destinations: source topic -> destination topic.
+    """
+    for topic, destination in destinations.items():
+        if topic == destination:
+            raise ConfigError(
+                f"source node {cluster} and the destination are the same cluster,"
+                f" and topic {topic!r} would be copied to itself",
+                remedy="set topics.rename so that the copies get other names,"
+                " or correct bootstrap_servers",
+            )
 
 
-def refuse(
-    source: ClusterClient, destination_id: str, renamed: Mapping[str, str], clock: Clock
+def refuse_copies_of_copies(
+    source: ClusterClient, destination_id: str, destinations: Mapping[str, str], clock: Clock
 ) -> None:
-    """Refuse topics that are themselves copies from the destination: their records would go around.
+    """Refuse topics that are themselves copies from the destination: it would create a loop.
 
-    Within one cluster a copy of a copy is lawful, as long as it does not end where it began.
+    Within one cluster, a copy of a copy is allowed, unless it is written back to the first topic.
+
+    Args:
+        destinations: source topic -> destination topic.
     """
     try:
-        found = checkpoint.read_all_mirrors(source, clock)
+        checkpoints = checkpoint.read_all_mirrors(source, clock)
     except PermissionDeniedError:
-        return  # who may not read it cannot know
-    within = source.cluster_id == destination_id
-    for one in found:
+        return  # without the permission, a loop cannot be detected
+    one_cluster = source.cluster_id == destination_id
+    for one in checkpoints:
         topic = one.destination.topic
         if (
-            topic in renamed
+            topic in destinations
             and destination_id in one.cluster_ids.values()
-            and (not within or renamed[topic] == one.source.topic)
+            and (not one_cluster or destinations[topic] == one.source.topic)
         ):
             raise ConfigError(
-                f"topic {topic!r} at source node {source.cluster} is a copy of topic {one.source.topic!r} of the destination,"
-                f" made by mirror {one.mirror!r}: records would go around",
+                f"topic {topic!r} at source node {source.cluster} is a copy of topic"
+                f" {one.source.topic!r} of the destination, made by mirror {one.mirror!r}:"
+                " copying it would create a loop",
                 remedy=f"add {topic!r} to topics.deny",
             )

@@ -1,4 +1,4 @@
-"""The nodes of a source, asked all at once: a slow one delays no verdict on the others."""
+"""Asks all nodes of a source at once, so a slow one does not delay the others, and selects one."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 
-from relay_pipelines.errors import DivergedNodeError, RelayError, RetriableError, SourceError
+from relay_pipelines.errors import DivergedNodeError, RelayError, SourceError
 from relay_pipelines.model import Checkpoint, Cluster, OffsetRange, TopicPartition
-from relay_pipelines.plan.node_choice import Choice, NodeView, Verdict, choose, judge
+from relay_pipelines.plan import node_choice
+from relay_pipelines.plan.node_choice import NodeChoice, NodeVerdict, NodeView, judge_nodes
 from relay_pipelines.plan.positions import Loss, Position
 from relay_pipelines.plan.topic_selection import select
-from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
+from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.settings import Mirror
+from relay_pipelines.snapshot.clients import source_client
 from relay_pipelines.state.checkpoint import CheckpointSnapshot
 
 
@@ -24,12 +26,12 @@ class NodeState:
 
     Args:
         end_offsets: the last stable offsets of the mirrored topic-partitions; None if it did not
-        answer.
-        latency_ms: of the whole answer, or of waiting for it.
-        error: why there is no answer, in one line; empty if there is one.
-        quarantined: why it is not to be read; empty if it may be.
-        refusal: the error, if asking again is of no use: it refuses us, or its certificates cannot
-        be read.
+            answer.
+        latency_ms: how long the whole answer took, or how long it was awaited.
+        error: why there is no answer; empty if there is one.
+        quarantined: why it must not be read; empty if it may be.
+        refusal: the error, if a retry is pointless: the node refuses the user, or its certificates
+            cannot be read.
         low_watermarks: of the mirrored topic-partitions.
     """
 
@@ -43,7 +45,7 @@ class NodeState:
 
     @property
     def view(self) -> NodeView:
-        """What the choice is made from."""
+        """What `judge_nodes` needs of it."""
         return NodeView(
             self.node.name, self.end_offsets, self.error, self.quarantined, self.low_watermarks
         )
@@ -52,114 +54,124 @@ class NodeState:
 def probe(
     name: str, mirror: Mirror, clock: Clock, quarantined: Mapping[str, str] | None = None
 ) -> list[NodeState]:
-    """Ask every node, in the order of the configuration; none is waited for longer than `health.request_timeout`.
+    """Ask every node, in configured order, and wait for `health.request_timeout` at most.
 
     Args:
-        quarantined: nodes that are not to be read, and why.
+        quarantined: nodes that must not be read, and why.
     """
     timeout_ms = mirror.source.health.request_timeout
     pool = ThreadPoolExecutor(max_workers=len(mirror.nodes), thread_name_prefix="probe")
-    asked = {node: pool.submit(_probe, name, mirror, node, clock) for node in mirror.nodes}
-    wait(asked.values(), timeout_ms / 1000)
-    pool.shutdown(wait=False)  # who is late ends by the time limits of its own requests
+    answers = {node: pool.submit(_probe, name, mirror, node, clock) for node in mirror.nodes}
+    wait(answers.values(), timeout_ms / 1000)
+    pool.shutdown(wait=False)  # the requests of slow nodes end by their own timeouts
     late = f"no answer within {timeout_ms / 1000:g} s"
     states = [
         answer.result() if answer.done() else NodeState(node, None, timeout_ms, f"{node}: {late}")
-        for node, answer in asked.items()
+        for node, answer in answers.items()
     ]
     return [replace(one, quarantined=(quarantined or {}).get(one.node.name, "")) for one in states]
 
 
-def choice(
-    mirror: Mirror, states: Sequence[NodeState], stored: CheckpointSnapshot, retry: int = 0
-) -> Choice:
+def choose_node(
+    mirror: Mirror, states: Sequence[NodeState], checkpoints: CheckpointSnapshot, attempt: int = 0
+) -> NodeChoice:
     """Choose the node to read: the one that was read last while it is healthy, else another.
 
     Args:
-        retry: each begins with another node, whatever was read last.
+        attempt: every attempt after the first prefers another node, whatever was read last.
     """
     health = mirror.source.health
-    verdicts = judge([one.view for one in states], stored.next_offsets, health.lag_threshold)
-    last = _read_last(stored.checkpoints)
+    views = [one.view for one in states]
+    verdicts = judge_nodes(views, checkpoints.next_offsets, health.lag_threshold)
+    last = _last_node(checkpoints.checkpoints)
     first = secrets.randbelow(len(states)) if health.randomize_initial and last is None else 0
-    return choose(verdicts, None if retry else last, health.failback, first + retry)
+    return node_choice.choose_node(
+        verdicts, None if attempt else last, health.failback, first + attempt
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSelection:
-    """The node to read, why this one, and those to go on with when it fails, in order.
+    """The node to read, and why.
 
     Args:
-        left: the node that was read before, if this is another one.
+        others: the nodes to fail over to, in order.
+        previous: the node that was read before, if it is another one.
         verdicts: on every node that was asked.
-        unread: what the nodes said that are not read, without those in quarantine.
+        unread: what the other nodes answered, without those in quarantine.
     """
 
     node: Cluster
     why: str
     others: tuple[Cluster, ...] = ()
-    left: str = ""
-    verdicts: tuple[Verdict, ...] = ()
+    previous: str = ""
+    verdicts: tuple[NodeVerdict, ...] = ()
     unread: tuple[NodeView, ...] = ()
 
-    def elsewhere(self, position: Position, found: Loss) -> str:
-        """Say where records may be that this node has lost; empty if all other nodes have answered and none has them."""
-        lost = OffsetRange(position.topic_partition, position.begin, found.resume)
-        for one in self.unread:
-            if one.holds_some(lost) if lost else one.holds(lost.topic_partition, lost.start):
-                return f"node {one.name} has them"
-        return next(
-            (
-                f"node {one.name} does not answer: {one.error}"
-                for one in self.unread
-                if one.end_offsets is None
-            ),
-            "",
-        )
+    def available_elsewhere(self, position: Position, loss: Loss) -> str:
+        """Say which other node may have lost records; empty if all answered and none has them."""
+        lost = OffsetRange(position.topic_partition, position.begin, loss.resume)
+        for view in self.unread:
+            if view.holds_some(lost) if lost else view.holds(lost.topic_partition, lost.start):
+                return f"node {view.name} has them"
+        for view in self.unread:
+            if view.end_offsets is None:
+                return f"node {view.name} does not answer: {view.error}"
+        return ""
 
 
-def to_read(
-    name: str, mirror: Mirror, stored: CheckpointSnapshot, clock: Clock, retry: int = 0
+def select_node(
+    name: str, mirror: Mirror, checkpoints: CheckpointSnapshot, clock: Clock, attempt: int = 0
 ) -> NodeSelection:
-    """Return the node to read. A source's only node is not asked beforehand.
+    """Select the node to read. A source's only node is not asked beforehand.
+
+    Args:
+        attempt: as in `choose_node`.
 
     Raises:
-        SourceError: none can be read now; names every node and its own reason.
-        RelayError: none can be read, and asking again is of no use.
-        DivergedNodeError: none can be read until somebody has cleared one of them.
+        SourceError: no node can be read now; names every node and its reason.
+        RelayError: no node can be read, and a retry is pointless.
+        DivergedNodeError: all nodes are in quarantine.
     """
     if len(mirror.nodes) == 1:
         return NodeSelection(mirror.nodes[0], "the only one")
-    states = probe(name, mirror, clock, stored.quarantined)
-    made = choice(mirror, states, stored, retry)
-    last = _read_last(stored.checkpoints)
-    for index, node in enumerate(mirror.nodes):
-        if node.name == made.name:
-            # also those that are down now: by the time one is needed, it may be up
-            others = (*mirror.nodes[index + 1 :], *mirror.nodes[:index])
-            return NodeSelection(
-                node,
-                made.why,
-                tuple(one for one in others if one.name not in stored.quarantined),
-                last if last not in {None, node.name} else "",
-                tuple(made.verdicts),
-                tuple(one.view for one in states if one.node != node and not one.quarantined),
-            )
+    states = probe(name, mirror, clock, checkpoints.quarantined)
+    choice = choose_node(mirror, states, checkpoints, attempt)
+    names = [node.name for node in mirror.nodes]
+    if choice.name not in names:
+        raise _no_node(states, choice)
+    index = names.index(choice.name)
+    node, last = mirror.nodes[index], _last_node(checkpoints.checkpoints)
+    # includes nodes that are down now: they may be up when one is needed
+    others = (*mirror.nodes[index + 1 :], *mirror.nodes[:index])
+    return NodeSelection(
+        node,
+        choice.why,
+        tuple(other for other in others if other.name not in checkpoints.quarantined),
+        last if last not in {None, node.name} else "",
+        tuple(choice.verdicts),
+        tuple(one.view for one in states if one.node != node and not one.quarantined),
+    )
+
+
+def _no_node(states: Sequence[NodeState], choice: NodeChoice) -> RelayError:
+    what = f"no node of the source can be read: {choice.why}"
     readable = [one for one in states if not one.quarantined]
     if not readable:
-        raise DivergedNodeError(
-            f"no node of the source can be read: {made.why}",
-            remedy="rebuild one of them, then `relay nodes --clear NODE`",
-        )
+        remedy = "rebuild one of them, then `relay nodes --clear NODE`"
+        return DivergedNodeError(what, remedy=remedy)
     refusals = [one.refusal for one in readable if one.refusal]
     kind = type(refusals[0]) if len(refusals) == len(readable) else SourceError
     remedy = "see `relay nodes`"
-    if any(one.lacking for one in made.verdicts):
-        remedy = f"start the nodes that do not answer, or take them off source.nodes to do without what they alone have; {remedy}"
-    raise kind(f"no node of the source can be read: {made.why}", remedy=remedy)
+    if any(one.incomplete_partitions for one in choice.verdicts):
+        remedy = (
+            "start the nodes that do not answer, or remove them from source.nodes to give up"
+            f" the records that only they have; {remedy}"
+        )
+    return kind(what, remedy=remedy)
 
 
-def _read_last(checkpoints: Mapping[TopicPartition, Checkpoint]) -> str | None:
+def _last_node(checkpoints: Mapping[TopicPartition, Checkpoint]) -> str | None:
     last = max(checkpoints.values(), key=lambda one: one.committed_at_ms, default=None)
     return None if last is None else last.node
 
@@ -167,20 +179,16 @@ def _read_last(checkpoints: Mapping[TopicPartition, Checkpoint]) -> str | None:
 def _probe(name: str, mirror: Mirror, node: Cluster, clock: Clock) -> NodeState:
     began = clock.monotonic()
     try:
-        with ClusterClient(
-            node, SourceError, f"relay-{name}-health", mirror.source.health.request_timeout
-        ) as client:
+        with source_client(name, node, mirror.source.health.request_timeout, "health") as client:
             topics = client.metadata().topics
-            chosen = [
-                one.topic
-                for one in select(topics, mirror.topics.allow, mirror.topics.deny)
-                if one.included
+            decisions = select(topics, mirror.topics.allow, mirror.topics.deny)
+            wanted = [
+                at for one in decisions if one.included for at in topics[one.topic].topic_partitions
             ]
-            wanted = [one for topic in chosen for one in topics[topic].topic_partitions]
             low = client.list_offsets(wanted, EARLIEST, READ_COMMITTED)
             ends = client.list_offsets(wanted, LATEST, READ_COMMITTED)
     except RelayError as error:
-        refusal = None if isinstance(error, RetriableError) else error
+        refusal = None if error.retryable else error
         return NodeState(
             node, None, (clock.monotonic() - began) * 1000, str(error), refusal=refusal
         )

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from relay_pipelines.errors import SourceError
 from relay_pipelines.model import CopyOptions, OffsetRange, TopicPartition
-from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry
+from relay_pipelines.snapshot.clients import source_client
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 
 def ranges_between(
     snapshot: ClusterSnapshot, from_ms: int, to_ms: int | None, options: CopyOptions, clock: Clock
 ) -> list[OffsetRange]:
-    """Return, per topic-partition of the survey, the offsets from the first record of the span up to the first one behind it.
+    """Return the offsets of a time span, one range per topic-partition of the snapshot.
 
-    By the source's time index: timestamps need not grow with offsets, so records of the span may
-    lie outside; those are copied when their offsets are.
+    A range begins at the first record of the span and ends before the first record after it, by the
+    source's time index. Timestamps need not grow with offsets, so a range may leave out records of
+    the span; they are copied with their offsets.
 
     Args:
         from_ms: milliseconds since the epoch.
@@ -26,9 +26,7 @@ def ranges_between(
         RelayError: the source does not answer.
     """
     ends = {one.topic_partition: one.end_offset for one in snapshot.positions}
-    with ClusterClient(
-        snapshot.node, SourceError, f"relay-{snapshot.mirror}", options.request_timeout_ms
-    ) as client:
+    with source_client(snapshot.mirror, snapshot.node, options.request_timeout_ms) as client:
 
         def first_offsets(since_ms: int) -> dict[TopicPartition, int]:
             return retry(
@@ -42,8 +40,9 @@ def ranges_between(
         starts = first_offsets(from_ms)
         stops = ends if to_ms is None else first_offsets(to_ms)
     ranges = []
-    for one in snapshot.positions:
-        stop = min(one.end_offset, stops[one.topic_partition])
-        start = max(one.low_watermark, starts[one.topic_partition])
-        ranges.append(OffsetRange(one.topic_partition, min(start, stop), stop))
+    for position in snapshot.positions:
+        at = position.topic_partition
+        stop = min(position.end_offset, stops[at])
+        start = max(position.low_watermark, starts[at])
+        ranges.append(OffsetRange(at, min(start, stop), stop))
     return ranges

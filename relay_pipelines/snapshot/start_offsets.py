@@ -9,70 +9,74 @@ from relay_pipelines.model import TopicPartition
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.groups import committed_offsets
 from relay_pipelines.settings.start import Start, StartPolicy
-from relay_pipelines.state.checkpoint import CheckpointSnapshot
+from relay_pipelines.state.checkpoint import CheckpointSnapshot, StartRecord
 
 
-def undecided(
+def topics_without_start(
     start: Start,
-    known: CheckpointSnapshot,
+    checkpoints: CheckpointSnapshot,
     copied: Collection[TopicPartition],
     topics: Collection[str],
 ) -> list[str]:
-    """Return the topics of which nobody has decided where they start.
+    """Return the topics that need a start record and have none.
 
-    `earliest` needs no decision: the low watermark is the start of everything that was never
-    copied.
+    `earliest` needs none: everything that was never copied starts at its low watermark.
 
     Args:
-        copied: topic-partitions that were copied by the ledger, of a mirror that has lost its
-            checkpoints.
+        copied: topic-partitions that were copied according to the ledger, if the mirror has lost
+            its checkpoints.
     """
     if start.policy is StartPolicy.EARLIEST:
         return []
-    begun = {at.topic for at in [*known.checkpoints, *copied]}.union(known.starts)
-    return [topic for topic in topics if topic not in begun]
+    started = {at.topic for at in [*checkpoints.checkpoints, *copied]}.union(checkpoints.starts)
+    return [topic for topic in topics if topic not in started]
 
 
-def starts(
+def start_offsets(
     source: ClusterClient,
     start: Start,
-    known: CheckpointSnapshot,
+    checkpoints: CheckpointSnapshot,
     copied: Collection[TopicPartition],
     bounds: tuple[Mapping[TopicPartition, int], Mapping[TopicPartition, int]],
 ) -> dict[TopicPartition, int]:
-    """Return where topic-partitions without a checkpoint start; those left out start at their low watermark.
+    """Return the start of topic-partitions without a checkpoint, unless it is the low watermark.
 
-    A start record wins over the configuration. It says nothing of a topic that was created again
-    under the name since.
+    A start record takes precedence over the configuration. It does not apply to a topic that was
+    deleted and created again under the same name.
 
     Args:
-        copied: as of `undecided`.
-        bounds: low watermarks and last stable offsets of all topic-partitions asked about.
+        copied: as in `topics_without_start`.
+        bounds: low watermarks and last stable offsets of all topic-partitions of the snapshot.
 
     Raises:
         ConfigError: an offset is beyond the end, or the group has committed nothing.
     """
     low, end = bounds
-    new = set(undecided(start, known, copied, {at.topic for at in end}))
-    asked = _asked(source, start, {at for at in end if at.topic in new}, end)
-    found = {at: min(max(offset, low[at]), max(low[at], end[at])) for at, offset in asked.items()}
+    new_topics = set(topics_without_start(start, checkpoints, copied, {at.topic for at in end}))
+    new = {at for at in end if at.topic in new_topics}
+    offsets = {
+        at: min(max(offset, low[at]), max(low[at], end[at]))
+        for at, offset in _configured_offsets(source, start, new, end).items()
+    }
     for at in end:
-        record = known.starts.get(at.topic)
+        record = checkpoints.starts.get(at.topic)
         if (
-            record is None
-            or at in known.checkpoints
-            or at in copied
-            or at.partition not in record.starts
+            record is not None
+            and at not in checkpoints.checkpoints
+            and at not in copied
+            and at.partition in record.starts
+            and not _is_recreated(source, record)
         ):
-            continue
-        ids = record.topic_id, source.topic(at.topic).topic_id
-        recreated = record.node == source.cluster.name and all(ids) and ids[0] != ids[1]
-        if not recreated:
-            found[at] = record.starts[at.partition]
-    return found
+            offsets[at] = record.starts[at.partition]
+    return offsets
 
 
-def _asked(
+def _is_recreated(source: ClusterClient, record: StartRecord) -> bool:
+    ids = record.topic_id, source.topic(record.topic).topic_id
+    return record.node == source.cluster.name and all(ids) and ids[0] != ids[1]
+
+
+def _configured_offsets(
     source: ClusterClient,
     start: Start,
     wanted: Collection[TopicPartition],
@@ -87,7 +91,8 @@ def _asked(
         for at, offset in sorted(given.items()):
             if offset > ends[at]:
                 raise ConfigError(
-                    f"start.offsets: {at} ends at {ends[at]} on {source.cluster.name}, before {offset}",
+                    f"start.offsets: {at} ends at {ends[at]} on {source.cluster.name},"
+                    f" before {offset}",
                     remedy="give an offset that the source has",
                 )
         return given
@@ -95,7 +100,8 @@ def _asked(
         committed = committed_offsets(source, start.group, wanted)
         if not committed:
             raise ConfigError(
-                f"start.group: the group {start.group!r} has committed no offset of the mirrored topics on {source.cluster.name}",
+                f"start.group: the group {start.group!r} has committed no offset of the mirrored"
+                f" topics on {source.cluster.name}",
                 remedy="see kafka-consumer-groups.sh --describe, or start elsewhere",
             )
         return committed

@@ -1,8 +1,8 @@
-"""Where a mirror stands: what the source holds of every topic-partition, how far it was copied, and what is wrong with that."""
+"""What the source holds of every topic-partition, and how far it was copied."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from relay_pipelines.copy.position import read_positions
@@ -19,81 +19,87 @@ class Positions:
     """The positions of a mirror.
 
     Args:
-        source: the node that is read.
-        at_destination: all of its topics.
-        renamed: source topic -> destination topic, of the topics wanted.
-        recorded: the last ledger entry per topic-partition, of a mirror without checkpoints.
+        source: the node to read.
+        at_destination: all topics of the destination.
+        destinations: source topic -> destination topic, of the included topics.
+        ledger_entries: the last ledger entry per topic-partition, if the mirror has no checkpoints.
     """
 
     def __init__(
         self,
         source: ClusterClient,
         at_destination: Metadata,
-        renamed: Mapping[str, str],
-        known: CheckpointSnapshot,
-        recorded: Mapping[TopicPartition, LedgerEntry],
+        destinations: Mapping[str, str],
+        checkpoints: CheckpointSnapshot,
+        ledger_entries: Mapping[TopicPartition, LedgerEntry],
         mirror: Mirror,
     ) -> None:
         self._source = source
         self._at_destination = at_destination
-        self._renamed = renamed
-        self._known = known
-        self._checkpoints = known.checkpoints
-        self._recorded = recorded
+        self._destinations = destinations
+        self._snapshot = checkpoints
+        self._ledger_entries = ledger_entries
         self._mirror = mirror
 
     def all(self) -> list[Position]:
-        """Every topic-partition of the topics wanted, in order."""
+        """Every topic-partition of the included topics, in order."""
         wanted = [
-            one for topic in self._renamed for one in self._source.topic(topic).topic_partitions
+            at for topic in self._destinations for at in self._source.topic(topic).topic_partitions
         ]
-        # before the last stable offsets, or what is written meanwhile would look like an open
-        # transaction
+        # before the last stable offsets: records written between the two requests would look like
+        # an open transaction
         high = self._source.list_offsets(wanted, LATEST, READ_UNCOMMITTED)
-        found = read_positions(
-            self._source, wanted, self._checkpoints, among_several=len(self._mirror.nodes) > 1
+        at_source = read_positions(
+            self._source,
+            wanted,
+            self._snapshot.checkpoints,
+            among_several=len(self._mirror.nodes) > 1,
         )
-        low = {at: position.low_watermark for at, position in found.items()}
-        end = {at: position.end_offset for at, position in found.items()}
-        starts = start_offsets.starts(
-            self._source, self._mirror.start, self._known, self._recorded, (low, end)
+        low = {at: position.low_watermark for at, position in at_source.items()}
+        end = {at: position.end_offset for at, position in at_source.items()}
+        starts = start_offsets.start_offsets(
+            self._source, self._mirror.start, self._snapshot, self._ledger_entries, (low, end)
         )
-        completed = [
-            replace(self._completed(found[at], starts.get(at)), high_watermark=high[at])
+        positions = [
+            replace(self._completed(at_source[at], starts.get(at)), high_watermark=high[at])
             for at in wanted
         ]
-        held_up = sorted(
-            (each.open_transaction for each in completed if each.open_transaction),
-            key=len,
-            reverse=True,
-        )
-        since = timestamps_ms(self._source, {each.topic_partition: each.start for each in held_up})
-        return [replace(each, open_since_ms=since.get(each.topic_partition)) for each in completed]
+        return self._with_open_since(positions)
 
     def _completed(self, position: Position, start: int | None) -> Position:
-        """Add what the node does not know."""
-        checkpoint = self._checkpoints.get(position.topic_partition)
+        """Add what only the destination knows."""
+        checkpoint = self._snapshot.checkpoints.get(position.topic_partition)
         if checkpoint is not None:
-            return replace(position, destination_lost=self._copy_gone(checkpoint))
-        entry = self._recorded.get(position.topic_partition)
+            return replace(position, destination_lost=self._destination_lost(checkpoint))
+        entry = self._ledger_entries.get(position.topic_partition)
         return replace(
-            position, next_offset=start, recorded=None if entry is None else entry.source.end
+            position, next_offset=start, ledger_end=None if entry is None else entry.source.end
         )
 
-    def _copy_gone(self, checkpoint: Checkpoint) -> str:
+    def _destination_lost(self, checkpoint: Checkpoint) -> str:
         copied_to = checkpoint.destination.topic
         if (
-            self._renamed[checkpoint.source.topic] != copied_to
+            self._destinations[checkpoint.source.topic] != copied_to
             or checkpoint.destination_next_offset <= 0
         ):
             return ""
-        there = self._at_destination.topics.get(copied_to)
-        if there is None:
+        topic = self._at_destination.topics.get(copied_to)
+        if topic is None:
             return f"topic {copied_to!r}, which holds the copies, was deleted at the destination"
-        if (
-            checkpoint.destination_topic_id
-            and there.topic_id
-            and there.topic_id != checkpoint.destination_topic_id
-        ):
-            return f"topic {copied_to!r}, which held the copies, was deleted at the destination and created again"
+        known_id = checkpoint.destination_topic_id
+        if known_id and topic.topic_id and topic.topic_id != known_id:
+            return (
+                f"topic {copied_to!r}, which held the copies, was deleted at the destination"
+                " and created again"
+            )
         return ""
+
+    def _with_open_since(self, positions: Sequence[Position]) -> list[Position]:
+        """Add since when transactions are open; the ones with the most records are asked first."""
+        held_up = sorted(
+            (one.open_transaction for one in positions if one.open_transaction),
+            key=len,
+            reverse=True,
+        )
+        since = timestamps_ms(self._source, {one.topic_partition: one.start for one in held_up})
+        return [replace(one, open_since_ms=since.get(one.topic_partition)) for one in positions]

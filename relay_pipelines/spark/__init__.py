@@ -1,1 +1,1 @@
-"""Where PySpark runs the copy: the session, and the one job that a run consists of."""
+"""Runs the copy with PySpark: the session, and the jobs of a run."""

@@ -1,7 +1,6 @@
-"""Whether anybody listens where Spark is said to be. On the driver.
+"""Checks that a Spark master or server accepts connections. Runs on the driver.
 
-Spark itself tries for a minute before it gives a master up, and for ten before it gives up a Spark
-Connect server.
+Spark itself tries for one minute to reach a master, and for ten to reach a Spark Connect server.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ _PORTS = {"sc": 15_002, "spark": 7_077}
 
 
 def check(address: str) -> None:
-    """Connect to a `spark://` or `sc://` address, for one of several masters is enough; others are not looked at.
+    """Connect to a `spark://` or `sc://` address, or to any of several masters; ignore others.
 
     Raises:
-        RelayError: nobody accepts the connection.
+        RelayError: no server accepts a connection.
     """
     errors = []
     for host, port in _targets(address):
@@ -32,8 +31,8 @@ def check(address: str) -> None:
     if errors:
         why = errors[0].strerror or str(errors[0]) or type(errors[0]).__name__
         raise RelayError(
-            f"nobody answers at {address}: {why}",
-            remedy="check that it runs, and spark.master or spark.remote",
+            f"no Spark answers at {address}: {why}",
+            remedy="start it, or correct spark.master or spark.remote",
         )
 
 
@@ -41,5 +40,5 @@ def _targets(address: str) -> list[tuple[str, int]]:
     scheme, _, rest = address.partition("://")
     if scheme not in _PORTS:
         return []
-    parts = [urlsplit(f"//{one}") for one in rest.partition("/")[0].split(",")]
+    parts = [urlsplit(f"//{host}") for host in rest.partition("/")[0].split(",")]
     return [(part.hostname or "", part.port or _PORTS[scheme]) for part in parts]

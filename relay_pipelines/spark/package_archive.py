@@ -1,4 +1,4 @@
-"""The package as one file, for executors that run elsewhere."""
+"""The package as one file, for remote executors."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ import relay_pipelines
 
 @functools.cache
 def archive() -> Path:
-    """Return a zip of the package, made once per process and removed at its end.
+    """Return a zip of the package, which exists until the process ends.
 
-    It holds our own modules alone: the libraries they need must be installed where the executors
-        run.
+    It does not hold the libraries that the package needs: executors must have them installed.
     """
     package = Path(relay_pipelines.__file__).parent
     folder = Path(tempfile.mkdtemp(prefix="relay-"))

@@ -1,4 +1,4 @@
-"""A Spark session on this machine, on a cluster, or through Spark Connect. On the driver."""
+"""The Spark session: on this machine, on a cluster, or through Spark Connect. On the driver."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LOCAL_DEFAULTS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "512m",
     "spark.python.daemon.module": "relay_pipelines.spark.daemon",
-    # the first compiler alone: this JVM hands out tasks, the copy is Python; it starts with little
+    # only the C1 compiler: this JVM schedules tasks, and the copy is Python; it starts with little
     # more than half the CPU time
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
@@ -39,18 +39,17 @@ def connect(
     *,
     verbose: bool = False,
 ) -> Any:
-    """Return a session, started or found.
+    """Return a Spark session, a new one or the active one.
 
     Args:
-        master: any Spark master. A local one gets retries of failed tasks, which Spark leaves out
-        there.
+        master: any Spark master. A local one also retries failed tasks, unlike Spark's default.
         remote: a Spark Connect server, `sc://host:port`; then `master` is None.
-        conf: the user's Spark configuration, which wins over our defaults.
-        verbose: let Spark say what it says; else only what the run itself says is shown.
+        conf: the user's Spark configuration, which overrides our defaults.
+        verbose: whether to show the output of Spark.
 
     Raises:
-        ConfigError: speculation is on: a second copy of a task would fence the first; a Connect
-        server refuses a setting.
+        ConfigError: speculation is on, so that a second copy of a task would fence the first; or a
+            Connect server refuses a setting.
         RelayError: Spark cannot be reached or does not start.
     """
     # tasks must run this Python, not whichever comes first on an executor's PATH
@@ -64,24 +63,29 @@ def connect(
         )
     except RelayError:
         raise
-    except Exception as error:  # whatever py4j, gRPC and the JVM raise
+    except Exception as error:  # py4j, gRPC and the JVM raise many kinds
         where = remote or master or "local[*]"
         raise RelayError(
             f"Spark at {where} does not start a session: {first_line(error)}",
-            remedy="check spark.master or spark.remote, and that a JDK 17 or newer is found (JAVA_HOME)",
+            remedy="check spark.master or spark.remote, and that JAVA_HOME is a JDK 17 or newer",
         ) from error
     _refuse_speculation(session)
     return session
 
 
 def end(session: Any) -> None:
-    """Stop a session. The Python workers of a local one die with it: a cancelled task alone would live on for seconds."""
-    with suppress(Exception):  # whatever py4j or gRPC raise: it has ended already
+    """Stop a session, and with it the Python workers of a local one.
+
+    A worker would survive its cancelled task for seconds.
+    """
+    with suppress(Exception):  # it has ended already
         session.stop()
 
 
 def slots(session: Any) -> int:
-    """How many tasks run at once. Spark Connect does not say: there spark.default.parallelism counts, or a small number.
+    """Return how many tasks run at once.
+
+    Spark Connect does not say; there it is spark.default.parallelism, or 4.
 
     Raises:
         RelayError: the session has ended.
@@ -94,16 +98,16 @@ def slots(session: Any) -> int:
             if context is None
             else context.defaultParallelism
         )
-    except Exception as error:  # whatever py4j, gRPC and the JVM raise
+    except Exception as error:  # py4j, gRPC and the JVM raise many kinds
         raise RelayError(
             f"Spark no longer answers: {first_line(error)}",
-            remedy="see whether its JVM or server was killed; run again to go on",
+            remedy="check whether its JVM or server was killed, then run again",
         ) from error
     return max(1, int(known))
 
 
 def context_of(session: Any) -> Any:
-    """Return the SparkContext; None behind Spark Connect, where there is none to be had."""
+    """Return the SparkContext; None with Spark Connect, which has none."""
     return getattr(session, "sparkContext", None)
 
 
@@ -128,9 +132,7 @@ def _remote(remote: str, conf: Mapping[str, str]) -> Any:
     from pyspark.sql import SparkSession
 
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore"
-        )  # what the Connect client warns of is not the user's to change
+        warnings.simplefilter("ignore")  # the user cannot change what the client warns about
         session = SparkSession.builder.appName("relay").remote(remote).getOrCreate()
         for key, value in conf.items():
             _set(session, key, value)
@@ -152,16 +154,16 @@ def _set(session: Any, key: str, value: str) -> None:
 
 @contextmanager
 def _silent_children() -> Iterator[None]:
-    """Let processes started meanwhile (the JVM, its workers) write stderr to nowhere: what a run has to say, it says itself."""
+    """Discard the stderr of processes that start meanwhile: the JVM and its workers."""
     sys.stderr.flush()
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
+    stderr, devnull = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, 2)
     try:
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        os.close(devnull)
 
 
 def _refuse_speculation(session: Any) -> None:
@@ -173,7 +175,7 @@ def _refuse_speculation(session: Any) -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what an error says; its kind if it says nothing."""
+    """Return the first line of an error's message; its class if it has none."""
     return next(
         (line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__
     )

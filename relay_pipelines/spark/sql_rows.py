@@ -1,6 +1,7 @@
-"""The Spark job of topics with SQL or a transform: rows are read, pass through SQL, and are written, in one stage.
+"""The Spark job of topics with SQL or a transform: it reads, changes and writes rows in one stage.
 
-`submit` and `check` run on the driver, `_read` and `_write` at both ends of a task.
+`submit`, `check` and `find_failing_record` run on the driver. In a task, `_read` comes first, then
+SQL, then `_write` or `_copy_kept`.
 """
 
 from __future__ import annotations
@@ -15,21 +16,21 @@ from typing import Any
 import pyarrow as pa
 from pyspark.errors import PySparkException
 
-from relay_pipelines.copy.columns import COLUMNS, uncollected
-from relay_pipelines.copy.row_reader import ALWAYS, MARKER, read_rows, schema
+from relay_pipelines.copy.columns import COLUMNS, garbage_collection_paused
+from relay_pipelines.copy.row_reader import MARKER, RECORD_COLUMNS, read_rows, schema
 from relay_pipelines.copy.task import copy_kept, copy_rows
 from relay_pipelines.errors import ConfigError, FilterError, RelayError
 from relay_pipelines.model import CopyJob, CopyRange, Outcome, Sql
 from relay_pipelines.protocol.clock import SystemClock
-from relay_pipelines.spark.job import SCHEMA, arrow, collect
+from relay_pipelines.spark.job import SCHEMA, collect, outcome_row
 from relay_pipelines.spark.session import first_line
 
 
 def check(session: Any, sql: Sql) -> None:
-    """Let Spark analyse predicate and expressions.
+    """Let Spark analyse the predicate and the expressions.
 
     Raises:
-        ConfigError: one does not parse, names what there is not, or has the wrong type.
+        ConfigError: one does not parse, names an unknown column or function, or has the wrong type.
     """
     where, select = sql
     empty = session.range(0).selectExpr(
@@ -45,61 +46,57 @@ def check(session: Any, sql: Sql) -> None:
                     f"CAST(({text}) AS {wanted})" if what != "where" else f"assert_true({text})"
                 ).schema
         except PySparkException as error:
-            found = f"{what}: Spark does not take {text!r}: {first_line(error)}"
-            raise ConfigError(found, remedy="see docs/records.md") from None
+            problem = f"{what}: Spark rejects {text!r}: {first_line(error)}"
+            raise ConfigError(problem, remedy="see docs/records.md") from None
 
 
 def submit(
     session: Any, job: CopyJob, groups: Sequence[Sequence[CopyRange]], sql: Sql, tag: str
 ) -> list[Outcome]:
-    """Copy all groups, one task each, and return an outcome per range; blocks until the job has ended.
+    """Copy all groups, one task each, and return an outcome per range; blocks until the job ends.
 
     Raises:
-        RelayError: Spark gave the job up. What was committed until then is in the ledger.
+        RelayError: the Spark job failed. What it committed is in the ledger.
     """
-    ranges = [one for group in groups for one in group]
+    ranges = [copy_range for group in groups for copy_range in group]
 
-    # where nothing but a predicate is asked for, the records need not go through Spark: what it
-    # keeps is enough (a record that it cannot look at goes into quarantine from there)
-    headers = "headers" in _named(sql)
+    # with nothing but a predicate, only the offsets that it keeps go through Spark, not the
+    # records; but quarantine needs the record whose headers Spark cannot hold
+    headers = "headers" in _mentioned_columns(sql)
+    policies = [copy_range.record_policy for copy_range in ranges]
     only_where = not any(
-        one.record_policy.select
-        or one.record_policy.transform
-        or one.record_policy.filters
-        or (headers and one.record_policy.may_quarantine)
-        for one in ranges
+        policy.select or policy.transform or policy.filters or (headers and policy.may_quarantine)
+        for policy in policies
     )
 
     def frame() -> Any:
-        made = _made(session, job, groups, sql, ("offset",) if only_where else ALWAYS)
-        return made.mapInArrow(partial(_copy if only_where else _write, job, ranges), SCHEMA)
+        rows = _rows(session, job, groups, sql, ("offset",) if only_where else RECORD_COLUMNS)
+        return rows.mapInArrow(partial(_copy_kept if only_where else _write, job, ranges), SCHEMA)
 
     return collect(session, frame, tag)
 
 
-def failing(
+def find_failing_record(
     session: Any, job: CopyJob, ranges: Sequence[CopyRange], sql: Sql, tag: str
 ) -> FilterError | None:
-    """Look for the record on which the SQL fails, by halves, and return its error; nothing is written.
+    """Find the record on which the SQL fails, by bisection, and return its error; writes nothing.
 
-    Spark itself does not say which one it was. The cost is about twice that of reading the range,
-    and twenty small jobs.
+    Spark does not say which record failed. The search costs about as much as reading the range
+    twice, and twenty small jobs.
 
     Raises:
-        RelayError: Spark gave a job up for another reason.
+        RelayError: a Spark job failed for another reason.
     """
-    for one in ranges:
-        start = one.source.start if one.checkpoint is None else one.checkpoint.next_offset
-        end, error = one.source.end, None
+    for copy_range in ranges:
+        source, checkpoint = copy_range.source, copy_range.checkpoint
+        start = source.start if checkpoint is None else checkpoint.next_offset
+        end, error = source.end, None
         while end > start:
             middle = end if error is None else (start + end) // 2
-            found = _fails(
-                session,
-                job,
-                replace(one, checkpoint=None, source=replace(one.source, start=start, end=middle)),
-                sql,
-                tag,
+            part = replace(
+                copy_range, checkpoint=None, source=replace(source, start=start, end=middle)
             )
+            found = _sql_error(session, job, part, sql, tag)
             if found is None and error is None:
                 break
             if found is None:
@@ -109,57 +106,59 @@ def failing(
             if end - start == 1 and error is not None:
                 return FilterError(
                     f"SQL failed on the record: {error}",
-                    remedy="let it cope with such records, as with try_cast; run again to go on",
-                    topic_partition=one.source.topic_partition,
+                    remedy="change it to accept such records, as with try_cast, then run again",
+                    topic_partition=source.topic_partition,
                     offset=start,
                 )
     return None
 
 
-def is_of_sql(error: RelayError) -> bool:
-    """Whether Spark gave a job up because of what its SQL met."""
+def is_sql_error(error: RelayError) -> bool:
+    """Whether a Spark job failed because its SQL did."""
     cause = error.__cause__
     return isinstance(cause, PySparkException) and bool(cause.getCondition())
 
 
-def _fails(session: Any, job: CopyJob, one: CopyRange, sql: Sql, tag: str) -> str | None:
+def _sql_error(session: Any, job: CopyJob, copy_range: CopyRange, sql: Sql, tag: str) -> str | None:
+    """Read a range through the SQL, and return what Spark says if the SQL fails."""
     try:
         collect(
-            session, lambda: _made(session, job, [[one]], sql).mapInArrow(_nothing, SCHEMA), tag
+            session,
+            lambda: _rows(session, job, [[copy_range]], sql).mapInArrow(_discard, SCHEMA),
+            tag,
         )
     except RelayError as error:
-        if not is_of_sql(error):
+        if not is_sql_error(error):
             raise
         return first_line(error.__cause__ or error)
     return None
 
 
-def _made(
+def _rows(
     session: Any,
     job: CopyJob,
     groups: Sequence[Sequence[CopyRange]],
     sql: Sql,
-    wanted: Sequence[str] = ALWAYS,
+    columns: Sequence[str] = RECORD_COLUMNS,
 ) -> Any:
-    """The rows of all groups, one Spark partition each, behind predicate and expressions; of each the columns wanted."""
+    """Return a DataFrame of these columns, after the SQL, with a Spark partition per group."""
     where, select = sql
-    ranges = [one for group in groups for one in group]
+    ranges = [copy_range for group in groups for copy_range in group]
     starts = list(accumulate(map(len, groups), initial=0))
     indices = [range(start, end) for start, end in pairwise(starts)]
-    columns = list(dict.fromkeys([*wanted, *_named(sql)]))
+    read = list(dict.fromkeys([*columns, *_mentioned_columns(sql)]))
     tasks = session.range(0, len(groups), 1, len(groups))
-    rows = tasks.mapInArrow(partial(_read, job, ranges, indices, columns), schema(columns))
+    rows = tasks.mapInArrow(partial(_read, job, ranges, indices, read), schema(read))
     if where:
         rows = rows.where(f"{MARKER} IS NOT NULL OR ({where})")
-    return rows.selectExpr(MARKER, *(_column(name, dict(select)) for name in wanted))
+    return rows.selectExpr(MARKER, *(_column(name, dict(select)) for name in columns))
 
 
-def _named(sql: Sql) -> list[str]:
-    """The columns that the SQL mentions."""
+def _mentioned_columns(sql: Sql) -> list[str]:
     return [name for name in COLUMNS if re.search(rf"\b{name}\b", f"{sql}", re.IGNORECASE)]
 
 
-def _nothing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _discard(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for _ in batches:
         pass
     yield from ()
@@ -168,8 +167,9 @@ def _nothing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def _column(name: str, select: dict[str, str]) -> str:
     if name not in select:
         return name
-    # a progress marker is no record
-    return f"CASE WHEN {MARKER} IS NULL THEN CAST(({select[name]}) AS {COLUMNS[name]}) ELSE {name} END AS {name}"
+    # expressions are for records, not for progress markers
+    value = f"CAST(({select[name]}) AS {COLUMNS[name]})"
+    return f"CASE WHEN {MARKER} IS NULL THEN {value} ELSE {name} END AS {name}"
 
 
 def _read(
@@ -179,7 +179,7 @@ def _read(
     columns: list[str],
     ids: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    with uncollected():
+    with garbage_collection_paused():
         for batch in ids:
             for group in batch.column(0).to_pylist():
                 yield from read_rows(job, ranges, indices[group], columns, SystemClock())
@@ -188,14 +188,14 @@ def _read(
 def _write(
     job: CopyJob, ranges: list[CopyRange], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    with uncollected():
+    with garbage_collection_paused():
         for outcome in copy_rows(job, ranges, batches, SystemClock()):
-            yield from arrow(outcome)
+            yield outcome_row(outcome)
 
 
-def _copy(
+def _copy_kept(
     job: CopyJob, ranges: list[CopyRange], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    with uncollected():
+    with garbage_collection_paused():
         for outcome in copy_kept(job, ranges, batches, SystemClock()):
-            yield from arrow(outcome)
+            yield outcome_row(outcome)

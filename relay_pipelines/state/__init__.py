@@ -1,6 +1,7 @@
 """What a mirror keeps at the destination, beside the records.
 
-checkpoint      how far each topic-partition is copied, where it started, which nodes are in
-quarantine ledger          one entry per committed chunk ledger_reader   reads the ledger as it
-grows fencing         takes a transactional id over, and commits a few records under it
+checkpoint      how far each topic-partition is copied; start offsets; quarantined nodes
+ledger          one entry per committed chunk
+ledger_reader   reads the ledger as it grows
+fencing         takes a transactional id over, and commits a few records under it
 """

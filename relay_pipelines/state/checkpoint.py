@@ -1,7 +1,7 @@
-"""Checkpoints: where a mirror goes on, in a compacted topic at the destination, committed with the data.
+"""Checkpoints: where a mirror resumes, in a compacted topic at the destination.
 
-Beside them stands what must outlive a run as well: where topics start that have no checkpoint yet,
-and which nodes of the source are not to be read. The topic's partition for a key depends on
+They are committed with the data. The topic also holds where topics without a checkpoint start, and
+which nodes of the source are quarantined. The topic's partition for a key depends on
 `PARTITIONS` alone, so that adding partitions to the topic moves no key.
 """
 
@@ -37,7 +37,7 @@ CONFIGS = {
     "segment.bytes": str(2 << 20),
     "min.cleanable.dirty.ratio": "0.1",
 }
-_VERSION = 2  # since then with leader_epoch_end and content_digest
+_VERSION = 2  # which added leader_epoch_end and content_digest
 _START = "/start"
 _FETCH_BYTES = 1 << 20
 _POLL_SECONDS = 0.005
@@ -45,13 +45,13 @@ _POLL_SECONDS = 0.005
 
 @dataclass(frozen=True, slots=True)
 class StartRecord:
-    """Where a mirror starts to copy a topic: written once, before the first record of the topic is copied.
+    """Where a mirror starts to copy a topic: written once, before the topic's first record.
 
     Args:
         starts: source offsets by partition; partitions that are added later start at their low
-        watermark.
+            watermark.
         node: the source node that was asked.
-        topic_id: of the source topic on that node; empty if the node tells none.
+        topic_id: of the source topic on that node; empty if the node does not report ids.
     """
 
     mirror: str
@@ -64,13 +64,13 @@ class StartRecord:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSnapshot:
-    """What the topic holds of a mirror.
+    """What the topic holds for one mirror.
 
     Args:
         checkpoints: by source topic-partition.
         starts: by source topic.
         ends: how far each partition of the topic was read; empty if it does not exist yet.
-        quarantined: nodes that are not to be read, and why.
+        quarantined: nodes that the mirror must not read, and why.
     """
 
     checkpoints: Mapping[TopicPartition, Checkpoint] = field(default_factory=dict)
@@ -82,11 +82,11 @@ class CheckpointSnapshot:
     def next_offsets(self) -> dict[TopicPartition, int]:
         """The next offset to copy of every topic-partition that has a checkpoint or a start."""
         starts = {
-            TopicPartition(one.topic, at): offset
-            for one in self.starts.values()
-            for at, offset in one.starts.items()
+            TopicPartition(start.topic, partition): offset
+            for start in self.starts.values()
+            for partition, offset in start.starts.items()
         }
-        return starts | {at: one.next_offset for at, one in self.checkpoints.items()}
+        return starts | {at: found.next_offset for at, found in self.checkpoints.items()}
 
 
 def key_of(mirror: str, source: TopicPartition) -> bytes:
@@ -95,7 +95,7 @@ def key_of(mirror: str, source: TopicPartition) -> bytes:
 
 
 def quarantine_key(mirror: str, node: str) -> bytes:
-    """The record key of a node's quarantine: that of a topic without a name."""
+    """The record key of a node's quarantine: that of a topic with an empty name."""
     return f"{mirror}//{node}".encode()
 
 
@@ -105,12 +105,12 @@ def start_key(mirror: str, topic: str) -> bytes:
 
 
 def home(topic: str, key: bytes) -> TopicPartition:
-    """Where a key's checkpoint (or ledger entry) stands."""
+    """The topic-partition of a key's checkpoint (or ledger entry)."""
     return TopicPartition(topic, zlib.crc32(key) % PARTITIONS)
 
 
 def homes(topic: str) -> list[TopicPartition]:
-    """Where all checkpoints (or ledger entries) stand."""
+    """The topic-partitions of all checkpoints (or ledger entries)."""
     return [TopicPartition(topic, partition) for partition in range(PARTITIONS)]
 
 
@@ -123,7 +123,7 @@ def to_batch(checkpoint: Checkpoint) -> Batch:
 
 
 def quarantine_batch(mirror: str, node: str, why: str, now_ms: int) -> Batch:
-    """Return a batch of one record: why the node is not to be read; empty to clear it."""
+    """Return a batch of one record: why the node is quarantined; empty to clear it."""
     value = json.dumps({"version": _VERSION, "why": why}, separators=(",", ":")).encode()
     return encode(quarantine_key(mirror, node), value, now_ms)
 
@@ -143,7 +143,7 @@ def _start_from(value: bytes) -> StartRecord:
 
 
 def from_record(value: bytes) -> Checkpoint:
-    """Read a checkpoint back.
+    """Return the checkpoint of a record's value.
 
     Raises:
         UnsupportedError: a newer relay_pipelines wrote it.
@@ -159,7 +159,7 @@ def from_record(value: bytes) -> Checkpoint:
 
 
 def versioned(value: bytes, version: int, topic: str) -> dict[str, Any]:
-    """Return the fields of a JSON value that carries its version."""
+    """Return the fields of a JSON value that names its version."""
     fields: dict[str, Any] = json.loads(value)
     found = fields.pop("version")
     if found > version:
@@ -181,12 +181,11 @@ def read_own(
     """Return the checkpoint of one source topic-partition. In a task: only after InitProducerId.
 
     Our own last checkpoint is committed by now, but another task's open transaction may hold the
-    partition's last stable offset below it. So: take the high watermark first, wait until the last
-    stable offset has reached it, then read.
+    partition's last stable offset below it. So take the high watermark first, wait until the last
+    stable offset reaches it, then read.
 
     Args:
-        known: the checkpoint as read before, by the driver, and the offset up to which was read
-            then.
+        known: the checkpoint as the driver read it, and the offset up to which it read.
 
     Raises:
         DestinationError: the last stable offset is held back for longer than any transaction may
@@ -197,11 +196,8 @@ def read_own(
     latest, position = known
     end = client.list_offsets([at], LATEST, READ_UNCOMMITTED)[at]
     wait_until_stable(client, at, end, options, clock)
-    position = (
-        max(position, client.list_offsets([at], EARLIEST, READ_COMMITTED)[at])
-        if position < end
-        else position
-    )
+    if position < end:
+        position = max(position, client.list_offsets([at], EARLIEST, READ_COMMITTED)[at])
     for record in _records(client, OffsetRange(at, position, end), clock):
         if record.key == key and record.value is not None:
             latest = from_record(record.value)
@@ -212,11 +208,12 @@ def wait_until_stable(
     client: ClusterClient, at: TopicPartition, end: int, options: CopyOptions, clock: Clock
 ) -> None:
     """Wait until no open transaction holds the last stable offset of `at` below `end`."""
-    deadline = clock.monotonic() + 2 * options.transaction_timeout_ms / 1000
+    seconds = 2 * options.transaction_timeout_ms / 1000
+    deadline = clock.monotonic() + seconds
     while client.list_offsets([at], LATEST, READ_COMMITTED)[at] < end:
         if clock.monotonic() > deadline:
             raise DestinationError(
-                f"an open transaction holds back the last stable offset for {2 * options.transaction_timeout_ms / 1000:g} s",
+                f"an open transaction holds back the last stable offset for {seconds:g} s",
                 remedy="find and abort it with kafka-transactions.sh find-hanging",
                 topic_partition=at,
                 offset=end,
@@ -225,7 +222,7 @@ def wait_until_stable(
 
 
 def read_all(client: ClusterClient, mirror: str, clock: Clock) -> CheckpointSnapshot:
-    """Return all that the topic holds of a mirror. On the driver."""
+    """Return all that the topic holds for a mirror. On the driver."""
     latest, ends = _latest(client, f"{mirror}/".encode(), clock)
     quarantine = quarantine_key(mirror, "")
     reasons = {
@@ -236,17 +233,17 @@ def read_all(client: ClusterClient, mirror: str, clock: Clock) -> CheckpointSnap
     starts = [_start_from(latest.pop(key)) for key in list(latest) if key.endswith(_START.encode())]
     found = map(from_record, latest.values())
     return CheckpointSnapshot(
-        {one.source: one for one in found},
+        {checkpoint.source: checkpoint for checkpoint in found},
         ends,
         {node: why for node, why in reasons.items() if why},
-        {one.topic: one for one in starts},
+        {start.topic: start for start in starts},
     )
 
 
 def read_all_mirrors(client: ClusterClient, clock: Clock) -> list[Checkpoint]:
     """Return the checkpoints of every mirror that has this cluster as its destination.
 
-    What cannot be read is left out: a later version wrote it, or somebody else.
+    It leaves out what it cannot read: a later version or another program wrote it.
     """
     latest, _ = _latest(client, b"", clock)
     found = []
@@ -260,7 +257,7 @@ def read_all_mirrors(client: ClusterClient, clock: Clock) -> list[Checkpoint]:
 def wait_for_open_transactions(
     client: ClusterClient, wanted: Iterable[TopicPartition], options: CopyOptions, clock: Clock
 ) -> None:
-    """Wait until all transactions open by now in these topic-partitions have ended: what they commit is then read.
+    """Wait for the transactions that are open now in these topic-partitions to end.
 
     Raises:
         DestinationError: one of them stays open for longer than any transaction may last.
@@ -272,7 +269,7 @@ def wait_for_open_transactions(
 def _latest(
     client: ClusterClient, prefix: bytes, clock: Clock
 ) -> tuple[dict[bytes, bytes], dict[TopicPartition, int]]:
-    """The newest value of every key that begins so, and how far each partition was read."""
+    """Return the newest value of every key with the prefix, and how far each partition was read."""
     starts = client.list_offsets(homes(TOPIC), EARLIEST, READ_COMMITTED)
     ends = client.list_offsets(homes(TOPIC), LATEST, READ_COMMITTED)
     latest: dict[bytes, bytes] = {}

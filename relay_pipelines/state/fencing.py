@@ -1,4 +1,4 @@
-"""Transactional ids taken over by the driver: to fence what is left of a task, or to commit a line of its own."""
+"""Transactional ids that the driver takes over: to fence a task, or to commit its own records."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def take_over(
     *,
     patient: bool = True,
 ) -> TransactionalProducer:
-    """Fence every other holder; what they left open is aborted.
+    """Fence every other holder and abort what it left open.
 
     Args:
         patient: as in `retry`.
 
     Raises:
-        RelayError: the destination does not let us.
+        RelayError: the destination does not answer, or refuses.
     """
     producer = TransactionalProducer(client, transactional_id, options, clock)
     retry(producer.start, transactional_id, options, clock, client, patient=patient)
@@ -41,11 +41,11 @@ def commit(
     options: CopyOptions,
     clock: Clock,
 ) -> None:
-    """Commit batches, all of them or none. Readers of committed records see them when this returns.
+    """Commit batches, all or none; readers of committed records see them when this returns.
 
     Raises:
-        RelayError: the destination does not answer, or refuses; an open transaction hides them for
-            longer than any may last.
+        RelayError: the destination does not answer, or refuses; or an open transaction hides the
+            records for longer than any may last.
     """
     written = {topic_partition for topic_partition, _ in batches}
     producer.add(written)
@@ -54,5 +54,5 @@ def commit(
     producer.drain()
     producer.commit()
     producer.release()
-    # EndTxn is answered before its markers are written: a survey in between would not know
+    # EndTxn is answered before its markers are written: a snapshot in between would miss this
     wait_for_open_transactions(client, written, options, clock)

@@ -1,6 +1,6 @@
-"""The ledger: one entry per committed chunk, in a topic at the destination, committed with the data.
+"""The ledger: one entry per committed chunk, in a topic at the destination.
 
-It is what the progress, the metrics and the count checks of a run are made of.
+An entry is committed with its data. Progress, metrics and the count checks of a run come from it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def to_batch(entry: LedgerEntry) -> Batch:
 
 
 def from_record(value: bytes) -> LedgerEntry:
-    """Read an entry back."""
+    """Return the entry of a record's value."""
     fields = versioned(value, _VERSION, TOPIC)
     return LedgerEntry(
         source=_range(fields.pop("source")), destination=_range(fields.pop("destination")), **fields

@@ -1,4 +1,4 @@
-"""The ledger as it grows: what a run has committed so far, wherever its tasks run."""
+"""The ledger as it grows: what the tasks of a run have committed so far."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _FETCH_BYTES = 1 << 20
 
 
 class LedgerFollower:
-    """Reads ledger entries as they are committed, from where the ledger ended when `start` was called.
+    """Reads ledger entries as they are committed, from the ledger's end at the call of `start`.
 
     Args:
-        mirror: whose entries.
-        run_id: of one run only; None for all.
+        mirror: whose entries to read.
+        run_id: whose entries to read; None for all runs.
     """
 
     def __init__(
@@ -47,17 +47,17 @@ class LedgerFollower:
         """Begin at the ledger's end.
 
         Raises:
-            RelayError: the destination is away.
+            RelayError: the destination is not reachable.
         """
         ask = partial(self._client.list_offsets, _HOMES, LATEST, READ_COMMITTED)
         self._positions = retry(ask, self._mirror, self._options, self._clock, self._client)
 
     def rewind(self) -> None:
-        """Begin at the oldest entry that is kept."""
+        """Begin at the oldest entry that the topic still holds."""
         self._positions = self._client.list_offsets(_HOMES, EARLIEST, READ_COMMITTED)
 
     def poll(self) -> list[LedgerEntry]:
-        """Return the entries committed since; none while the destination is away."""
+        """Return the entries committed since; none while the destination is not reachable."""
         entries: list[LedgerEntry] = []
         try:
             self._follow(entries)
@@ -66,13 +66,13 @@ class LedgerFollower:
         return entries
 
     def finish(self, *, patient: bool = True) -> list[LedgerEntry]:
-        """Return the entries committed since, once all transactions open by now have ended.
+        """Return the entries committed since, after the transactions that are open now have ended.
 
         Args:
             patient: as in `retry`.
 
         Raises:
-            RelayError: the destination is away.
+            RelayError: the destination is not reachable.
         """
         entries: list[LedgerEntry] = []
 
@@ -86,17 +86,17 @@ class LedgerFollower:
     def history(
         self, since_ms: int | None = None, *, settled: bool = False, last_offsets: int | None = None
     ) -> list[LedgerEntry]:
-        """Return every entry that is kept, oldest first.
+        """Return every entry that the topic still holds, oldest first.
 
         Args:
-            since_ms: only what was committed then or later.
-            settled: wait until all transactions open by now have ended; those of other mirrors hide
-            entries, too.
-            last_offsets: look at so many offsets of each of the ledger's partitions at most, those
-                of other mirrors included.
+            since_ms: only entries committed then or later.
+            settled: wait for the transactions that are open now; those of other mirrors hide
+                entries, too.
+            last_offsets: read at most so many offsets of each of the ledger's partitions, those of
+                other mirrors included.
 
         Raises:
-            RelayError: the destination is away; unlike `poll`, which has another chance.
+            RelayError: the destination is not reachable.
         """
         if self._client.metadata([ledger.TOPIC]).topics[ledger.TOPIC].error_code:
             return []  # nothing was ever mirrored to this destination
@@ -115,7 +115,7 @@ class LedgerFollower:
             )
             for home in _HOMES
         ]
-        found = [entry for one in ranges for entry in self._read(one)]
+        found = [entry for offsets in ranges for entry in self._read(offsets)]
         return sorted(found, key=lambda entry: (entry.committed_at_ms, entry.source))
 
     def close(self) -> None:
@@ -123,7 +123,7 @@ class LedgerFollower:
         self._client.close()
 
     def _follow(self, entries: list[LedgerEntry]) -> None:
-        """Add what was committed since, home by home; what a failure leaves out comes with the next call."""
+        """Add the entries committed since; the next call adds those that a failure leaves out."""
         ends = self._client.list_offsets(_HOMES, LATEST, READ_COMMITTED)
         for home in _HOMES:
             if ends[home] > self._positions[home]:

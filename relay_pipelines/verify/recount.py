@@ -1,7 +1,8 @@
-"""The count check: does the destination hold what the ledger says, and does the ledger account for every source offset?
+"""The count check: compares the destination with the ledger, and the ledger with the source.
 
-The destination is read anew, by batch headers, as a read_committed consumer sees it: what a copy
-    says of itself proves nothing.
+The destination must hold what the ledger says, and the ledger must cover every source offset. The
+check reads the batch headers at the destination as a read_committed consumer sees them: counts that
+a copy reports about itself would prove nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from functools import partial
 
 from crc32c import crc32c
 
-from relay_pipelines.errors import DestinationError
 from relay_pipelines.model import (
     Cluster,
     CopyOptions,
@@ -35,10 +35,11 @@ from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.reader import read
 from relay_pipelines.protocol.records import body_of
 from relay_pipelines.protocol.retries import retry
+from relay_pipelines.snapshot.clients import destination_client
 from relay_pipelines.state.checkpoint import wait_until_stable
 from relay_pipelines.state.ledger_reader import LedgerFollower
 
-_CLOCKS_APART_MS = 600_000  # the ledger's times are those of whichever machine committed
+_CLOCK_SKEW_MS = 600_000  # ledger entries have the time of the machine that committed them
 _CLEANUP = "cleanup.policy"
 _CODEC = "compression.type"
 
@@ -48,22 +49,21 @@ class Recount:
     """What was found for one source range.
 
     Args:
-        range: the source offsets asked about.
-        scanned: the destination offsets that were read for it; None if the ledger has nothing.
+        range: the source offsets.
+        scanned: the destination offsets that were read; None if there are no ledger entries.
         recorded: records that the ledger has for the chunks which cover the range; those may reach
-        beyond it.
-        counted: records found where these chunks stand.
-        foreign: records found between and behind them, which this mirror did not write.
-        skipped: source offsets without a record, by reason, as the ledger says.
-        nodes: the source nodes that the chunks were read from.
+            beyond it.
+        counted: records found where these chunks are.
+        foreign: records found between and after them, which this mirror did not write.
+        skipped: source offsets without a record, by reason, according to the ledger.
+        nodes: the source nodes from which the chunks were read.
         unaccounted: source offsets that no chunk covers.
         doubled: source offsets that more than one chunk covers.
-        differing: chunks whose bytes differ from what was produced.
-        thinned: why fewer records may lawfully be there, in words; empty if all must be.
+        differing: chunks whose bytes differ from those that were produced.
+        thinned: why the destination may hold fewer records; empty if it must hold all.
         expired: how many records the chunks had that retention at the destination has begun to
-        take.
-        gaps: losses behind which the copy went on, at the range or within it; with one, offsets may
-        be missing lawfully.
+            delete.
+        gaps: accepted losses just before the range or within it; with one, offsets may be missing.
         recompressed: whether the destination stores other bytes than were produced.
     """
 
@@ -85,22 +85,23 @@ class Recount:
 
     @property
     def problems(self) -> list[str]:
-        """What is wrong, in words; empty if nothing is."""
-        lost, found = self.recorded - self.counted, []
+        """What is wrong; empty if nothing is."""
+        lines = []
         if self.unaccounted and not self.gaps:
-            found.append(f"{self.unaccounted:,} source offsets stand in no ledger entry")
+            lines.append(f"{self.unaccounted:,} source offsets are in no ledger entry")
         if self.doubled:
-            found.append(f"{self.doubled:,} source offsets were committed twice")
+            lines.append(f"{self.doubled:,} source offsets were committed twice")
         if self.foreign:
-            found.append(
+            lines.append(
                 f"records at the destination that this mirror did not write: {self.foreign:,}"
             )
-        lawful = self.recorded if self.thinned and not self.expired else self.expired
-        if not 0 <= lost <= lawful:
-            found.append(f"{self.recorded:,} records were committed, {self.counted:,} are there")
-        elif self.differing and not ((self.thinned and not self.expired) or self.recompressed):
-            found.append(f"{self.differing} chunks differ in their bytes from what was committed")
-        return found
+        all_may_be_gone = bool(self.thinned) and not self.expired
+        may_be_gone = self.recorded if all_may_be_gone else self.expired
+        if not 0 <= self.recorded - self.counted <= may_be_gone:
+            lines.append(f"{self.recorded:,} records were committed, {self.counted:,} are there")
+        elif self.differing and not (all_may_be_gone or self.recompressed):
+            lines.append(f"{self.differing} chunks differ in their bytes from what was committed")
+        return lines
 
 
 def recount(
@@ -111,48 +112,37 @@ def recount(
     clock: Clock,
     committed_since_ms: int,
 ) -> dict[TopicPartition, Recount]:
-    """Count every non-empty range anew.
+    """Count the records of every non-empty range.
 
     Args:
-        committed_since_ms: nothing of these ranges was committed before; if the ledger then does
-            not cover them, all of it is searched. Offsets mean what they meant then: what a topic
-            created anew has at the same ones is another matter.
+        committed_since_ms: nothing of these ranges was committed before; if the entries since do
+            not cover them, the whole ledger is searched. The same offsets of a topic that was
+            created again later are not counted.
 
     Raises:
         RelayError: the destination does not answer, or refuses.
     """
     wanted = [one for one in ranges if len(one)]
-    found: dict[TopicPartition, Recount] = {}
+    recounts: dict[TopicPartition, Recount] = {}
     if not wanted:
-        return found
-    with ClusterClient(
-        destination, DestinationError, f"relay-{mirror}-recount", options.request_timeout_ms
-    ) as client:
-        # twice where records seem foreign: another run may have committed since the ledger was read
+        return recounts
+    with destination_client(mirror, destination, options, "recount") as client:
+        # again if records seem foreign: another run may have committed since the ledger was read
         for _ in range(2):
             ask = partial(_entries, mirror, wanted, destination, options, clock, committed_since_ms)
             entries = retry(ask, mirror, options, clock)
             topics = sorted(
-                {
-                    entry.destination.topic_partition.topic
-                    for some in entries.values()
-                    for entry in some
-                }
+                {one.destination.topic_partition.topic for some in entries.values() for one in some}
             )
-            configs = retry(
-                partial(topic_configs, client, topics, (_CLEANUP, _CODEC)),
-                mirror,
-                options,
-                clock,
-                client,
-            )
+            ask_configs = partial(topic_configs, client, topics, (_CLEANUP, _CODEC))
+            configs = retry(ask_configs, mirror, options, clock, client)
             for one in wanted:
                 count = partial(_count, client, one, entries, configs, options, clock)
-                found[one.topic_partition] = retry(count, mirror, options, clock, client)
-            wanted = [one for one in wanted if found[one.topic_partition].foreign]
+                recounts[one.topic_partition] = retry(count, mirror, options, clock, client)
+            wanted = [one for one in wanted if recounts[one.topic_partition].foreign]
             if not wanted:
                 break
-    return found
+    return recounts
 
 
 def _count(
@@ -163,7 +153,7 @@ def _count(
     options: CopyOptions,
     clock: Clock,
 ) -> Recount:
-    return _Counting(client, wanted, entries, configs, options, clock).count()
+    return _RangeCount(client, wanted, entries, configs, options, clock).count()
 
 
 def _entries(
@@ -176,7 +166,7 @@ def _entries(
 ) -> dict[TopicPartition, list[LedgerEntry]]:
     follower = LedgerFollower(destination, mirror, None, options, clock)
     try:
-        entries = _by_source(follower.history(max(0, since_ms - _CLOCKS_APART_MS)), since_ms)
+        entries = _by_source(follower.history(max(0, since_ms - _CLOCK_SKEW_MS)), since_ms)
         if any(_uncovered(one, entries.get(one.topic_partition, [])) for one in wanted):
             entries = _by_source(follower.history(settled=True), since_ms)
     finally:
@@ -185,26 +175,30 @@ def _entries(
 
 
 def _by_source(
-    entries: Iterable[LedgerEntry], meant_at_ms: int
+    entries: Iterable[LedgerEntry], planned_at_ms: int
 ) -> dict[TopicPartition, list[LedgerEntry]]:
-    """Group entries, given in the order of their commits, and leave out those whose offsets meant something else."""
+    """Group entries, which are in the order of their commits, by source topic-partition.
+
+    An accepted loss without offsets starts a new history, in which offsets are other records. Only
+    the history in which the range was planned counts.
+    """
     grouped: dict[TopicPartition, list[LedgerEntry]] = defaultdict(list)
-    over: set[TopicPartition] = set()
+    ended: set[TopicPartition] = set()
     for entry in entries:
         at = entry.source.topic_partition
-        if at in over:
+        if at in ended:
             continue
         if entry.gap and not len(entry.source):
-            if meant_at_ms and entry.committed_at_ms <= meant_at_ms:
+            if planned_at_ms and entry.committed_at_ms <= planned_at_ms:
                 grouped[at].clear()
             else:
-                over.add(at)
+                ended.add(at)
         grouped[at].append(entry)
     return {at: sorted(some, key=lambda one: one.source) for at, some in grouped.items()}
 
 
 def _uncovered(wanted: OffsetRange, entries: Sequence[LedgerEntry]) -> int:
-    """How many offsets no entry covers; the entries sorted by source offset."""
+    """How many offsets no entry covers; the entries are sorted by source offset."""
     position, missing = wanted.start, 0
     for entry in entries:
         start, end = max(entry.source.start, position), min(entry.source.end, wanted.end)
@@ -214,8 +208,8 @@ def _uncovered(wanted: OffsetRange, entries: Sequence[LedgerEntry]) -> int:
     return missing + wanted.end - position
 
 
-class _Counting:
-    """The scan of one range's destination."""
+class _RangeCount:
+    """Counts the records of one range at the destination."""
 
     def __init__(
         self,
@@ -233,43 +227,47 @@ class _Counting:
             for one in self._entries
             if one.source.start < wanted.end and one.source.end > wanted.start and len(one.source)
         ]
-        # several sources may be pinned to one destination
-        homes = {one.destination.topic_partition for one in self._ours}
+        # of all sources: several may be pinned to one destination
+        destinations = {one.destination.topic_partition for one in self._ours}
         self._written = [
-            one.destination for some in entries.values() for one in some if one.records
+            one.destination
+            for some in entries.values()
+            for one in some
+            if one.records and one.destination.topic_partition in destinations
         ]
-        self._written = [one for one in self._written if one.topic_partition in homes]
         self._configs = configs
         self._options = options
         self._clock = clock
-        self._found = Recount(wanted)
+        self._result = Recount(wanted)
 
     def count(self) -> Recount:
-        found, ours = self._found, self._ours
-        found.unaccounted = _uncovered(found.range, ours)
-        # what a place moved since has left uncopied is nobody's mistake
-        found.gaps = [
+        result, ours = self._result, self._ours
+        result.unaccounted = _uncovered(result.range, ours)
+        # offsets may be uncovered because a loss was accepted since
+        result.gaps = [
             one.gap
             for one in self._entries
             if one.gap
-            and (_touches(one.source, found.range) or (found.unaccounted and not len(one.source)))
+            and (
+                _concerns(one.source, result.range) or (result.unaccounted and not len(one.source))
+            )
         ]
-        found.doubled = sum(len(one.source) for one in ours) - _union(one.source for one in ours)
+        result.doubled = sum(len(one.source) for one in ours) - _covered(one.source for one in ours)
         if ours:
-            found.recorded = sum(one.records for one in ours)
-            found.rewritten = sum(one.rewritten for one in ours)
+            result.recorded = sum(one.records for one in ours)
+            result.rewritten = sum(one.rewritten for one in ours)
             for one in ours:
-                found.skipped.update(one.skipped)
-                found.nodes.add(one.node)
+                result.skipped.update(one.skipped)
+                result.nodes.add(one.node)
             self._scan()
-        return found
+        return result
 
     def _scan(self) -> None:
-        # the first chunks of a mirror have no place at the destination while they have no record
-        found, placed = (
-            self._found,
-            [one.destination for one in self._ours if one.destination.start >= 0 and not one.gap],
-        )
+        result = self._result
+        # the first chunks of a mirror have no destination offsets while they have no record
+        placed = [
+            one.destination for one in self._ours if one.destination.start >= 0 and not one.gap
+        ]
         if not placed:
             return
         at = placed[0].topic_partition
@@ -278,39 +276,42 @@ class _Counting:
         low = self._client.list_offsets([at], EARLIEST, READ_COMMITTED)[at]
         end = self._end(at, last)
         if "compact" in self._value(at.topic, _CLEANUP):
-            found.thinned = "the destination is compacted"
+            result.thinned = "the destination is compacted"
         elif low > begin:
-            found.expired = sum(one.records for one in self._ours if one.destination.start < low)
-            found.thinned = "retention at the destination has begun to take them"
-        found.recompressed = self._value(at.topic, _CODEC) not in {"", "producer"}
-        found.scanned = OffsetRange(at, max(low, begin), max(low, begin, end))
-        counted: Counter[int] = Counter()
-        digests: Counter[int] = Counter()
-        producers: dict[int, int] = {}
-        for batch in _batches(self._client, found.scanned, self._options, self._clock):
-            offset, producer = batch.header.base_offset, batch.header.producer_id
-            index = self._chunk_of(offset)
-            # a chunk has one producer and begins with a record of its own; another one's may lie
-            # within it
-            if index is not None and producers.setdefault(index, producer) == producer:
-                counted[index] += batch.header.records
-                digests[index] = crc32c(body_of(batch), digests[index])
-            elif not self._is_of_another_source(index, offset):
-                found.foreign += batch.header.records
-        found.counted = sum(counted.values())
-        found.differing = sum(
+            result.expired = sum(one.records for one in self._ours if one.destination.start < low)
+            result.thinned = "retention at the destination has begun to delete them"
+        result.recompressed = self._value(at.topic, _CODEC) not in {"", "producer"}
+        result.scanned = OffsetRange(at, max(low, begin), max(low, begin, end))
+        digests = self._count_records(result.scanned)
+        result.differing = sum(
             f"{digests[index]:08x}" != one.digest
             for index, one in enumerate(self._ours)
-            if one.records and not (found.expired and one.destination.start < low)
+            if one.records and not (result.expired and one.destination.start < low)
         )
 
+    def _count_records(self, scanned: OffsetRange) -> Counter[int]:
+        """Count our records and foreign ones; return the digest of every chunk by its index."""
+        digests: Counter[int] = Counter()
+        producers: dict[int, int] = {}
+        for batch in _batches(self._client, scanned, self._options, self._clock):
+            offset, producer = batch.header.base_offset, batch.header.producer_id
+            index = self._chunk_of(offset)
+            # a chunk has one producer and begins with one of its own records; another producer's
+            # records may lie within it
+            if index is not None and producers.setdefault(index, producer) == producer:
+                self._result.counted += batch.header.records
+                digests[index] = crc32c(body_of(batch), digests[index])
+            elif not self._is_of_another_source(index, offset):
+                self._result.foreign += batch.header.records
+        return digests
+
     def _wait_until_readable(self, at: TopicPartition, last: int) -> None:
-        """The markers of a commit follow its answer, and those of others before it as well."""
+        """Wait for the markers of our commit, and of earlier transactions of others."""
         high = self._client.list_offsets([at], LATEST, READ_UNCOMMITTED)[at]
         wait_until_stable(self._client, at, min(last, high), self._options, self._clock)
 
     def _end(self, at: TopicPartition, last: int) -> int:
-        """Where the next chunk of the mirror begins; after the last one nobody may have written anything."""
+        """Where the mirror's next chunk begins; after the last one, the end of the destination."""
         following = [one.start for one in self._written if one.start >= last]
         return min([*following, self._client.list_offsets([at], LATEST, READ_COMMITTED)[at]])
 
@@ -325,19 +326,19 @@ class _Counting:
         )
 
     def _is_of_another_source(self, index: int | None, offset: int) -> bool:
-        within = None if index is None else self._ours[index].destination
-        return any(one.start <= offset < one.end and one != within for one in self._written)
+        ours = None if index is None else self._ours[index].destination
+        return any(one.start <= offset < one.end and one != ours for one in self._written)
 
     def _value(self, topic: str, key: str) -> str:
         return str(getattr(self._configs.get(topic, {}).get(key), "value", ""))
 
 
-def _touches(gap: OffsetRange, wanted: OffsetRange) -> bool:
-    """Whether the copy of a range began behind the gap, or met it."""
+def _concerns(gap: OffsetRange, wanted: OffsetRange) -> bool:
+    """Whether the gap is just before the range, or within it."""
     return gap.start < wanted.end and gap.end >= wanted.start
 
 
-def _union(ranges: Iterable[OffsetRange]) -> int:
+def _covered(ranges: Iterable[OffsetRange]) -> int:
     total, position = 0, -1
     for one in sorted(ranges):
         total += max(0, one.end - max(one.start, position))

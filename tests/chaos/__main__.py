@@ -1,4 +1,4 @@
-"""`python -m tests.chaos [--minutes N] [--kills N] [--seed N]`: a mirror copies while processes die: is all there?"""
+"""Runs a mirror while processes are killed: `python -m tests.chaos [--minutes N] [--kills N]`."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ _INTERRUPTED = 130
 
 
 def main() -> int:
-    """Print what happens and what it came to; 0 if nothing was lost, doubled, altered or put out of order."""
+    """Print progress and report; return 0 if the copy is complete, unaltered and in order."""
     arguments = _parse()
-    # what a run says of its own retries; the failures they end in are told
+    # hide the retries of a run; its failures are printed
     logging.getLogger("relay_pipelines").addHandler(logging.NullHandler())
     console = stdout()
     folder = Path(tempfile.mkdtemp(prefix="relay-chaos-"))
     console.print(
-        f"{arguments.minutes:g} minutes and {arguments.kills} kills with --seed {arguments.seed}; brokers in {folder}"
+        f"{arguments.minutes:g} minutes and {arguments.kills} kills with --seed {arguments.seed};"
+        f" brokers in {folder}"
     )
     session = connect("local[2]")
     try:
@@ -51,23 +52,23 @@ def main() -> int:
     if report.good:
         shutil.rmtree(folder)
         return 0
-    console.print(f"the brokers' data and logs stay in {folder}")
+    console.print(f"data and logs of the brokers are in {folder}")
     return 1
 
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument(
-        "--minutes", type=float, default=10.0, help="how long to strike at least: 10"
+        "--minutes", type=float, default=10.0, help="the least duration of the faults: 10"
     )
     parser.add_argument(
-        "--kills", type=int, default=0, help="how many processes to kill or freeze at least: 0"
+        "--kills", type=int, default=0, help="the least number of processes to kill or freeze: 0"
     )
     parser.add_argument(
         "--seed",
         type=int,
         default=random.randrange(10_000),
-        help="of what happens to whom; drawn when left out",
+        help="the seed of the faults; random by default",
     )
     return parser.parse_args()
 

@@ -1,4 +1,4 @@
-"""Source against destination, record by record and in order, by a client that shares no code with the copy; and the ledger."""
+"""Compares source, destination and ledger with a client that shares no code with the copy."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def assert_ledger_covers(
     source_ends: dict[tuple[str, int], int],
     counts: dict[tuple[str, int], int],
 ) -> None:
-    """The mirror's ledger covers every source topic-partition from 0 to its end, no gap, no overlap, and counts its records."""
+    """Assert that the ledger covers every source offset once and counts the records."""
     entries = ledger(cluster, mirror)
     assert {_source(entry) for entry in entries} == {at for at, stop in source_ends.items() if stop}
     for at, group in itertools.groupby(entries, _source):
@@ -73,7 +73,7 @@ def assert_ledger_covers(
 
 
 def held_back(cluster: EmbeddedCluster, topics: list[str]) -> list[str]:
-    """Topic-partitions in which an open transaction holds readers of committed records back, and where."""
+    """Topic-partitions where an open transaction blocks read_committed readers, and its offset."""
     wanted = [one for topic in topics for one in _partitions(cluster, topic)]
     stable, high = ends(cluster, wanted), ends(cluster, wanted, stable=False)
     return [f"{at} at {stable[at]} of {high[at]}" for at in wanted if stable[at] != high[at]]
@@ -85,7 +85,7 @@ def _source(entry: dict[str, Any]) -> tuple[str, int]:
 
 
 def _partitions(cluster: EmbeddedCluster, topic: str) -> list[tuple[str, int]]:
-    # a client that is not kept in a variable ends before its answer
+    # keep the client in a variable: else it is closed before its answer arrives
     admin = _admin(cluster)
     return [
         (topic, partition)

@@ -1,4 +1,4 @@
-"""What chaos tests share: a filled source topic, and mirrors whose processes end with the test."""
+"""Fixtures of chaos tests: a filled source topic, and mirrors that end with the test."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tests.chaos.harness import Mirror, Source
 
 @pytest.fixture(scope="session")
 def source(source_cluster: EmbeddedCluster) -> Source:
-    """A topic on the shared source, which no test may change."""
+    """A topic on the shared source; tests must not change it."""
     return Source.filled(source_cluster)
 
 
 @pytest.fixture(scope="session")
 def own_destination(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
-    """A destination whose broker tests may kill or freeze, if they leave it serving."""
+    """A destination whose broker tests may kill or freeze and must leave running."""
     with EmbeddedCluster(
         "own-destination", folder=tmp_path_factory.mktemp("own-destination")
     ) as cluster:
@@ -38,7 +38,7 @@ def mirror(
 
 @pytest.fixture
 def new_mirror(tmp_path: Path) -> Iterator[Callable[[Source, EmbeddedCluster], Mirror]]:
-    """Makes mirrors, with their topics, and kills at the end what they left running."""
+    """Makes mirrors with their topics, and kills their remaining processes at the end."""
     made: list[Mirror] = []
 
     def make(source: Source, destination: EmbeddedCluster) -> Mirror:

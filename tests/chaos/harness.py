@@ -1,4 +1,4 @@
-"""A mirror under test: starts its tasks and runs as processes, has them killed or stopped, and says whether all arrived."""
+"""A mirror under test, whose tasks and runs are processes that tests kill or stop."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ OPTIONS = CopyOptions(chunk_bytes=1 << 20, fetch_max_bytes=512 << 10)
 
 @dataclass(frozen=True)
 class Source:
-    """A topic to copy from, with what an independent client finds in it."""
+    """A topic to copy, with its records as an independent client reads them."""
 
     cluster: EmbeddedCluster
     topic: str
@@ -47,7 +47,7 @@ class Source:
 
     @classmethod
     def of(cls, cluster: EmbeddedCluster, topic: str) -> Source:
-        """Read the topic as it stands now."""
+        """Read the current records of the topic."""
         partitions = range(source_data.PARTITIONS)
         return cls(
             cluster,
@@ -57,7 +57,7 @@ class Source:
 
     @classmethod
     def filled(cls, cluster: EmbeddedCluster) -> Source:
-        """Make a topic and fill it."""
+        """Create and fill a topic."""
         topic = f"chaos-{uuid.uuid4().hex[:8]}"
         create(cluster.cluster(), topic, source_data.PARTITIONS, KEPT)
         source_data.fill(cluster, topic)
@@ -65,37 +65,38 @@ class Source:
 
     @property
     def ends(self) -> dict[tuple[str, int], int]:
-        """Where committed records end."""
+        """The last stable offsets."""
         return compare.ends(self.cluster, [(self.topic, one) for one in self.records])
 
 
 @dataclass
 class Process:
-    """A task or a run; its output goes to files, so that no pipe can fill up."""
+    """A task or a run, with its output in files, because a pipe could fill up."""
 
     popen: subprocess.Popen[bytes]
     output: Path
     errors: Path
     token: Path
-    """The file that appears when it reaches the named point at which it is to hurt itself."""
+    """The file that appears when it reaches its failpoint."""
 
     @property
     def stopped(self) -> bool:
-        """Whether SIGSTOP holds it."""
+        """Whether it is stopped by SIGSTOP."""
         return psutil.Process(self.popen.pid).status() == psutil.STATUS_STOPPED
 
     def wait_until(self, condition: Callable[[], bool], what: str) -> None:
-        """Wait for something to happen while the process lives."""
+        """Wait for a condition while the process runs."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not condition():
             assert self.popen.poll() is None, (
-                f"ended with {self.popen.returncode} before {what}: {self.errors.read_text()[-2000:]}"
+                f"ended with {self.popen.returncode} before {what}:"
+                f" {self.errors.read_text()[-2000:]}"
             )
             assert time.monotonic() < deadline, f"not {what} within {PATIENCE_SECONDS:g} s"
             time.sleep(0.02)
 
     def wait_until_stopped(self) -> None:
-        """Wait until it has stopped itself at its named point."""
+        """Wait until it has stopped itself at its failpoint."""
         self.wait_until(lambda: self.stopped, "stopped")
 
     def send(self, sent: signal.Signals) -> None:
@@ -103,7 +104,7 @@ class Process:
         self.popen.send_signal(sent)
 
     def end(self) -> int:
-        """Wait for its end; its exit code, or the negative number of the signal that killed it."""
+        """Wait for the end; return the exit code, or the negative number of the signal."""
         return self.popen.wait(PATIENCE_SECONDS)
 
     def said(self) -> list[dict[str, Any]]:
@@ -111,7 +112,7 @@ class Process:
         return [json.loads(line) for line in self.output.read_text().splitlines()]
 
     def statuses(self) -> list[str]:
-        """Statuses of the outcomes of a task that came to its end; with the error where there is one."""
+        """The statuses of the outcomes of a task, with their errors."""
         assert self.end() == 0, self.errors.read_text()[-2000:]
         return [
             ": ".join(filter(None, [outcome["status"], outcome["error"]]))
@@ -121,7 +122,7 @@ class Process:
 
 @dataclass
 class Mirror:
-    """One mirror of one topic, under a name and to a topic of its own.
+    """A mirror of one topic, with its own name and destination topic.
 
     Args:
         more: keys of relay.yaml for the mirror.
@@ -137,7 +138,7 @@ class Mirror:
 
     @property
     def topic(self) -> str:
-        """At the destination."""
+        """The topic at the destination."""
         return f"{self.name}.{self.source.topic}"
 
     def prepare(self) -> None:
@@ -148,7 +149,7 @@ class Mirror:
         create(to, ledger.TOPIC, checkpoint.PARTITIONS, ledger.CONFIGS)
 
     def job(self, run_id: str = "run") -> tuple[CopyJob, list[CopyRange]]:
-        """All that a task is told: both partitions, from the beginning to where they end now."""
+        """The job and ranges of a task: both partitions, from the beginning to the current end."""
         clusters = (
             Cluster("node", self.source.cluster.bootstrap_servers),
             Cluster("destination", self.destination.bootstrap_servers),
@@ -160,7 +161,7 @@ class Mirror:
         return CopyJob(self.name, run_id, *clusters, self.options), ranges
 
     def start_task(self, fault: str = "") -> Process:
-        """Start a task; `fault` is `<point>=<signal>@<pass>`, and happens once."""
+        """Start a task; `fault` is `<point>=<signal>@<pass>` and occurs once."""
         job = self.folder / f"{self.name}-{len(self.processes)}.job"
         job.write_bytes(pickle.dumps(self.job(f"run{len(self.processes)}")))
         return self._start([sys.executable, "-m", "tests.chaos.one_task", str(job)], fault)
@@ -178,11 +179,11 @@ class Mirror:
         )
 
     def copy(self) -> None:
-        """Run a task to its end, which must be a good one."""
+        """Run a task and expect it to succeed."""
         assert self.start_task().statuses() == ["done"] * source_data.PARTITIONS
 
     def assert_all_arrived(self) -> None:
-        """Nothing lost, doubled, reordered or altered; the ledger accounts for every offset; no transaction is open."""
+        """Assert a complete copy, a complete ledger and no open transaction."""
         for partition, expected in self.source.records.items():
             assert_equal(expected, self.arrived(partition))
         counts = {
@@ -197,11 +198,11 @@ class Mirror:
         return records_of(self.destination.cluster(), TopicPartition(self.topic, partition))
 
     def held_back(self) -> list[str]:
-        """Topic-partitions of the destination whose readers an open transaction holds back."""
+        """Topic-partitions of the destination where an open transaction blocks readers."""
         return compare.held_back(self.destination, [self.topic, checkpoint.TOPIC, ledger.TOPIC])
 
     def close(self) -> None:
-        """Kill whatever still runs, stopped or not, and what it started."""
+        """Kill all remaining processes and their children, stopped or not."""
         for process in self.processes:
             if process.popen.poll() is None:
                 kill(family(process.popen.pid))
@@ -246,13 +247,13 @@ class Mirror:
 
 
 def family(pid: int) -> list[psutil.Process]:
-    """A process and all below it."""
+    """A process and its descendants."""
     process = psutil.Process(pid)
     return [process, *process.children(recursive=True)]
 
 
 def kill(processes: Iterable[psutil.Process]) -> None:
-    """Kill processes, those that have ended meanwhile excepted; psutil knows a pid that was given to another."""
+    """Kill processes that still run; psutil detects pids that were reused."""
     for process in processes:
         try:
             process.kill()

@@ -1,4 +1,4 @@
-"""One task in a process of its own: `python -m tests.chaos.one_task <pickled job and ranges>`, outcomes as JSON lines."""
+"""Runs one task and prints its outcomes as JSON lines: `one_task <pickled job and ranges>`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of this folder copy: two partitions that hold everything a source may hold, some 100 batches each."""
+"""The source data: two partitions with every kind of batch, about 100 batches each."""
 
 from __future__ import annotations
 

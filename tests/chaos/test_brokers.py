@@ -1,4 +1,4 @@
-"""Brokers that die or freeze while a task copies: the same task goes on when they are back."""
+"""Brokers that die or freeze while a task copies: the same task resumes when they are back."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def own_source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedClu
 
 
 def patient(mirror: Mirror) -> Mirror:
-    """A broker takes its time to start on a busy machine; what is tested is that the task goes on, not how long it waits."""
+    """A long `give_up_after`: the tests check that a task resumes, not how long it waits."""
     mirror.options = dataclasses.replace(mirror.options, give_up_after_ms=-1, backoff_max_ms=500)
     return mirror
 
@@ -50,7 +50,7 @@ def test_destination_killed(
     point: Failpoint,
     at_pass: int,
 ) -> None:
-    """A destination broker that is killed and comes back costs the task a retry, and nothing else."""
+    """A task only retries while a killed destination broker restarts."""
     mirror = patient(new_mirror(source, own_destination))
     task = stopped_at(mirror, point, at_pass)
     (broker,) = own_destination.brokers
@@ -64,7 +64,7 @@ def test_destination_killed(
 def test_source_killed(
     new_mirror: NewMirror, own_source: EmbeddedCluster, destination_cluster: EmbeddedCluster
 ) -> None:
-    """A source broker that is killed and comes back costs the task a retry, and nothing else."""
+    """A task only retries while a killed source broker restarts."""
     mirror = patient(new_mirror(Source.filled(own_source), destination_cluster))
     task = stopped_at(mirror, Failpoint.MID_CHUNK, 40)
     (broker,) = own_source.brokers
@@ -79,7 +79,7 @@ def test_source_killed(
 def test_destination_frozen(
     new_mirror: NewMirror, source: Source, own_destination: EmbeddedCluster, request_timeout_ms: int
 ) -> None:
-    """A destination broker that answers nothing for some seconds does no harm, whether the task waits for it or tries again."""
+    """A frozen destination broker does no harm, whether the task waits or retries."""
     mirror = patient(new_mirror(source, own_destination))
     mirror.options = dataclasses.replace(mirror.options, request_timeout_ms=request_timeout_ms)
     task = stopped_at(mirror, Failpoint.BEFORE_END_TXN, 2)

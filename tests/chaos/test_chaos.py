@@ -1,4 +1,4 @@
-"""The chaos run of `make chaos`, shorter; and whether its judgement sees what it is there to see."""
+"""A short version of `make chaos`, and tests of its comparison."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.protocol.clock import SystemClock
-from tests.chaos.storm.faults import Kind, Target, story
+from tests.chaos.storm.faults import Kind, Target, scenario
 from tests.chaos.storm.storm import storm
 from tests.chaos.storm.verdict import Verdict, judge, longest_stall
 from tests.support.independent import Record
@@ -22,11 +22,11 @@ AT = TopicPartition("topic", 0)
 
 @pytest.mark.timeout(900)
 def test_chaos(local_session: Any, tmp_path: Path) -> None:
-    """Tasks, Spark's workers and brokers are killed while records arrive: all are copied once, as their topic is to be copied."""
+    """Records are copied once and correctly while tasks, Spark workers and brokers are killed."""
     report = storm(MINUTES, 0, SEED, lambda: local_session, tmp_path, SystemClock(), print)
     assert [(at, one) for at, one in report.verdicts.items() if not one.good] == []
     assert (report.ledger, report.held_back, report.tally.refusals) == ("", [], [])
-    # and it was a storm
+    # and there were faults of every kind
     assert min(report.struck.values()) >= 1, report.struck
     assert report.struck["task killed"] > 20
     assert report.total(lambda one: one.expected) > 5_000
@@ -49,14 +49,14 @@ def numbered(*numbers: int) -> list[Record]:
     ],
     ids=["all as it was", "one lost", "a chunk twice", "two swapped", "one altered", "nothing"],
 )
-def test_the_judgement(arrived: list[Record], verdict: Verdict) -> None:
-    """What is lost, doubled, altered or out of order is counted as that, and as nothing else."""
+def test_the_comparison(arrived: list[Record], verdict: Verdict) -> None:
+    """Lost, doubled, altered and disordered records are each counted as such."""
     assert judge(numbered(0, 1, 2, 3), arrived) == verdict
     assert verdict.good == (arrived == numbered(0, 1, 2, 3))
 
 
 def test_the_longest_stall() -> None:
-    """It lasts from the last commit, or from the first record waiting if that came later; the first commit begins the count."""
+    """A stall begins with the last commit or the first waiting record, whichever is later."""
     source = {
         AT: {
             at: Record(None, b"%d" % ms, timestamp=(1, ms))
@@ -73,10 +73,12 @@ def test_the_longest_stall() -> None:
     assert (stall.seconds, stall.topic_partition, stall.ended_at_ms) == (3.0, AT, 12_000)
 
 
-def test_the_story_is_told_again() -> None:
-    """The same seed draws the same acts, another seed others; every kind of fault strikes every target before long."""
-    acts = list(islice(story(SEED), 15))
-    assert acts == list(islice(story(SEED), 15))
-    assert acts != list(islice(story(SEED + 1), 15))
-    struck = {(fault.target, fault.kind) for act in acts for fault in act.faults}
+def test_a_seed_determines_the_scenario() -> None:
+    """A seed determines the disruptions, and every kind of fault soon hits every target."""
+    disruptions = list(islice(scenario(SEED), 15))
+    assert disruptions == list(islice(scenario(SEED), 15))
+    assert disruptions != list(islice(scenario(SEED + 1), 15))
+    struck = {
+        (fault.target, fault.kind) for disruption in disruptions for fault in disruption.faults
+    }
     assert struck == {(target, kind) for target in Target for kind in Kind}

@@ -1,4 +1,4 @@
-"""A task killed with SIGKILL at every named point, early and late in its range, and then run again."""
+"""A task killed with SIGKILL at every failpoint, early and late in its range, then rerun."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FAULTS = [
 
 
 def test_undisturbed(mirror: Mirror) -> None:
-    """Without any fault everything arrives as it was, in several chunks per topic-partition."""
+    """Without faults all records arrive unaltered, in several chunks per topic-partition."""
     task = mirror.start_task()
     assert task.statuses() == ["done", "done"]
     assert min(outcome["chunks"] for outcome in task.said()) >= 4
@@ -29,7 +29,7 @@ def test_undisturbed(mirror: Mirror) -> None:
 
 @pytest.mark.parametrize(("point", "at_pass"), FAULTS)
 def test_killed_and_run_again(mirror: Mirror, point: Failpoint, at_pass: int) -> None:
-    """A task killed at a named point leaves nothing that the next one doubles, loses or waits for."""
+    """After a task is killed at a failpoint, the next one loses, doubles and awaits nothing."""
     killed = mirror.start_task(f"{point}=SIGKILL@{at_pass}")
     assert killed.end() == -signal.SIGKILL
     mirror.copy()

@@ -1,4 +1,4 @@
-"""One mirror through a dozen deaths, while its source grows."""
+"""A mirror whose tasks are killed a dozen times while its source grows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_soak(
     source_cluster: EmbeddedCluster,
     destination_cluster: EmbeddedCluster,
 ) -> None:
-    """However often tasks die, and wherever, what has arrived in the end is what the source holds."""
+    """All records arrive once, no matter how often and where tasks die."""
     source = Source.filled(source_cluster)
     mirror = new_mirror(source, destination_cluster)
     chance = random.Random(20)
@@ -35,7 +35,7 @@ def test_soak(
         task = mirror.start_task(f"{point}=SIGKILL@{at_pass}")
         died += (
             task.end() == -signal.SIGKILL
-        )  # a task with little left to do may end before it comes to the point
+        )  # a task with few records may end before it reaches the failpoint
         source_data.append(source_cluster, source.topic, 400, source_data.LARGE_BATCHES)
     assert died >= ROUNDS // 2
     mirror.copy()

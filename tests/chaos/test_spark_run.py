@@ -15,7 +15,7 @@ from tests.chaos.harness import Mirror, family, kill
     ("point", "at_pass"), [(Failpoint.BEFORE_END_TXN, 2), (Failpoint.AFTER_END_TXN, 2)]
 )
 def test_python_worker_killed(mirror: Mirror, point: Failpoint, at_pass: int) -> None:
-    """Spark runs a killed task again, within the same run, which ends well."""
+    """Spark retries a killed task within the same run, and the run succeeds."""
     run = mirror.start_run(f"{point}=SIGKILL@{at_pass}")
     assert run.end() == 0, run.errors.read_text()[-2000:]
     assert run.token.exists()
@@ -23,7 +23,7 @@ def test_python_worker_killed(mirror: Mirror, point: Failpoint, at_pass: int) ->
 
 
 def test_python_worker_killed_among_rows(mirror: Mirror) -> None:
-    """The task that Spark runs again finds the checkpoint moved; the driver plans the rest anew, within the same run."""
+    """If the retried task finds a newer checkpoint, the driver plans the rest in the same run."""
     mirror.more = {"where": "offset >= 0"}
     run = mirror.start_run(f"{Failpoint.AFTER_END_TXN}=SIGKILL@2")
     assert run.end() == 0, run.errors.read_text()[-2000:]
@@ -32,7 +32,7 @@ def test_python_worker_killed_among_rows(mirror: Mirror) -> None:
 
 
 def test_driver_killed(mirror: Mirror) -> None:
-    """A run whose driver is killed within a chunk is taken up by the next; a task of the first that wakes later is harmless."""
+    """The next run resumes after a killed driver, and a late task of the first does no harm."""
     first = mirror.start_run(f"{Failpoint.MID_CHUNK}=SIGSTOP@40")
     first.wait_until(first.token.exists, "copying")
     orphans = family(first.popen.pid)[1:]
@@ -52,7 +52,7 @@ def test_driver_killed(mirror: Mirror) -> None:
 
 
 def test_interrupted(mirror: Mirror) -> None:
-    """Ctrl-C ends a run within seconds, leaves no transaction open, and the next run goes on from what was committed."""
+    """Ctrl-C stops a run within seconds, without open transactions; the next run resumes."""
     run = mirror.start_run(f"{Failpoint.MID_CHUNK}=SIGSTOP@40")
     run.wait_until(run.token.exists, "copying")
     run.send(signal.SIGINT)

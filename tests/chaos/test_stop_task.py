@@ -1,4 +1,4 @@
-"""A task held up with SIGSTOP while another one takes its range over; then it wakes and believes that it still owns it."""
+"""A task is stopped with SIGSTOP, another one takes over its range, then the first wakes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def stopped_task(mirror: Mirror, fault: str) -> Process:
     ],
 )
 def test_overtaken_while_stopped(mirror: Mirror, point: Failpoint, at_pass: int) -> None:
-    """A task that wakes after another one has finished its range is fenced, and has doubled nothing."""
+    """A task that wakes after another one finished its range is fenced and doubles nothing."""
     zombie = stopped_task(mirror, f"{point}=SIGSTOP@{at_pass}")
     mirror.copy()
     zombie.send(signal.SIGCONT)
@@ -39,12 +39,12 @@ def test_overtaken_while_stopped(mirror: Mirror, point: Failpoint, at_pass: int)
     assert first.startswith("fenced"), first
     assert (
         second == "done"
-    )  # it had not begun that range when it was stopped: nothing to be fenced from, and nothing left to do
+    )  # it had not started that range when it was stopped, so nothing fences it there
     mirror.assert_all_arrived()
 
 
 def test_overtaken_before_its_first_record(mirror: Mirror) -> None:
-    """A task stopped between its InitProducerId and the reading of its checkpoint finds all done, and copies nothing."""
+    """A task stopped after InitProducerId finds its range complete and copies nothing."""
     zombie = stopped_task(mirror, f"{Failpoint.AFTER_INIT_PRODUCER_ID}=SIGSTOP@1")
     mirror.copy()
     zombie.send(signal.SIGCONT)
@@ -55,7 +55,7 @@ def test_overtaken_before_its_first_record(mirror: Mirror) -> None:
 
 @pytest.mark.parametrize("point", [Failpoint.MID_CHUNK, Failpoint.BEFORE_END_TXN])
 def test_wakes_while_the_other_is_copying(mirror: Mirror, point: Failpoint) -> None:
-    """A task that wakes in the middle of its successor's transaction is fenced, and leaves that transaction alone."""
+    """A task that wakes during its successor's transaction is fenced and does not touch it."""
     zombie = stopped_task(mirror, f"{point}=SIGSTOP@2")
     successor = stopped_task(mirror, f"{Failpoint.MID_CHUNK}=SIGSTOP@20")
     zombie.send(signal.SIGCONT)
@@ -63,20 +63,18 @@ def test_wakes_while_the_other_is_copying(mirror: Mirror, point: Failpoint) -> N
     successor.send(signal.SIGCONT)
     assert successor.statuses()[0] == "done"
     assert zombie.statuses()[0].startswith("fenced")
-    # on the second topic-partition they meet without either having been stopped: one of them, or
-    # both in turn, copy it
+    # on the second topic-partition neither is stopped: one of them copies it, or both in turn
     mirror.copy()
     mirror.assert_all_arrived()
 
 
 def test_sleeps_longer_than_its_transaction_may_last(mirror: Mirror) -> None:
-    """A task whose transaction the broker has aborted meanwhile commits nothing of it; the next task begins where it had."""
+    """A task whose transaction the broker aborted commits nothing; the next task starts there."""
     mirror.options = dataclasses.replace(
         mirror.options, transaction_timeout_ms=2_000, chunk_ms=1_000
     )
     sleeper = stopped_task(mirror, f"{Failpoint.BEFORE_END_TXN}=SIGSTOP@3")
-    # the broker looks for transactions that are too old every so often: readers are let through
-    # when it has aborted ours
+    # the broker checks for expired transactions periodically; readers wait until it aborts ours
     sleeper.wait_until(lambda: not mirror.held_back(), "aborted by the destination")
     sleeper.send(signal.SIGCONT)
     first, second = sleeper.statuses()
@@ -92,7 +90,7 @@ def test_a_neighbour_hides_the_checkpoint(
     source: Source,
     destination_cluster: EmbeddedCluster,
 ) -> None:
-    """A committed checkpoint that lies behind a neighbour's open transaction is waited for, or all would be copied twice."""
+    """A task waits for checkpoints after another's open transaction, to copy nothing twice."""
     first = stopped_task(mirror, f"{Failpoint.MID_CHUNK}=SIGSTOP@1")
     neighbour = new_mirror(source, destination_cluster)
     neighbour.options = dataclasses.replace(neighbour.options, transaction_timeout_ms=10_000)
@@ -120,7 +118,7 @@ def test_wakes_to_a_broken_connection(
     source: Source,
     own_destination: EmbeddedCluster,
 ) -> None:
-    """A task that must connect anew after it was overtaken does not take the range back from its successor."""
+    """A task that reconnects after it was superseded does not take the range back."""
     mirror = new_mirror(source, own_destination)
     zombie = stopped_task(mirror, f"{Failpoint.MID_CHUNK}=SIGSTOP@40")
     (broker,) = own_destination.brokers

@@ -1,4 +1,4 @@
-"""Clusters of three brokers, two of which must acknowledge: restarts, deaths and elections while a mirror copies."""
+"""Restarts, kills and elections in three-broker clusters while a mirror copies."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from relay_pipelines.model import TopicPartition
 from relay_pipelines.protocol.client import ClusterClient
 from tests.chaos import source_data
 from tests.chaos.harness import Mirror, Source
-from tests.chaos.storm.beside import Beside
+from tests.chaos.storm.background import BackgroundThread
 from tests.copying import numbered
 from tests.support.independent import client, producer, put, transactional, until
 
@@ -35,7 +35,7 @@ NewMirror = Callable[[Source, EmbeddedCluster], Mirror]
 
 @contextmanager
 def three_brokers(folder: Path) -> Iterator[EmbeddedCluster]:
-    """Replication factor 3 and min.insync.replicas 2, also of the brokers' own topics; leaders move only when told to."""
+    """Replication factor 3, min.insync.replicas 2, and no automatic leader rebalancing."""
     options = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
     config = {"auto.leader.rebalance.enable": False}
     with EmbeddedCluster(
@@ -46,13 +46,13 @@ def three_brokers(folder: Path) -> Iterator[EmbeddedCluster]:
 
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
-    """Source and destination at once."""
+    """Source and destination, started together."""
     with three_brokers(tmp_path_factory.mktemp("three")) as cluster:
         yield cluster
 
 
 class Operator:
-    """What is done to a cluster, and how to tell that it has recovered."""
+    """Disturbs a cluster and waits for its recovery."""
 
     def __init__(self, cluster: EmbeddedCluster) -> None:
         self._admin = AdminClient(client(cluster.cluster()))
@@ -60,29 +60,29 @@ class Operator:
         self._brokers = {broker.node_id: broker for broker in cluster.brokers}
 
     def leader(self, topic: str) -> Broker:
-        """The broker that leads partition 0 of a topic now."""
+        """The current leader of partition 0 of a topic."""
         return self._brokers[
             self._admin.list_topics(topic, timeout=30).topics[topic].partitions[0].leader
         ]
 
     def coordinator(self, key: str) -> Broker:
-        """The broker that coordinates the transactions of a transactional id."""
+        """The transaction coordinator of a transactional id."""
         with ClusterClient(self._cluster.cluster(), DestinationError) as one:
             return self._brokers[until(lambda: _coordinator(one, key), f"coordinator of {key}")]
 
     def restart_one_by_one(self) -> None:
-        """A rolling restart: the next one goes when the one before is in sync again."""
+        """A rolling restart, which waits for in-sync replicas before each broker."""
         for broker in self._cluster.brokers:
             broker.stop()
             broker.start()
             self.wait_until_in_sync()
 
     def elect_preferred_leaders(self) -> None:
-        """Give every topic-partition back to the first of its replicas."""
+        """Elect the preferred leader of every topic-partition."""
         self._admin.elect_leaders(ElectionType.PREFERRED).result(30)
 
     def wait_until_in_sync(self) -> None:
-        """Wait until all replicas of all topic-partitions are."""
+        """Wait until all replicas are in sync."""
         until(self._in_sync, "all replicas in sync", pause_seconds=0.2)
 
     def _in_sync(self) -> bool:
@@ -99,7 +99,7 @@ def _coordinator(one: ClusterClient, key: str) -> int | None:
 
 
 class Writers:
-    """A plain producer and one of transactions, of which every third is aborted; both write until told to end."""
+    """A plain and a transactional producer, which aborts every third transaction."""
 
     def __init__(self, cluster: EmbeddedCluster, topic: str) -> None:
         self._cluster = cluster.cluster()
@@ -108,14 +108,14 @@ class Writers:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Write while the block runs."""
+        """Write within the context."""
         with (
-            Beside("plain", self._plain) as plain,
-            Beside("transactional", self._transactional) as other,
+            BackgroundThread("plain", self._plain) as plain,
+            BackgroundThread("transactional", self._transactional) as other,
         ):
             yield
-            plain.end()
-            other.end()
+            plain.stop()
+            other.stop()
         assert self.transactions > 3
 
     def _plain(self, over: threading.Event) -> None:
@@ -140,7 +140,7 @@ class Writers:
                 )(60)
                 self.transactions += 1
             except KafkaException:
-                # whatever became of it: the next one of the name ends it
+                # its state is unknown: the next producer with this id aborts it
                 sender = transactional(self._cluster, name, linger_ms=10)
 
     def _put(self, sender: Producer, first: int) -> None:
@@ -150,7 +150,7 @@ class Writers:
 
 
 def patient(mirror: Mirror) -> Mirror:
-    """Runs are slow enough to be disturbed in the middle; both are patient with brokers that start on a busy machine."""
+    """Settings for slow runs with long timeouts, so that faults occur during a copy."""
     mirror.options = dataclasses.replace(
         mirror.options,
         give_up_after_ms=120_000,
@@ -177,7 +177,7 @@ def patient(mirror: Mirror) -> Mirror:
 
 
 def assert_equal(mirror: Mirror) -> None:
-    """Once nobody writes any more: copy the rest, and compare record by record."""
+    """After the producers stop: copy the rest and compare record by record."""
     mirror.copy()
     mirror.source = Source.of(mirror.source.cluster, mirror.source.topic)
     mirror.assert_all_arrived()
@@ -185,7 +185,7 @@ def assert_equal(mirror: Mirror) -> None:
 
 @pytest.mark.timeout(600)
 def test_a_rolling_restart(three: EmbeddedCluster, new_mirror: NewMirror) -> None:
-    """All brokers of both clusters are restarted, one after the other, under two producers and a run, which ends with 0."""
+    """A run succeeds while all brokers are restarted in turn and two producers write."""
     source = Source.filled(three)
     mirror = patient(new_mirror(source, three))
     with Writers(three, source.topic).writing():
@@ -197,13 +197,13 @@ def test_a_rolling_restart(three: EmbeddedCluster, new_mirror: NewMirror) -> Non
 
 
 def kill(broker: Broker) -> Callable[[], object]:
-    """Kill it; what is returned starts it again."""
+    """Kill a broker; return a function that restarts it."""
     broker.kill()
     return broker.start
 
 
 def elect(cluster: EmbeddedCluster) -> Callable[[], object]:
-    """Move leaders back; nothing is left to do."""
+    """Move leaders back; no recovery is needed."""
     Operator(cluster).elect_preferred_leaders()
     return lambda: None
 
@@ -230,7 +230,7 @@ RESTARTS: dict[str, Callable[[Mirror], Callable[[], object]]] = {
 
 
 def copy_through(mirror: Mirror, point: Failpoint, what: str) -> None:
-    """Run a task, disturb its clusters while its first transaction is open, and expect it to end well all the same."""
+    """Disturb the clusters during the first transaction of a task, which must succeed."""
     task = mirror.start_task(f"{point}=SIGSTOP@1")
     task.wait_until_stopped()
     mend = (ELECTIONS | RESTARTS)[what](mirror)
@@ -245,7 +245,7 @@ def copy_through(mirror: Mirror, point: Failpoint, what: str) -> None:
 def test_elections_in_the_middle_of_a_transaction(
     three: EmbeddedCluster, new_mirror: NewMirror
 ) -> None:
-    """A task whose open transaction sees leaders and the coordinator die, and leaders move back, copies on and ends well."""
+    """A task succeeds although leaders and the coordinator die during its transaction."""
     source = Source.filled(three)
     mirror = patient(new_mirror(source, three))
     with Writers(three, source.topic).writing():
@@ -258,7 +258,7 @@ def test_elections_in_the_middle_of_a_transaction(
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", range(3))
 def test_many_disturbances(new_mirror: NewMirror, tmp_path: Path, seed: int) -> None:
-    """Two clusters of three brokers each: whatever happens to either in whatever order, nothing is lost, doubled or altered."""
+    """No sequence of faults in two three-broker clusters loses, doubles or alters records."""
     chance = random.Random(seed)
     with (
         three_brokers(tmp_path / "source") as here,

@@ -1,4 +1,4 @@
-"""A broker of a few requests, which says what a real one cannot be made to say."""
+"""A broker that serves a few requests, with answers that no real broker can be made to give."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Answer:
 
 
 def script(*answers: Answer) -> Callable[[int, int], Answer]:
-    """Give one answer after the other, whatever is asked; behind the last one the connection ends."""
+    """Give the answers in order, whatever is asked; the connection ends after the last one."""
     remaining = iter(answers)
     return lambda _offset, _max_bytes: next(remaining, Answer(sent=lambda _: b"", closes=True))
 
@@ -61,8 +61,8 @@ class FakeBroker:
 
     Args:
         fetch: offset and max bytes -> answer.
-        bounds: the log's first offset and the one behind its last.
-        served: request -> least and newest version.
+        bounds: the log's start and end offset.
+        served: request -> oldest and newest version.
         cleanup_policy: of the topic.
     """
 
@@ -136,10 +136,8 @@ class FakeBroker:
     def _metadata(self, request: bytes, version: int) -> bytes:
         asked = MetadataRequest.decode(request, version=version, header=True, framed=True)
         host, port = self._server.server_address[:2]
-        topic, broker = (
-            MetadataResponse.MetadataResponseTopic,
-            MetadataResponse.MetadataResponseBroker,
-        )
+        topic = MetadataResponse.MetadataResponseTopic
+        broker = MetadataResponse.MetadataResponseBroker
         partition = topic.MetadataResponsePartition(
             error_code=0,
             partition_index=self.at.partition,
@@ -162,7 +160,7 @@ class FakeBroker:
             controller_id=NODE_ID,
             topics=topics,
         )
-        # a flexible answer has tagged fields behind the correlation id
+        # a flexible answer has tagged fields after the correlation id
         return (b"\0" if MetadataResponse.flexible_version_q(version) else b"") + bytes(
             answer.encode(version=version)
         )
@@ -216,12 +214,11 @@ class FakeBroker:
         )
 
     def _fetched(self, request: bytes) -> tuple[bytes, Answer]:
-        at = 4 + 8 + 2 + int.from_bytes(request[12:14], "big")  # behind size, head and client id
+        at = 4 + 8 + 2 + int.from_bytes(request[12:14], "big")  # after size, head and client id
         max_bytes = struct.unpack_from(">i", request, at + 12)[0]
         at += 29
-        at += (
-            2 + int.from_bytes(request[at : at + 2], "big") + 4
-        )  # behind the topic and the number of partitions
+        # after the topic and the number of partitions
+        at += 2 + int.from_bytes(request[at : at + 2], "big") + 4
         _partition, _epoch, offset = struct.unpack_from(">iiq", request, at)
         self.offsets.append(offset)
         answer = self._fetch(offset, max_bytes)

@@ -1,4 +1,4 @@
-"""A topic-partition's log, made by hand: what producers do to it, and what stands there afterwards."""
+"""A topic-partition's log, made by hand: what producers do, and what the log then holds."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from relay_pipelines.protocol.batch import (
 from tests.contract.fake_broker import Answer
 
 PLAIN = "-"
-# who does what: so many records in one batch, or the end of a transaction
+# a producer and the number of records in one batch, or the end of its transaction
 Step = tuple[str, int | Literal["commit", "abort"]]
 # offset -> the record's value, or why there is none
 Account = dict[int, str]
 
 
 def value_of(offset: int) -> str:
-    """The value of the record at an offset, by which the tests tell records apart."""
+    """The value of the record at an offset, which identifies it."""
     return f"value {offset}"
 
 
@@ -50,7 +50,7 @@ def plain(base_offset: int, count: int) -> bytes:
 
 
 def transactional(base_offset: int, count: int, producer_id: int) -> bytes:
-    """A batch of records inside one."""
+    """A batch of records of a transaction."""
     return batch(
         base_offset,
         [value_of(base_offset + number) for number in range(count)],
@@ -60,12 +60,12 @@ def transactional(base_offset: int, count: int, producer_id: int) -> bytes:
 
 
 def marker(offset: int, producer_id: int) -> bytes:
-    """What ends a transaction; whether by commit or abort, a reader learns from the list of the aborted alone."""
+    """The end of a transaction; a reader knows from the list of aborted ones which way it ended."""
     return batch(offset, ["marker"], producer_id, TRANSACTIONAL_BIT | CONTROL_BIT)
 
 
 def account_of(steps: Sequence[Step]) -> Account:
-    """What a reader of committed records must make of every offset."""
+    """What a reader of committed records must find at every offset."""
     account: Account = {}
     for number, (producer, what) in enumerate(steps):
         if isinstance(what, str):
@@ -85,11 +85,11 @@ class FakeLog:
 
     def __init__(self) -> None:
         self.start = self.end = 0
-        self._batches: list[tuple[int, bytes]] = []  # with the offset behind
+        self._batches: list[tuple[int, bytes]] = []  # with the end offset
         self._aborted: list[tuple[int, int, int]] = []  # producer, first offset, the marker's
 
     def perform(self, steps: Sequence[Step]) -> None:
-        """Append what the steps bring."""
+        """Append the batches of the steps."""
         begun: dict[str, int] = {}
         for producer, what in steps:
             first, producer_id = self.end, ord(producer)
@@ -105,7 +105,7 @@ class FakeLog:
                 self._append(transactional(first, what, producer_id), what)
 
     def fetch(self, offset: int, max_bytes: int) -> Answer:
-        """Answer as a broker does: whole batches from the one with `offset` on, one even if it is too large."""
+        """Answer as a broker does: whole batches from `offset` on, at least one."""
         if not self.start <= offset <= self.end:
             return Answer(error_code=1)
         records, following = b"", offset

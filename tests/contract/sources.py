@@ -1,4 +1,4 @@
-"""The two sources that the reader is held against, and what it makes of them."""
+"""The two sources that the contract tests read, and what the reader finds in them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.independent import Record
 
 
 class PatientClock(SystemClock):
-    """Notes how long it was asked to sleep, and does not."""
+    """Notes for how long it should sleep, and does not."""
 
     def __init__(self) -> None:
         self.slept: list[float] = []
@@ -40,7 +40,7 @@ class Source(Protocol):
         """Where it is."""
 
     def perform(self, steps: Sequence[Step]) -> None:
-        """Do once what the steps say, in this order."""
+        """Perform the steps in order."""
 
     def delete_before(self, offset: int) -> None:
         """Move the log's start, as retention does."""
@@ -61,8 +61,8 @@ class RealSource:
         offset = 0
         producers = sorted({producer for producer, _ in steps if producer != PLAIN})
         senders = {
-            one: independent.transactional(self.cluster, f"{self.at.topic}-{one}")
-            for one in producers
+            producer: independent.transactional(self.cluster, f"{self.at.topic}-{producer}")
+            for producer in producers
         }
         senders[PLAIN] = independent.producer(self.cluster)
         begun: set[str] = {PLAIN}
@@ -99,7 +99,7 @@ class RealSource:
 
 @dataclass
 class FakeSource:
-    """A log made by hand behind the fake broker."""
+    """A log made by hand, served by the fake broker."""
 
     at: TopicPartition
     log: FakeLog = field(default_factory=FakeLog)
@@ -122,7 +122,7 @@ class FakeSource:
 
 
 def client_of(cluster: Cluster, timeout_ms: int = 10_000) -> ClusterClient:
-    """A client as a task has it for its source."""
+    """A client as a task creates it for its source."""
     return ClusterClient(cluster, SourceError, timeout_ms=timeout_ms)
 
 
@@ -133,7 +133,7 @@ def account_read(
     run_below_bytes: int = 0,
     clock: SystemClock | None = None,
 ) -> Account:
-    """Read a range, and say what became of each of its offsets; the pieces must follow one another without a gap."""
+    """Read a range, and return what became of each offset; the spans must leave no gap."""
     account: Account = {}
     position = wanted.start
     for pieces in read(client, wanted, max_bytes, clock or PatientClock(), run_below_bytes):

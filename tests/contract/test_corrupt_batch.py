@@ -1,4 +1,4 @@
-"""A batch that went bad on the source's disk: it is found, named, and nothing of it reaches the destination."""
+"""A batch corrupted on the source's disk: it is named, and never reaches the destination."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FIRST, COUNT = 10, 5
 
 @pytest.fixture(scope="module")
 def damaged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
-    """A broker with two topics of three batches each, the second with one bit flipped in a record's value."""
+    """A broker with two topics of three batches each; one bit of the second batch is flipped."""
     folder = tmp_path_factory.mktemp("damaged")
     with EmbeddedCluster("damaged", folder=folder) as cluster:
         for topic, size in SIZES.items():
@@ -49,7 +49,7 @@ def flip(segment: Path, value: bytes) -> None:
 def test_a_corrupt_batch_stops_the_range(
     damaged: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic: str, topic_name: str
 ) -> None:
-    """The outcome names the batch in one line, every run fails alike, and what stands before it can be copied still."""
+    """The outcome names the batch in one line; every run fails alike; earlier ones are copied."""
     mirror = Mirror(
         damaged.cluster(), destination_cluster.cluster(), topic, to=TopicPartition(topic_name, 0)
     )
@@ -75,7 +75,7 @@ def test_a_corrupt_batch_stops_the_range(
     outcome = mirror.try_copy()
     assert (outcome.error_kind, outcome.next_offset) == ("CorruptBatchError", FIRST)
     assert (mirror.checkpoint(), len(mirror.copied())) == (before, FIRST)
-    # an operator may go round it: another mirror that starts behind the batch
+    # an operator may avoid it with another mirror that starts after the batch
     beyond = Mirror(mirror.source, mirror.destination, topic, to=mirror.to)
     assert beyond.copy(FIRST + COUNT).records == FIRST
     assert mirror.copied() == [

@@ -1,4 +1,4 @@
-"""What the reader of an offset range promises, at a real broker and at the fake one alike."""
+"""What the reader of an offset range guarantees, with a real broker and with the fake one."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def source(request: pytest.FixtureRequest, topic_name: str) -> Iterator[Source]:
 
 @pytest.mark.parametrize("steps", LOGS.values(), ids=LOGS)
 def test_every_offset_is_accounted_for(source: Source, steps: list[Step]) -> None:
-    """However much a fetch brings, committed records come as they are, and markers and aborted ones are named."""
+    """Whatever a fetch holds, committed records arrive unchanged; other offsets have reasons."""
     source.perform(steps)
     account = account_of(steps)
     wanted = OffsetRange(source.at, 0, len(account))
@@ -62,7 +62,7 @@ def test_every_offset_is_accounted_for(source: Source, steps: list[Step]) -> Non
     "steps", [LOGS["two batches"], LOGS["interleaved"]], ids=["plain", "interleaved"]
 )
 def test_a_range_may_begin_and_end_anywhere(source: Source, steps: list[Step]) -> None:
-    """Inside a batch, on a marker, between two batches: exactly the offsets of the range come."""
+    """A range may begin and end in a batch, on a marker or between batches: it is read exactly."""
     source.perform(steps)
     account = account_of(steps)
     with client_of(source.cluster) as client:
@@ -80,7 +80,7 @@ def test_a_range_may_begin_and_end_anywhere(source: Source, steps: list[Step]) -
 
 
 def test_an_empty_range_brings_nothing(source: Source) -> None:
-    """Wherever it stands, even where the topic has no such offset."""
+    """An empty range gives nothing, even where the topic has no such offset."""
     source.perform([("-", 3)])
     with client_of(source.cluster) as client:
         for start in (0, 2, 3, 100):
@@ -88,7 +88,7 @@ def test_an_empty_range_brings_nothing(source: Source) -> None:
 
 
 def test_what_retention_took_is_data_loss(source: Source) -> None:
-    """A range that begins before the log does says from where on the records are left, and what to do."""
+    """A range that begins before the log does: the error names the first offset and the remedy."""
     source.perform([("-", 3), ("-", 3)])
     source.delete_before(4)
     with client_of(source.cluster) as client:
@@ -98,18 +98,20 @@ def test_what_retention_took_is_data_loss(source: Source) -> None:
     assert (caught.value.topic_partition, caught.value.offset) == (source.at, 1)
     assert str(caught.value) == (
         f"{source.at} at offset 1: {source.cluster.name} no longer has the record to copy next:"
-        " retention has taken the records before offset 4; lengthen the retention of the source topic"
+        " retention has taken the records before offset 4;"
+        " lengthen the retention of the source topic"
     )
 
 
 def test_a_log_that_ends_too_early_is_data_loss(source: Source) -> None:
-    """A range behind the log's end says where the log ends: it was truncated, or the topic is another one."""
+    """A range after the log's end: the error names the end, and asks what happened to the topic."""
     source.perform([("-", 3)])
     with client_of(source.cluster) as client, pytest.raises(DataLossError) as caught:
         account_read(client, OffsetRange(source.at, 7, 9))
     assert (caught.value.topic_partition, caught.value.offset) == (source.at, 7)
     assert str(caught.value) == (
-        f"{source.at} at offset 7: {source.cluster.name} no longer has the record to copy next: the log ends at 3;"
+        f"{source.at} at offset 7: {source.cluster.name} no longer has the record to copy next:"
+        " the log ends at 3;"
         " the topic was truncated or recreated: find out which before copying on"
     )
 
@@ -118,7 +120,7 @@ def test_a_log_that_ends_too_early_is_data_loss(source: Source) -> None:
     "other", [TopicPartition("no-such-topic", 0), None], ids=["topic", "partition"]
 )
 def test_what_is_not_there_may_come(source: Source, other: TopicPartition | None) -> None:
-    """A topic or partition that the broker does not know is a retriable failure that names it, in one line."""
+    """An unknown topic or partition is a retriable failure that names it, in one line."""
     missing = other or TopicPartition(source.at.topic, 5)
     with (
         client_of(source.cluster) as client,

@@ -1,4 +1,4 @@
-"""What the reader makes of answers that a sound broker does not give, or gives only when it cannot be made to."""
+"""What the reader makes of answers that a sound broker rarely or never gives."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def start() -> Iterator[Start]:
 def account(
     broker: FakeBroker, begin: int, end: int, clock: PatientClock | None = None, **more: int
 ) -> log.Account:
-    """What the reader makes of a range."""
+    """What the reader finds in a range."""
     with client_of(broker.cluster) as client:
         return account_read(client, OffsetRange(AT, begin, end), clock=clock, **more)
 
@@ -62,7 +62,7 @@ def values(*offsets: int) -> log.Account:
 
 
 def test_aborted_transactions_over_several_answers(start: Start) -> None:
-    """A transaction that is aborted in a later answer than it began in is left out in each, its neighbours are not."""
+    """A transaction whose abort comes in a later answer is left out of both; nothing else is."""
     one, two = 11, 22
     broker = start(
         Answer(
@@ -74,7 +74,7 @@ def test_aborted_transactions_over_several_answers(start: Start) -> None:
             + log.marker(7, two),
             aborted=((one, 0),),
         ),
-        # unsorted, and with a transaction that begins behind the range
+        # unsorted, and with a transaction that begins after the range
         Answer(
             records=log.marker(8, one)
             + log.transactional(9, 1, two)
@@ -93,7 +93,7 @@ def test_aborted_transactions_over_several_answers(start: Start) -> None:
 
 @pytest.mark.parametrize("cut", [1, 12, 16, 17, 60, 61, 70, -1])
 def test_a_batch_cut_off_at_the_end_is_asked_for_again(start: Start, cut: int) -> None:
-    """Wherever the broker cut the last batch, it comes whole with the next answer, from its own first offset."""
+    """Wherever the broker cuts the last batch, the next answer brings it whole."""
     first, second = log.plain(0, 3), log.plain(3, 3)
     broker = start(Answer(records=first + second[:cut]), Answer(records=second))
     assert account(broker, 0, 6, run_below_bytes=1 << 20) == values(*range(6))
@@ -101,7 +101,7 @@ def test_a_batch_cut_off_at_the_end_is_asked_for_again(start: Start, cut: int) -
 
 
 def test_a_batch_that_never_comes_whole_is_no_gap(start: Start) -> None:
-    """Answers with nothing but a part of a batch are a failure: its records must not be taken for compacted away."""
+    """An answer with only part of a batch is a failure: its records are not compacted away."""
     broker = start(*[Answer(records=log.plain(0, 9)[:70])] * 5)
     assert "fake gives only part of a record batch where the range ends at 9" in refusal(
         broker, SourceError
@@ -109,7 +109,7 @@ def test_a_batch_that_never_comes_whole_is_no_gap(start: Start) -> None:
 
 
 def test_a_throttled_client_holds_back(start: Start) -> None:
-    """The broker's throttle time is slept, and an answer left empty by it does not count as the end of the log (KIP-219)."""
+    """The reader sleeps the throttle time, and does not take the answer for the log's end."""
     clock = PatientClock()
     empty = Answer(throttle_ms=250)
     broker = start(empty, empty, empty, empty, Answer(records=log.plain(0, 3), throttle_ms=1500))
@@ -118,7 +118,7 @@ def test_a_throttled_client_holds_back(start: Start) -> None:
 
 
 def test_three_empty_answers_are_a_gap_in_a_compacted_topic(start: Start) -> None:
-    """Where the broker has nothing up to a last stable offset past the range, the cleaner took the range's end."""
+    """If a compacted log has nothing up to the range's end, compaction removed the rest."""
     broker = start(
         Answer(records=log.plain(0, 2)),
         Answer(),
@@ -139,23 +139,23 @@ def test_empty_answers_are_no_gap_where_nothing_is_compacted(start: Start) -> No
 
 
 def test_records_that_never_come_are_a_failure(start: Start) -> None:
-    """What a broker does not hand out, in a topic that no cleaner touches, is not counted as a gap."""
+    """In a topic that was never compacted, records that do not arrive do not count as a gap."""
     broker = start(*[Answer()] * 5)
     line = refusal(broker, SourceError, timeout_ms=1000)
     assert (
-        "fake gives no records, although its log is longer and not compacted, where the range ends at 9"
-        in line
+        "fake gives no records, although its log is longer and not compacted,"
+        " where the range ends at 9" in line
     )
 
 
 def test_a_gap_seen_before_proves_a_cleaner(start: Start) -> None:
-    """A topic that is no longer compacted, but was, shows it by the offsets that are missing between batches."""
+    """Gaps between batches show that a topic was compacted, even if it no longer is."""
     broker = start(Answer(records=log.plain(0, 1) + log.plain(3, 1)), Answer(), Answer(), Answer())
     assert account(broker, 0, 6) == values(0, 3) | dict.fromkeys((1, 2, 4, 5), "compaction_gap")
 
 
 def test_an_answer_about_another_topic_is_refused(start: Start) -> None:
-    """Whatever its correlation id says: it ends the connection, and none of its records is used."""
+    """An answer for another topic-partition ends the connection, whatever its correlation id."""
     broker = start(
         Answer(records=log.plain(0, 9), sent=lambda whole: whole.replace(b"orders", b"others"))
     )
@@ -169,7 +169,7 @@ def test_offsets_below_those_asked_for_are_refused(start: Start) -> None:
 
 
 def test_empty_answers_are_no_gap_before_the_log_is_stable(start: Start) -> None:
-    """A new leader that does not know its last stable offset yet answers with nothing; the records come later."""
+    """A new leader without a last stable offset answers with nothing; the records come later."""
     broker = start(
         *[Answer(last_stable_offset=2)] * 5, Answer(), Answer(), Answer(records=log.plain(0, 3))
     )
@@ -177,7 +177,7 @@ def test_empty_answers_are_no_gap_before_the_log_is_stable(start: Start) -> None
 
 
 def test_a_log_that_stays_short_is_given_up(start: Start) -> None:
-    """A last stable offset that never reaches the range's end is a failure once the timeout has passed in empty answers."""
+    """A last stable offset that stays below the range's end is a failure after the timeout."""
     broker = start(*[Answer(last_stable_offset=2)] * 5)
     assert "fake gives only the log up to offset 2 where the range ends at 9" in refusal(
         broker, SourceError, timeout_ms=1000
@@ -185,7 +185,7 @@ def test_a_log_that_stays_short_is_given_up(start: Start) -> None:
 
 
 def test_gaps_inside_the_range_are_named(start: Start) -> None:
-    """Offsets that no batch holds are a gap, before, between and behind batches."""
+    """Offsets that no batch holds are a gap, before, between and after batches."""
     broker = start(Answer(records=log.plain(2, 2) + log.plain(6, 2) + log.plain(12, 2)))
     assert account(broker, 0, 10) == values(2, 3, 6, 7) | dict.fromkeys(
         (0, 1, 4, 5, 8, 9), "compaction_gap"
@@ -203,10 +203,10 @@ def test_gaps_inside_the_range_are_named(start: Start) -> None:
         (29, "TOPIC_AUTHORIZATION_FAILED", PermissionDeniedError),
     ],
 )
-def test_an_error_code_is_named_and_the_leader_asked_for_anew(
+def test_an_error_code_is_named_and_the_leader_asked_for_again(
     start: Start, code: int, name: str, kind: type[RelayError]
 ) -> None:
-    """A refused fetch names the broker's error, topic-partition and offset, and the next read looks for the leader again."""
+    """A refused fetch names error, topic-partition and offset; the next read finds the leader."""
     broker = start(Answer(error_code=code), Answer(records=log.plain(0, 2)))
     with client_of(broker.cluster) as client:
         with pytest.raises(kind, match=name) as caught:
@@ -218,19 +218,20 @@ def test_an_error_code_is_named_and_the_leader_asked_for_anew(
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-@pytest.mark.parametrize("behind", [b"", log.plain(0, 4)], ids=["alone", "behind a batch"])
-def test_an_old_message_format_is_refused(start: Start, magic: int, behind: bytes) -> None:
-    """Messages of before Kafka 0.11 are not copied, and the line says where they stand; even one shorter than a batch header."""
-    base = 4 if behind else 0
+@pytest.mark.parametrize("before", [b"", log.plain(0, 4)], ids=["alone", "after a batch"])
+def test_an_old_message_format_is_refused(start: Start, magic: int, before: bytes) -> None:
+    """Messages from before Kafka 0.11, however short, are refused; the error names their offset."""
+    base = 4 if before else 0
     content = bytes([magic]) + bytes(1 + 8 * magic) + b"\xff\xff\xff\xff\0\0\0\1v"
     message = (
         base.to_bytes(8, "big") + (4 + len(content)).to_bytes(4, "big") + b"\0\0\0\0" + content
     )
     assert len(message) < 61
     for messages in (message, message * 5):
-        line = refusal(start(Answer(records=behind + messages)), UnsupportedError)
+        line = refusal(start(Answer(records=before + messages)), UnsupportedError)
         assert line.startswith(
-            f"orders-3 at offset {base}: message format v{magic} (written before Kafka 0.11) is not copied; "
+            f"orders-3 at offset {base}: message format v{magic} (written before Kafka 0.11)"
+            " is not copied; "
         )
 
 
@@ -252,7 +253,7 @@ def test_a_connection_that_ends_inside_an_answer(start: Start, kept: int) -> Non
 
 
 def test_an_answer_to_another_request(start: Start) -> None:
-    """A wrong correlation id ends the connection: what follows on it could not be told apart."""
+    """A wrong correlation id ends the connection: later answers could not be matched."""
     broker = start(
         Answer(records=log.plain(0, 9), sent=lambda whole: whole[:4] + b"\0\0\0\x63" + whole[8:])
     )
@@ -275,7 +276,7 @@ def test_what_is_not_kafka_is_refused(start: Start, said: bytes) -> None:
 def test_a_broker_without_the_fetch_we_speak(
     start: Start, versions: tuple[int, int] | None
 ) -> None:
-    """It is told by its versions, before anything is asked of it."""
+    """The reader recognises it by its versions, and sends no fetch."""
     served = {key: value for key, value in (SERVED | {FETCH: versions}).items() if value}
     broker = start(Answer(records=log.plain(0, 9)), served=served)
     assert "does not serve request 1 in version 11; Kafka 2.4 or newer is needed" in refusal(
@@ -286,7 +287,7 @@ def test_a_broker_without_the_fetch_we_speak(
 
 @pytest.mark.parametrize("version", range(4, 13))
 def test_every_version_of_metadata(start: Start, version: int) -> None:
-    """Whichever a broker serves at most, the reader finds the leader."""
+    """Whichever version of Metadata a broker serves at most, the reader finds the leader."""
     broker = start(Answer(records=log.plain(0, 9)), served=SERVED | {METADATA: (0, version)})
     assert account(broker, 0, 9) == values(*range(9))
 
@@ -298,14 +299,14 @@ def test_a_silent_broker_is_given_up(start: Start) -> None:
 
 
 def test_an_empty_range_asks_for_nothing(start: Start) -> None:
-    """Not one fetch is sent for a range that has no offset."""
+    """The reader sends no fetch for an empty range."""
     broker = start()
     assert account(broker, 5, 5) == {}
     assert broker.asked[FETCH] == 0
 
 
 def test_the_next_fetch_is_under_way_while_one_is_used(start: Start) -> None:
-    """The reader asks for what follows before it hands out what it has, and never past the range."""
+    """The reader requests the next fetch before it hands out the last, up to the range's end."""
     broker = start(Answer(records=log.plain(0, 2)), Answer(records=log.plain(2, 2)))
     with client_of(broker.cluster) as client:
         lists = read(client, OffsetRange(AT, 0, 4), 1 << 20, PatientClock())
@@ -318,7 +319,7 @@ def test_the_next_fetch_is_under_way_while_one_is_used(start: Start) -> None:
 
 
 def test_an_abandoned_fetch_reaches_nobody_else(start: Start) -> None:
-    """Reading is given up while the next fetch is under way: its connection is closed, and the next reader has its own."""
+    """A reader that stops during a fetch closes its connection; the next reader has another one."""
     broker = start(
         Answer(records=log.plain(0, 2)),
         Answer(records=log.plain(2, 2)),

@@ -15,11 +15,11 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from relay_pipelines.embedded import EmbeddedCluster, Listener
-from relay_pipelines.embedded.certificates import Certificates
+from relay_pipelines.embedded import Certificates, EmbeddedCluster, Listener
 from relay_pipelines.embedded.listeners import MECHANISMS
 from relay_pipelines.model import Cluster
 from tests.support import independent
+from tests.support.certificates import make_certificates
 from tests.support.token_endpoint import CLIENT, TokenEndpoint, token_endpoint
 
 PASSWORD = "correct-horse"
@@ -41,6 +41,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluste
         "guarded",
         listeners=listeners,
         users=users,
+        certificates=make_certificates(folder / "tls"),
         authorizer=True,
         folder=folder,
         config=more_properties(),
@@ -122,7 +123,5 @@ def way_in(
 
 @pytest.fixture(scope="session")
 def stranger(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    """A second certificate authority, and certificates that it signed."""
-    other = Certificates(tmp_path_factory.mktemp("stranger"))
-    other.make()
-    return other
+    """Another authority, and certificates that it signed."""
+    return make_certificates(tmp_path_factory.mktemp("stranger"))

@@ -327,7 +327,7 @@ def test_a_missing_permission_is_named(
     taken = cluster_snapshot.take_snapshot("m", mirror, CLOCK)
     remedy = f"grant the user AlterConfigs on topic copy.{ORDERS}"
     with pytest.raises(PermissionDeniedError, match=f"; {remedy}$"):
-        topic_configs.follow(taken, OPTIONS, CLOCK)
+        topic_configs.sync(taken, OPTIONS, CLOCK)
     assert remedy in [
         error.remedy for error in permissions.missing_permissions(taken, mirror, CLOCK)
     ], "known before a run"

@@ -315,7 +315,7 @@ def test_records_deleted_by_retention_stop_the_run(copied: Copied) -> None:
         f"warning: damaged: {here}: retention took the offsets [{DAMAGED}, {DAMAGED + 10})"
         in done.stderr
     )
-    assert "the copy goes on behind it: on_data_loss is continue" in done.stderr
+    assert "the copy resumes after the gap: on_data_loss is continue" in done.stderr
     assert len(read(copied.destination, here)) == DAMAGED + 10
     *_, gap, after = json.loads(
         relay(accepting, "ledger", "--topic", copied.trimmed, "--json").stdout
@@ -417,7 +417,7 @@ def test_a_mirror_onto_its_own_source_is_refused(copied: Copied, tmp_path: Path)
         configured(tmp_path, {"loop": mirror(copied.source, copied.source, copied.plain)}), "run"
     )
     assert done.returncode == 2
-    assert "is the destination itself" in error_line(done)
+    assert "and the destination are the same cluster" in error_line(done)
 
 
 def test_a_taken_metrics_address_is_refused(copied: Copied, tmp_path: Path) -> None:
@@ -623,8 +623,8 @@ def ended_in_words(code: int, said: str) -> None:
     assert code == 130, said[-2000:]
     (line,) = re.findall(r"^error: (.*)$", said, re.MULTILINE)
     assert re.fullmatch(
-        r"big: interrupted, stopped at committed checkpoints: "
-        r"[1-9][\d,]* of [\d,]+ records copied; run again to go on",
+        r"big: interrupted, stopped at committed checkpoints: [1-9][\d,]* of [\d,]+ records"
+        r" copied; run again to continue",
         line,
     )
     assert "Traceback" not in said

@@ -104,8 +104,8 @@ def test_only_selected_columns_are_read(spark: Any, mirror: Mirror, tmp_path: Pa
         ({"side": "left"}, "option side: 'left' is neither source nor destination"),
         ({"topic": ""}, "option topic is missing; name a topic of the source"),
         ({"mirror": "nobody"}, "no mirror is called 'nobody'"),
-        ({"start": "noon"}, "option start: 'noon' is no place in a topic; write earliest"),
-        ({"window": "w"}, "the ledger has nothing of topic"),
+        ({"start": "noon"}, "option start: 'noon' is not a position in a topic; write earliest"),
+        ({"window": "w"}, "the ledger has no entries of topic"),
         ({"began": "1"}, "the format relay has no option 'began'; it has config"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The demo as a newcomer meets it, with fewer events: real clusters, real kills, and nothing left behind."""
+"""The demo with fewer events: real clusters, real kills, and no process or file is left."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ import psutil
 import pytest
 
 TAKEOVER = re.compile(
-    r"(\S+) was killed \S+ s after the first commit of this run; (\S+) s later came the first one from (\S+)\n"
+    r"(\S+) was killed \S+ s after the first commit of this run;"
+    r" (\S+) s later came the first one from (\S+)\n"
 )
 SHORT = "import sys; from relay_pipelines.demo import main; sys.exit(main(events={events}))"
 
@@ -35,7 +36,7 @@ def family(process: subprocess.Popen[str]) -> list[psutil.Process]:
 
 
 def read(process: subprocess.Popen[str], until: str, seen: set[psutil.Process]) -> list[str]:
-    """Read lines up to one that contains `until`, and note all processes that there are at every line."""
+    """Read lines up to one that contains `until`; add the processes that run to `seen`."""
     assert process.stdout is not None
     lines: list[str] = []
     for line in process.stdout:
@@ -57,7 +58,7 @@ def number(said: str) -> int:
 
 
 def given(lines: list[str]) -> dict[str, list[tuple[str, int, int, int]]]:
-    """What the last table says: topic-partition -> node, first offset, end and records of every share, in its order."""
+    """Parse the last table into node, first offset, end and records of every share."""
     (head,) = [
         at
         for at, line in enumerate(lines)
@@ -93,11 +94,11 @@ def test_the_demo_proves_that_nothing_is_lost_or_doubled_and_leaves_nothing_behi
     assert len(seen) >= 8  # three brokers with their guardians at the least, one of them twice
     assert not still_running(list(seen))
     assert list(tmp_path.iterdir()) == []
-    says_who_gave_what(lines, number(records))
+    assert_provenance(lines, number(records))
 
 
-def says_who_gave_what(lines: list[str], records: int) -> None:
-    """One node dies with the copy under way, the other one gives what is left at once, and every offset has one giver."""
+def assert_provenance(lines: list[str], records: int) -> None:
+    """One node dies during the copy, the other takes over, and each delivered its own offsets."""
     ((dead, seconds, other),) = TAKEOVER.findall("".join(lines))
     assert (dead, other) == ("upstream-a", "upstream-b")
     assert 0 <= float(seconds) < 15, "it takes 1 s where nothing else runs"
@@ -108,7 +109,7 @@ def says_who_gave_what(lines: list[str], records: int) -> None:
         assert nodes in (["upstream-a"], ["upstream-b"], ["upstream-a", "upstream-b"]), at
         assert [start for _, start, _, _ in parts] == [0, *(end for _, _, end, _ in parts)][:-1], at
     assert any(len(parts) == 2 for parts in table.values()), (
-        "the node died within a topic-partition"
+        "the node died in the middle of a topic-partition"
     )
     by_node = {
         name: sum(one[3] for parts in table.values() for one in parts if one[0] == name)
@@ -122,14 +123,12 @@ def says_who_gave_what(lines: list[str], records: int) -> None:
         if line.split()[:1] == ["total"] and line.split()[1] in by_node
     ]
     assert {node: number(said) for _, node, said, _ in sums} == by_node
-    assert "every offset once, and as many records as were read at the destination: yes" in "".join(
-        lines
-    )
+    assert "every offset once, and as many records as at the destination: yes" in "".join(lines)
 
 
 @pytest.mark.timeout(600)
 def test_ctrl_c_ends_everything_with_130(tmp_path):
-    """While `relay run` copies: the moment with the most processes."""
+    """The signal comes while `relay run` copies, when there are most processes."""
     seen: set[psutil.Process] = set()
     with start(tmp_path, events=2_000) as process:
         lines = read(process, "$ relay run", seen)

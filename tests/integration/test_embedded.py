@@ -27,6 +27,7 @@ from confluent_kafka.admin import (
 
 from relay_pipelines.embedded import EmbeddedCluster, EmbeddedError, Listener, jars
 from relay_pipelines.model import Cluster
+from tests.support.certificates import CLIENT_PRINCIPAL, make_certificates
 from tests.support.independent import client, create, until
 
 QUICK = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
@@ -78,6 +79,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluste
         listeners=tuple(Listener),
         folder=folder,
         users=users,
+        certificates=make_certificates(folder / "tls"),
         authorizer=True,
         jvm_options=QUICK,
     ) as cluster:
@@ -86,7 +88,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluste
             (ResourceType.GROUP, "*"),
             (ResourceType.BROKER, "kafka-cluster"),
         ):
-            for principal in ("User:relay", "User:CN=client"):
+            for principal in ("User:relay", f"User:{CLIENT_PRINCIPAL}"):
                 allow(cluster, principal, kind, name)
         yield cluster
 
@@ -110,7 +112,7 @@ def allow(cluster: EmbeddedCluster, principal: str, kind: ResourceType, name: st
 
 @pytest.fixture(scope="module")
 def single(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
-    """A broker that may be stopped, killed and paused."""
+    """A broker that tests may stop, kill and pause."""
     with EmbeddedCluster(
         "single", folder=tmp_path_factory.mktemp("single"), jvm_options=QUICK
     ) as cluster:
@@ -148,7 +150,7 @@ def test_a_second_start_downloads_nothing(
     assert f"kafka-clients-{jars.KAFKA_VERSION}.jar" in jars.broker_classpath()
 
 
-def test_clusters_live_side_by_side(
+def test_clusters_run_side_by_side(
     source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster
 ) -> None:
     """Two clusters have different ids and ports."""
@@ -158,7 +160,7 @@ def test_clusters_live_side_by_side(
 
 
 def test_everything_listens_on_loopback_alone(guarded: EmbeddedCluster) -> None:
-    """No listener can be reached from another machine."""
+    """No listener accepts connections from another machine."""
     listening = [
         c.laddr
         for c in psutil.Process(guarded.brokers[0].pid).net_connections()
@@ -360,9 +362,11 @@ def test_an_acl_is_needed(guarded: EmbeddedCluster, topic_name: str) -> None:
 def test_users_are_checked_before_anything_starts() -> None:
     """A SASL listener without users and a password that needs quoting are refused at once."""
     with pytest.raises(EmbeddedError, match="needs users"):
-        EmbeddedCluster(listeners=[Listener.SASL_SSL])
+        EmbeddedCluster(listeners=[Listener.SASL_PLAINTEXT])
     with pytest.raises(EmbeddedError, match="needs quoting"):
-        EmbeddedCluster(listeners=[Listener.SASL_SSL], users={"relay": 'a"b'})
+        EmbeddedCluster(listeners=[Listener.SASL_PLAINTEXT], users={"relay": 'a"b'})
+    with pytest.raises(EmbeddedError, match="needs certificates"):
+        EmbeddedCluster(listeners=[Listener.SSL])
 
 
 def test_jars_are_downloaded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import ConfigError, DataLossError, SourceError
 from relay_pipelines.metrics import MetricsObserver
 from relay_pipelines.model import Cluster, CopyJob, CopyOptions, Outcome, Status, TopicPartition
-from relay_pipelines.prepare import quarantine
+from relay_pipelines.prepare import node_quarantine
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run_plan
 from relay_pipelines.run.result import RunResult
@@ -343,11 +343,15 @@ def test_a_diverged_node_is_kept_out_until_it_is_cleared(
 
     assert pair.snapshot(retry=1).node.name == "b"
     stored = cluster_snapshot.read_checkpoints(name, mirror, CLOCK)
-    assert quarantine.compare(name, taken.node, stored.checkpoints.values(), 5_000, CLOCK) == ""
-    put_back = Cluster("b", pair.b.bootstrap_servers)
-    assert quarantine.compare(name, put_back, stored.checkpoints.values(), 5_000, CLOCK) == "", (
-        "the last record is the same"
+    assert (
+        node_quarantine.find_divergence(name, taken.node, stored.checkpoints.values(), 5_000, CLOCK)
+        == ""
     )
+    put_back = Cluster("b", pair.b.bootstrap_servers)
+    assert (
+        node_quarantine.find_divergence(name, put_back, stored.checkpoints.values(), 5_000, CLOCK)
+        == ""
+    ), "the last record is the same"
 
 
 def test_no_node_can_be_read(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
@@ -422,7 +426,9 @@ def test_copies_must_not_loop(pair: Pair) -> None:
     chain = f"{there}.chain"
     copy(f"{there}-2", mirror(pair.b, pair.b, pair.topic, chain))
     copy(f"{there}-3", mirror(pair.b, pair.b, chain, f"{chain}.on"))
-    with pytest.raises(ConfigError, match=f"records would go around; add '{chain}' to topics.deny"):
+    with pytest.raises(
+        ConfigError, match=f"copying it would create a loop; add '{chain}' to topics.deny"
+    ):
         cluster_snapshot.take_snapshot("around", mirror(pair.b, pair.b, chain, pair.topic), CLOCK)
 
 
@@ -545,7 +551,10 @@ def test_a_node_without_the_records_is_not_read(pair: Pair) -> None:
     )
     with pytest.raises(
         SourceError,
-        match=r"no node of the source can be read: a: .* ends at 4 there, and was copied up to 10",
+        match=(
+            r"no node of the source can be read: a: .* ends at 4 on this node, and was"
+            r" copied up to 10"
+        ),
     ):
         cluster_snapshot.take_snapshot(f"pair-{pair.topic[-8:]}", only_short, Sleeping())
 

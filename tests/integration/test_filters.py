@@ -149,9 +149,9 @@ def test_an_error_of_a_filter_names_the_record(mirror: Mirror, folder: Path) -> 
         1,
     )
     assert outcome.error == (
-        f"{mirror.at} at offset 25: filter 'the_filters:Failing' raised ValueError: no country; "
-        "mend it, or set"
-        " on_record_error: quarantine; run again to go on"
+        f"{mirror.at} at offset 25: filter 'the_filters:Failing' raised ValueError: no"
+        f" country; fix the class, or set"
+        " on_record_error: quarantine, then run again"
     )
     assert outcome.next_offset <= 25
     assert copy(mirror, folder, "EveryNth", n=1).status is Status.DONE

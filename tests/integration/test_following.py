@@ -181,7 +181,7 @@ def test_max_message_bytes_is_raised_before_the_copy(followed: Followed) -> None
     until(followed.differences, "the configuration")
     taken = followed.surveyed()
     assert topics.limits(taken, followed.topic).max_message_bytes == 2_000_000
-    after, _ = topic_configs.follow(taken, OPTIONS, CLOCK)
+    after, _ = topic_configs.sync(taken, OPTIONS, CLOCK)
     assert topics.limits(after, followed.topic).max_message_bytes == 3_000_000
     configure(followed.source, ResourceType.TOPIC, followed.topic, max_message_bytes=1_500_000)
     until(
@@ -203,7 +203,7 @@ def test_topics_of_others_are_left_alone(followed: Followed) -> None:
     (found,) = topic_configs.differences(taken)
     assert (found.topic, found.is_ours) == (f"copy.{other}", False)
     assert found.remedy(sync=True) == "it is left alone until the mirror has copied to the topic"
-    assert topic_configs.follow(taken, OPTIONS, CLOCK) == (taken, [])
+    assert topic_configs.sync(taken, OPTIONS, CLOCK) == (taken, [])
     configure(followed.source, ResourceType.TOPIC, followed.topic, segment_ms=5_000_000)
     until(lambda: "segment.ms" in followed.differences(), "the configuration")
     assert [one.key for one in followed.run(sync_configs=True).reconfigured] == ["segment.ms"]
@@ -254,7 +254,9 @@ def test_commands_report_differences(
     configure(followed.source, ResourceType.TOPIC, followed.topic, retention_ms=7_000_000)
     until(followed.differences, "the configuration")
     differs = f"{followed.copy_of}: retention.ms=-1, and the source has 7000000"
-    hint = "let runs set it with topics.sync_configs: true, or take the key off topics.config_keys"
+    hint = (
+        "let runs set it with topics.sync_configs: true, or remove the key from topics.config_keys"
+    )
     config = followed.config(tmp_path)
 
     assert main(["check", "-c", config]) == 0
@@ -274,10 +276,7 @@ def test_commands_report_differences(
     assert f"{differs}; the next run sets it\n" in capsys.readouterr().out
     assert main(["run", "-c", syncing]) == 0
     said = capsys.readouterr()
-    assert (
-        f"{followed.copy_of}: retention.ms was -1 and is 7000000 now, as the source has it\n"
-        in said.out
-    )
+    assert f"{followed.copy_of}: set retention.ms=7000000 as at the source; it was -1\n" in said.out
     assert said.err == ""
     assert own_configs(followed.destination, followed.copy_of)["retention.ms"] == "7000000"
 
@@ -290,9 +289,9 @@ def test_a_deleted_source_topic_is_reported(
     create(followed.source, other, 1, KEPT)
     delete(followed.source, followed.topic)
     gone = (
-        f"{followed.name}: {followed.topic}: it was copied, "
-        "and node only has no such topic any more, or hides it from the user;"
-        f" the copy {followed.copy_of} stays"
+        f"{followed.name}: {followed.topic}: it was copied, and node only no longer has it,"
+        f" or hides it from the user;"
+        f" the copy {followed.copy_of} is kept"
     )
     config = followed.config(tmp_path)
 

@@ -9,7 +9,7 @@ from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import RelayError
 from relay_pipelines.model import Cluster, CopyJob, CopyOptions, TopicPartition
-from relay_pipelines.prepare import start_records, topics
+from relay_pipelines.prepare import prepared_snapshot, topics
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror
@@ -38,7 +38,7 @@ def surveyed(clusters: tuple[Cluster, Cluster], topic: str) -> ClusterSnapshot:
     mirror = Mirror.model_validate(
         commands.mirror(source, destination, topic, topics=rename, start="latest")
     )
-    return start_records.prepare_snapshot(
+    return prepared_snapshot.prepare_snapshot(
         lambda: cluster_snapshot.take_snapshot(f"grow-{topic[-8:]}", mirror, CLOCK), mirror, CLOCK
     )
 

@@ -21,7 +21,7 @@ from relay_pipelines.errors import (
     TopicRecreatedError,
 )
 from relay_pipelines.model import Cluster, CopyJob, LedgerEntry, OffsetRange, TopicPartition
-from relay_pipelines.prepare import losses, start_records
+from relay_pipelines.prepare import losses, prepared_snapshot
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror
@@ -82,7 +82,7 @@ class Copied:
 
     def snapshot(self, on_data_loss: str = "fail") -> ClusterSnapshot:
         mirror = self.mirror(on_data_loss)
-        return start_records.prepare_snapshot(
+        return prepared_snapshot.prepare_snapshot(
             lambda: cluster_snapshot.take_snapshot(self.name, mirror, CLOCK), mirror, CLOCK
         )
 
@@ -219,8 +219,8 @@ def test_a_loss_stops_the_copy_until_it_is_accepted(copied: Copied, case: Case) 
     assert type(loss) is case.error
     assert case.says in str(loss)
     assert (
-        f"to go on from offset {case.goes_on.start} all the same, set on_data_loss: continue"
-        in loss.remedy
+        f"to accept the loss and resume from offset {case.goes_on.start}, set on_data_loss:"
+        f" continue" in loss.remedy
     )
     assert (loss.exit_code, loss.topic_partition, loss.offset) == (3, copied.at, 10)
 
@@ -285,8 +285,9 @@ def test_a_log_truncated_and_rewritten_is_detected(
     broker.start()
     copied.write(1000, 15)
 
-    assert "the log was cut off at offset 10, below the checkpoint, and written anew" in str(
-        loss := copied.loss()
+    assert (
+        "the log was truncated at offset 10, below the checkpoint, and other records were"
+        in str(loss := copied.loss())
     )
     assert type(loss) is LogTruncatedError
     assert (loss.exit_code, loss.offset) == (3, 20)
@@ -298,7 +299,7 @@ def test_a_log_truncated_and_rewritten_is_detected(
         "what was replaced at the source stays at the destination"
     )
     *_, gap, after = copied.ledger()
-    assert "cut off at offset 10" in gap.gap
+    assert "truncated at offset 10" in gap.gap
     assert len(after.source) == 15
 
 
@@ -310,8 +311,9 @@ def test_a_deleted_checkpoint_topic_is_restored(
     copied.write(10, 5)
     delete(copied.destination, checkpoint.TOPIC)
 
-    assert "its checkpoint is gone, and the ledger says that it was copied up to offset 10" in str(
-        loss := copied.loss()
+    assert (
+        "its checkpoint is gone, and according to the ledger it was copied up to offset 10"
+        in str(loss := copied.loss())
     )
     assert (type(loss), loss.exit_code) == (CheckpointLostError, 3)
 
@@ -347,15 +349,15 @@ def test_a_new_mirror_reads_only_the_end_of_the_ledger(
     monkeypatch.setattr(cluster_snapshot, "_LEDGER_OFFSETS", 32)  # 30, an entry and its marker
     assert "its checkpoint is gone" in str(copied.loss())
     monkeypatch.setattr(cluster_snapshot, "_LEDGER_OFFSETS", 31)
-    assert not copied.snapshot().recorded, "too long ago"
+    assert not copied.snapshot().ledger_entries, "too long ago"
 
     monkeypatch.setattr(
         LedgerFollower, "history", lambda *_, **__: pytest.fail("nothing can be doubled")
     )
     delete(copied.destination, copied.to.topic)
-    assert not copied.snapshot().recorded
+    assert not copied.snapshot().ledger_entries
     create(copied.destination, copied.to.topic, 1, KEPT)
-    assert not copied.snapshot().recorded
+    assert not copied.snapshot().ledger_entries
 
 
 def test_two_drivers_accept_a_loss_once(copied: Copied) -> None:

@@ -11,7 +11,7 @@ from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import RetentionPassedError, SourceError
 from relay_pipelines.model import Cluster, CopyJob, TopicPartition
-from relay_pipelines.prepare import start_records
+from relay_pipelines.prepare import prepared_snapshot
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror
@@ -70,7 +70,7 @@ class Pair:
             }
         )
         take = lambda: cluster_snapshot.take_snapshot(f"pair-{self.topic[-8:]}", mirror, CLOCK)  # noqa: E731  # asked again after a decision
-        return start_records.prepare_snapshot(take, mirror, CLOCK)
+        return prepared_snapshot.prepare_snapshot(take, mirror, CLOCK)
 
     def copy(self, taken: ClusterSnapshot) -> dict[int, tuple[int, int]]:
         """Copy what is new; return start and end by partition."""
@@ -127,8 +127,8 @@ def test_the_node_with_the_records_is_chosen(pair: Pair, on_data_loss: str) -> N
     assert (taken.node.name, taken.accepted, run_plan.plan(taken).data_losses) == ("b", (), ())
     at = TopicPartition(pair.topic, 0)
     assert (
-        f"a: {at} begins at 25 there, and the copy goes on at 10: retention took what is between"
-        in taken.node_why
+        f"a: {at} begins at 25 on this node, and the copy resumes at 10: retention took the"
+        f" records between them" in taken.node_why
     )
     assert pair.copy(taken) == {0: (10, 30), 1: (10, 30)}
     assert [pair.arrived(0), pair.arrived(1)] == [pair.written()] * 2
@@ -141,9 +141,13 @@ def test_a_node_that_does_not_answer_may_have_the_records(pair: Pair, on_data_lo
     with pytest.raises(SourceError) as caught:
         pair.snapshot(on_data_loss, down="b")
     assert (caught.value.exit_code, "\n" in str(caught.value)) == (1, False)
-    assert f"a: {pair.topic}-0 begins at 25 there, and the copy goes on at 10" in str(caught.value)
+    assert f"a: {pair.topic}-0 begins at 25 on this node, and the copy resumes at 10" in str(
+        caught.value
+    )
     assert f"; b: b broker {DOWN} cannot be reached" in str(caught.value)
-    assert "start the nodes that do not answer, or take them off source.nodes" in str(caught.value)
+    assert "start the nodes that do not answer, or remove them from source.nodes" in str(
+        caught.value
+    )
 
     pair.copy(pair.snapshot(on_data_loss))
     assert [pair.arrived(0), pair.arrived(1)] == [pair.written()] * 2

@@ -53,7 +53,7 @@ def surveyed(mirror: Mirror) -> CopyRange:
     """Plan a range with the checkpoint and the log seen now."""
     with ClusterClient(mirror.source, SourceError) as client:
         identity = NodeIdentity(mirror.source.name, client.topic(mirror.topic).topic_id, "")
-    return replace(mirror.range(), surveyed=identity)
+    return replace(mirror.range(), planned_log=identity)
 
 
 def recreate(mirror: Mirror, count: int) -> None:

@@ -206,7 +206,7 @@ def test_check_reports_bad_sql_and_missing_classes(topics: Topics) -> None:
     )
     checked = relay(config, "check")
     assert checked.returncode == 2
-    assert "where: Spark does not take 'valeu IS NOT NULL': [UNRESOLVED_COLUMN" in checked.stdout
+    assert "where: Spark rejects 'valeu IS NOT NULL': [UNRESOLVED_COLUMN" in checked.stdout
     assert "transform 'nowhere:Transform' cannot be imported: ModuleNotFoundError" in checked.stdout
     assert "topics.overrides: 'no.such' matches no topic of the source" in checked.stdout
 

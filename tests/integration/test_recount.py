@@ -216,7 +216,7 @@ class TestThinned:
             delete_before(mirror.destination, mirror.at, offset)
             found = count(mirror, 0, 50)
             assert (found.problems, found.recorded) == ([], 50)
-            assert found.thinned == "retention at the destination has begun to take them"
+            assert found.thinned == "retention at the destination has begun to delete them"
         behind = count(mirror, 50, 100)
         assert (behind.problems, behind.counted, behind.thinned) == ([], 50, "")
 
@@ -353,12 +353,12 @@ class TestTampered:
         """Offsets before, between and after the ledger's entries are reported."""
         for start, end in ((10, 30), (30, 50)):
             mirror.copy(start, end)
-        assert count(mirror, 0, 50).problems == ["10 source offsets stand in no ledger entry"]
-        assert count(mirror, 20, 80).problems == ["30 source offsets stand in no ledger entry"]
+        assert count(mirror, 0, 50).problems == ["10 source offsets are in no ledger entry"]
+        assert count(mirror, 20, 80).problems == ["30 source offsets are in no ledger entry"]
         assert count(mirror, 0, 100).unaccounted == 60
         found = count(mirror, 60, 100)
         assert (found.problems, found.scanned) == (
-            ["40 source offsets stand in no ledger entry"],
+            ["40 source offsets are in no ledger entry"],
             None,
         )
 
@@ -382,7 +382,7 @@ class TestTampered:
         """The ledger of other mirrors does not count."""
         found = count(mirror, 0, 100)
         assert (found.problems, found.scanned, found.nodes) == (
-            ["100 source offsets stand in no ledger entry"],
+            ["100 source offsets are in no ledger entry"],
             None,
             set(),
         )
@@ -394,7 +394,7 @@ def test_a_destination_without_a_ledger(mirror: Mirror) -> None:
     (found,) = recount(
         mirror.name, [OffsetRange(mirror.at, 0, 100)], bare, OPTIONS, SystemClock(), 0
     ).values()
-    assert found.problems == ["100 source offsets stand in no ledger entry"]
+    assert found.problems == ["100 source offsets are in no ledger entry"]
 
 
 def test_each_range_is_counted_by_itself(

@@ -205,8 +205,8 @@ def test_headers_that_kafka_refuses(local_session: Any, mirror: Mirror) -> None:
         outcome = copy(local_session, mirror, RecordPolicy(select=select))
         assert (outcome.status, outcome.error_kind) == (Status.FAILED, "FilterError"), outcome
         said = (
-            f"{mirror.at} at offset 37: "
-            "SQL or a transform has made no Kafka record of it: a header has no name;"
+            f"{mirror.at} at offset 37: SQL or a transform returned a row that is not a"
+            f" valid Kafka record: a header has no name;"
         )
         assert outcome.error.startswith(said)
         assert outcome.next_offset <= 37
@@ -243,7 +243,8 @@ def test_an_error_of_a_transform_names_the_record(
     assert (outcome.status, outcome.error_kind) == (Status.FAILED, "FilterError")
     name = f"{Path(folder).name}:Fails"
     assert outcome.error.startswith(
-        f"{mirror.at} at offset 25: transform '{name}' raised ValueError: cannot read 25; mend it"
+        f"{mirror.at} at offset 25: transform '{name}' raised ValueError: cannot read 25;"
+        f" fix the class"
     )
     assert 0 < outcome.next_offset <= 25
     # the driver knows the checkpoint by the next time
@@ -326,14 +327,14 @@ def test_batches_keep_their_codec(local_session: Any, mirror: Mirror) -> None:
 def test_invalid_sql_is_refused(local_session: Any) -> None:
     """Spark's own parser and analysis refuse it in one line."""
     for sql, line in {
-        ("offset >", ()): "where: Spark does not take 'offset >': [PARSE_SYNTAX_ERROR]",
-        ("vaule = 1", ()): "where: Spark does not take 'vaule = 1': [UNRESOLVED_COLUMN",
-        ("value", ()): "where: Spark does not take 'value': [DATATYPE_MISMATCH",
+        ("offset >", ()): "where: Spark rejects 'offset >': [PARSE_SYNTAX_ERROR]",
+        ("vaule = 1", ()): "where: Spark rejects 'vaule = 1': [UNRESOLVED_COLUMN",
+        ("value", ()): "where: Spark rejects 'value': [DATATYPE_MISMATCH",
         (
             "",
             (("value", "no_such(value)"),),
-        ): "select.value: Spark does not take 'no_such(value)': [UNRESOLVED_ROUTINE]",
-        ("", (("headers", "1"),)): "select.headers: Spark does not take '1': [DATATYPE_MISMATCH",
+        ): "select.value: Spark rejects 'no_such(value)': [UNRESOLVED_ROUTINE]",
+        ("", (("headers", "1"),)): "select.headers: Spark rejects '1': [DATATYPE_MISMATCH",
     }.items():
         with pytest.raises(ConfigError) as caught:
             sql_rows.check(local_session, sql)
@@ -351,12 +352,14 @@ def test_sql_that_fails_on_a_record(local_session: Any, mirror: Mirror) -> None:
     record_policy = RecordPolicy(where=sql)
     with pytest.raises(RelayError, match="DIVIDE_BY_ZERO") as caught:
         copy(local_session, mirror, record_policy)
-    assert sql_rows.is_of_sql(caught.value)
+    assert sql_rows.is_sql_error(caught.value)
     wanted = [
         replace(mirror.range(start, end), record_policy=record_policy)
         for start, end in ((0, 30), (36, 40))
     ]
-    found = sql_rows.failing(local_session, mirror.job, wanted, record_policy.sql, "look")
+    found = sql_rows.find_failing_record(
+        local_session, mirror.job, wanted, record_policy.sql, "look"
+    )
     assert str(found).startswith(
         f"{mirror.at} at offset 37: SQL failed on the record: [DIVIDE_BY_ZERO]"
     )

@@ -21,7 +21,7 @@ from relay_pipelines.cli import main
 from relay_pipelines.embedded import EmbeddedCluster, Listener
 from tests.copying import KEPT, numbered
 from tests.integration.guarded import PASSWORD
-from tests.orchestration.stage import Stage, failure, shared
+from tests.orchestration.environment import Environment, failure, shared
 from tests.support import independent
 from tests.support.independent import TopicPartition
 from tests.support.token_endpoint import CLIENT, TokenEndpoint
@@ -210,17 +210,17 @@ def test_commands_print_no_secret(
 
 
 @pytest.fixture
-def stage(hunt: Hunt, guarded: EmbeddedCluster, local_session: Any) -> Iterator[Stage]:
-    """Dagster with the right configuration."""
+def environment(hunt: Hunt, guarded: EmbeddedCluster, local_session: Any) -> Iterator[Environment]:
+    """Dagster beside the right configuration."""
     home = hunt.folder / "dagster"
     home.mkdir()
     with DagsterInstance.local_temp(str(home)) as instance, shared(local_session):
-        yield Stage(hunt.folder, hunt.name, guarded, guarded, instance)
+        yield Environment(hunt.folder, hunt.name, guarded, guarded, instance)
 
 
 def test_dagster_stores_no_secret(
     hunt: Hunt,
-    stage: Stage,
+    environment: Environment,
     capfd: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
@@ -230,19 +230,19 @@ def test_dagster_stores_no_secret(
     What is refused is not tried again.
     """
     caplog.set_level("DEBUG")
-    (request,) = stage.tick().run_requests or []
-    done = stage.run(request)
+    (request,) = environment.tick().run_requests or []
+    done = environment.run(request)
     assert done.success, failure(done)
     assert len(done.get_asset_check_evaluations()) == 1
 
     monkeypatch.setenv("THE_PASSWORD", WRONG)
     with pytest.raises(dg.Failure, match="refused user 'owner'") as caught:
-        stage.tick()
+        environment.tick()
     independent.write(hunt.guarded.cluster(), TopicPartition(hunt.topic, 0), numbered(5))
-    refused = stage.run(key=str(request.partition_key), topics=[hunt.topic])
+    refused = environment.run(key=str(request.partition_key), topics=[hunt.topic])
     assert not refused.success
     assert "refused user 'owner'" in failure(refused)
-    run = stage.instance.get_run_by_id(refused.run_id)
+    run = environment.instance.get_run_by_id(refused.run_id)
     assert run is not None
     assert run.tags["dagster/max_retries"] == "0"
 
@@ -251,6 +251,8 @@ def test_dagster_stores_no_secret(
             repr(result.dagster_run), repr(result.dagster_run.run_config), repr(result.all_events)
         )
     said = capfd.readouterr()
-    hunt.assert_nothing_in(said.out, said.err, caplog.text, str(caught.value), repr(stage.health()))
+    hunt.assert_nothing_in(
+        said.out, said.err, caplog.text, str(caught.value), repr(environment.health())
+    )
     hunt.config.unlink()
     hunt.assert_nothing_in_files()

@@ -23,8 +23,7 @@ from kafka.protocol.metadata import MetadataRequest
 
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.copy.transaction import transactional_id
-from relay_pipelines.embedded import EmbeddedCluster, Listener
-from relay_pipelines.embedded.certificates import Certificates
+from relay_pipelines.embedded import Certificates, EmbeddedCluster, Listener
 from relay_pipelines.embedded.listeners import MECHANISMS, SCRAM
 from relay_pipelines.embedded.ports import free_ports
 from relay_pipelines.errors import PermissionDeniedError, SourceError
@@ -35,6 +34,7 @@ from relay_pipelines.state import checkpoint, ledger
 from tests.copying import Mirror, numbered
 from tests.integration.guarded import ENDING, OAUTHBEARER, PASSWORD, SESSION_MS, way_in
 from tests.support import independent
+from tests.support.certificates import CLIENT_PRINCIPAL
 from tests.support.independent import Record
 from tests.support.token_endpoint import TokenEndpoint
 
@@ -138,7 +138,7 @@ def test_a_client_certificate_names_the_user(guarded: EmbeddedCluster, mirror: M
     """Without a password, the broker takes the user from the certificate."""
     way = guarded.cluster(Listener.SSL, client_certificate=True)
     assert_refused(mirror, copy_as(mirror.with_options(**ONCE), way))
-    grant(mirror, "CN=client")
+    grant(mirror, CLIENT_PRINCIPAL)
     assert copy_as(mirror, way).error == ""
     mirror.assert_equal()
 

@@ -45,7 +45,7 @@ def test_a_missing_topic_name_fails_every_command(
     (line,) = [one for one in capsys.readouterr().out.splitlines() if misspelt in one]
     assert line.startswith(f"error   {what}")
     assert meant in line
-    assert line.endswith("? If it is there, grant the user Describe on it")
+    assert line.endswith("? If it exists, grant the user Describe on it")
     assert main(["plan", "-c", str(config)]) == 1
     said = capsys.readouterr()
     assert topic in said.out
@@ -56,7 +56,7 @@ def test_a_missing_topic_name_fails_every_command(
     (line,) = [one for one in capsys.readouterr().err.splitlines() if one.startswith("error: ")]
     assert line.startswith(f"error: {what}")
     assert meant in line
-    assert line.endswith("? If it is there, grant the user Describe on it")
+    assert line.endswith("? If it exists, grant the user Describe on it")
     settled_end(destination, TopicPartition(topic, 0))
     assert len(records_of(destination, TopicPartition(topic, 0))) == 10
     assert main(["run", "-c", str(config)]) == 1, "also with nothing new"
@@ -79,7 +79,9 @@ def test_a_pattern_without_a_match_is_a_warning(
         assert main([command, "-c", str(config)]) == 0
         (line,) = capsys.readouterr().err.splitlines()
         assert re.match(
-            r"warning: m: no topic is selected: of the \d+ topics that node one \(.*\) shows", line
+            r"warning: m: no topic is selected: topics.allow and topics.deny select none of"
+            r" the \d+ topics that node one \(.*\) shows",
+            line,
         ), line
         assert f"did you mean {topic!r}" in line
         assert line.endswith("If there are more, grant the user Describe on them")

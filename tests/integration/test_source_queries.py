@@ -186,7 +186,7 @@ class TestNodes:
         assert "\n" not in down.error
         assert (serving.error, sum((serving.end_offsets or {}).values())) == ("", 4)
         assert serving.latency_ms > 0
-        made = node_selection.choice(
+        made = node_selection.choose_node(
             question.mirror(DOWN, question.serving), [down, serving], CheckpointSnapshot()
         )
         assert (made.name, [one.healthy for one in made.verdicts]) == ("n1", [False, True])
@@ -195,7 +195,7 @@ class TestNodes:
         """When all nodes are down, the probe returns their errors instead of raising one."""
         states = node_selection.probe("q", question.mirror(DOWN, DOWN), CLOCK)
         assert [bool(one.error) for one in states] == [True, True]
-        made = node_selection.choice(question.mirror(DOWN, DOWN), states, CheckpointSnapshot())
+        made = node_selection.choose_node(question.mirror(DOWN, DOWN), states, CheckpointSnapshot())
         assert made.name is None
         assert made.why.count("cannot be reached") == 2
 
@@ -285,7 +285,7 @@ class TestSnapshot:
         other = f"{question.topic}-other"
         create(question.source, other, 1, KEPT)
         mirror = question.mirror(allow=[question.topic, other], rename={other: question.topic})
-        with pytest.raises(ConfigError, match="would both land on"):
+        with pytest.raises(ConfigError, match="would both be copied to"):
             cluster_snapshot.take_snapshot("q", mirror, CLOCK, belongs=question.topic.__eq__)
 
 

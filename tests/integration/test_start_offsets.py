@@ -12,7 +12,7 @@ from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import ConfigError
 from relay_pipelines.model import Cluster, CopyJob, TopicPartition
-from relay_pipelines.prepare import start_records
+from relay_pipelines.prepare import prepared_snapshot
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror
@@ -54,7 +54,7 @@ class Begun:
     def copy(self, start: Any) -> list[int]:
         """Copy what is new; return the start offset of each range, or -1."""
         mirror, name = self.mirror(start), f"start-{self.topic[-8:]}"
-        taken = start_records.prepare_snapshot(
+        taken = prepared_snapshot.prepare_snapshot(
             lambda: cluster_snapshot.take_snapshot(name, mirror, CLOCK), mirror, CLOCK
         )
         ranges = run_plan.plan(taken).ranges

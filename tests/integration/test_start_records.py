@@ -16,7 +16,7 @@ from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import FencedError, RetentionPassedError
 from relay_pipelines.model import Cluster, CopyJob, TopicPartition
-from relay_pipelines.prepare import start_records
+from relay_pipelines.prepare import prepared_snapshot
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror
@@ -75,7 +75,7 @@ class Topic:
     def snapshot(self, start: Any = "latest", **more: Any) -> ClusterSnapshot:
         """Take a snapshot for a copy."""
         mirror = self.mirror(start, **more)
-        return start_records.prepare_snapshot(
+        return prepared_snapshot.prepare_snapshot(
             lambda: cluster_snapshot.take_snapshot(self.mirror_name, mirror, CLOCK), mirror, CLOCK
         )
 
@@ -175,7 +175,7 @@ def test_a_second_driver_keeps_the_first_start_offsets(topic: Topic) -> None:
     assert [dict(one.new_starts[0].starts)[0] for one in (first, second)] == [10, 15]
 
     for taken in (first, second):
-        start_records.record_starts(taken, topic.mirror(), CLOCK)
+        prepared_snapshot.record_starts(taken, topic.mirror(), CLOCK)
 
     assert topic.starts() == {0: 10, 1: 10, 2: 10}
     assert [one.begin for one in topic.snapshot().positions] == [10] * 3
@@ -187,17 +187,17 @@ def test_an_overtaken_driver_uses_the_other_start_offsets(
     """A driver that is overtaken before its commit is fenced, and reads the other's offsets."""
     late = topic.looked_at()
     topic.write(range(3), 5)
-    other, commit = topic.looked_at(), start_records.commit
+    other, commit = topic.looked_at(), prepared_snapshot.commit
 
     def overtaken(*told: Any) -> None:
-        monkeypatch.setattr(start_records, "commit", commit)
-        start_records.record_starts(other, topic.mirror(), CLOCK)
+        monkeypatch.setattr(prepared_snapshot, "commit", commit)
+        prepared_snapshot.record_starts(other, topic.mirror(), CLOCK)
         commit(*told)
 
-    monkeypatch.setattr(start_records, "commit", overtaken)
+    monkeypatch.setattr(prepared_snapshot, "commit", overtaken)
     with pytest.raises(FencedError):
-        start_records.record_starts(late, topic.mirror(), CLOCK)
-    monkeypatch.setattr(start_records, "commit", overtaken)
+        prepared_snapshot.record_starts(late, topic.mirror(), CLOCK)
+    monkeypatch.setattr(prepared_snapshot, "commit", overtaken)
 
     assert [one.begin for one in topic.snapshot().positions] == [15] * 3
     assert topic.starts() == {0: 15, 1: 15, 2: 15}

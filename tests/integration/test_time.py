@@ -11,7 +11,7 @@ from kafka.protocol.admin import AlterClientQuotasRequest as Request
 
 from relay_pipelines.copy import transaction
 from relay_pipelines.copy.failpoints import Failpoint
-from relay_pipelines.copy.row_reader import ALWAYS, read_rows
+from relay_pipelines.copy.row_reader import RECORD_COLUMNS, read_rows
 from relay_pipelines.copy.task import copy_kept, copy_ranges, copy_rows
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import DestinationError
@@ -99,7 +99,7 @@ def test_a_timed_out_transaction_is_no_takeover(
     mirror.assert_ledger_closes()
 
 
-@pytest.mark.parametrize("columns", [("offset",), ALWAYS], ids=["where alone", "rows"])
+@pytest.mark.parametrize("columns", [("offset",), RECORD_COLUMNS], ids=["where alone", "rows"])
 def test_no_transaction_waits_for_rows(mirror: Mirror, columns: tuple[str, ...]) -> None:
     """Records are committed before the task waits for more rows from Spark."""
     mirror.with_options(fetch_max_bytes=60_000, coalesce_below_bytes=0, coalesce_to_bytes=30_000)

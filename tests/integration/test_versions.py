@@ -7,6 +7,7 @@ little time.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,12 @@ import pytest
 
 from relay_pipelines import settings
 from relay_pipelines.embedded import EmbeddedCluster
-from relay_pipelines.model import TopicPartition
+from relay_pipelines.errors import DestinationError
+from relay_pipelines.model import Cluster, CopyOptions, TopicPartition
+from relay_pipelines.protocol.admin import NewTopic, create_topics, grow_topics
+from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.protocol.retries import retry
 from relay_pipelines.run import run as driver
 from relay_pipelines.run import run_plan
 from relay_pipelines.run.result import RunResult
@@ -26,7 +31,15 @@ from tests.integration.test_copy_compacted import COMPACTED, clean, eager_cluste
 from tests.integration.test_copy_transactions import mirror, test_interleaved_transactions
 from tests.integration.test_copy_verbatim import CODECS, ODD
 from tests.support import commands
-from tests.support.independent import CREATE_TIME, assert_equal, create, read, records_of, write
+from tests.support.independent import (
+    CREATE_TIME,
+    assert_equal,
+    create,
+    read,
+    records_of,
+    until,
+    write,
+)
 from tests.support.old_kafka import OldKafka
 
 # collected here a second time, with the clusters of this module
@@ -136,3 +149,27 @@ def test_append_times_arrive(
     assert [one.timestamp for one in copied] == [
         (CREATE_TIME, one.timestamp[1]) for one in original
     ]
+
+
+def test_the_controller_creates_and_grows_topics(tmp_path: Path) -> None:
+    """Before KRaft only the controller creates and grows topics: each broker leads to it."""
+    old = OldKafka(VERSIONS[0], tmp_path, count=2)
+    try:
+        for number, server in enumerate(old.start().bootstrap_servers):
+            create_and_grow(Cluster("old", (server,)), f"topic-{number}")
+    finally:
+        old.close()
+
+
+def create_and_grow(cluster: Cluster, topic: str) -> None:
+    """Create a topic of one partition and add another one, as a run does."""
+    options = CopyOptions(give_up_after_ms=20_000)
+    with ClusterClient(cluster, DestinationError) as client:
+        for ask in (
+            partial(create_topics, client, [NewTopic(topic, 1)], 1),
+            partial(grow_topics, client, {topic: 2}),
+        ):
+            retry(ask, cluster.name, options, CLOCK, client)
+        until(
+            lambda: len(client.metadata([topic]).topics[topic].leaders) == 2, f"growth of {topic}"
+        )

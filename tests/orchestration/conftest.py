@@ -1,4 +1,4 @@
-"""A stage per test: a mirror of its own between the clusters of the test run."""
+"""An environment per test: its own mirror between the clusters of the test run."""
 
 from __future__ import annotations
 
@@ -11,19 +11,32 @@ import pytest
 from dagster import DagsterInstance
 
 from relay_pipelines.embedded import EmbeddedCluster
-from tests.orchestration.stage import Stage, shared
+from tests.orchestration.environment import Environment, shared
+from tests.support.independent import create
 
 
 @pytest.fixture
-def stage(
+def environment(
     source_cluster: EmbeddedCluster,
     destination_cluster: EmbeddedCluster,
     tmp_path: Path,
     local_session: Any,
-) -> Iterator[Stage]:
+) -> Iterator[Environment]:
     """A mirror without topics, and an empty Dagster instance."""
     (tmp_path / "dagster").mkdir()
     with DagsterInstance.local_temp(str(tmp_path / "dagster")) as instance, shared(local_session):
-        yield Stage(
+        yield Environment(
             tmp_path, f"m{uuid.uuid4().hex[:8]}", source_cluster, destination_cluster, instance
         )
+
+
+@pytest.fixture
+def topics(environment: Environment, topic_name: str) -> list[str]:
+    """Two topics with records and an empty one, with dots and dashes in their names."""
+    names = [f"{topic_name}.a", f"{topic_name}-b", f"{topic_name}.empty"]
+    for name in names:
+        create(environment.source.cluster(), name, 2, {"retention.ms": "-1"})
+    environment.fill(names[0], [f"a{number}" for number in range(100)])
+    environment.fill(names[1], [f"b{number}" for number in range(50)], partition=1)
+    environment.write([name.replace(".", r"\.") for name in names])
+    return names

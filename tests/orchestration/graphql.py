@@ -1,4 +1,4 @@
-"""What a browser does with Dagster: runs, backfills, checks, by GraphQL alone."""
+"""Runs, backfills and checks by the GraphQL requests that the UI sends."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from relay_pipelines.demo.dagster import REPOSITORY, Dagster
 from tests.support.independent import until
 
 PAUSE_SECONDS = 0.5
-_RUNS = """{ runsOrError(limit: 100) { ... on Runs { results { runId status jobName tags { key value } } } } }"""
+_RUNS = """{ runsOrError(limit: 100) { ... on Runs {
+  results { runId status jobName tags { key value } } } } }"""
 _LOGS = """query($id: ID!) { logsForRun(runId: $id, limit: 1000) { ... on EventConnection { events {
   __typename ... on MessageEvent { message } } } } }"""
-_LAUNCH = """mutation($params: ExecutionParams!) { launchPipelineExecution(executionParams: $params) { __typename
+_LAUNCH = """mutation($params: ExecutionParams!) {
+  launchPipelineExecution(executionParams: $params) { __typename
   ... on LaunchRunSuccess { run { runId } } ... on PythonError { message }
   ... on RunConfigValidationInvalid { errors { message } } } }"""
-_BACKFILL = """mutation($params: LaunchBackfillParams!) { launchPartitionBackfill(backfillParams: $params) { __typename
+_BACKFILL = """mutation($params: LaunchBackfillParams!) {
+  launchPartitionBackfill(backfillParams: $params) { __typename
   ... on LaunchBackfillSuccess { backfillId } ... on PythonError { message } } }"""
 _BACKFILL_STATUS = """query($id: String!) { partitionBackfillOrError(backfillId: $id) {
   ... on PartitionBackfill { status } } }"""
@@ -24,7 +27,8 @@ _BACKFILLS = "{ partitionBackfillsOrError { ... on PartitionBackfills { results 
 _ASSET = """query($key: AssetKeyInput!) { assetNodeOrError(assetKey: $key) { ... on AssetNode {
   assetPartitionStatuses { ... on DefaultPartitionStatuses {
     materializedPartitions failedPartitions unmaterializedPartitions } } } } }"""
-_CHECKS = """query($key: AssetKeyInput!, $name: String!) { assetCheckExecutions(assetKey: $key, checkName: $name, limit: 20) {
+_CHECKS = """query($key: AssetKeyInput!, $name: String!) {
+  assetCheckExecutions(assetKey: $key, checkName: $name, limit: 20) {
   status evaluation { success description partition } } }"""
 _BACKFILL_ENDED = {"COMPLETED_SUCCESS", "COMPLETED_FAILED", "FAILED", "CANCELED"}
 _ENDED = {"SUCCESS", "FAILURE", "CANCELED"}
@@ -60,7 +64,7 @@ def runs(dagster: Dagster) -> list[Run]:
 
 
 def messages(dagster: Dagster, run_id: str) -> list[str]:
-    """What a run's log says."""
+    """The messages in the log of a run."""
     return [
         one.get("message") or ""
         for one in dagster.ask(_LOGS, {"id": run_id})["logsForRun"]["events"]
@@ -78,7 +82,7 @@ def launch(dagster: Dagster, job: str, config: Mapping[str, Any] | None = None) 
 
 
 def materialize(dagster: Dagster, keys: Sequence[Sequence[str]], window: str) -> str:
-    """What the button "Materialize" does for one asset partition; the run's id."""
+    """Materialise one asset partition, like the button in the UI; return the id of the run."""
     selector = {
         **REPOSITORY,
         "pipelineName": "__ASSET_JOB",
@@ -92,7 +96,7 @@ def materialize(dagster: Dagster, keys: Sequence[Sequence[str]], window: str) ->
 
 
 def backfill(dagster: Dagster, keys: Sequence[Sequence[str]], windows: Sequence[str]) -> str:
-    """What the backfill dialogue does; the backfill's id."""
+    """Launch a backfill, like the dialogue in the UI; return its id."""
     params = {
         "assetSelection": [{"path": list(key)} for key in keys],
         "partitionNames": list(windows),
@@ -108,7 +112,7 @@ def backfills(dagster: Dagster) -> list[str]:
 
 
 def backfill_ended(dagster: Dagster, backfill_id: str, seconds: float = 120.0) -> str:
-    """Wait for a backfill's end and return its status."""
+    """Wait until a backfill ends and return its status."""
 
     def status() -> str | None:
         now = dagster.ask(_BACKFILL_STATUS, {"id": backfill_id})["partitionBackfillOrError"][
@@ -120,7 +124,7 @@ def backfill_ended(dagster: Dagster, backfill_id: str, seconds: float = 120.0) -
 
 
 def ended(dagster: Dagster, run_id: str, seconds: float = 120.0) -> Run:
-    """Wait for a run's end."""
+    """Wait until a run ends and return it."""
 
     def found() -> Run | None:
         return next(
@@ -132,7 +136,7 @@ def ended(dagster: Dagster, run_id: str, seconds: float = 120.0) -> Run:
 
 
 def partitions(dagster: Dagster, key: Sequence[str]) -> dict[str, list[str]]:
-    """The windows of an asset by their status."""
+    """The windows of an asset by status."""
     found = dagster.ask(_ASSET, {"key": {"path": list(key)}})["assetNodeOrError"][
         "assetPartitionStatuses"
     ]

@@ -1,4 +1,4 @@
-"""A real `dagster dev`, driven by GraphQL alone, between real brokers; killed, wiped, and compared record by record."""
+"""A real `dagster dev` between real brokers, used by GraphQL, killed and wiped."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from relay_pipelines.demo.dagster import REPOSITORY, ROOT, Dagster, running
+from relay_pipelines.demo.dagster import CONFIG_FOLDER, REPOSITORY, Dagster, running
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import RelayError
 from relay_pipelines.lanes import naming
@@ -27,8 +27,8 @@ pytestmark = pytest.mark.timeout(900)
 KILLING = Path(__file__).parent / "killing"
 
 
-class Play:
-    """One mirror of one topic with two topic-partitions, and the folder that Dagster runs in."""
+class DevEnvironment:
+    """A mirror of one topic with two partitions, and the folder that Dagster runs in."""
 
     def __init__(
         self, folder: Path, source: EmbeddedCluster, destination: EmbeddedCluster, topic: str
@@ -41,9 +41,9 @@ class Play:
         self.number = 0
         create(self.source, topic, 2, {"retention.ms": "-1"})
         self.configure()
-        # dead runs are found sooner than people need it
+        # find dead runs sooner than by default
         instance = (
-            (ROOT / "dagster.yaml")
+            (CONFIG_FOLDER / "dagster.yaml")
             .read_text()
             .replace("poll_interval_seconds: 20", "poll_interval_seconds: 2")
         )
@@ -66,23 +66,23 @@ class Play:
 
     @contextmanager
     def dagster(self, **environment: str) -> Iterator[Dagster]:
-        """Run Dagster until the end of the context."""
+        """Run Dagster within the context."""
         with running(self.folder, environment=environment) as dagster:
             yield dagster
 
     @property
     def planner(self) -> str:
-        """The sensor."""
+        """The name of the planner sensor."""
         return f"plan_{naming.identifier(self.name, 'main')}"
 
     @property
     def asset(self) -> list[str]:
-        """The mirrored topic."""
+        """The asset key of the mirrored topic."""
         return [self.name, self.topic]
 
     @property
     def copies(self) -> list[TopicPartition]:
-        """Where the records go."""
+        """The topic-partitions at the destination."""
         return [TopicPartition(f"{self.name}.{self.topic}", partition) for partition in range(2)]
 
     def produce(self, batches: int, records: int = 20) -> None:
@@ -99,14 +99,14 @@ class Play:
         self.number += batches * records
 
     def copied(self) -> int:
-        """How many records have arrived."""
+        """The number of records at the destination."""
         try:
             return sum(len(read(self.destination, one)) for one in self.copies)
         except Exception:  # noqa: BLE001 - the topic is not there yet
             return 0
 
     def assert_equal(self) -> None:
-        """Every record there once, in order."""
+        """Assert that the destination has every record once, in order."""
         for partition, copy in enumerate(self.copies):
             assert records_of(self.destination, copy) == records_of(
                 self.source, TopicPartition(self.topic, partition)
@@ -124,67 +124,67 @@ class Play:
 
 
 @pytest.fixture
-def play(
+def dev(
     source_cluster: EmbeddedCluster,
     destination_cluster: EmbeddedCluster,
     tmp_path: Path,
     topic_name: str,
-) -> Play:
-    """A mirror that has copied nothing, and a Dagster that was never started."""
-    return Play(tmp_path, source_cluster, destination_cluster, topic_name)
+) -> DevEnvironment:
+    """A mirror that has copied nothing, and a Dagster that has never run."""
+    return DevEnvironment(tmp_path, source_cluster, destination_cluster, topic_name)
 
 
 @pytest.mark.timeout(600)  # a dozen runs, each of which starts a Spark of its own
-def test_from_end_to_end(play: Play) -> None:
-    """Start the sensor, produce, see windows succeed; kill -9 a run in its middle, see its retry finish; backfill; all is equal.
+def test_from_end_to_end(dev: DevEnvironment) -> None:
+    """Windows, a killed run and its retry, and backfills leave equal records at the destination.
 
-    Then Dagster's database is wiped while records wait, and it goes on from the checkpoints.
+    Then Dagster's database is wiped while records wait, and it resumes from the checkpoints.
     """
-    play.configure(copy={"chunk": "1kB", "coalesce_below": "0"})
-    with play.dagster() as dagster:
-        dagster.start_sensor(play.planner)
-        play.produce(3)
-        play.all_arrived()
+    dev.configure(copy={"chunk": "1kB", "coalesce_below": "0"})
+    with dev.dagster() as dagster:
+        dagster.start_sensor(dev.planner)
+        dev.produce(3)
+        dev.all_arrived()
         first = until(
             lambda: [one for one in graphql.runs(dagster) if one.status == "SUCCESS"],
             "a success",
             pause_seconds=graphql.PAUSE_SECONDS,
         )[-1]
-        assert first.window == naming.window(play.name, "main", 1)
+        assert first.window == naming.window_key(dev.name, "main", 1)
         assert first.tags[naming.TAG_NODE] == "a"
-        assert graphql.checks(dagster, play.asset, naming.MESSAGE_COUNTS)[0]["success"]
+        assert graphql.checks(dagster, dev.asset, naming.MESSAGE_COUNTS)[0]["success"]
 
-        play.produce(300)
-        killed = kill_in_the_middle(play, dagster)
-        play.all_arrived(240)
+        dev.produce(300)
+        killed = kill_during_copy(dev, dagster)
+        dev.all_arrived(240)
 
-        def story() -> list[str]:
+        def statuses() -> list[str]:
             return [one.status for one in graphql.runs(dagster) if one.window == killed.window]
 
-        until(lambda: story()[0] == "SUCCESS", "the retry", pause_seconds=graphql.PAUSE_SECONDS)
-        assert story()[-1] == "FAILURE"
+        until(lambda: statuses()[0] == "SUCCESS", "the retry", pause_seconds=graphql.PAUSE_SECONDS)
+        assert statuses()[-1] == "FAILURE"
 
         # the records may have been cut into two windows
         until(
-            lambda: not graphql.partitions(dagster, play.asset)["unmaterialized"],
+            lambda: not graphql.partitions(dagster, dev.asset)["unmaterialized"],
             "all windows",
             pause_seconds=graphql.PAUSE_SECONDS,
         )
-        stop_sensor(dagster, play.planner)
+        stop_sensor(dagster, dev.planner)
         for _ in range(2):
-            play.produce(2)
+            dev.produce(2)
             graphql.ended(dagster, graphql.launch(dagster, "replan"))
-        missing = graphql.partitions(dagster, play.asset)["unmaterialized"]
+        missing = graphql.partitions(dagster, dev.asset)["unmaterialized"]
         assert len(missing) == 2
         assert (
-            graphql.backfill_ended(dagster, graphql.backfill(dagster, [play.asset], missing))
+            graphql.backfill_ended(dagster, graphql.backfill(dagster, [dev.asset], missing))
             == "COMPLETED_SUCCESS"
         )
-        play.all_arrived()
-        assert not graphql.partitions(dagster, play.asset)["unmaterialized"]
+        dev.all_arrived()
+        assert not graphql.partitions(dagster, dev.asset)["unmaterialized"]
 
         # the records of the tests are of November 2023
-        by_date = {"mirror": play.name, "from": "2023-11-01", "to": "2023-12-01"}
+        by_date = {"mirror": dev.name, "from": "2023-11-01", "to": "2023-12-01"}
         config = {"ops": {"freeze_and_backfill": {"config": by_date}}}
         before = set(graphql.backfills(dagster))
         assert (
@@ -193,29 +193,29 @@ def test_from_end_to_end(play: Play) -> None:
         )
         (frozen,) = set(graphql.backfills(dagster)) - before
         assert graphql.backfill_ended(dagster, frozen) == "COMPLETED_SUCCESS"
-        play.assert_equal()
+        dev.assert_equal()
         assert all(
-            one["success"] for one in graphql.checks(dagster, play.asset, naming.MESSAGE_COUNTS)
+            one["success"] for one in graphql.checks(dagster, dev.asset, naming.MESSAGE_COUNTS)
         )
 
-        play.produce(2)
-    shutil.rmtree(play.folder / "var" / "dagster")
-    with play.dagster() as dagster:
-        dagster.start_sensor(play.planner)
-        play.all_arrived()
+        dev.produce(2)
+    shutil.rmtree(dev.folder / "var" / "dagster")
+    with dev.dagster() as dagster:
+        dagster.start_sensor(dev.planner)
+        dev.all_arrived()
         assert not [one for one in graphql.runs(dagster) if one.status == "FAILURE"]
 
 
-def kill_in_the_middle(play: Play, dagster: Dagster) -> graphql.Run:
-    """Kill -9 the process of the run under way once it has committed something of its window."""
-    before = play.copied()
+def kill_during_copy(dev: DevEnvironment, dagster: Dagster) -> graphql.Run:
+    """Kill the process of the active run with SIGKILL after its first commit."""
+    before = dev.copied()
     run: graphql.Run = until(
         lambda: next((one for one in graphql.runs(dagster) if one.status == "STARTED"), None),
         "a run",
         pause_seconds=graphql.PAUSE_SECONDS,
     )
     until(
-        lambda: before < play.copied() < 2 * play.number,
+        lambda: before < dev.copied() < 2 * dev.number,
         "the middle of the copy",
         pause_seconds=0.2,
     )
@@ -223,12 +223,12 @@ def kill_in_the_middle(play: Play, dagster: Dagster) -> graphql.Run:
     found = re.search(r"\(pid: (\d+)\)", started)
     assert found, started
     os.kill(int(found[1]), signal.SIGKILL)
-    assert play.copied() < 2 * play.number
+    assert dev.copied() < 2 * dev.number
     return run
 
 
 def stop_sensor(dagster: Dagster, name: str) -> None:
-    """Switch a sensor off, and wait for the run that it may have asked for."""
+    """Stop a sensor and wait for the run that it may have requested."""
     query = """query($s: SensorSelector!) { sensorOrError(sensorSelector: $s) { ... on Sensor {
     sensorState { id } } } }"""
     state = dagster.ask(query, {"s": REPOSITORY | {"sensorName": name}})["sensorOrError"][
@@ -242,52 +242,53 @@ def stop_sensor(dagster: Dagster, name: str) -> None:
     )
 
 
-def test_the_daemon_is_killed_in_the_middle_of_a_tick(play: Play) -> None:
-    """Killed -9 after the events of a tick, then after the partition, then before the run: one window comes of it, all equal."""
-    play.produce(5)
+def test_the_daemon_is_killed_in_the_middle_of_a_tick(dev: DevEnvironment) -> None:
+    """Killed at three points of a tick, the daemon still cuts one window, and all is copied."""
+    dev.produce(5)
     for point in ("after_events", "after_partition", "before_run"):
-        token = play.folder / point
-        with play.dagster(PYTHONPATH=str(KILLING), RELAY_KILL_DAEMON=f"{point}:{token}") as dagster:
-            dagster.start_sensor(play.planner)
+        token = dev.folder / point
+        with dev.dagster(PYTHONPATH=str(KILLING), RELAY_KILL_DAEMON=f"{point}:{token}") as dagster:
+            dagster.start_sensor(dev.planner)
             until(token.exists, f"the daemon's end {point}")
-        assert play.copied() == 0
-    with play.dagster() as dagster:
-        play.all_arrived()
+        assert dev.copied() == 0
+    with dev.dagster() as dagster:
+        dev.all_arrived()
         until(
             lambda: {one.status for one in graphql.runs(dagster)} == {"SUCCESS"},
             "the end of the run",
             pause_seconds=graphql.PAUSE_SECONDS,
         )
-        found = graphql.partitions(dagster, play.asset)
-        assert found["materialized"] == [naming.window(play.name, "main", 1)]
+        found = graphql.partitions(dagster, dev.asset)
+        assert found["materialized"] == [naming.window_key(dev.name, "main", 1)]
         assert not found["unmaterialized"]
 
 
-def test_tampered_with_between_copy_and_check(play: Play) -> None:
-    """Records that somebody deletes at the destination behind the copy, before it is counted, fail the check and the run."""
-    play.produce(5)
-    token = play.folder / "stopped"
-    with play.dagster(RELAY_FAULT=f"before_recount=SIGSTOP@1:{token}") as dagster:
-        dagster.start_sensor(play.planner)
+def test_records_are_deleted_before_the_recount(dev: DevEnvironment) -> None:
+    """Records deleted at the destination after the copy fail the check and the run."""
+    dev.produce(5)
+    token = dev.folder / "stopped"
+    with dev.dagster(RELAY_FAULT=f"before_recount=SIGSTOP@1:{token}") as dagster:
+        dagster.start_sensor(dev.planner)
         until(token.exists, "the end of the copy")
-        delete(play.destination, play.copies[0].topic)
-        create(play.destination, play.copies[0].topic, 2, {"retention.ms": "-1"})
-        write(play.destination, play.copies[1], [Record(b"k", b"1/0")])
+        delete(dev.destination, dev.copies[0].topic)
+        create(dev.destination, dev.copies[0].topic, 2, {"retention.ms": "-1"})
+        write(dev.destination, dev.copies[1], [Record(b"k", b"1/0")])
         (run,) = graphql.runs(dagster)
         found = re.search(r"\(pid: (\d+)\)", " ".join(graphql.messages(dagster, run.id)))
         assert found
         os.kill(int(found[1]), signal.SIGCONT)
         assert graphql.ended(dagster, run.id).status == "FAILURE"
-        (check,) = graphql.checks(dagster, play.asset, naming.MESSAGE_COUNTS)
+        (check,) = graphql.checks(dagster, dev.asset, naming.MESSAGE_COUNTS)
         assert not check["success"]
         assert "100 records were committed, 0 are there" in check["description"]
         assert "100 records were committed, 1 are there" in check["description"]
 
 
-def test_a_broken_configuration(play: Play) -> None:
-    """In place of the code location Dagster shows the line that `relay check` says."""
-    play.configure(windw={"every": "10s"})
-    with pytest.raises(RelayError) as refused, play.dagster():
+def test_a_broken_configuration(dev: DevEnvironment) -> None:
+    """Dagster shows the error message of `relay check` in place of the code location."""
+    dev.configure(windw={"every": "10s"})
+    with pytest.raises(RelayError) as refused, dev.dagster():
         pass
-    line = f"ConfigError: {play.folder}/relay.yaml: mirrors.{play.name}.windw: unknown key; did you mean 'window'?"
+    problem = f"mirrors.{dev.name}.windw: unknown key; did you mean 'window'?"
+    line = f"ConfigError: {dev.folder}/relay.yaml: {problem}"
     assert str(refused.value).endswith(line)

@@ -1,4 +1,4 @@
-"""How hard Hypothesis looks: `quick` by default, `pytest tests/property --hypothesis-profile=exhaustive` before a release."""
+"""Hypothesis profiles: `quick` by default; `--hypothesis-profile=exhaustive` before a release."""
 
 from __future__ import annotations
 

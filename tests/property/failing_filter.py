@@ -1,4 +1,4 @@
-"""A filter that raises on one record."""
+"""Filters that raise."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class FailsAt:
-    """Keeps all but the record on which it raises.
+    """Raises on one record, and keeps the others.
 
     Args:
         offset: of that record.
@@ -16,7 +16,7 @@ class FailsAt:
         self._offset = offset
 
     def keep(self, record: Any) -> bool:
-        """Raise on the one, keep the others."""
+        """Raise on the record at `offset`."""
         if record.offset == self._offset:
             raise ValueError("made to fail")
         return True
@@ -26,7 +26,7 @@ class QuotesHeaders:
     """Raises on every record that has headers, and quotes them."""
 
     def keep(self, record: Any) -> bool:
-        """Raise on the one, keep the others."""
+        """Raise if the record has headers."""
         for name, _ in record.headers:
             raise ValueError(f"unknown header {name}")
         return True

@@ -1,8 +1,7 @@
-"""A Kafka cluster in memory, behind fake sockets that fail wherever they are told to: enough of it to be copied from and to.
+"""A Kafka cluster in memory, with fake sockets that fail on demand, to copy from and to.
 
-The client's connections, requests and answers are real, byte for byte; the cluster keeps logs,
-transactions with their markers and time-outs, and epochs that fence. It has one broker, and topics
-of one partition.
+The client sends and receives real bytes. The cluster keeps logs, transactions with markers and
+timeouts, and producer epochs that fence. It has one broker, and topics of one partition.
 """
 
 from __future__ import annotations
@@ -49,25 +48,26 @@ _SERVED = {
 _NODE, _HOST, _PORT = 1, "fake", 9092
 _OUT_OF_RANGE, _INVALID_PRODUCER_EPOCH, _INVALID_TXN_STATE = 1, 47, 48
 _EARLIEST, _READ_COMMITTED = -2, 1
-_PATIENCE = 100  # a transaction is aborted after as many questions for a last stable offset: nobody else measures time here
+# the transaction timeout, counted in requests for a last stable offset, because no time passes here
+_TIMEOUT_REQUESTS = 100
 
 
 @dataclass
 class Entry:
-    """A batch in a log, re-homed at its offset."""
+    """A batch in a log, with the offset that the log gave it."""
 
     header: BatchHeader
     body: bytes
 
     @property
     def data(self) -> bytes:
-        """As it is fetched."""
+        """The bytes that a fetch returns."""
         return HEADER.pack(*self.header) + self.body
 
 
 @dataclass
 class Log:
-    """One topic-partition."""
+    """The log of one topic-partition."""
 
     entries: list[Entry] = field(default_factory=list)
     open_since: dict[int, int] = field(
@@ -88,7 +88,7 @@ class Log:
         return min(self.open_since.values(), default=self.end)
 
     def append(self, header: BatchHeader, body: bytes) -> int:
-        """Put a batch at the end."""
+        """Append a batch, and return its base offset."""
         base = self.end
         self.entries.append(Entry(header._replace(base_offset=base, leader_epoch=0), body))
         if header.attributes & TRANSACTIONAL_BIT and not header.attributes & CONTROL_BIT:
@@ -96,7 +96,7 @@ class Log:
         return base
 
     def end_transaction(self, producer_id: int, *, commit: bool) -> None:
-        """Write the marker, if the producer has written anything here."""
+        """Write the marker if the producer has an open transaction here."""
         first = self.open_since.pop(producer_id, None)
         if first is None:
             return
@@ -104,12 +104,12 @@ class Log:
         marker = BatchHeader(
             0, HEADER_BYTES - 12, 0, 2, 0, attributes, 0, 0, 0, producer_id, 0, -1, 1
         )
-        at = self.append(marker, b"")
+        marker_offset = self.append(marker, b"")
         if not commit:
-            self.aborted.append((producer_id, first, at))
+            self.aborted.append((producer_id, first, marker_offset))
 
     def committed(self) -> list[Any]:
-        """Every record that a reader of committed records gets, in order."""
+        """Return every record that a `read_committed` consumer gets, in order."""
         found = []
         for entry in self.entries:
             header = entry.header
@@ -126,7 +126,7 @@ class Log:
 
 @dataclass
 class Transactions:
-    """What the coordinator knows of a transactional id."""
+    """What the coordinator knows about a transactional id."""
 
     producer_id: int
     epoch: int = -1
@@ -135,14 +135,14 @@ class Transactions:
 
 
 class FakeCluster:
-    """The cluster."""
+    """A cluster of one broker."""
 
     def __init__(self, *topics: str) -> None:
         self.logs = {topic: Log() for topic in topics}
         self.ids: dict[str, Transactions] = {}
 
     def answer(self, frame: bytes) -> bytes:
-        """Serve a request, size included; return the answer, size included."""
+        """Serve a request and return the response; both begin with their size."""
         api_key, version, correlation_id = struct.unpack_from(">hhi", frame, 4)
         body_at = 12 + 2 + int.from_bytes(frame[12:14], "big")
         if api_key == FETCH:
@@ -328,7 +328,7 @@ class FakeCluster:
     def _time_out(self) -> None:
         for known in self.ids.values():
             known.age += 1
-            if known.topics and known.age > _PATIENCE:
+            if known.topics and known.age > _TIMEOUT_REQUESTS:
                 known.epoch += 1
                 self._finish(known, commit=False)
 
@@ -389,9 +389,9 @@ class FakeSocket:
     """A connection to a fake cluster.
 
     Args:
-        mishap: asked before every request and every answer what happens: "" for nothing, "lost" for
-            the end of the connection, "late" for an answer that takes its time, "unheard" for a
-            request that is served and its answer lost.
+        mishap: called before every request and every response. It returns "" for no mishap, "lost"
+            to close the connection, "late" to delay a response, "unheard" to serve a request and
+            lose its response.
     """
 
     def __init__(self, cluster: FakeCluster, mishap: Callable[[], str]) -> None:
@@ -403,7 +403,7 @@ class FakeSocket:
         self._is_open = True
 
     def sendmsg(self, parts: list[Any]) -> int:
-        """Take a request, or part of one."""
+        """Receive a request, or part of one."""
         mishap = self._mishap()
         if mishap == "lost" or not self._is_open:
             self._is_open = False
@@ -418,7 +418,7 @@ class FakeSocket:
         return len(taken)
 
     def recv_into(self, view: memoryview, _size: int = 0, _flags: int = 0) -> int:
-        """Give what is there, or nothing yet."""
+        """Return what has arrived, or fail."""
         if not self._rest:
             mishap = self._mishap()
             if mishap == "late":
@@ -433,7 +433,7 @@ class FakeSocket:
         return count
 
     def close(self) -> None:
-        """Close it; what was on its way is lost."""
+        """Close the connection, and lose outstanding responses."""
         self._is_open = False
         self._answers.clear()
 
@@ -445,5 +445,5 @@ class FakeSocket:
 
 
 def put(cluster: FakeCluster, topic: str, batch: Batch) -> None:
-    """Append a batch that no transaction holds."""
+    """Append a batch without a transaction."""
     cluster.logs[topic].append(batch.header, bytes(batch.data[HEADER_BYTES:]))

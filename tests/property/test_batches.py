@@ -1,4 +1,4 @@
-"""What holds for every record batch: the 61 header bytes, the cuts of a fetch response, the runs of small batches."""
+"""What holds for every record batch: its header, cut fetch responses, runs of small batches."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_header_is_read_as_it_was_written(batch: Batch) -> None:
 def test_a_rehomed_batch_is_ours_and_its_records_are_untouched(
     batch: Batch, producer: ProducerState, sequence: int
 ) -> None:
-    """The CRC is right, only codec and transactional bit are set, and what the records need of the header stays."""
+    """The CRC is right, only codec and transactional bit are set, the rest of the header stays."""
     body = body_of(batch)
     (run,) = split(memoryview(rehome(batch.header, body, producer, sequence) + bytes(body)))
     verify(Batch(run.first, run.data))
@@ -111,7 +111,7 @@ def test_a_changed_byte_is_noticed(batch: Batch, data: st.DataObject) -> None:
 def test_a_cut_response_gives_the_complete_batches(
     several: list[Batch], data: st.DataObject
 ) -> None:
-    """However far the broker cuts the last batch, those before it come whole, and nothing of it comes."""
+    """Wherever the broker cuts the last batch, the result is the batches before it, whole."""
     whole = joined(several)
     cut = data.draw(st.integers(0, len(whole)))
     ends = [sum(len(each.data) for each in several[: count + 1]) for count in range(len(several))]
@@ -120,10 +120,10 @@ def test_a_cut_response_gives_the_complete_batches(
 
 
 @given(st.lists(batches, max_size=12), st.integers(0, 300), st.data())
-def test_runs_are_single_batches_one_behind_the_other(
+def test_runs_are_consecutive_single_batches(
     several: list[Batch], below: int, data: st.DataObject
 ) -> None:
-    """Runs hold the same bytes as single batches; only small neighbours with the same attributes share one."""
+    """Runs hold the bytes of the single batches; only small neighbours of equal attributes join."""
     whole = joined(several)
     cut = data.draw(st.integers(0, len(whole)))
     singles, runs = list(split(whole[:cut])), list(split(whole[:cut], below))
@@ -169,7 +169,7 @@ def test_an_old_message_format_is_refused(
 def test_an_impossible_size_is_refused(
     before: list[Batch], batch: Batch, size: int, below: int
 ) -> None:
-    """A size smaller than a header is corruption, not a reason to read the same bytes for ever."""
+    """A size smaller than a header is corruption, and does not make the loop endless."""
     broken = bytearray(batch.data)
     broken[8:12] = size.to_bytes(4, "big", signed=True)
     with pytest.raises(CorruptBatchError) as failure:

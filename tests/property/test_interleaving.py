@@ -1,4 +1,4 @@
-"""Two topics in one task, with failures at any request and answer: no byte of one range ever reaches another."""
+"""Two topics in one task, with failures at any request and response: their records never mix."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ SOURCE, DESTINATION = Cluster("source", ("fake:1",)), Cluster("destination", ("f
 
 
 class Clock(SystemClock):
-    """Nobody waits."""
+    """A clock whose sleeps take no time."""
 
     def sleep(self, seconds: float) -> None:
-        """Go on at once."""
+        """Return at once."""
 
 
 class Record:
-    """What a batch is built of."""
+    """A record as `BatchBuilder` takes it."""
 
     def __init__(self, topic: str, number: int) -> None:
         self.timestamp, self.key, self.headers = 1_700_000_000_000 + number, None, []
@@ -55,7 +55,7 @@ def values(topic: str) -> list[bytes]:
 
 
 def filled() -> FakeCluster:
-    """A source with two topics."""
+    """Return a source with two topics."""
     cluster = FakeCluster("a", "b")
     for topic in cluster.logs:
         for first in range(0, RECORDS, PER_BATCH):
@@ -66,7 +66,7 @@ def filled() -> FakeCluster:
 
 
 class Trouble:
-    """Mishaps with some probability, until there have been enough of them."""
+    """Causes a mishap with some probability, twelve times at most."""
 
     def __init__(self, random: Random, rate: float) -> None:
         self._random = random
@@ -123,11 +123,10 @@ def copy(
 
 
 def latest(destination: FakeCluster) -> dict[str, checkpoint.Checkpoint]:
-    """The committed checkpoint of each topic."""
-    found = [
-        checkpoint.from_record(one.value) for one in destination.logs[checkpoint.TOPIC].committed()
-    ]
-    return {one.source.topic: one for one in found}
+    """Return the last committed checkpoint of each topic."""
+    records = destination.logs[checkpoint.TOPIC].committed()
+    found = [checkpoint.from_record(record.value) for record in records]
+    return {each.source.topic: each for each in found}
 
 
 @pytest.mark.parametrize("way", [copy_as_it_is, copy_as_rows, copy_as_kept])
@@ -140,7 +139,7 @@ def latest(destination: FakeCluster) -> dict[str, checkpoint.Checkpoint]:
 def test_no_byte_of_one_range_reaches_another(
     way: Way, seed: int, rate: float, fails_at: int
 ) -> None:
-    """What is committed of each topic is the beginning of its own records, in order, as far as its checkpoint says."""
+    """Each topic has its own first records, in order, up to its checkpoint; a rerun adds others."""
     with patch.object(checkpoint, "PARTITIONS", 1):
         source, destination = filled(), FakeCluster("a", "b", checkpoint.TOPIC, ledger.TOPIC)
         kept = fails_at if way is not copy_as_kept else -1
@@ -158,9 +157,7 @@ def test_no_byte_of_one_range_reaches_another(
             assert [one.status for one in outcomes] == [Status.FAILED, Status.DONE], [
                 one.error for one in outcomes
             ]
-        outcomes = copy(
-            way, source, destination, lambda: "", -1
-        )  # whatever happened, the next run makes up for it
+        outcomes = copy(way, source, destination, lambda: "", -1)
         assert [one.error for one in outcomes] == ["", ""]
         for topic in "ab":
             assert [one.value for one in destination.logs[topic].committed()] == values(topic)

@@ -1,4 +1,4 @@
-"""Failures that take an unlucky moment, each in memory: what is committed, counted and blamed stays right."""
+"""Rare failures, reproduced in memory: commits, counts and error messages stay right."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ from relay_pipelines.model import (
     Fingerprint,
     OffsetRange,
     OnRecordError,
+    Outcome,
     RecordPolicy,
     Status,
     TopicPartition,
@@ -41,7 +42,7 @@ from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.connection import Connection
 from relay_pipelines.protocol.python_codec import Record
 from relay_pipelines.protocol.records import BatchBuilder, decode
-from relay_pipelines.spark.job import arrow
+from relay_pipelines.spark.job import outcome_row
 from relay_pipelines.state import checkpoint, ledger
 from tests.copying import copy_as_it_is, copy_as_rows
 from tests.property.fake_cluster import FakeCluster, FakeSocket, put
@@ -61,10 +62,10 @@ AT = TopicPartition("a", 0)
 
 
 class Clock(SystemClock):
-    """Nobody waits."""
+    """A clock whose sleeps take no time."""
 
     def sleep(self, seconds: float) -> None:
-        """Go on at once."""
+        """Return at once."""
 
 
 def record(
@@ -81,7 +82,7 @@ def batch(*records: Record) -> Batch:
 
 
 def filled(*batches: tuple[int, int], topics: str = "a") -> FakeCluster:
-    """A source with batches of records from one number to another."""
+    """Return a source with batches; each has the records from one number up to another."""
     cluster = FakeCluster(*topics)
     for topic in topics:
         for first, end in batches:
@@ -101,7 +102,7 @@ def destination(*topics: str) -> FakeCluster:
 
 @contextmanager
 def served(**clusters: FakeCluster) -> Iterator[None]:
-    """Connect to these clusters by name; to others nobody can."""
+    """Serve these clusters by name, and refuse connections to others."""
 
     def connect(connection: Connection) -> FakeSocket:
         if connection.cluster.name not in clusters:
@@ -134,7 +135,7 @@ def checkpoints_of(cluster: FakeCluster) -> list[Checkpoint]:
 
 
 def test_the_fingerprint_outlives_the_buffer_of_its_fetch() -> None:
-    """The last record kept stands in an earlier fetch than the chunk's end: its bytes have been overwritten by then."""
+    """The last kept record comes from an earlier fetch, whose bytes the chunk's end overwrites."""
     source, copies, wanted = filled((0, 5), (5, 10), (10, 20)), destination("a"), [whole("a", 20)]
 
     def first_five() -> Iterator[pa.RecordBatch]:
@@ -155,7 +156,7 @@ def test_the_fingerprint_outlives_the_buffer_of_its_fetch() -> None:
 
 
 def test_the_fingerprint_outlives_empty_batches() -> None:
-    """A cleaner keeps empty batches, which have no last record; the one before counts."""
+    """Compaction leaves empty batches, which have no last record; an earlier batch has it."""
     source, copies = filled((0, 5)), destination("a")
     for _ in range(20):
         header = BatchHeader(0, HEADER_BYTES - 12, 0, 2, 0, 0, 4, NOW, NOW, -1, -1, -1, 0)
@@ -168,7 +169,7 @@ def test_the_fingerprint_outlives_empty_batches() -> None:
 
 
 def test_a_fetch_that_is_read_again_quarantines_once() -> None:
-    """Rows: a filter fails on a record, a batch after it is corrupt, and another node serves the same fetch."""
+    """A filter fails on a row, the next batch is corrupt, and another node serves the fetch."""
     bad, good, copies = (
         filled((0, 5), (5, 10)),
         filled((0, 5), (5, 10)),
@@ -184,7 +185,7 @@ def test_a_fetch_that_is_read_again_quarantines_once() -> None:
 
 
 def test_a_chunk_holds_rows_of_one_node() -> None:
-    """Each ledger entry names the node that its records came from."""
+    """Each ledger entry names the node from which its records came."""
     bad, good = (filled((0, 5), (5, 10), (10, 15), (15, 20)) for _ in range(2))
     copies = destination("a")
     corrupt(bad, 2)
@@ -199,8 +200,8 @@ def test_a_chunk_holds_rows_of_one_node() -> None:
 
 
 @pytest.mark.parametrize("on_error", OnRecordError)
-def test_what_a_filter_says_may_be_no_text(on_error: OnRecordError) -> None:
-    """A message that quotes a header name of any bytes costs no other topic its outcome."""
+def test_a_filter_quotes_a_header_that_is_not_utf8(on_error: OnRecordError) -> None:
+    """An error message that quotes a header's raw bytes does not harm other topics' outcomes."""
     source, copies = FakeCluster("a", "b"), destination("a", "a.quarantine", "b")
     put(source, "a", batch(record(0, headers=[("n\udcff", b"1")])))
     put(source, "b", batch(record(0)))
@@ -208,15 +209,16 @@ def test_what_a_filter_says_may_be_no_text(on_error: OnRecordError) -> None:
     ranges = [whole("a", 1, filters=(quotes,), on_record_error=on_error), whole("b", 1)]
     with served(source=source, destination=copies):
         outcomes = copy_as_it_is(job(), ranges, Clock())
-    assert all(arrow(one) for one in outcomes)
+    rows = [outcome_row(outcome).column("outcome")[0].as_py() for outcome in outcomes]
+    assert [Outcome.from_json(row) for row in rows] == outcomes
     assert [one.status is Status.DONE for one in outcomes] == [
         on_error is OnRecordError.QUARANTINE,
         True,
     ]
 
 
-def test_a_timestamp_that_is_no_date() -> None:
-    """A producer that wrote nanoseconds: rows cannot hold it, and the next topic is copied."""
+def test_a_timestamp_that_is_not_a_date() -> None:
+    """Rows cannot hold a timestamp in nanoseconds: it goes into quarantine, others are copied."""
     source, copies = FakeCluster("a", "b"), destination("a", "a.quarantine", "b")
     put(source, "a", batch(record(0, NOW * 1_000_000)))
     put(source, "b", batch(record(0)))
@@ -227,19 +229,19 @@ def test_a_timestamp_that_is_no_date() -> None:
     assert copies.logs["a.quarantine"].committed()[0].timestamp == NOW * 1_000_000
 
 
-def test_a_missing_acl_concerns_its_topic_alone() -> None:
-    """The next range reads from the same node, and its own error is what it ends with."""
+def test_a_missing_acl_affects_its_topic_alone() -> None:
+    """The next range reads from the same node, and ends with its own error."""
     nodes = FailoverSource(job(), "relay")
-    nodes.begin()
+    nodes.begin_range()
     refused = PermissionDeniedError("no Read", topic_partition=AT)
     assert nodes.fail_over(refused) is refused
-    nodes.begin()
-    passing = SourceError("a leader is moving", topic_partition=TopicPartition("b", 0))
-    assert nodes.fail_over(passing) is passing
+    nodes.begin_range()
+    retriable = SourceError("a leader is moving", topic_partition=TopicPartition("b", 0))
+    assert nodes.fail_over(retriable) is retriable
 
 
 def test_one_range_that_no_node_can_serve() -> None:
-    """One node is down, the other has a corrupt batch in a: b is copied from it all the same."""
+    """One node is down, the other has a corrupt batch in a: b is still copied from it."""
     other, copies = filled((0, 5), topics="ab"), destination("a", "b")
     corrupt(other, 0)
     with served(other=other, destination=copies):
@@ -251,7 +253,7 @@ def test_one_range_that_no_node_can_serve() -> None:
 
 
 def test_one_lost_connection_among_rows() -> None:
-    """Rows pass once, so the range fails at once: its neighbours are tried."""
+    """Rows come only once, so the range fails at once; the next range is still tried."""
     source, copies, lost = filled((0, 5), topics="ab"), destination("a", "b"), []
 
     def failpoint(point: Failpoint) -> None:
@@ -268,8 +270,8 @@ def test_one_lost_connection_among_rows() -> None:
     assert second.error == ""
 
 
-def test_checkpoints_that_are_lost_within_a_run() -> None:
-    """The task knows what it has committed: records are not copied again, the guard says what is gone."""
+def test_checkpoints_that_are_lost_during_a_run() -> None:
+    """The task knows what it has committed: it reports the loss, and copies no record twice."""
     source, copies, commits = (
         filled(*((first, first + 5) for first in range(0, 40, 5))),
         destination("a"),

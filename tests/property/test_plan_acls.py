@@ -1,4 +1,4 @@
-"""ACLs of copies: whatever the lists are, nobody may do more at the destination than before, or than at the source."""
+"""ACLs of copies: nobody may do more at the destination than before, or than at the source."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def lists(names: list[str]) -> st.SearchStrategy[list[Acl]]:
 def authorizes(
     acls: list[Acl], principal: str, host: str, operation: Operation, topic: str
 ) -> bool:
-    """What org.apache.kafka.metadata.authorizer.StandardAuthorizer answers, allow.everyone.if.no.acl.found left at false."""
+    """The answer of Kafka's StandardAuthorizer without allow.everyone.if.no.acl.found."""
     matching = [
         one
         for one in acls
@@ -57,7 +57,7 @@ def authorizes(
 
 @given(lists(["a.one", "a.", "b", "*", "other"]), lists(["c.one", "c.", "shared", "*"]))
 def test_nothing_widens(source: list[Acl], before: list[Acl]) -> None:
-    """Whoever may do something after all is created could do it before, or can do it with every source of the topic."""
+    """Nobody gains a right that they lacked before and do not have on every source of the topic."""
     created = [
         one.acl
         for one in plan_acls(source, before, TOPICS, COPIED_TO)
@@ -78,7 +78,7 @@ def test_nothing_widens(source: list[Acl], before: list[Acl]) -> None:
 
 @given(lists(["a.one", "a.", "*"]))
 def test_readers_of_the_source_may_read_the_copy(source: list[Acl]) -> None:
-    """What readers need arrives, where the destination says nothing against it; and then nothing is missing any more."""
+    """Readers get what they need unless the destination denies it; a second plan adds nothing."""
     created = [
         one.acl for one in plan_acls(source, [], TOPICS, COPIED_TO) if one.state is State.MISSING
     ]

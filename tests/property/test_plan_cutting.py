@@ -48,7 +48,7 @@ planned_ends = st.dictionaries(topic_partitions, offsets)
 
 @given(waiting_ranges(), sizes, limits)
 def test_every_offset_is_in_exactly_one_window(waiting, sizes, limits):
-    """Windows cut one after the other join without a gap and without an overlap, and they come to an end."""
+    """Consecutive windows join without gap or overlap, and they come to an end."""
     left = waiting
     reached = [one.start for one in waiting]
     while any(map(len, left)):
@@ -73,7 +73,7 @@ def test_no_window_exceeds_its_limits(waiting, sizes, limits):
 
 @given(waiting_ranges(), sizes, limits)
 def test_no_window_is_smaller_than_it_must_be(waiting, sizes, limits):
-    """One offset more of each topic-partition that has more would break a limit: a run costs its start."""
+    """One more offset per unfinished topic-partition breaks a limit: a run costs its start."""
     window = cut(waiting, sizes, limits)
     share = max(map(len, window), default=0) + 1
     larger = [min(len(one), share) for one in waiting]
@@ -86,7 +86,7 @@ def test_no_window_is_smaller_than_it_must_be(waiting, sizes, limits):
 
 @given(position_lists(), planned_ends)
 def test_the_backlog_begins_where_plans_and_checkpoints_end(positions, planned):
-    """Planned ends win over a smaller checkpoint and the other way round; ranges never run backwards, and end with the source."""
+    """The larger of planned end and checkpoint wins; ranges never run backwards."""
     found = {one.topic_partition: one for one in backlog(positions, planned)}
     assert set(found) == {one.topic_partition for one in positions}
     for one in positions:
@@ -152,7 +152,7 @@ def test_a_frozen_window_comes_back_as_it_was_written(
 
 @given(st.lists(st.text(r"ab.\-_*|", max_size=5)))
 def test_a_literal_name_is_what_its_pattern_matches(patterns):
-    """Every name told is a topic name that one of the patterns matches when its dots are taken for what they are."""
+    """Every name returned is a topic name that a pattern matches when its dots are literal."""
     for name in literal_names(patterns):
         assert is_topic_name(name)
         assert name.replace(".", r"\.") in patterns

@@ -1,4 +1,4 @@
-"""What holds for every plan, whatever the clusters say."""
+"""What holds for every plan, whatever the clusters report."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_no_topic_partition_is_in_two_tasks(ranges, slots):
 
 @given(range_lists(), st.integers(1, 16))
 def test_tasks_are_few_and_none_is_much_longer_than_its_share(ranges, slots):
-    """Graham's bound: an even share of the small ranges plus one of them; big ranges stand alone."""
+    """Graham's bound: an even share of the small ranges plus one; big ranges stay alone."""
     units: Counter[TopicPartition] = Counter()
     for each in ranges:
         units[each.source.topic_partition] += copy_seconds(each.source)  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""What holds for every record: it is encoded and decoded as it is, and its digest is its own."""
+"""What holds for every record: it survives encoding and decoding, and its digest is unique."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def built(wanted: list[Record], codec: int, limit: int = 1 << 20) -> list[memory
 
 @given(st.lists(records, min_size=1, max_size=20), codecs)
 def test_records_are_decoded_as_they_were_encoded(wanted: list[Record], codec: int) -> None:
-    """Null keys, tombstones, empty values, odd headers and timestamps survive every codec, in order and dense."""
+    """Null keys, tombstones, empty values, odd headers and timestamps survive every codec."""
     found: list[Record] = []
     for data in built(wanted, codec):
         header = BatchHeader._make(HEADER.unpack_from(data))
@@ -95,7 +95,7 @@ def test_records_are_decoded_as_they_were_encoded(wanted: list[Record], codec: i
 
 @given(st.lists(records, min_size=1, max_size=20), codecs, codecs)
 def test_records_survive_being_rewritten(wanted: list[Record], first: int, second: int) -> None:
-    """What was decoded is encoded again as it was: the codec's own records go in as they came out."""
+    """Decoded records encode to the same records: the codec takes the records that it returns."""
     once = [each for data in built(wanted, first) for each in decode(data)]
     twice = [seen(each) for data in built(once, second) for each in decode(data)]
     assert twice == wanted
@@ -107,7 +107,7 @@ def test_records_survive_being_rewritten(wanted: list[Record], first: int, secon
     st.sampled_from([0, TIMESTAMP_TYPE_BIT]),
 )
 def test_both_codecs_agree(wanted: list[Record], codec: int, timestamp_type: int) -> None:
-    """The one in Python gives the bytes and the records of the compiled one, for all that both can hold."""
+    """The Python codec equals the compiled one in bytes and records, for all that both can hold."""
     for data in built(wanted, codec):
         stamped = bytearray(data)
         stamped[22] |= timestamp_type
@@ -128,7 +128,7 @@ def test_both_codecs_agree(wanted: list[Record], codec: int, timestamp_type: int
 
 @given(st.lists(st.lists(records, min_size=1, max_size=4), min_size=1, max_size=6), codecs)
 def test_a_run_of_batches(wanted: list[list[Record]], codec: int) -> None:
-    """Each record comes once and in order, whichever batches of the run have names that are not UTF-8."""
+    """Each record comes once and in order, whichever batches have names that are not UTF-8."""
     log = bytearray()
     expected = []
     for batch in wanted:
@@ -146,7 +146,7 @@ def test_a_run_of_batches(wanted: list[list[Record]], codec: int) -> None:
 
 @pytest.mark.parametrize("odd", [0, 1, 500, 999])
 def test_only_the_rest_of_a_batch_is_built_in_python(odd: int) -> None:
-    """A record whose names are not UTF-8 begins a batch of its own, and the records after it share that."""
+    """A record with names that are not UTF-8 begins a batch, and the records after it share it."""
     wanted = [
         Record(1, None, b"%d" % number, [("\udcff" if number == odd else "n", b"")])
         for number in range(1_000)
@@ -165,7 +165,7 @@ def test_only_the_rest_of_a_batch_is_built_in_python(odd: int) -> None:
 def test_a_batch_of_several_records_keeps_within_its_limit(
     sizes: list[int], seed: int, codec: int, limit: int
 ) -> None:
-    """Compression that makes incompressible records larger must not make a batch larger than asked for."""
+    """Compression that makes records larger must not make a batch larger than its limit."""
     chance = random.Random(seed)
     wanted = [
         Record(0, None, chance.randbytes(size), [("\udcff", None)] * (size % 7 == 0))
@@ -179,7 +179,7 @@ def test_a_batch_of_several_records_keeps_within_its_limit(
 def test_one_record_is_a_valid_batch(
     key: bytes | None, value: bytes | None, timestamp: int, headers: Headers
 ) -> None:
-    """Checkpoints, ledger entries and records in quarantine are batches of one uncompressed record."""
+    """Checkpoints, ledger entries, quarantined records are batches of one uncompressed record."""
     batch = encode(key, value, timestamp, headers)
     verify(batch)
     (record,) = decode(batch.data)
@@ -188,7 +188,7 @@ def test_one_record_is_a_valid_batch(
 
 @given(st.lists(records, min_size=1, max_size=5), codecs, st.data())
 def test_bad_bytes_are_one_error(wanted: list[Record], codec: int, data: st.DataObject) -> None:
-    """Records that do not decode although their CRC is right are a corrupt batch with an offset, never another error."""
+    """Records that do not decode despite a right CRC are a corrupt batch, never another error."""
     broken = bytearray(built(wanted, codec)[0])
     for _ in range(data.draw(st.integers(1, 4))):
         broken[data.draw(st.integers(HEADER_BYTES, len(broken) - 1))] = data.draw(
@@ -204,7 +204,7 @@ def test_bad_bytes_are_one_error(wanted: list[Record], codec: int, data: st.Data
 
 
 def refusal(data: memoryview) -> CorruptBatchError | None:
-    """The error for bytes that do not decode; None where a change happens to make other records of them."""
+    """The error for bytes that do not decode; None if a change happens to make valid records."""
     try:
         list(decode(data))
     except CorruptBatchError as error:

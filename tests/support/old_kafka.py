@@ -33,21 +33,22 @@ class OldKafka:
         version: of Apache Kafka, 2.4.0 to 3.9.x; its jars come from Maven Central at the first
         start.
         folder: data, configuration and logs.
+        count: of brokers.
     """
 
     version: str
     folder: Path
+    count: int = 1
     brokers: tuple[Broker, ...] = field(default=(), init=False)
 
     def start(self) -> Self:
-        """Start both processes and wait until the broker serves."""
-        port, zookeeper_port = free_ports(2)
+        """Start ZooKeeper and the brokers, and wait until they serve."""
+        *self._ports, zookeeper_port = free_ports(self.count + 1)
         classpath = jars.resolve(
             [f"org.apache.kafka:kafka_2.13:{self.version}", _LOGGING], f"kafka-{self.version}"
         )
-        log4j, server = self.folder / "log4j.properties", self.folder / "server.properties"
+        log4j = self.folder / "log4j.properties"
         log4j.write_text(_LOG4J)
-        server.write_text(render(_properties(port, zookeeper_port, self.folder / "data")))
         run = [
             java.tool("java"),
             *JVM_OPTIONS,
@@ -67,41 +68,44 @@ class OldKafka:
             0, zookeeper_port, keeper, self.folder / "zookeeper.log", _START_TIMEOUT_SECONDS
         )
         self._zookeeper.launch()
-        broker = Broker(
-            1,
-            port,
-            [*run, "kafka.Kafka", str(server)],
-            self.folder / "broker.log",
-            _START_TIMEOUT_SECONDS,
-        )
-        self.brokers = (broker,)
-        self._port = port
-        broker.start()
+        for number, port in enumerate(self._ports, 1):
+            server = self.folder / f"server-{number}.properties"
+            data = self.folder / f"data-{number}"
+            server.write_text(render(_properties(number, port, zookeeper_port, data)))
+            broker = Broker(
+                number,
+                port,
+                [*run, "kafka.Kafka", str(server)],
+                self.folder / f"broker-{number}.log",
+                _START_TIMEOUT_SECONDS,
+            )
+            self.brokers += (broker,)
+            broker.start()
         return self
 
     @property
     def bootstrap_servers(self) -> tuple[str, ...]:
-        """`127.0.0.1:port` of the broker."""
-        return (f"127.0.0.1:{self._port}",)
+        """`127.0.0.1:port` of every broker."""
+        return tuple(f"127.0.0.1:{port}" for port in self._ports)
 
     def cluster(self) -> Cluster:
         """The cluster as the package addresses it."""
         return Cluster(f"kafka-{self.version}", self.bootstrap_servers)
 
     def close(self) -> None:
-        """Kill both processes; data and logs stay."""
+        """Kill every process; data and logs stay."""
         for process in (*self.brokers, self._zookeeper):
             process.kill()
 
     def discard(self) -> None:
-        """Kill both processes and remove data and logs."""
+        """Kill every process and remove data and logs."""
         self.close()
         shutil.rmtree(self.folder)
 
 
-def _properties(port: int, zookeeper_port: int, data: Path) -> dict[str, object]:
+def _properties(number: int, port: int, zookeeper_port: int, data: Path) -> dict[str, object]:
     return {
-        "broker.id": 1,
+        "broker.id": number,
         "zookeeper.connect": f"127.0.0.1:{zookeeper_port}",
         "listeners": f"PLAINTEXT://127.0.0.1:{port}",
         "log.dirs": data,

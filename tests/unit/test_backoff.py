@@ -1,4 +1,4 @@
-"""How long attempts go on, and how long they wait."""
+"""How long operations are retried, and how long they wait between attempts."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import pytest
 
 from relay_pipelines.errors import PermissionDeniedError, SourceError
 from relay_pipelines.model import CopyOptions
-from relay_pipelines.protocol.backoff import retry_until_no_progress
+from relay_pipelines.protocol.retries import retry_until_no_progress
 
-PASSING = (SourceError,)
 AWAY = SourceError("away")
 
 
 class Clock:
-    """Time passes by sleeping alone."""
+    """A clock that only advances by sleeping."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -34,8 +33,8 @@ def options(give_up_after_ms: int) -> CopyOptions:
     return CopyOptions(give_up_after_ms=give_up_after_ms, backoff_min_ms=100, backoff_max_ms=1_000)
 
 
-def test_the_last_attempt_begins_when_the_time_is_over() -> None:
-    """Waits double up to the longest, and the last one ends with the time, not after it."""
+def test_the_last_attempt_starts_when_the_time_is_over() -> None:
+    """Waits double up to the longest, and the last one ends with the time limit."""
     clock, began = Clock(), []
 
     def ask() -> None:
@@ -43,7 +42,7 @@ def test_the_last_attempt_begins_when_the_time_is_over() -> None:
         raise AWAY
 
     with pytest.raises(SourceError, match="away"):
-        retry_until_no_progress(options(10_000), clock, PASSING)(ask)
+        retry_until_no_progress(options(10_000), clock)(ask)
     assert began[-1] == pytest.approx(10)
     assert all(
         min(0.1 * 2**n, 1) <= wait <= min(0.1 * 2**n, 1) + 0.1
@@ -51,8 +50,8 @@ def test_the_last_attempt_begins_when_the_time_is_over() -> None:
     ), clock.waits
 
 
-def test_progress_starts_time_and_waits_again() -> None:
-    """What gets on, however rarely, is not given up; after progress the first wait is the shortest again."""
+def test_progress_resets_the_time_limit_and_the_waits() -> None:
+    """Rare progress is enough to keep trying; the first wait after it is the shortest again."""
     clock, progress_at = Clock(), [100.0]
 
     def ask() -> None:
@@ -61,14 +60,14 @@ def test_progress_starts_time_and_waits_again() -> None:
         raise AWAY
 
     with pytest.raises(SourceError):
-        retry_until_no_progress(options(5_000), clock, PASSING, lambda: progress_at[0])(ask)
+        retry_until_no_progress(options(5_000), clock, lambda: progress_at[0])(ask)
     assert progress_at[0] > 125
     assert clock.now == pytest.approx(progress_at[0] + 5)
     assert sum(wait <= 0.2 for wait in clock.waits) > 5
 
 
-def test_for_ever() -> None:
-    """-1 never ends, and the wait stays the longest however many attempts there were."""
+def test_minus_one_retries_for_ever() -> None:
+    """The wait stays the longest after any number of attempts."""
     clock = Clock()
 
     def ask() -> str:
@@ -76,27 +75,26 @@ def test_for_ever() -> None:
             raise AWAY
         return "answer"
 
-    assert retry_until_no_progress(options(-1), clock, PASSING)(ask) == "answer"
+    assert retry_until_no_progress(options(-1), clock)(ask) == "answer"
     assert max(clock.waits) <= 1.1
 
 
-def test_no_time_is_one_attempt() -> None:
-    """Without any time there is no second attempt."""
+def test_a_time_limit_of_zero_allows_one_attempt() -> None:
     clock = Clock()
     with pytest.raises(SourceError):
-        retry_until_no_progress(options(0), clock, PASSING)(_away)
+        retry_until_no_progress(options(0), clock)(_away)
     assert not clock.waits
 
 
-def test_what_does_not_pass_ends_at_once() -> None:
-    """Nobody waits for a password to become right."""
+def test_a_permanent_error_is_raised_at_once() -> None:
+    """A wrong password does not become right by waiting."""
     clock = Clock()
 
     def ask() -> None:
         raise PermissionDeniedError("refused")
 
     with pytest.raises(PermissionDeniedError):
-        retry_until_no_progress(options(-1), clock, PASSING)(ask)
+        retry_until_no_progress(options(-1), clock)(ask)
     assert not clock.waits
 
 

@@ -1,4 +1,4 @@
-"""The command line by itself: no cluster is asked."""
+"""The command line, without connecting to a cluster."""
 
 from __future__ import annotations
 
@@ -19,19 +19,21 @@ from relay_pipelines.run.result import INTERRUPTED
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 SLOW = ("pyspark", "pandas", "dagster")
 AWAY = "bootstrap_servers: '127.0.0.1:1'"
-NOBODY = f"mirrors: {{m: {{source: {{nodes: [{{name: n, {AWAY}}}]}}, destination: {{{AWAY}}}, give_up_after: 1ms}}}}"
+UNREACHABLE = (
+    f"mirrors: {{m: {{source: {{nodes: [{{name: n, {AWAY}}}]}}, destination: {{{AWAY}}},"
+    " give_up_after: 1ms}}"
+)
 
 
 def commands() -> Iterator[tuple[str, list[list[str]]]]:
-    """Every command with the spellings of its options; the global options belong to "relay"."""
+    """Yield every command with the spellings of its options; "relay" has the global options."""
     group = typer.main.get_command(app)
     yield "relay", [parameter.opts for parameter in group.params]
     for name, command in group.commands.items():
         yield f"relay {name}", [parameter.opts for parameter in command.params]
 
 
-def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
-    """`relay --help` and `relay` alone say what there is."""
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     shown = capsys.readouterr().out
     assert re.findall(r"^  (\w+)  ", shown.partition("Commands:")[2], re.MULTILINE) == [
@@ -48,7 +50,7 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_every_command_and_option_is_documented() -> None:
-    """docs/cli.md has a section per command, and in it a row per option with all its spellings; and no others."""
+    """docs/cli.md has a section per command, with a row per option and all its spellings."""
     sections = re.findall(
         r"^## `([^`]+)`\n(.*?)(?=^## |\Z)", PAGE.read_text(), re.MULTILINE | re.DOTALL
     )
@@ -92,12 +94,12 @@ def test_every_command_and_option_is_documented() -> None:
 def test_bad_usage_is_one_line(
     arguments: list[str], line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What is wrong and where help is, exit code 2; the global options may stand before or behind the command."""
+    """It names the problem and where to find help; the global options may stand anywhere."""
     assert main(arguments) == 2
     assert re.fullmatch(f"error: {line}\n", (error := capsys.readouterr().err)), error
 
 
-def test_the_configuration_may_come_from_the_environment(
+def test_the_environment_may_name_the_configuration(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """RELAY_CONFIG names the file; --config wins."""
@@ -110,10 +112,10 @@ def test_the_configuration_may_come_from_the_environment(
     ]
 
 
-def test_a_bug_is_one_line_and_its_trace_is_there_for_the_asking(
+def test_a_bug_is_one_line_and_debug_shows_its_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An exception that nobody expected ends with 1; --debug shows where it came from."""
+    """An unexpected exception ends with exit code 1."""
 
     def broken(*_: object, **__: object) -> int:
         return 1 // 0
@@ -121,16 +123,17 @@ def test_a_bug_is_one_line_and_its_trace_is_there_for_the_asking(
     monkeypatch.setattr(inspect_commands, "status", broken)
     assert main(["status"]) == 1
     assert capsys.readouterr().err == (
-        "error: unexpected ZeroDivisionError: integer division or modulo by zero; run with --debug to see where\n"
+        "error: unexpected ZeroDivisionError: integer division or modulo by zero;"
+        " run with --debug to see where\n"
     )
     assert main(["status", "--debug"]) == 1
     assert "in broken" in capsys.readouterr().err
 
 
-def test_an_early_ctrl_c(
+def test_ctrl_c_in_a_command_that_writes_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Ctrl-C in a command that only looks: 130, no trace."""
+    """The exit code is 130, and there is no traceback."""
 
     def interrupted(*_: object, **__: object) -> int:
         raise KeyboardInterrupt
@@ -141,9 +144,9 @@ def test_an_early_ctrl_c(
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["check"], ["run"]])
-def test_what_is_slow_to_import_is_imported_late(tmp_path: Path, arguments: list[str]) -> None:
-    """No command imports Spark, pandas or Dagster before it has something to copy."""
-    (tmp_path / "relay.yaml").write_text(NOBODY)
+def test_slow_packages_are_imported_late(tmp_path: Path, arguments: list[str]) -> None:
+    """No command imports Spark, pandas or Dagster before it has records to copy."""
+    (tmp_path / "relay.yaml").write_text(UNREACHABLE)
     program = (
         "import sys; from relay_pipelines.cli import main; code = main(sys.argv[1:])\n"
         f"print('imported', *[name for name in {SLOW} if name in sys.modules])"
@@ -160,8 +163,8 @@ def test_what_is_slow_to_import_is_imported_late(tmp_path: Path, arguments: list
     assert "Traceback" not in done.stderr
 
 
-def test_a_reader_that_has_seen_enough_ends_the_command_quietly(tmp_path: Path) -> None:
-    """`relay ... | head` ends without a trace."""
+def test_a_closed_pipe_ends_the_command_quietly(tmp_path: Path) -> None:
+    """`relay ... | head` ends without a traceback."""
     program = "import sys; from relay_pipelines.cli import main; sys.exit(main(['--help']))"
     reader, writer = os.pipe()
     os.close(reader)

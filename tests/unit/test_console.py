@@ -1,4 +1,4 @@
-"""What people see: numbers in words, progress lines and bars, tables on any terminal."""
+"""What users see: formatted numbers, progress lines and bars, tables on any terminal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.run_plans import plan_of
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("text", "expected"),
     [
         (formatting.count(1234567), "1,234,567"),
         (formatting.count(2.4), "2"),
@@ -31,13 +31,13 @@ from tests.support.run_plans import plan_of
         (formatting.seconds(42.4), "42 s"),
         (formatting.seconds(125), "2 min 5 s"),
         (formatting.seconds(12_000), "3 h 20 min"),
-        (formatting.moment(1_700_000_000_123), "2023-11-14T22:13:20Z"),
+        (formatting.format_time(1_700_000_000_123), "2023-11-14T22:13:20Z"),
         (formatting.plural(1, "record"), "1 record"),
         (formatting.plural(2000, "record"), "2,000 records"),
     ],
 )
-def test_words(said: str, expected: str) -> None:
-    assert said == expected
+def test_formatting(text: str, expected: str) -> None:
+    assert text == expected
 
 
 def planned(topics: int, records: int = 1000) -> RunPlan:
@@ -52,7 +52,7 @@ def entry(topic: str, start: int, end: int) -> LedgerEntry:
 
 
 class Screen:
-    """A console that can be read."""
+    """A console that records its output."""
 
     def __init__(self, *, terminal: bool, width: int = 100) -> None:
         self.file = io.StringIO()
@@ -66,12 +66,12 @@ class Screen:
 
     @property
     def text(self) -> str:
-        """Without the escape sequences."""
+        """The output without escape sequences."""
         return re.sub(r"\x1b\[[0-9;]*m", "", self.file.getvalue())
 
 
-def test_lines_come_every_few_seconds_and_only_with_news() -> None:
-    """Progress off a terminal: a first line, then one when two seconds have passed and something was committed."""
+def test_lines_come_every_few_seconds_and_only_after_commits() -> None:
+    """Outside a terminal there is a first line, then one every two seconds with new commits."""
     now = 100.0
     screen = Screen(terminal=False)
     lines = Lines("m", screen.console, lambda: now)
@@ -93,8 +93,7 @@ def test_lines_come_every_few_seconds_and_only_with_news() -> None:
     ]
 
 
-def test_a_run_with_nothing_to_copy_has_no_progress() -> None:
-    """No line, no bar."""
+def test_a_run_with_nothing_to_copy_shows_no_progress() -> None:
     screen = Screen(terminal=False)
     Lines("m", screen.console).begin(planned(0))
     assert screen.text == ""
@@ -102,7 +101,7 @@ def test_a_run_with_nothing_to_copy_has_no_progress() -> None:
 
 @pytest.mark.parametrize("width", [200, 80, 40, 20])
 def test_bars_fit_the_terminal(width: int) -> None:
-    """No line is wider than the terminal, however narrow; a finished topic says so where there is room."""
+    """No line is wider than the terminal; a finished topic is marked if there is room."""
     screen = Screen(terminal=True, width=width)
     bars = Bars(screen.console)
     bars.begin(planned(2))
@@ -117,8 +116,8 @@ def test_bars_fit_the_terminal(width: int) -> None:
         assert "done" in screen.text
 
 
-def test_many_topics_are_one_bar_and_those_under_way() -> None:
-    """Forty topics do not fill the screen: their sum is shown, and those that are being copied."""
+def test_many_topics_share_one_bar() -> None:
+    """Forty topics do not fill the screen: only those that are being copied get their own bar."""
     screen = Screen(terminal=True)
     bars = Bars(screen.console)
     bars.begin(planned(40))
@@ -134,7 +133,7 @@ def test_many_topics_are_one_bar_and_those_under_way() -> None:
 
 @pytest.mark.parametrize("width", [240, 80, 60, 30])
 def test_tables_lose_nothing_on_a_narrow_terminal(width: int) -> None:
-    """Where there is little room names fold, and numbers stay whole; down to 80 columns the table fits the terminal."""
+    """Names fold and numbers do not; a table fits a terminal of 80 columns or more."""
     screen = Screen(terminal=True, width=width)
     totals = TopicTotals(records=1_234_567, size_bytes=1 << 30, nodes={"node1"})
     result = RunResult("m", "r", {"orders.with.a.long.name": totals}, copying_seconds=2.0)
@@ -147,8 +146,8 @@ def test_tables_lose_nothing_on_a_narrow_terminal(width: int) -> None:
     assert max(len(line) for line in screen.text.splitlines()) <= max(width, 80)
 
 
-def test_no_color_means_none() -> None:
-    """With NO_COLOR in the environment no color is sent, only bold and the like."""
+def test_no_color_is_respected() -> None:
+    """With NO_COLOR in the environment there is bold text, but no color."""
     screen = Screen(terminal=True)
     result = RunResult("m", "r", {"t": TopicTotals(records=1)}, copying_seconds=2.0)
     tables.show(screen.console, tables.summary(result))

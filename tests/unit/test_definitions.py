@@ -1,4 +1,4 @@
-"""What Dagster loads from a relay.yaml: every name, without asking any cluster."""
+"""The Dagster definitions of a relay.yaml: all names, without connecting to a cluster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from relay_pipelines.cli import main
 from relay_pipelines.definitions import build
 from relay_pipelines.errors import ConfigError
 
-# RFC 5737: these addresses lead nowhere, and asking them takes until the timeout
+# RFC 5737: nothing has these addresses, so connecting to them would take until the timeout
 SAMPLE = r"""
 mirrors:
   to-eu:
@@ -39,7 +39,7 @@ CATALOG = '{"to-eu": ["big.one", "big-two", "gone"], "logs": ["logs_b", "logs_a"
 
 @pytest.fixture
 def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A relay.yaml of two mirrors with a catalog beside it."""
+    """A relay.yaml of two mirrors with a catalog next to it."""
     monkeypatch.delenv("RELAY_CATALOG", raising=False)
     (tmp_path / "var" / "relay").mkdir(parents=True)
     (tmp_path / "var" / "relay" / "topics.json").write_text(CATALOG)
@@ -50,19 +50,19 @@ def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def repository(sample: Path) -> dg.RepositoryDefinition:
-    """The sample as Dagster holds it."""
+    """The sample as Dagster loads it."""
     return build(sample).get_repository_def()
 
 
 def copying(path: Path) -> list[dg.AssetsDefinition]:
-    return [one for one in build(path).assets or [] if isinstance(one, dg.AssetsDefinition)]
+    return [asset for asset in build(path).assets or [] if isinstance(asset, dg.AssetsDefinition)]
 
 
 class TestNames:
-    """Names are kept: histories, schedules and people refer to them."""
+    """Names do not change: histories, schedules and people refer to them."""
 
     def test_asset_keys_and_their_partitions(self, repository):
-        """A change of any name here parts users from the history of their assets."""
+        """If one of these names changes, users lose the history of their assets."""
         graph = repository.asset_graph
         partitions = {
             key.to_user_string(): getattr(graph.get(key).partitions_def, "name", None)
@@ -92,7 +92,7 @@ class TestNames:
         }
 
     def test_groups_owners_and_destinations(self, repository):
-        """Groups are mirrors; a mirrored topic says whose it is and where it lies."""
+        """Groups are mirrors; a mirrored topic names its owners and its destination."""
         graph = repository.asset_graph
         groups = {key.path[0]: set() for key in graph.get_all_asset_keys()}
         for key in graph.get_all_asset_keys():
@@ -112,7 +112,7 @@ class TestNames:
         }
 
     def test_checks(self, repository):
-        """A count of every topic, that blocks; of every lane its lag, and what differs at its source; whether a node diverged."""
+        """Counts per topic, which block; lag and configuration per lane; nodes per mirror."""
         graph = repository.asset_graph
         assert sorted(
             f"{key.asset_key.to_user_string()}:{key.name}" for key in graph.asset_check_keys
@@ -140,7 +140,7 @@ class TestNames:
         assert blocking == {"message_counts": True, **not_blocking}
 
     def test_sensors(self, repository):
-        """A planner per lane and a health sensor per mirror; planners tick every ten seconds or more often."""
+        """A planner per lane ticks every ten seconds or faster; a health sensor per mirror."""
         assert {one.name: one.minimum_interval_seconds for one in repository.sensor_defs} == {
             "health_logs": 30,
             "health_to_eu": 30,
@@ -152,7 +152,7 @@ class TestNames:
         }
 
     def test_jobs(self, repository):
-        """Those that people start by name."""
+        """The jobs that people start by name."""
         assert {name for name in repository.job_names if not name.startswith("__")} == {
             "backfill_by_date",
             "mirror_once",
@@ -160,7 +160,7 @@ class TestNames:
         }
 
     def test_ops_and_pools(self, sample):
-        """A pool per lane keeps its windows one after the other, whoever starts them; limits are set by these names."""
+        """A pool per lane runs its windows one after the other; limits use its name."""
         assert {one.op.name: one.op.pool for one in copying(sample)} == {
             "mirror_to_eu__main": "relay_to_eu__main",
             "mirror_to_eu__main_2": "relay_to_eu__main_2",
@@ -170,12 +170,12 @@ class TestNames:
 
 
 def test_everything_can_be_loaded(sample):
-    """Dagster resolves every job and sensor only when asked to."""
+    """Dagster resolves jobs and sensors lazily, so this loads all of them."""
     dg.Definitions.validate_loadable(build(sample))
 
 
-def test_loading_asks_no_cluster(sample, monkeypatch):
-    """A code location must load, and quickly, while a broker is away."""
+def test_loading_makes_no_network_calls(sample, monkeypatch):
+    """A code location must load quickly while a broker is down."""
 
     def refuse(*_: object) -> None:
         raise AssertionError("loading opened a connection")
@@ -188,7 +188,7 @@ def test_loading_asks_no_cluster(sample, monkeypatch):
 
 
 def test_loading_writes_nothing(sample):
-    """Run processes load the definitions, too, and the folder may be read-only."""
+    """Run processes load the definitions, too, perhaps from a read-only folder."""
     before = {path: path.stat().st_mtime_ns for path in sample.parent.rglob("*")}
     build(sample).get_repository_def()
     assert {path: path.stat().st_mtime_ns for path in sample.parent.rglob("*")} == before
@@ -198,7 +198,7 @@ def test_loading_writes_nothing(sample):
     "catalog", [None, "{", "[]", '{"to-eu": null}'], ids=["missing", "cut off", "a list", "null"]
 )
 def test_loads_without_a_catalog(sample, catalog):
-    """On the first day, and after an accident, there are the topics that relay.yaml spells out."""
+    """Without a catalog, only the topics that relay.yaml names have assets."""
     file = sample.parent / "var" / "relay" / "topics.json"
     file.unlink() if catalog is None else file.write_text(catalog)
     assert sorted(key.path[-1] for one in copying(sample) for key in one.keys) == [
@@ -219,7 +219,7 @@ BROKEN = [
 
 @pytest.mark.parametrize("change", [case[1] for case in BROKEN], ids=[case[0] for case in BROKEN])
 def test_a_broken_configuration_is_one_line(sample, change, capsys):
-    """The same line as `relay check` says, and no trace of Dagster's."""
+    """It is the line of `relay check`, without a traceback of Dagster."""
     assert change[0] in SAMPLE
     sample.write_text(SAMPLE.replace(*change))
     with pytest.raises(ConfigError) as caught:
@@ -231,17 +231,17 @@ def test_a_broken_configuration_is_one_line(sample, change, capsys):
     assert capsys.readouterr().err == f"error: {line}\n"
 
 
-def test_two_topics_of_different_lanes_that_would_land_on_one_are_refused(sample):
-    """Their records would mix; each lane by itself sees only its own."""
+def test_two_topics_of_different_lanes_with_one_destination_are_refused(sample):
+    """Their records would mix, and neither lane sees the topics of the other."""
     sample.write_text(SAMPLE.replace('"eu.{topic}"', "{payments: big.one}"))
     with pytest.raises(
-        ConfigError, match=r"topics 'big\.one' and 'payments' would both land on 'big\.one'"
+        ConfigError, match=r"topics 'big\.one' and 'payments' would both be copied to 'big\.one'"
     ):
         build(sample)
 
 
 def test_a_topic_named_like_the_check_of_another_can_be_loaded(sample):
-    """Dagster names outputs of an op after both."""
+    """Dagster names outputs of an op after topics and checks."""
     (sample.parent / "var" / "relay" / "topics.json").write_text(
         '{"logs": ["logs_a", "logs_a.message_counts"]}'
     )
@@ -249,10 +249,7 @@ def test_a_topic_named_like_the_check_of_another_can_be_loaded(sample):
 
 
 def test_a_missing_file_is_one_line(tmp_path):
-    """It says what to do."""
     with pytest.raises(ConfigError) as caught:
         build(tmp_path / "relay.yaml")
-    assert (
-        str(caught.value)
-        == f"{tmp_path}/relay.yaml does not exist; name another file, or start from relay.example.yaml"
-    )
+    remedy = "name another file, or start from relay.example.yaml"
+    assert str(caught.value) == f"{tmp_path}/relay.yaml does not exist; {remedy}"

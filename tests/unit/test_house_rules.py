@@ -1,4 +1,4 @@
-"""The rules of the house, kept by tools: one test each, so that a break shows as a failing test and not only in an editor."""
+"""Linter, formatter, type checker and import rules, each as a test."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ BIN = Path(sys.executable).parent
     [["ruff", "check", "."], ["ruff", "format", "--check", "."], ["mypy"], ["lint-imports"]],
     ids=["lint", "format", "types", "imports"],
 )
-def test_the_tools_find_nothing(command: list[str]) -> None:
-    """Linter, formatter, type checker and import rules have no complaint about any file."""
+def test_the_tool_finds_no_problems(command: list[str]) -> None:
     done = subprocess.run(
         [BIN / command[0], *command[1:]], cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -26,7 +25,7 @@ def test_the_tools_find_nothing(command: list[str]) -> None:
 
 
 def test_the_lock_file_names_no_index() -> None:
-    """Whoever installs chooses where packages come from; every one of them is pinned by its hash."""
+    """The installer chooses where packages come from; a hash pins each of them."""
     lines = (ROOT / "requirements.lock").read_text().splitlines()
     assert not [
         line for line in lines if "://" in line or "--index" in line or "--find-links" in line

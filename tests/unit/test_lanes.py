@@ -1,4 +1,4 @@
-"""Lanes: which topics are copied together, and that they stay together; and the file in which topics are remembered."""
+"""Lanes: which topics are copied together, and the catalog that keeps them together."""
 
 from __future__ import annotations
 
@@ -48,18 +48,17 @@ BIG = {
 class TestLanes:
     """The topics of a mirror, by lane."""
 
-    def test_all_are_in_one_unless_said_otherwise(self):
-        """One run for a window of all topics: each run costs the start of Spark."""
+    def test_all_topics_share_one_lane_by_default(self):
+        """Each run costs the start of Spark, so one run copies a window of all topics."""
         (lane,) = lanes_of("m", mirror(), ["b", "a"])
         assert (lane.name, lane.topics, lane.takes_new) == (MAIN, ("a", "b"), True)
 
-    def test_a_mirror_without_topics_has_a_lane_that_learns_them(self):
-        """Nothing is known on the first day."""
+    def test_a_mirror_without_known_topics_has_a_lane_that_discovers_them(self):
         (lane,) = lanes_of("m", mirror(), [])
         assert (lane.topics, lane.belongs("new")) == ((), True)
 
     def test_topics_go_to_the_first_lane_that_matches_their_whole_name(self):
-        """Else to main, which comes first; a lane without topics yet is there to learn them."""
+        """Others go to main, which comes first; a lane without topics exists to discover them."""
         lanes = lanes_of("m", mirror(lanes=BIG), ["x", "xx", "big1", "bigrest", "my.big"])
         assert by_name(lanes) == {
             MAIN: ("my.big", "xx"),
@@ -69,17 +68,16 @@ class TestLanes:
         assert by_name(lanes_of("m", mirror(lanes=BIG), [])) == {MAIN: (), "big": (), "rest": ()}
 
     def test_a_lane_has_its_own_window_or_that_of_the_mirror(self):
-        """Large topics want small windows."""
         lanes = lanes_of("m", mirror(lanes=BIG, window={"max_records": 7}), [])
         assert [lane.window.max_records for lane in lanes] == [7, 5, 7]
 
-    def test_topics_that_are_not_mirrored_are_in_none(self):
-        """A topic that was seen before relay.yaml denied it has no asset any more."""
+    def test_topics_that_are_not_mirrored_have_no_lane(self):
+        """A topic in the catalog that relay.yaml denies now has no asset any more."""
         topics = {"allow": ["a.*"], "deny": ["ab"]}
         assert homes(lanes_of("m", mirror(topics=topics), ["a", "ab", "b", "__a"])) == {"a": MAIN}
 
     def test_more_topics_than_a_lane_may_have_are_split(self):
-        """Dagster grows slow with assets of one op; every topic is still in one lane."""
+        """Many assets of one op make Dagster slow; every topic is still in exactly one lane."""
         known = numbered(2 * MOST_TOPICS + 1)
         lanes = lanes_of("m", mirror(), known)
         assert [(lane.name, len(lane.topics)) for lane in lanes] == [
@@ -89,8 +87,8 @@ class TestLanes:
         ]
         assert sorted(homes(lanes)) == known
 
-    def test_a_lane_of_its_own_is_split_as_well(self):
-        """Its parts are called after it."""
+    def test_a_configured_lane_is_split_as_well(self):
+        """Its parts are named after it."""
         lanes = lanes_of("m", mirror(lanes={"t": {"topics": ["t.*"]}}), numbered(MOST_TOPICS + 1))
         assert {name: len(topics) for name, topics in by_name(lanes).items()} == {
             MAIN: 0,
@@ -101,8 +99,8 @@ class TestLanes:
     @pytest.mark.parametrize(
         "names", list(itertools.permutations(["a.b", "a-b", "a_b"])), ids="|".join
     )
-    def test_topics_that_dagster_cannot_tell_apart_are_parted(self, names):
-        """It replaces dots and dashes: two outputs of one op would have one name."""
+    def test_topics_that_dagster_cannot_tell_apart_get_different_lanes(self, names):
+        """Dagster replaces dots and dashes, so two outputs of one op would have the same name."""
         lanes = lanes_of("m", mirror(), ["first", *names, "last"])
         assert homes(lanes) == {
             "first": MAIN,
@@ -112,8 +110,8 @@ class TestLanes:
             "last": MAIN,
         }
 
-    def test_a_topic_named_like_the_check_of_another_is_parted(self):
-        """Dagster names outputs of one op after both, and would refuse to load anything."""
+    def test_a_topic_named_like_the_check_of_another_gets_a_different_lane(self):
+        """Dagster names outputs of one op after both, and would refuse to load."""
         lanes = lanes_of(
             "m", mirror(), ["a.message_counts", "a", "b", "b-message-counts", "b_message_counts_2"]
         )
@@ -124,7 +122,7 @@ class TestLanes:
 
     @pytest.mark.parametrize("before", [1, MOST_TOPICS - 1, MOST_TOPICS, MOST_TOPICS + 1])
     def test_topics_stay_in_their_lane_when_others_come(self, before):
-        """Windows are numbered by lane: a topic that moves begins a new history."""
+        """Each lane numbers its windows, so a topic that moves starts a new history."""
         known = [*numbered(before, first=5000), "a.b"]
         came = [*numbered(2 * MOST_TOPICS), "a-b", "A"]
         earlier, later = (
@@ -137,7 +135,7 @@ NEW = ["new", "bignew", "new.rest", "x"]
 
 
 class TestBelongs:
-    """Whether a lane copies a topic that may have come since the definitions were loaded."""
+    """Whether a lane copies a topic that may be newer than the definitions."""
 
     @pytest.mark.parametrize(
         "known",
@@ -146,54 +144,54 @@ class TestBelongs:
     )
     @pytest.mark.parametrize("topic", NEW)
     def test_exactly_one_lane_takes_a_new_topic(self, known, topic):
-        """None would lose it until the next loading, two would copy it twice."""
+        """With no lane it would wait for the next reload; two lanes would copy it twice."""
         lanes = lanes_of("m", mirror(lanes=BIG), known)
         expected = {"new": MAIN, "bignew": "big", "new.rest": "rest", "x": "rest"}[topic]
         (taker,) = [lane.name for lane in lanes if lane.belongs(topic)]
         assert taker.partition("_")[0] == expected
 
     def test_known_topics_belong_where_they_are_listed(self):
-        """Parts of a lane share its patterns, and not its topics."""
+        """Parts of a lane share its patterns, but not its topics."""
         known = [*numbered(MOST_TOPICS + 5), "big.a", "big-a"]
         lanes = lanes_of("m", mirror(lanes=BIG), known)
         for topic, home in homes(lanes).items():
             assert [lane.name for lane in lanes if lane.belongs(topic)] == [home]
 
-    def test_a_topic_of_two_patterns_belongs_to_the_first(self):
-        """Also when it is not known yet."""
+    def test_a_topic_that_matches_two_patterns_belongs_to_the_first(self):
+        """This is true for a topic that is not known yet, too."""
         lanes = lanes_of("m", mirror(lanes=BIG), [])
         assert [lane.name for lane in lanes if lane.belongs("bigrest")] == ["big"]
 
     @pytest.mark.parametrize("known", [[], ["a.b", "a-b"], numbered(MOST_TOPICS + 1)], ids=len)
-    def test_a_new_topic_is_taken_where_it_will_be_listed(self, known):
-        """Else it would change lanes at the next loading."""
+    def test_a_new_topic_belongs_where_it_will_be_listed(self, known):
+        """Otherwise it would change lanes at the next reload."""
         (taker,) = [lane.name for lane in lanes_of("m", mirror(), known) if lane.belongs("new")]
         assert homes(lanes_of("m", mirror(), [*known, "new"]))["new"] == taker
 
 
 class TestKeys:
-    """The names of everything in Dagster."""
+    """The names in Dagster."""
 
     def test_names_in_dagster_have_no_dashes(self):
-        """Ops, sensors and pools must not; asset keys and window keys may, and keep the mirror's name as it is written."""
+        """Ops, sensors and pools cannot; asset keys and window keys keep the mirror's own name."""
         (lane,) = lanes_of("to-eu", mirror(), [])
         assert (lane.identifier, lane.partitions_name) == ("to_eu__main", "to-eu/main/windows")
         assert naming.group("to-eu") == "to_eu"
-        assert naming.windows("to-eu", MAIN).path == ["to-eu", "main", "windows"]
-        assert naming.mirrored("to-eu", "a.b-c").path == ["to-eu", "a.b-c"]
+        assert naming.windows_asset("to-eu", MAIN).path == ["to-eu", "main", "windows"]
+        assert naming.mirrored_asset("to-eu", "a.b-c").path == ["to-eu", "a.b-c"]
 
-    def test_window_keys_sort_as_they_were_cut(self):
+    def test_window_keys_sort_by_number(self):
         """Dagster shows and backfills them in this order."""
         numbers = [1, 9, 10, 99_999, 99_999_999]
-        made = [naming.window("m", "main", number) for number in numbers]
+        made = [naming.window_key("m", "main", number) for number in numbers]
         assert made[0] == "m-main-00000001"
         assert sorted(made) == made
-        assert [naming.number(key) for key in made] == numbers
+        assert [naming.window_number(key) for key in made] == numbers
 
     @pytest.mark.parametrize("key", ["", "m-main", "2026-01-31", "m-main-0000x001"])
-    def test_a_key_of_others_has_no_number(self, key):
+    def test_a_foreign_key_has_no_number(self, key):
         """People may add partitions by hand."""
-        assert naming.number(key) == 0
+        assert naming.window_number(key) == 0
 
 
 @pytest.fixture
@@ -202,15 +200,15 @@ def catalog(tmp_path: Path) -> Catalog:
 
 
 class TestCatalog:
-    """Topics seen at the sources."""
+    """The topics that were seen at the sources."""
 
     def test_is_empty_without_a_file(self, catalog):
-        """And makes none by being asked."""
+        """Reading does not create the file."""
         assert catalog.topics("m") == []
         assert not catalog.path.parent.exists()
 
-    def test_learns_in_the_order_of_what_was_seen_first(self, catalog):
-        """New ones are told, sorted; others keep their place, and so their lane."""
+    def test_keeps_the_order_in_which_topics_were_seen(self, catalog):
+        """New topics are returned, sorted; others keep their place, and so their lane."""
         assert catalog.learn("m", ["z", "b"]) == ["b", "z"]
         assert catalog.learn("m", ["a", "z", "a"]) == ["a"]
         assert catalog.learn("m", ["a", "b"]) == []
@@ -233,23 +231,22 @@ class TestCatalog:
             '{"m": {"a": 1}}',
         ],
     )
-    def test_a_corrupt_file_is_as_good_as_none(self, catalog, text):
-        """The next tick writes it anew; the code location must load until then."""
+    def test_a_corrupt_file_counts_as_missing(self, catalog, text):
+        """The next tick writes it again, and the code location must load until then."""
         catalog.path.parent.mkdir(parents=True)
         catalog.path.write_bytes(text.encode("latin-1"))
         assert catalog.topics("m") == []
         assert catalog.learn("m", ["a"]) == ["a"]
         assert catalog.topics("m") == ["a"]
 
-    def test_a_corrupt_mirror_costs_no_other(self, catalog):
-        """What can be read is kept."""
+    def test_a_corrupt_mirror_does_not_affect_others(self, catalog):
         catalog.path.parent.mkdir(parents=True)
         catalog.path.write_text('{"m": null, "other": ["b"]}')
         assert catalog.learn("m", ["a"]) == ["a"]
         assert json.loads(catalog.path.read_text()) == {"other": ["b"], "m": ["a"]}
 
     def test_planners_that_learn_at_the_same_time_lose_nothing(self, catalog):
-        """Sensors run in threads of one process, and runs beside it."""
+        """Sensors run in threads of one process, and runs in other processes."""
         threads, each = 8, 10
         together = threading.Barrier(threads)
 
@@ -267,21 +264,21 @@ class TestCatalog:
         }
 
     def test_literal_topics_are_known_before_they_are_seen(self, catalog):
-        """relay.yaml spells them out; what a pattern matches must be seen first."""
+        """relay.yaml names them; a topic that only a pattern matches must be seen first."""
         catalog.learn("m", ["seen", "a.b"])
         allow = [r"z", r"a\.b", ".*"]
         assert catalog.known("m", mirror(topics={"allow": allow})) == ["z", "a.b", "seen"]
 
     def test_literal_topics_stay_in_their_lane_when_planners_learn_them(self, catalog):
-        """The planners of two lanes tick in any order, and each learns the topics of its own."""
+        """The planners of two lanes tick in any order, and each adds the topics of its own lane."""
         configured = mirror(topics={"allow": ["b-c", r"b\.c", "a"]})
         before = lanes_of("m", configured, catalog.known("m", configured))
         for lane in reversed(before):
             catalog.learn("m", lane.topics)
         assert homes(lanes_of("m", configured, catalog.known("m", configured))) == homes(before)
 
-    def test_lies_beside_the_configuration(self, tmp_path, monkeypatch):
-        """Unless RELAY_CATALOG says where; a relative path of the configuration is one of this folder."""
+    def test_is_next_to_the_configuration(self, tmp_path, monkeypatch):
+        """RELAY_CATALOG overrides that; the configuration's path may be relative."""
         monkeypatch.delenv("RELAY_CATALOG", raising=False)
         monkeypatch.chdir(tmp_path)
         assert Catalog.beside(Path("relay.yaml")).path == tmp_path / "var" / "relay" / "topics.json"

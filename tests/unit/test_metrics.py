@@ -1,4 +1,4 @@
-"""What the metrics count, and that their page tells the truth."""
+"""The metrics, and whether docs/metrics.md describes them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HERE, THERE = TopicPartition("orders", 0), TopicPartition("copy.orders", 0)
 
 
 class FixedClock:
-    """Always the same moment."""
+    """A clock that stands still."""
 
     def monotonic(self) -> float:
         return 0.0
@@ -67,8 +67,7 @@ def value(observer: MetricsObserver, name: str, **labels: str) -> float | None:
     return observer.registry.get_sample_value(PREFIX + name, labels)
 
 
-def test_committed_records_count(observer: MetricsObserver) -> None:
-    """Records, bytes, skips and lag follow the ledger."""
+def test_ledger_entries_update_records_bytes_skips_and_lag(observer: MetricsObserver) -> None:
     observer.begin(planned())
     assert value(observer, "lag_records", mirror="m", topic="orders", partition="0") == 100
     assert value(observer, "lag_records", mirror="m", topic="orders", partition="1") == 0
@@ -97,7 +96,7 @@ def test_committed_records_count(observer: MetricsObserver) -> None:
 
 
 def test_the_high_watermark_is_summed_over_the_mirrors_of_a_node(observer: MetricsObserver) -> None:
-    """Two mirrors that read one node add up; a mirror's second run replaces what its first one said."""
+    """Two mirrors that read one node add up; a mirror's second run replaces its first."""
     observer.begin(planned(100, mirror="a"))
     observer.begin(planned(200, mirror="b"))
     assert value(observer, "source_highwatermark", node_id="node1") == 314
@@ -105,8 +104,7 @@ def test_the_high_watermark_is_summed_over_the_mirrors_of_a_node(observer: Metri
     assert value(observer, "source_highwatermark", node_id="node1") == 364
 
 
-def test_a_run_that_ends_well(observer: MetricsObserver) -> None:
-    """Its time, the time of its commits, and when it succeeded."""
+def test_a_successful_run_sets_durations_and_its_time(observer: MetricsObserver) -> None:
     observer.begin(planned())
     outcome = Outcome(
         OffsetRange(HERE, 0, 100),
@@ -128,15 +126,15 @@ def test_a_run_that_ends_well(observer: MetricsObserver) -> None:
 
 
 def test_a_run_with_nothing_to_copy_succeeds_but_has_no_window(observer: MetricsObserver) -> None:
-    """Success is news even then; a duration of nothing would spoil the histogram."""
+    """Its success counts, but a duration of zero would distort the histogram."""
     observer.begin(planned())
     observer.end(RunResult("m", "r", {}, seconds=0.1))
     assert value(observer, "last_success_timestamp_seconds", mirror="m") == 5.0
     assert value(observer, "window_duration_seconds_count", mirror="m") is None
 
 
-def test_failures_count_where_they_lie(observer: MetricsObserver) -> None:
-    """A failure counts at the source or the target where its kind tells; one that may be of either counts as a failure alone."""
+def test_failures_count_on_the_side_that_caused_them(observer: MetricsObserver) -> None:
+    """A failure that either side may have caused only counts in the total."""
     observer.begin(planned())
     kinds = ("SourceError", "DestinationError", "PermissionDeniedError")
     outcomes = [
@@ -161,8 +159,10 @@ def test_failures_count_where_they_lie(observer: MetricsObserver) -> None:
     assert value(observer, "last_success_timestamp_seconds", mirror="m") is None
 
 
-def test_served_meanwhile_and_written_at_the_end(observer: MetricsObserver, tmp_path: Path) -> None:
-    """The address answers as long as the run lasts; the file is there after it, and nothing beside it."""
+def test_served_during_the_run_and_written_at_its_end(
+    observer: MetricsObserver, tmp_path: Path
+) -> None:
+    """The address answers until the run ends; then there is the file, and no temporary one."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
@@ -181,7 +181,6 @@ def test_served_meanwhile_and_written_at_the_end(observer: MetricsObserver, tmp_
 
 
 def test_an_address_in_use_is_one_line(observer: MetricsObserver) -> None:
-    """It names the address and the key to change."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -207,7 +206,7 @@ def test_a_file_that_cannot_be_written_is_one_line(
 
 
 def test_the_page_and_the_code_agree() -> None:
-    """docs/metrics.md has one row per metric: name, kind, labels and meaning as in the code, in the same order."""
+    """docs/metrics.md has one row per metric, with name, kind, labels and meaning, in order."""
     rows = re.findall(
         r"^\| `([^`]+)` \| (\w+) \| ([^|]*) \| (.+) \|$", PAGE.read_text(), re.MULTILINE
     )
@@ -223,7 +222,7 @@ def test_the_page_and_the_code_agree() -> None:
 
 
 def test_every_metric_is_exposed_under_its_name(observer: MetricsObserver) -> None:
-    """The names in the table are those a scrape shows."""
+    """A scrape shows the names of the table."""
     exposed = {
         family.name + ("_total" if family.type == "counter" else ""): family.type
         for family in observer.registry.collect()

@@ -1,4 +1,4 @@
-"""ACLs of copies, from those of their sources: one table."""
+"""Which ACLs the destination gets, as tables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COPIED_TO = {"eu.a", "eu.b", "eu.all"}
 
 
 def acl(text: str, *, prefixed: bool = False) -> Acl:
-    """From `ALLOW READ eu.a User:ann`; a host may follow. A resource `orders.+` is a prefix."""
+    """Parse `ALLOW READ eu.a User:ann`; a host may follow. A resource `orders.+` is a prefix."""
     permission, operation, resource, principal, *host = text.split()
     name = resource.removesuffix("+")
     return Acl(
@@ -47,7 +47,7 @@ CASES = [
     ),
     ("a shared topic is not granted to others", ["ALLOW READ pinned.1 User:ann"], [], []),
     (
-        "a shared topic is denied to whoever is denied one of its sources",
+        "a shared topic is denied to those who are denied one of its sources",
         ["ALLOW READ pinned.+ User:*", "DENY READ pinned.2 User:eve"],
         [],
         ["DENY READ eu.all User:eve", "ALLOW READ eu.all User:*"],
@@ -117,8 +117,7 @@ CASES = [
     [case[1:] for case in CASES],
     ids=[case[0] for case in CASES],
 )
-def test_what_is_created(source: list[str], destination: list[str], created: list[str]) -> None:
-    """From the lists on both sides to what the destination lacks."""
+def test_missing_acls(source: list[str], destination: list[str], created: list[str]) -> None:
     found = plan_acls(
         [acl(one) for one in source], [acl(one) for one in destination], TOPICS, COPIED_TO
     )
@@ -126,8 +125,8 @@ def test_what_is_created(source: list[str], destination: list[str], created: lis
     assert [bool(one.why) for one in found] == [one.state is State.NOT_COPIED for one in found]
 
 
-def test_every_one_is_explained() -> None:
-    """What is not copied says why, and each names the entry at the source that it comes from."""
+def test_every_decision_is_explained() -> None:
+    """An ACL that is not copied has a reason, and each names the source ACL it comes from."""
     source = [
         "ALLOW ALL orders.+ User:ann",
         "ALLOW WRITE orders.a User:ann",
@@ -137,22 +136,40 @@ def test_every_one_is_explained() -> None:
     found = plan_acls(
         [acl(one) for one in source], [], {"orders.new": "eu.new", **TOPICS}, COPIED_TO
     )
-    lines = [f"{one.acl} | {one.origin} | {one.why or one.state}" for one in found]
+    lines = [f"{one.acl} | {one.source_acl} | {one.why or one.state}" for one in found]
     assert lines == [
         "DENY READ on eu.a to User:bob from * | DENY READ on * to User:bob from * | missing",
-        "ALLOW READ on eu.a to User:ann from * | ALLOW ALL on orders.* to User:ann from * | missing",
-        "ALLOW WRITE on eu.a to User:ann from * | ALLOW WRITE on orders.a to User:ann from * | only what readers need is copied",
+        (
+            "ALLOW READ on eu.a to User:ann from * | ALLOW ALL on orders.* to User:ann from *"
+            " | missing"
+        ),
+        (
+            "ALLOW WRITE on eu.a to User:ann from * | ALLOW WRITE on orders.a to User:ann from *"
+            " | only what readers need is copied"
+        ),
         "DENY READ on eu.all to User:bob from * | DENY READ on * to User:bob from * | missing",
-        "ALLOW READ on eu.all to User:bob from * | ALLOW READ on pinned.1 to User:bob from * | denied as well",
+        (
+            "ALLOW READ on eu.all to User:bob from * | ALLOW READ on pinned.1 to User:bob from *"
+            " | denied as well"
+        ),
         "DENY READ on eu.b to User:bob from * | DENY READ on * to User:bob from * | missing",
-        "ALLOW READ on eu.b to User:ann from * | ALLOW ALL on orders.* to User:ann from * | missing",
-        "DENY READ on eu.new to User:bob from * | DENY READ on * to User:bob from * | nothing was copied to it yet",
-        "ALLOW READ on eu.new to User:ann from * | ALLOW ALL on orders.* to User:ann from * | nothing was copied to it yet",
+        (
+            "ALLOW READ on eu.b to User:ann from * | ALLOW ALL on orders.* to User:ann from *"
+            " | missing"
+        ),
+        (
+            "DENY READ on eu.new to User:bob from * | DENY READ on * to User:bob from *"
+            " | nothing was copied to it yet"
+        ),
+        (
+            "ALLOW READ on eu.new to User:ann from * | ALLOW ALL on orders.* to User:ann from *"
+            " | nothing was copied to it yet"
+        ),
     ]
 
 
-def test_first_acls() -> None:
-    """A topic that nothing covers yet is named: its first ACL takes away what everybody may do where none is found."""
+def test_topics_that_get_their_first_acl_are_named() -> None:
+    """The first ACL of a topic revokes what brokers allow everyone on topics without ACLs."""
     there = [acl("ALLOW WRITE eu.b User:relay")]
     found = plan_acls([acl("ALLOW READ orders.+ User:ann")], there, TOPICS, COPIED_TO)
     assert first_acls(found, there) == ["eu.a"]

@@ -1,4 +1,4 @@
-"""From a backlog to windows that are written down, as tables."""
+"""From a backlog to frozen windows, as tables."""
 
 from __future__ import annotations
 
@@ -50,15 +50,15 @@ BACKLOGS = [
     ("held", "planned", "expected"), [one[1:] for one in BACKLOGS], ids=[one[0] for one in BACKLOGS]
 )
 def test_backlog(held, planned, expected):
-    """Every topic-partition has a range, that begins where plans and checkpoints end."""
+    """Every topic-partition has a range, which starts where plans and checkpoints end."""
     positions = [Position(at(partition), *values) for partition, values in enumerate(held)]
     assert backlog(
         positions, {at(partition): end for partition, end in planned.items()}
     ) == ranges_of(*expected)
 
 
-def test_a_recreated_topic_is_not_cut():
-    """Its offsets are those of other records than the ones that were copied."""
+def test_a_recreated_topic_has_no_backlog():
+    """The same offsets now belong to other records than those that were copied."""
     assert backlog([Position(at(0), 0, 9, 2, recreated=True)], {}) == ranges_of((2, 2))
 
 
@@ -68,7 +68,7 @@ def test_a_backlog_is_sorted():
         Position(at(partition, topic), 0, 1)
         for topic, partition in (("b", 0), ("a", 1), ("b", 1), ("a", 0))
     ]
-    assert [str(one) for one in backlog(positions, {})] == [
+    assert [str(offsets) for offsets in backlog(positions, {})] == [
         "a-0[0, 1)",
         "a-1[0, 1)",
         "b-0[0, 1)",
@@ -104,7 +104,7 @@ CUTS = [
         [5, 5],
     ),
     (
-        "below a record a window would never end: one of each",
+        "a limit below one record would never end a window: one of each",
         [(0, 9), (0, 9), (4, 4)],
         {},
         (1, UNLIMITED),
@@ -120,7 +120,7 @@ CUTS = [
     ("waiting", "sizes", "limits", "ends"), [one[1:] for one in CUTS], ids=[one[0] for one in CUTS]
 )
 def test_cut(waiting, sizes, limits, ends):
-    """A window is the beginning of every range, as much of it as the limits allow."""
+    """A window is the start of every range, as much of it as the limits allow."""
     sizes_by_partition = {at(partition): size for partition, size in sizes.items()}
     expected = ranges_of(*((start, end) for (start, _), end in zip(waiting, ends, strict=True)))
     assert cut(ranges_of(*waiting), sizes_by_partition, WindowLimits(*limits)) == expected
@@ -137,12 +137,12 @@ UNCOPIED = [
     ("held", "expected"), [one[1:] for one in UNCOPIED], ids=[one[0] for one in UNCOPIED]
 )
 def test_uncopied(held, expected):
-    """What is to be copied does not depend on whether a guard would let it."""
+    """The result does not depend on whether a data-loss guard would stop the copy."""
     assert uncopied([Position(at(0), *held)]) == {at(0): OffsetRange(at(0), *expected)}
 
 
 def test_nothing_is_uncopied_above_a_truncated_source():
-    """A checkpoint above the end is a range of no offsets, not of negative ones."""
+    """A checkpoint above the end gives an empty range, not a negative one."""
     (found,) = uncopied([Position(at(0), 0, 5, 9)]).values()
     assert not found
 
@@ -163,20 +163,20 @@ FROZEN = FrozenWindow(
 
 
 class TestFrozenWindow:
-    """What is written down before anything is copied."""
+    """The plan that is stored before anything is copied."""
 
-    def test_comes_back_as_it_was_written(self):
+    def test_is_read_as_it_was_written(self):
         """A run reads exactly what the planner froze."""
         assert FrozenWindow.from_json(FROZEN.key, FROZEN.to_json()) == FROZEN
 
-    def test_is_written_as_before(self):
-        """Windows that an earlier version has frozen must be readable: a change here needs another version number."""
+    def test_the_format_does_not_change(self):
+        """Earlier versions stored windows in it: a change needs a new version number."""
         assert FROZEN.to_json() == (
             '{"version":2,"node":"node1","planned_at_ms":1700000000000,"size_bytes":12345,"by_date":true,"topics":'
             '{"a.b":[[0,3,9],[1,0,0]],"idle":[[0,5,5]],"z":[[0,1099511627776,1099511627777]]}}'
         )
 
-    def test_of_the_version_before_is_read(self):
+    def test_the_previous_version_is_read(self):
         """Windows outlive an upgrade."""
         fields = json.loads(FROZEN.to_json())
         topics = {
@@ -189,24 +189,24 @@ class TestFrozenWindow:
             == FROZEN
         )
 
-    def test_of_a_newer_version_is_refused(self):
-        """What the numbers mean is not guessed."""
+    def test_a_newer_version_is_refused(self):
         text = json.dumps(json.loads(FROZEN.to_json()) | {"version": 3})
         with pytest.raises(UnsupportedError) as caught:
             FrozenWindow.from_json("m-main-00000007", text)
         assert str(caught.value) == (
-            "the plan of window m-main-00000007 has version 3, this relay reads version 2; upgrade relay_pipelines"
+            "the plan of window m-main-00000007 has version 3, this relay reads version 2;"
+            " upgrade relay_pipelines"
         )
 
-    def test_has_a_window_for_each_topic_asked_for(self):
-        """Idle topics have theirs, so that the grid of topics and windows has no unexplained holes."""
+    def test_has_a_window_for_each_requested_topic(self):
+        """Idle topics have one, too, so that Dagster's grid of topics and windows has no gaps."""
         assert FROZEN.windows({"a.b", "idle", "unknown"}) == [
             Window("a.b", FROZEN.ranges[:2]),
             Window("idle", FROZEN.ranges[2:3]),
         ]
 
-    def test_tells_topics_records_and_ends(self):
-        """The next window begins where this one ends, also where nothing was new."""
+    def test_has_topics_records_and_ends(self):
+        """The next window starts where this one ends, even if a topic had nothing new."""
         assert FROZEN.topics == ["a.b", "idle", "z"]
         assert FROZEN.records == 7
         assert FROZEN.ends == {
@@ -237,11 +237,11 @@ class TestFrozenWindow:
         ("x" * 250, []),
     ],
 )
-def test_a_pattern_of_one_name_is_known_without_asking(pattern, names):
-    """An asset for a topic that a pattern does not name would be an asset for a topic that is not there."""
+def test_a_pattern_of_one_name_needs_no_lookup(pattern, names):
+    """Only such a pattern gets an asset early: other names might not exist."""
     assert literal_names([pattern]) == names
 
 
 def test_literal_names_keep_their_order():
-    """The order in which topics were first seen decides on their lanes."""
+    """The order in which topics were first seen determines their lanes."""
     assert literal_names(["z", ".*", r"a\.b"]) == ["z", "a.b"]

@@ -1,27 +1,33 @@
-"""Which node is read: tables, titled by what would go wrong."""
+"""Which node is read, as tables."""
 
 from __future__ import annotations
 
 import pytest
 
 from relay_pipelines.model import TopicPartition
-from relay_pipelines.plan.node_choice import Failback, NodeView, Verdict, choose, judge
+from relay_pipelines.plan.node_choice import (
+    Failback,
+    NodeVerdict,
+    NodeView,
+    choose_node,
+    judge_nodes,
+)
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 def view(name: str, a: int, b: int = 0, **more: str) -> NodeView:
-    """A node that answers."""
+    """Return a node that answers."""
     return NodeView(name, {A: a, B: b}, **more)
 
 
 def down(name: str) -> NodeView:
-    """A node that does not."""
+    """Return a node that does not answer."""
     return NodeView(name, None, f"{name} cannot be reached")
 
 
 def kept(name: str, low_a: int, low_b: int = 0) -> NodeView:
-    """A node of which retention has taken the beginning."""
+    """Return a node whose retention has deleted the start of the log."""
     return NodeView(name, {A: 10, B: 10}, low_watermarks={A: low_a, B: low_b})
 
 
@@ -141,25 +147,25 @@ JUDGED = [
     ids=[case[0] for case in JUDGED],
 )
 def test_judged(views, copied, threshold, expected):
-    """Eligible, healthy, behind: for every node, in order."""
+    """The expected values are eligible, healthy and behind, per node."""
     assert [
-        (one.eligible, one.healthy, one.behind) for one in judge(views, copied, threshold)
+        (one.eligible, one.healthy, one.behind) for one in judge_nodes(views, copied, threshold)
     ] == expected
 
 
-def well(name: str) -> Verdict:
+def well(name: str) -> NodeVerdict:
     """A healthy node."""
-    return Verdict(name, eligible=True, healthy=True)
+    return NodeVerdict(name, eligible=True, healthy=True)
 
 
-def late(name: str, behind: int) -> Verdict:
+def late(name: str, behind: int) -> NodeVerdict:
     """One that is too far behind."""
-    return Verdict(name, eligible=True, healthy=False, behind=behind, why="late")
+    return NodeVerdict(name, eligible=True, healthy=False, behind=behind, why="late")
 
 
-def dead(name: str) -> Verdict:
+def dead(name: str) -> NodeVerdict:
     """One that cannot be read."""
-    return Verdict(name, eligible=False, healthy=False, why=f"{name} is down")
+    return NodeVerdict(name, eligible=False, healthy=False, why=f"{name} is down")
 
 
 NEVER, BACK = Failback.NEVER, Failback.WHEN_HEALTHY
@@ -201,7 +207,7 @@ CHOSEN = [
 )
 def test_chosen(verdicts, current, failback, first, expected):
     """The node that is read next."""
-    assert choose(verdicts, current, failback, first).name == expected
+    assert choose_node(verdicts, current, failback, first).name == expected
 
 
 LACKING = [
@@ -234,13 +240,14 @@ LACKING = [
 )
 def test_no_node_has_everything(views, current, expected):
     """Read what most of it is in, if all have answered."""
-    assert choose(judge(views, {A: 5, B: 5}, None), current, NEVER).name == expected
+    assert choose_node(judge_nodes(views, {A: 5, B: 5}, None), current, NEVER).name == expected
 
 
 def test_nobody_is_told_with_every_nodes_own_reason():
     """Who gets no node is told why, node by node."""
-    choice = choose(judge([down("x"), view("y", 1)], {A: 5}, None), "x", NEVER)
+    choice = choose_node(judge_nodes([down("x"), view("y", 1)], {A: 5}, None), "x", NEVER)
     assert choice.name is None
     assert choice.why == (
-        "x: x cannot be reached; y: t-0 ends at 1 there, and was copied up to 5: it has lost records, or never had them"
+        "x: x cannot be reached; y: t-0 ends at 1 on this node, and was copied up to 5:"
+        " the node lost records, or never had them"
     )

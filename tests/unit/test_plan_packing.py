@@ -1,4 +1,4 @@
-"""Ranges into tasks: the cases that a micro-batch and a backlog bring."""
+"""How ranges are packed into tasks, for small windows and for backlogs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_tasks(records, slots, tasks):
 
 @pytest.mark.parametrize("slots", [1, 2, 4, 16])
 def test_twenty_small_topics_take_no_more_tasks_than_slots(slots):
-    """A task each would cost twenty times connections and a Python worker for a second of work."""
+    """One task each would open connections and a Python worker twenty times for little work."""
     ranges = [copy_range(f"t{index}", 50_000) for index in range(20)]
     assert 1 <= len(pack(ranges, slots)) <= slots
 
@@ -66,19 +66,22 @@ def of_topic(topic: str, partitions: int, records: int, parallelism: int = 0) ->
     ranges = [
         OffsetRange(TopicPartition(topic, partition), 0, records) for partition in range(partitions)
     ]
-    return [CopyRange(one, one.topic_partition, record_policy=record_policy) for one in ranges]
+    return [
+        CopyRange(offsets, offsets.topic_partition, record_policy=record_policy)
+        for offsets in ranges
+    ]
 
 
 @pytest.mark.parametrize(("most", "tasks"), [(0, 6), (1, 1), (2, 2), (9, 4)])
-def test_a_bound_on_all_tasks(most, tasks):
-    """Also for what would have a task of its own."""
+def test_a_limit_on_all_tasks(most, tasks):
+    """It applies to ranges that would get a task of their own, too."""
     groups = pack(of_topic("big", 6, 5 * M), slots=4, most=most)
     assert len(groups) == tasks
     assert sum(map(len, groups)) == 6
 
 
-def test_a_bound_on_a_topic():
-    """Two tasks at most copy it at the same time, and the others go on beside it."""
+def test_a_limit_on_a_topic():
+    """At most two tasks copy it at the same time, while others copy other topics."""
     groups = pack(
         [*of_topic("bound", 6, 5 * M, parallelism=2), *of_topic("free", 3, 5 * M)], slots=8
     )
@@ -88,24 +91,24 @@ def test_a_bound_on_a_topic():
     assert sum(map(len, groups)) == 9
 
 
-def test_what_is_pinned_to_one_topic_partition_stays_in_one_task():
+def test_ranges_pinned_to_one_topic_partition_stay_in_one_task():
     ranges = [replace(one, destination=TopicPartition("all", 0)) for one in of_topic("t", 4, 5 * M)]
     assert len(pack(ranges, slots=8)) == 1
 
 
 def test_ranges_of_a_topic_partition_stay_in_one_task_in_order():
-    """Two tasks on one topic-partition fence each other; the later range first would copy the earlier one with it."""
+    """Two tasks on one topic-partition would fence each other."""
     later, earlier = copy_range("t", 3 * M, start=3 * M), copy_range("t", 3 * M)
     assert pack([later, copy_range("other", 3 * M), earlier], 8)[0] == [earlier, later]
 
 
 def test_a_byte_estimate_wins_over_the_count():
-    """A thousand records of a megabyte are a big range; ten million offsets of a compacted topic may be a small one."""
+    """A thousand large records are a big range; many compacted offsets may be a small one."""
     ranges = [copy_range("few", 1_000), copy_range("compacted", 10 * M), copy_range("idle", 1)]
     estimates = {TopicPartition("few", 0): 1 << 30, TopicPartition("compacted", 0): 1_000}
     assert sizes(pack(ranges, 4, estimates)) == [[1_000], [10 * M, 1]]
 
 
-def test_no_slots_is_a_mistake_of_the_caller():
+def test_zero_slots_are_refused():
     with pytest.raises(ValueError, match="slots must be at least 1, not 0"):
         pack([], 0)

@@ -1,4 +1,4 @@
-"""Which topics are copied and what they are called, as tables."""
+"""Which topics are copied, and their names at the destination, as tables."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_deny_wins_patterns_match_whole_names_and_internal_topics_stay(
 
 
 def test_every_topic_is_decided_once_in_order():
-    """Two nodes list the same topic; a plan must not copy it twice."""
+    """A topic that two nodes list must not be copied twice."""
     assert [decision.topic for decision in select(["b", "a", "b"], [".*"], [])] == ["a", "b"]
 
 
@@ -82,7 +82,7 @@ def test_topics_are_renamed(rename, expected):
     ],
 )
 def test_topics_are_pinned(rename, expected):
-    """Several may share a partition, on purpose."""
+    """Several topics may share a partition on purpose."""
     assert targets(["b.c", "a"], rename) == expected
 
 
@@ -93,7 +93,8 @@ def test_topics_are_pinned(rename, expected):
             ["a", "b"],
             {"a": "b"},
             (
-                "topics 'a' and 'b' would both land on 'b'; change rename so that each has a destination of its own, pin both to"
+                "topics 'a' and 'b' would both be copied to 'b'; change rename so that each"
+                " has its own destination topic, pin both to"
                 ' partitions of it ("b:0"), or deny one'
             ),
         ),
@@ -101,7 +102,8 @@ def test_topics_are_pinned(rename, expected):
             ["a", "b"],
             {"a": "c", "b": "c"},
             (
-                "topics 'a' and 'b' would both land on 'c'; change rename so that each has a destination of its own, pin both to"
+                "topics 'a' and 'b' would both be copied to 'c'; change rename so that each"
+                " has its own destination topic, pin both to"
                 ' partitions of it ("c:0"), or deny one'
             ),
         ),
@@ -109,21 +111,27 @@ def test_topics_are_pinned(rename, expected):
             ["a", "b"],
             {"a": "b:0"},
             (
-                "topics 'a' and 'b' would both land on 'b'; change rename so that each has a destination of its own, pin both to"
+                "topics 'a' and 'b' would both be copied to 'b'; change rename so that each"
+                " has its own destination topic, pin both to"
                 ' partitions of it ("b:0"), or deny one'
             ),
         ),
-        (["a"], "__{topic}", "topic 'a' would land on the internal topic '__a'; change rename"),
+        (
+            ["a"],
+            "__{topic}",
+            "topic 'a' would be copied to the internal topic '__a'; change rename",
+        ),
         (
             ["a"],
             {"a": "__relay_checkpoints"},
-            "topic 'a' would land on the internal topic '__relay_checkpoints'; change rename",
+            "topic 'a' would be copied to the internal topic '__relay_checkpoints'; change rename",
         ),
         (
             ["a" * 245],
             "copy.{topic}",
             (
-                f"topic '{'a' * 245}' would be called 'copy.{'a' * 245}', which is no topic name;"
+                f"topic '{'a' * 245}' would be called 'copy.{'a' * 245}', which is not a"
+                f" valid topic name;"
                 " change rename: up to 249 letters, digits, '.', '_' and '-' are allowed"
             ),
         ),

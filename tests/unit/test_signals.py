@@ -1,4 +1,4 @@
-"""When Ctrl-C and SIGTERM interrupt a run, and when they wait."""
+"""When Ctrl-C and SIGTERM interrupt a run, and when they are deferred."""
 
 from __future__ import annotations
 
@@ -12,48 +12,48 @@ from relay_pipelines.run.signals import StopSignal
 SIGNALS = [signal.SIGINT, signal.SIGTERM]
 
 
-def send(one: signal.Signals) -> None:
-    os.kill(os.getpid(), one)
+def send(number: signal.Signals) -> None:
+    os.kill(os.getpid(), number)
 
 
-@pytest.mark.parametrize("one", SIGNALS)
-def test_a_signal_interrupts(one: signal.Signals) -> None:
-    """Where nothing is under way, at once; and it is remembered, so that no other mirror begins."""
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_interrupts_at_once(number: signal.Signals) -> None:
+    """The signal is remembered, so that no other mirror starts."""
     stop = StopSignal()
     with stop.heard():
         assert not stop()
         with pytest.raises(KeyboardInterrupt):
-            send(one)
+            send(number)
         assert stop()
 
 
-@pytest.mark.parametrize("one", SIGNALS)
-def test_a_deferred_signal_waits_for_whoever_asks(one: signal.Signals) -> None:
-    """While records are counted the first is only noted; a second one shows that somebody is in a hurry."""
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_deferred_signal_only_interrupts_when_it_is_repeated(number: signal.Signals) -> None:
+    """While a run copies, the first signal is only noted, and the run stops by itself."""
     stop = StopSignal()
     with stop.heard(), stop.deferred():
-        send(one)
+        send(number)
         assert stop()
         with pytest.raises(KeyboardInterrupt):
-            send(one)
+            send(number)
 
 
-def test_a_shielded_signal_is_raised_behind() -> None:
-    """Not even a second one cuts the start of Spark short, which would leave its JVM behind; then it is raised."""
+def test_a_shielded_signal_is_raised_after_the_block() -> None:
+    """Even a second signal does not interrupt the start of Spark, which would leave a JVM."""
     stop = StopSignal()
-    behind = False
+    finished = False
     with stop.heard(), stop.deferred():
-        with pytest.raises(KeyboardInterrupt), stop.shielded():  # noqa: PT012 - what is raised is raised behind the block
+        with pytest.raises(KeyboardInterrupt), stop.shielded():  # noqa: PT012 - raised at its end
             send(signal.SIGINT)
             send(signal.SIGTERM)
-            behind = True
-        assert behind
+            finished = True
+        assert finished
         with pytest.raises(KeyboardInterrupt), stop.shielded():
-            raise AssertionError("nothing is begun once a signal has come")
+            raise AssertionError("the block must not run after a signal")
 
 
-def test_handlers_put_in_place_meanwhile_are_replaced() -> None:
-    """A new SparkContext has a handler of its own, which would cancel all jobs in the middle of a count."""
+def test_handlers_that_are_set_in_the_block_are_replaced() -> None:
+    """A new SparkContext sets its own handler, which would cancel all jobs."""
     stop = StopSignal()
     with stop.heard(), stop.deferred():
         with stop.shielded():
@@ -62,9 +62,9 @@ def test_handlers_put_in_place_meanwhile_are_replaced() -> None:
         assert stop()
 
 
-def test_the_handlers_of_before_come_back() -> None:
-    """A process that calls the command line keeps its own."""
-    before = [signal.getsignal(one) for one in SIGNALS]
+def test_previous_handlers_are_restored() -> None:
+    """A process that calls the command line keeps its own handlers."""
+    before = [signal.getsignal(number) for number in SIGNALS]
     with StopSignal().heard():
-        assert [signal.getsignal(one) for one in SIGNALS] != before
-    assert [signal.getsignal(one) for one in SIGNALS] == before
+        assert [signal.getsignal(number) for number in SIGNALS] != before
+    assert [signal.getsignal(number) for number in SIGNALS] == before

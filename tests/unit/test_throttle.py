@@ -1,4 +1,4 @@
-"""Bytes per second, kept by waiting."""
+"""The limit of bytes per second, which waiting enforces."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from relay_pipelines.model import CopyOptions
 
 
 class Clock:
-    """Time passes by sleeping alone."""
+    """A clock that only advances by sleeping."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -25,15 +25,15 @@ class Clock:
 
 
 def pay(throttle: Throttle, clock: Clock, size: int) -> None:
-    """Send and wait, as the copy loop does."""
+    """Send and wait, like the copy loop."""
     throttle.spend(size)
-    owed = throttle.owed_seconds()
+    owed = throttle.throttled_seconds()
     if owed:
         clock.sleep(owed)
 
 
-def test_the_average_is_kept() -> None:
-    """So many bytes take so long, however they are cut."""
+def test_the_average_rate_is_kept() -> None:
+    """The same number of bytes takes the same time, in batches of any size."""
     for size in (1_000, 50_000, 300_000):
         clock = Clock()
         throttle = Throttle(CopyOptions(max_bytes_per_second=100_000), clock)
@@ -42,26 +42,26 @@ def test_the_average_is_kept() -> None:
         assert 29.0 <= clock.now - 100 <= 30.1
 
 
-def test_a_pause_is_not_made_up_for() -> None:
-    """After an idle hour, no more than a second's worth goes at once."""
+def test_a_pause_does_not_allow_a_long_burst() -> None:
+    """After an idle hour, only the bytes of one second may go at once."""
     clock = Clock()
     throttle = Throttle(CopyOptions(max_bytes_per_second=100_000), clock)
     clock.now += 3_600
     throttle.spend(500_000)
-    assert throttle.owed_seconds() == 4.0
+    assert throttle.throttled_seconds() == 4.0
 
 
-def test_a_large_batch_is_owed_for_as_a_whole() -> None:
-    """However long that takes: the copy waits for it with no transaction open."""
+def test_a_large_batch_delays_the_next_by_its_whole_size() -> None:
+    """The copy waits without an open transaction, so that may take long."""
     clock = Clock()
     throttle = Throttle(
         CopyOptions(max_bytes_per_second=100_000, transaction_timeout_ms=8_000), clock
     )
     throttle.spend(5_000_000)
-    assert throttle.owed_seconds() == 50.0
+    assert throttle.throttled_seconds() == 50.0
 
 
-def test_without_a_limit_nobody_waits() -> None:
+def test_without_a_limit_there_is_no_wait() -> None:
     clock = Clock()
     throttle = Throttle(CopyOptions(), clock)
     for _ in range(10):

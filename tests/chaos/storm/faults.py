@@ -1,4 +1,4 @@
-"""What happens to whom in a chaos run: drawn from a seed, so that it can be drawn again."""
+"""The faults of a chaos run, drawn from a seed, so that a run can be repeated."""
 
 from __future__ import annotations
 
@@ -13,82 +13,82 @@ DESTINATION = "destination"
 
 
 class Target(StrEnum):
-    """Whom a fault strikes; which node that is shows when it strikes."""
+    """The target of a fault; which node it is depends on the time of the fault."""
 
     READ = "read"
-    """The node that is read."""
+    """The source node that the mirror reads."""
     SPARE = "spare"
-    """The other node."""
+    """The other source node."""
     DESTINATION = DESTINATION
 
 
 class Kind(StrEnum):
-    """What is done to a broker; its data outlives all of it."""
+    """The kind of a fault; the broker keeps its data in all cases."""
 
     KILL = "killed"
-    """SIGKILL, and started again later."""
+    """SIGKILL, and a later start."""
     STOP = "stopped"
     """SIGSTOP: connections stay open and nothing is answered, until SIGCONT."""
     RESTART = "restarted"
-    """Shut down in good order, and started again later."""
+    """A clean shutdown, and a later start."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing done to one broker."""
+    """One fault of one broker."""
 
     target: Target
     kind: Kind
 
 
 @dataclass(frozen=True, slots=True)
-class Act:
-    """Faults that strike together, last and are mended together: between two acts everything runs.
+class Disruption:
+    """Faults that begin and end together; between two disruptions everything runs.
 
     Args:
-        quiet_seconds: how long everything is left alone before.
-        in_a_copy: strike while a run copies, if one begins to in time; else whenever it is.
-        delay_seconds: from the beginning of that copy to the strike.
-        hold_seconds: how long what was struck is left so.
+        quiet_seconds: the time without faults before.
+        during_copy: whether to wait for a run that copies, if one starts in time.
+        delay_seconds: the time from the start of that copy to the faults.
+        hold_seconds: the duration of the faults.
     """
 
     quiet_seconds: float
-    in_a_copy: bool
+    during_copy: bool
     delay_seconds: float
     faults: tuple[Fault, ...]
     hold_seconds: float
 
 
-_DEALT = (Target.READ, Target.READ, Target.READ, Target.SPARE, Target.DESTINATION)
+_TARGETS = (Target.READ, Target.READ, Target.READ, Target.SPARE, Target.DESTINATION)
 _QUIET_SECONDS = (1.0, 4.0)
 _DELAY_SECONDS = (0.0, 0.8)
-# longer than a node's time limit: whoever reads it must notice
+# longer than the request timeout of a node, so that its readers notice
 _NODE_HOLD_SECONDS = (4.0, 7.0)
 _DESTINATION_HOLD_SECONDS = (0.5, 4.0)
-_COMPANY = 0.15
-"""How often a second broker is struck as well: then no copy may go on until they are mended."""
+_SECOND_FAULT = 0.15
+"""How often a second broker fails as well, so that no copy may be possible meanwhile."""
 
 
-def story(seed: int) -> Iterator[Act]:
-    """Draw acts without end, from a deck that holds every pair of target and kind: none is forgotten for long."""
+def scenario(seed: int) -> Iterator[Disruption]:
+    """Draw endless disruptions from shuffled decks with every pair of target and kind."""
     chance = random.Random(seed)
     while True:
-        deck = [Fault(target, kind) for target, kind in product(_DEALT, Kind)]
+        deck = [Fault(target, kind) for target, kind in product(_TARGETS, Kind)]
         chance.shuffle(deck)
-        yield from (_act(fault, chance) for fault in deck)
+        yield from (_disruption(fault, chance) for fault in deck)
 
 
-def _act(fault: Fault, chance: random.Random) -> Act:
+def _disruption(fault: Fault, chance: random.Random) -> Disruption:
     others = [one for one in Target if one != fault.target]
-    company = (
+    second = (
         (Fault(chance.choice(others), chance.choice(list(Kind))),)
-        if chance.random() < _COMPANY
+        if chance.random() < _SECOND_FAULT
         else ()
     )
-    faults = (fault, *company)
-    return Act(
+    faults = (fault, *second)
+    return Disruption(
         quiet_seconds=chance.uniform(*_QUIET_SECONDS),
-        in_a_copy=chance.random() < 0.5,
+        during_copy=chance.random() < 0.5,
         delay_seconds=chance.uniform(*_DELAY_SECONDS),
         faults=faults,
         hold_seconds=chance.uniform(*_hold(faults)),
@@ -96,7 +96,7 @@ def _act(fault: Fault, chance: random.Random) -> Act:
 
 
 def _hold(faults: Sequence[Fault]) -> tuple[float, float]:
-    # without the destination nothing is ever copied, so it is back soon
+    # nothing is copied without the destination, so its faults are short
     return (
         _DESTINATION_HOLD_SECONDS
         if any(one.target is Target.DESTINATION for one in faults)

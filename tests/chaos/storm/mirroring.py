@@ -1,4 +1,4 @@
-"""One mirror, run after run, as `relay run --stop-at-end` in a loop would; a run that fails is followed by the next."""
+"""Runs a mirror in a loop, like repeated `relay run --stop-at-end`, also after failed runs."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from tests.chaos.storm.faults import NODES
 NAME = "storm"
 _RUN_SECONDS = 240.0
 _REST_SECONDS = 1.5
-"""Between two runs: what arrives meanwhile makes the next one long enough to be struck in its middle."""
+"""The pause between two runs, so that the next run has enough records to be disturbed."""
 
 
 @dataclass
 class Tally:
-    """What the runs came to.
+    """The results of all runs.
 
     Args:
-        failures: how often a run failed, by the kind of its errors.
-        refusals: what a person would have to decide: nothing of the kind may ever come up here.
-        moved: runs in whose middle the node was left for the other one.
+        failures: the number of failed runs, by error class.
+        refusals: errors that need a person's decision; there must be none.
+        moved: runs that failed over to the other node.
         switched: runs that began with another node than the last one ended with.
         split: ranges with committed records of more than one node.
     """
@@ -48,12 +48,12 @@ class Tally:
 
     @property
     def failovers(self) -> int:
-        """How often the mirror went on from another node."""
+        """How often the mirror continued with another node."""
         return self.moved + self.switched
 
 
 class Watch:
-    """Watches runs: which node is read, whether one copies now, and what was committed."""
+    """Observes runs: the node that is read, whether a run copies now, and committed records."""
 
     def __init__(self, tally: Tally, tick: Callable[[], None]) -> None:
         self.copying = threading.Event()
@@ -62,7 +62,7 @@ class Watch:
         self._tick = tick
 
     def begin(self, plan: RunPlan) -> None:
-        """Called when a run knows what it is to do."""
+        """Called when the plan of a run is known."""
         self.node = plan.snapshot.node.name
         if plan.windows:
             self.copying.set()
@@ -78,11 +78,11 @@ class Watch:
 
 
 class Mirroring:
-    """Runs a mirror on this thread and keeps count.
+    """Runs a mirror on this thread and counts the results.
 
     Args:
-        session: gives the Spark session.
-        say: where failures are told, each once until another one comes.
+        session: returns the Spark session.
+        say: receives a line for each failure, without immediate repetitions.
         tick: called at least twice a second while a run copies, and after every run.
     """
 
@@ -99,17 +99,17 @@ class Mirroring:
         self._clock = clock
         self._say = say
         self._tick = tick
-        self._node = ""  # which the last run ended with
+        self._node = ""  # the node that the last run ended with
         self._said: list[str] = []
         self.tally = Tally()
         self.watch = Watch(self.tally, tick)
 
     def run_once(self) -> bool:
-        """Rest, then copy all there is; whether there was nothing.
+        """Pause, then copy everything; return whether nothing was left to copy.
 
         Raises:
             AssertionError: the run did not end.
-            KeyboardInterrupt: somebody wants this to end.
+            KeyboardInterrupt: a person stopped the run.
         """
         self._clock.sleep(_REST_SECONDS)
         deadline = self._clock.monotonic() + _RUN_SECONDS
@@ -140,7 +140,7 @@ class Mirroring:
         return not planned.ranges and not result.exit_code
 
     def begin(self, within_seconds: float) -> None:
-        """Run until something was copied: from then on Spark is warm."""
+        """Run until something was copied, so that Spark is warm."""
         deadline = self._clock.monotonic() + within_seconds
         while not self.tally.records:
             assert self._clock.monotonic() < deadline, (
@@ -149,11 +149,11 @@ class Mirroring:
             self.run_once()
 
     def settle(self, within_seconds: float) -> None:
-        """Run until a run finds nothing."""
+        """Run until nothing is left to copy."""
         deadline = self._clock.monotonic() + within_seconds
         while not self.run_once():
             assert self._clock.monotonic() < deadline, (
-                f"all is calm, and runs still find something after {within_seconds:g} s"
+                f"runs without faults still find records after {within_seconds:g} s"
             )
 
     def _follow(self, planned: RunPlan, result: RunResult) -> None:

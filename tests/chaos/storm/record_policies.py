@@ -1,6 +1,6 @@
-"""What the mirror makes of each topic's records: as it is told to, as Spark would do it, and as it is expected to arrive.
+"""Filters and selects of each topic: the settings, their emulation and the expected records.
 
-Tasks import this: it stays small.
+Tasks import this module, so it is small.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PLAIN, FILTERED, WHERE, SELECTED, STAMPED, BOOKED = (
     "bookings",
 )
 CONFIGS = {STAMPED: {"message.timestamp.type": "LogAppendTime"}}
-"""Of topics at the source that need some."""
+"""Configurations of source topics."""
 _MOODY = 0.0003
 SETTINGS: dict[str, Any] = {
     "filters": [
@@ -32,11 +32,11 @@ SETTINGS: dict[str, Any] = {
         }
     },
 }
-"""Keys of the mirror."""
+"""Settings of the mirror."""
 
 
 class Kept:
-    """The filter: leaves every third record out, by the bytes of its value."""
+    """A filter that removes about every third record, by the bytes of its value."""
 
     def keep(self, record: Any) -> bool:
         """Whether the record is copied."""
@@ -44,7 +44,7 @@ class Kept:
 
 
 class Moody:
-    """A filter that keeps everything and raises an error now and then: it ends a range, and must cost its neighbours nothing."""
+    """A filter that rarely raises an error, which must end its own range only."""
 
     def keep(self, _record: Any) -> bool:
         """Keep the record, or raise.
@@ -58,7 +58,7 @@ class Moody:
 
 
 def expected(topic: str, record: Any) -> Any:
-    """Return what is to arrive of a record of the source; None if nothing is."""
+    """Return the expected copy of a source record; None if it is filtered."""
     if topic == FILTERED and not Kept().keep(record):
         return None
     if topic == WHERE and record.value is not None and len(record.value) % 3 == 0:
@@ -69,16 +69,16 @@ def expected(topic: str, record: Any) -> Any:
 
 
 def comparable(topic: str, record: Any) -> Any:
-    """Return the record without what no two clusters share: the time of appending to a log."""
+    """Return the record without its log append time, which differs between clusters."""
     return record._replace(timestamp=()) if topic in CONFIGS else record
 
 
 def in_place_of_spark(topic: str, batches: Iterable[Any], note: str) -> Iterator[Any]:
-    """Do with rows what Spark does with them.
+    """Apply filter or select to rows as Spark does.
 
     Args:
         batches: Arrow batches with all columns that are always read.
-        note: the column that is null except in rows without a record.
+        note: the column that is null except in marker rows.
     """
     import pyarrow as pa
     import pyarrow.compute as pc

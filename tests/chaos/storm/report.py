@@ -1,4 +1,4 @@
-"""What a chaos run came to, and how it is told."""
+"""The report of a chaos run."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tests.chaos.storm.verdict import Stall, Verdict
 
 @dataclass(frozen=True)
 class Report:
-    """All figures of a chaos run.
+    """The figures of a chaos run.
 
     Args:
         seconds: from the first record to the end of the last run.
-        struck: how often what was done to whom.
-        ledger: what is wrong with the ledger; empty if it covers every offset once.
-        held_back: topic-partitions in which a transaction was left open.
+        struck: the number of faults by kind.
+        ledger: the defect of the ledger; empty if it covers every offset once.
+        held_back: topic-partitions with a transaction left open.
     """
 
     seed: int
@@ -37,7 +37,7 @@ class Report:
 
     @property
     def good(self) -> bool:
-        """Whether nothing was lost, doubled, altered or put out of order, and the books agree."""
+        """Whether the copy is complete, unaltered and in order, and the ledger agrees."""
         return (
             all(one.good for one in self.verdicts.values())
             and not self.ledger
@@ -45,7 +45,7 @@ class Report:
         )
 
     def total(self, of: Callable[[Verdict], int]) -> int:
-        """A figure's sum over all topic-partitions."""
+        """The sum of a figure over all topic-partitions."""
         return sum(map(of, self.verdicts.values()))
 
     def figures(self) -> Table:
@@ -56,8 +56,9 @@ class Report:
         table = _table(f"chaos: {seconds(self.seconds)}, seed {self.seed}", "figure", "value")
         for name, value in {
             **{what: count(times) for what, times in self.struck.items()},
-            "strikes": count(self.struck.total()),
-            "failovers": f"{count(tally.failovers)}: {tally.moved} in the middle of a run, {tally.switched} between two",
+            "faults": count(self.struck.total()),
+            "failovers": f"{count(tally.failovers)}: {tally.moved} during a run,"
+            f" {tally.switched} between two",
             "ranges of two nodes": count(tally.split),
             "runs": count(tally.runs),
             "failed runs": f"{count(tally.failed)}{f': {kinds}' if kinds else ''}",

@@ -1,4 +1,4 @@
-"""A chaos run from the first broker to the report."""
+"""A chaos run, from the start of the brokers to the report."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.state import checkpoint, ledger
 from tests.chaos import compare
 from tests.chaos.storm import record_policies
-from tests.chaos.storm.beside import Beside
-from tests.chaos.storm.faults import NODES, Kind, story
+from tests.chaos.storm.background import BackgroundThread
+from tests.chaos.storm.environment import Environment, start_environment
+from tests.chaos.storm.fault_injector import FaultInjector
+from tests.chaos.storm.faults import NODES, Kind, scenario
 from tests.chaos.storm.mirroring import NAME, Mirroring, Tally
 from tests.chaos.storm.record_policies import BOOKED
 from tests.chaos.storm.report import Report
-from tests.chaos.storm.scene import Scene, started
-from tests.chaos.storm.striker import Striker
 from tests.chaos.storm.tasks import Tasks
 from tests.chaos.storm.transactions import Transactions
 from tests.chaos.storm.verdict import judge, longest_stall
@@ -36,7 +36,7 @@ _BEGIN_SECONDS = 120.0
 _FLUSH_SECONDS = 120.0
 _SETTLE_SECONDS = 240.0
 _TASKS_PER_RUN = 20
-"""Tasks are killed twice a second, a run under Spark takes some seconds."""
+"""Two tasks are killed per second; a run under Spark takes some seconds."""
 
 
 def storm(
@@ -48,80 +48,85 @@ def storm(
     clock: Clock,
     tell: Callable[[str], None],
 ) -> Report:
-    """Strike, let it settle, compare.
+    """Inject faults, wait until everything is copied, and compare source and destination.
 
     Args:
-        minutes: how long to strike at least.
-        kills: how many processes to kill or freeze at least.
-        session: gives the Spark session.
-        folder: for the brokers' data and logs, which are left there.
-        tell: takes a line now and then.
+        minutes: the least duration of the faults.
+        kills: the least number of processes to kill or freeze.
+        session: returns the Spark session.
+        folder: the folder for data and logs of the brokers, which stay there.
+        tell: receives progress lines.
 
     Raises:
-        AssertionError: the chaos run itself went wrong, or something did not end in time.
+        AssertionError: the chaos run itself failed, or something did not end in time.
     """
-    with started(folder) as scene, ExitStack() as stack:
+    with start_environment(folder) as environment, ExitStack() as stack:
         told = _Told(clock, tell)
-        nodes = {name: scene.clusters[name].cluster() for name in NODES}
+        nodes = {name: environment.clusters[name].cluster() for name in NODES}
         writer, transactions = (
             Writer(nodes, seed, _PER_SECOND, clock),
             Transactions(nodes, seed, clock.now_ms()),
         )
-        mirror, workers, stormy = scene.mirror(), Workers(seed), threading.Event()
+        mirror, workers, stormy = environment.mirror(), Workers(seed), threading.Event()
 
         def tick() -> None:
             if stormy.is_set() and mirroring.watch.copying.is_set():
                 workers.strike()
             told.now_and_then(
                 lambda: (
-                    f"{count(writer.count)} records written, {_progress(mirroring.tally)}, {count(struck().total())} strikes"
+                    f"{count(writer.count)} records written, {_progress(mirroring.tally)},"
+                    f" {count(struck().total())} faults"
                 )
             )
 
         mirroring = Mirroring(mirror, session, clock, told.line, tick)
         tasks = Tasks(mirror, seed, mirroring.watch, told.line)
-        striker = Striker(scene.brokers, story(seed), mirroring.watch, told.line)
+        injector = FaultInjector(environment.brokers, scenario(seed), mirroring.watch, told.line)
 
         def struck() -> Counter[str]:
-            brokers = {f"broker {kind}": striker.kinds()[kind] for kind in Kind}
+            brokers = {f"broker {kind}": injector.kinds()[kind] for kind in Kind}
             return Counter(
                 {"task killed": tasks.killed, "Spark worker killed": workers.killed, **brokers}
             )
 
-        writing = [stack.enter_context(Beside("writer", writer.write_until))]
+        writing = [stack.enter_context(BackgroundThread("writer", writer.write_until))]
         writing += [
-            stack.enter_context(Beside(f"bookings {node}", partial(transactions.write_until, node)))
+            stack.enter_context(
+                BackgroundThread(f"bookings {node}", partial(transactions.write_until, node))
+            )
             for node in NODES
         ]
         mirroring.begin(_BEGIN_SECONDS)
         stormy.set()
         began = clock.monotonic()
-        with Beside("striker", striker.strike_until) as striking:
+        with BackgroundThread("injector", injector.inject_until) as striking:
             while clock.monotonic() < began + minutes * 60 or struck().total() < kills:
                 for _ in range(_TASKS_PER_RUN):
                     tasks.run_once()
                     tick()
                 mirroring.run_once()
-                for one in (*writing, striking):
-                    one.check()
+                for thread in (*writing, striking):
+                    thread.check()
             stormy.clear()
-            told.line("the storm is over")
-            while not striking.ends():
+            told.line("no more faults")
+            while not striking.has_stopped():
                 mirroring.run_once()
-        for one in writing:
-            one.end()
+        for thread in writing:
+            thread.stop()
         writer.flush(_FLUSH_SECONDS)
         mirroring.settle(_SETTLE_SECONDS)
         seconds = clock.monotonic() - began
-        told.line("all is copied; source and destination are compared")
-        source = scene.source(writer.written)
+        told.line("everything is copied; comparing source and destination")
+        source = environment.source(writer.written)
         return _report(
-            scene, source, seed=seed, seconds=seconds, struck=struck(), tally=mirroring.tally
+            environment, source, seed=seed, seconds=seconds, struck=struck(), tally=mirroring.tally
         )
 
 
 def _report(
-    scene: Scene, source: Mapping[TopicPartition, list[tuple[int, Record]]], **known: Any
+    environment: Environment,
+    source: Mapping[TopicPartition, list[tuple[int, Record]]],
+    **known: Any,
 ) -> Report:
     expected = {
         at: [
@@ -134,21 +139,22 @@ def _report(
     timed = {at: dict(records) for at, records in source.items() if at.topic != BOOKED}
     return Report(
         **known,
-        stall=longest_stall(compare.ledger(scene.destination, NAME), timed),
-        verdicts={at: judge(records, scene.arrived(at)) for at, records in expected.items()},
-        ledger=scene.ledger_complaint(expected),
+        stall=longest_stall(compare.ledger(environment.destination, NAME), timed),
+        verdicts={at: judge(records, environment.arrived(at)) for at, records in expected.items()},
+        ledger=environment.ledger_complaint(expected),
         held_back=compare.held_back(
-            scene.destination, [*TOPICS, BOOKED, checkpoint.TOPIC, ledger.TOPIC]
+            environment.destination, [*TOPICS, BOOKED, checkpoint.TOPIC, ledger.TOPIC]
         ),
     )
 
 
 def _progress(tally: Tally) -> str:
-    return f"{count(tally.records)} copied in {tally.runs} runs, {tally.failed} failed, {tally.failovers} failovers"
+    runs = f"{tally.runs} runs, {tally.failed} failed, {tally.failovers} failovers"
+    return f"{count(tally.records)} copied in {runs}"
 
 
 class _Told:
-    """Lines with the time since the beginning."""
+    """Progress lines with the time since the start."""
 
     def __init__(self, clock: Clock, tell: Callable[[str], None]) -> None:
         self._clock = clock
@@ -156,11 +162,11 @@ class _Told:
         self._began = self._last = clock.monotonic()
 
     def line(self, text: str) -> None:
-        """Tell something."""
+        """Print a line."""
         self._tell(f"{self._clock.monotonic() - self._began:6.1f} s  {text}")
 
     def now_and_then(self, text: Callable[[], str]) -> None:
-        """Tell how far it has got, every few seconds."""
+        """Print the progress, every few seconds."""
         if self._clock.monotonic() >= self._last + _TELL_SECONDS:
             self._last = self._clock.monotonic()
             self.line(text())

@@ -1,4 +1,4 @@
-"""Copies in processes of their own, without Spark: each is killed in its middle, and the next one goes on."""
+"""Runs tasks in their own processes without Spark, and kills each during its copy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import Connection
 from typing import Any
 
-from relay_pipelines.copy.row_reader import ALWAYS, MARKER, read_rows
+from relay_pipelines.copy.row_reader import MARKER, RECORD_COLUMNS, read_rows
 from relay_pipelines.copy.task import copy_kept, copy_ranges, copy_rows
 from relay_pipelines.errors import RelayError
 from relay_pipelines.model import CopyJob, CopyRange, Outcome, Status
@@ -24,8 +24,8 @@ from tests.chaos.storm.record_policies import SELECTED, WHERE, in_place_of_spark
 
 _PLAN_SECONDS = 60.0
 _LIFE_SECONDS = (0.0, 0.5)
-"""From the plan to the death: some tasks have committed nothing by then, some several topics."""
-# forked from a process that has imported everything: a task starts in some milliseconds
+"""From the plan to the kill: some tasks have committed nothing by then, some several topics."""
+# a fork of a process with all imports starts in some milliseconds
 _PROCESSES = multiprocessing.get_context("forkserver")
 _PROCESSES.set_forkserver_preload([__name__])
 
@@ -34,8 +34,8 @@ class Tasks:
     """Starts tasks and kills them.
 
     Args:
-        settings: of the mirror.
-        say: where failures are told.
+        mirror: the settings of the mirror.
+        say: receives a line for each failure.
     """
 
     def __init__(self, mirror: Mirror, seed: int, watch: Watch, say: Callable[[str], None]) -> None:
@@ -48,11 +48,10 @@ class Tasks:
         self.ended = 0
 
     def run_once(self) -> None:
-        """Start a task and kill it after a moment in the middle of its copy; one with little to do may end before.
+        """Start a task and kill it during its copy, unless it ends before.
 
         Raises:
-            AssertionError: a task said something that a person would have to decide on, or did not
-                end.
+            AssertionError: a task ended with an unexpected exit code.
         """
         told, telling = _PROCESSES.Pipe(duplex=False)
         process = _PROCESSES.Process(target=_copy, args=(self._mirror, telling), daemon=True)
@@ -88,7 +87,7 @@ class Tasks:
 
 
 def _heard(told: Connection, within_seconds: float) -> str:
-    """What the task says next; empty if it has no more to say."""
+    """The next line from the task; empty if there is none."""
     try:
         return str(told.recv()) if told.poll(within_seconds) else ""
     except EOFError:
@@ -96,10 +95,9 @@ def _heard(told: Connection, within_seconds: float) -> str:
 
 
 def _copy(mirror: Mirror, telling: Connection) -> None:
-    """Plan and copy all there is: say which node is read, then each failure."""
-    logging.getLogger("relay_pipelines").addHandler(
-        logging.NullHandler()
-    )  # the failures they end in are told
+    """Plan and copy everything; send the node that is read, then each failure."""
+    # failures are sent instead of logged
+    logging.getLogger("relay_pipelines").addHandler(logging.NullHandler())
     clock = SystemClock()
     try:
         planned = run_plan.plan(cluster_snapshot.take_snapshot(NAME, mirror, clock))
@@ -116,7 +114,7 @@ def _copy(mirror: Mirror, telling: Connection) -> None:
 
 
 def _outcomes(mirror: Mirror, planned: RunPlan, clock: SystemClock) -> Iterator[Outcome]:
-    """Copy as the Spark jobs of a run would, one after the other."""
+    """Copy like the Spark jobs of a run, one after the other."""
     job = CopyJob(
         mirror=NAME,
         run_id="task",
@@ -137,5 +135,5 @@ def _outcomes(mirror: Mirror, planned: RunPlan, clock: SystemClock) -> Iterator[
 
 def _rows(job: CopyJob, topic: str, ranges: list[CopyRange], clock: SystemClock) -> Iterator[Any]:
     return in_place_of_spark(
-        topic, read_rows(job, ranges, range(len(ranges)), ALWAYS, clock), MARKER
+        topic, read_rows(job, ranges, range(len(ranges)), RECORD_COLUMNS, clock), MARKER
     )

@@ -1,4 +1,4 @@
-"""Writes the same transactions to both nodes: some stay open for a while, some are aborted."""
+"""Writes the same transactions to both nodes; some stay open for a while, some are aborted."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _MOST_RECORDS = 20
 _PAUSE_SECONDS = 0.1
 _OPEN_SECONDS = 4.0
 _STAY_OPEN, _ABORTED = 0.2, 0.3
-# no outage of a node may be long enough for it to abort a transaction that the other node commits
+# longer than any outage: a node must not abort a transaction that the other node commits
 _TIMEOUT_MS = 900_000
 _TRY_SECONDS = 5.0
 
 
 class Transactions:
-    """One transactional producer per node, each on a thread of its own; both write as many transactions in the end.
+    """One transactional producer per node; both write the same number of transactions.
 
     Args:
         began_ms: the timestamp of the first record.
@@ -42,7 +42,7 @@ class Transactions:
         """Write one transaction after the other.
 
         Raises:
-            KafkaException: a transaction cannot be ended as meant; the nodes would differ.
+            KafkaException: a transaction cannot be ended as planned, so the nodes would differ.
         """
         producer = transactional(self._nodes[node], "bookings", transaction_timeout_ms=_TIMEOUT_MS)
         chance = random.Random(self._seed)
@@ -60,14 +60,14 @@ class Transactions:
             aborts = chance.random() < _ABORTED
             producer.begin_transaction()
             put(producer, _AT, records)
-            # all of it, aborted or not: else the offsets of the nodes would differ
+            # flush also aborted records: else the offsets of the nodes would differ
             while producer.flush(_TRY_SECONDS):
                 pass
             over.wait(open_seconds)
             _end(producer, aborts=aborts)
 
     def _begins(self, number: int, over: threading.Event) -> bool:
-        """Whether to begin the transaction of this number: once all is over, only one that the other node has begun."""
+        """Whether to begin a transaction; after the stop only one that the other node has begun."""
         with self._lock:
             if over.is_set() and number >= self._begun:
                 return False

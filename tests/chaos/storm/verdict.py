@@ -1,4 +1,4 @@
-"""What arrived against what was there: pure functions."""
+"""Compares the records of source and destination with pure functions."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tests.support.independent import Record
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One topic-partition of the destination against its source.
+    """The comparison of one topic-partition with its source.
 
     Args:
-        lost: records of the source that did not arrive.
-        doubled: arrivals beyond the first, of records of the source.
+        lost: source records that did not arrive.
+        doubled: further arrivals of source records.
         foreign: arrivals that the source does not have; an altered record is one lost and one
-        foreign.
-        disordered: first arrivals behind one that comes after them at the source.
+            foreign record.
+        disordered: first arrivals after a record that follows them at the source.
     """
 
     expected: int
@@ -32,14 +32,14 @@ class Verdict:
 
     @property
     def good(self) -> bool:
-        """Whether all arrived once, unaltered and in order."""
+        """Whether all records arrived once, unaltered and in order."""
         return not (self.lost or self.doubled or self.foreign or self.disordered)
 
 
 def judge(expected: Sequence[Record], arrived: Sequence[Record]) -> Verdict:
-    """Compare record by record; every record of the source must be like no other there."""
+    """Compare record by record; the records of the source must be unique."""
     places = {record: place for place, record in enumerate(expected)}
-    assert len(places) == len(expected), "records that are alike cannot be told apart"
+    assert len(places) == len(expected), "the source has equal records"
     counts = Counter(arrived)
     furthest, disordered = -1, 0
     for place in dict.fromkeys(places[record] for record in arrived if record in places):
@@ -57,7 +57,7 @@ def judge(expected: Sequence[Record], arrived: Sequence[Record]) -> Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """The longest time that a topic-partition's oldest record waited without a commit, and when it ended."""
+    """The longest wait of the oldest record of a topic-partition without a commit."""
 
     seconds: float = 0.0
     topic_partition: TopicPartition | None = None
@@ -67,12 +67,14 @@ class Stall:
 def longest_stall(
     entries: Iterable[Mapping[str, Any]], source: Mapping[TopicPartition, Mapping[int, Record]]
 ) -> Stall:
-    """Find the longest time in which a topic-partition had a record to copy and committed nothing, after its first commit.
+    """Find the longest time in which a topic-partition had records to copy but no commit.
+
+    The time before the first commit does not count.
 
     Args:
-        entries: the ledger's, in order per topic-partition.
-        source: records by their offset, timestamped when they were written; topic-partitions that
-            are not here do not count.
+        entries: the entries of the ledger, in order per topic-partition.
+        source: records by offset, with the time of writing as timestamp; other topic-partitions are
+            ignored.
     """
     longest = Stall()
     last_commits: dict[TopicPartition, int] = {}

@@ -1,4 +1,4 @@
-"""Spark's Python workers, killed in the middle of a run."""
+"""Kills Python workers of Spark during a run."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ _CHANCE = 0.3
 
 
 class Workers:
-    """Kills one now and then. Spark runs its task again, a few times; then the run fails, and the next one goes on."""
+    """Kills a worker now and then; Spark retries its task a few times, then the run fails."""
 
     def __init__(self, seed: int) -> None:
         self._chance = random.Random(seed)
         self.killed = 0
 
     def strike(self) -> None:
-        """Kill a worker that runs now, or none."""
+        """Kill a random active worker, or none."""
         running = _running()
         if running and self._chance.random() < _CHANCE:
             try:
@@ -28,7 +28,7 @@ class Workers:
 
 
 def _running() -> list[psutil.Process]:
-    """The processes that Spark's daemon has forked."""
+    """The processes forked by the PySpark daemon."""
     found = []
     for one in psutil.Process().children(recursive=True):
         try:

@@ -1,4 +1,4 @@
-"""Writes the same records to both nodes: same topic-partition, order and timestamp, so same offsets."""
+"""Writes the same records in the same order to both nodes, so that offsets are equal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.chaos.storm.record_policies import FILTERED, PLAIN, SELECTED, STAMPED
 from tests.support.independent import CREATE_TIME, Record, client
 
 TOPICS = {PLAIN: 2, FILTERED: 1, WHERE: 1, SELECTED: 2, STAMPED: 1}
-"""Their numbers of partitions."""
+"""The number of partitions of each topic."""
 _ALL = [
     TopicPartition(topic, partition)
     for topic, partitions in TOPICS.items()
@@ -26,10 +26,10 @@ _VALUE_BYTES = 1_200
 
 
 class Writer:
-    """An idempotent producer per node. For a node that is down, records wait until it is back, in order.
+    """An idempotent producer per node; records for a node that is down wait in order.
 
     Args:
-        per_second: records, to each node.
+        per_second: records per second, to each node.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Writer:
 
     @property
     def count(self) -> int:
-        """Of records so far, each counted once."""
+        """The number of records so far, each counted once."""
         return self.written.total()
 
     def write_until(self, over: threading.Event) -> None:
@@ -60,10 +60,10 @@ class Writer:
                 producer.poll(0)
 
     def flush(self, within_seconds: float) -> None:
-        """Wait until both nodes have all."""
+        """Wait until both nodes have all records."""
         for name, producer in self._producers.items():
             left = producer.flush(within_seconds)
-            assert not left, f"node {name} still lacks {left} records after {within_seconds:g} s"
+            assert not left, f"node {name} still misses {left} records after {within_seconds:g} s"
         assert not self._refused, (
             f"a node refused {len(self._refused)} records, the first with: {self._refused[0]}"
         )
@@ -94,21 +94,21 @@ class Writer:
 _CONFIG: dict[str, object] = {
     "enable_idempotence": True,
     "acks": "all",
-    # never given up: a record that one node alone lacks would make them differ for good
+    # retry for any time: a record that only one node has would make the nodes differ
     "message_timeout_ms": 0,
     "retries": 2**31 - 1,
     "linger_ms": 50,
     "compression_type": "lz4",
     "queue_buffering_max_messages": 1_000_000,
     "reconnect_backoff_max_ms": 500,
-    # a node that is back has leaders again, which nobody else tells: five minutes by default
+    # discover the leaders of a restarted node soon; the default is five minutes
     "topic_metadata_refresh_interval_ms": 1_000,
     "retry_backoff_max_ms": 500,
 }
 
 
 def record(number: int, now_ms: int, chance: random.Random) -> Record:
-    """Make a record that is like no other: its number is in its key, its header or its value."""
+    """Make a unique record: its number is in its key, its header or its value."""
     name = b"%d" % number
     match chance.randrange(4):
         case 0:

@@ -1,7 +1,7 @@
-"""In a Dagster daemon only: kill -9 itself in the middle of a tick, once, at the point that RELAY_KILL_DAEMON names.
+"""Kills a Dagster daemon with SIGKILL during a tick, once, at a named point.
 
-RELAY_KILL_DAEMON is `<point>:<token file>`. Python imports this by its name when the folder is on
-PYTHONPATH.
+RELAY_KILL_DAEMON is `<point>:<token file>`. Python imports this file because of its name if its
+folder is on PYTHONPATH.
 """
 
 from __future__ import annotations

@@ -1,0 +1,222 @@
+"""A mirror of many topics between two brokers, and a Dagster instance in a folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import dagster as dg
+import yaml
+
+from benchmarks import clusters, tree
+from benchmarks.contenders.relay_process import COMMAND
+from benchmarks.inputs import Input
+from benchmarks.orchestration.figures import Spent
+from benchmarks.seeding import seed
+from benchmarks.values import PARTITIONS
+from relay_pipelines.definitions import build
+from relay_pipelines.demo.dagster import CONFIG_FOLDER
+from relay_pipelines.errors import SourceError
+from relay_pipelines.lanes import naming
+from relay_pipelines.lanes.lane import Lane, lanes_of
+from relay_pipelines.lanes.topic_catalog import Catalog
+from relay_pipelines.model import Cluster
+from relay_pipelines.protocol.admin import NewTopic, create_topics
+from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.settings import load
+
+MIRROR = "orders"
+_BY_COMMAND = "command"  # the mirror of `relay run`
+_CREATED_AT_ONCE = 50
+_LIMIT_SECONDS = 600
+
+
+@dataclass
+class Environment:
+    """The clusters, topics and folder of the benchmark.
+
+    Args:
+        folder: the folder of relay.yaml and of all data of Dagster.
+        topics: the source topics.
+    """
+
+    folder: Path
+    source: Cluster
+    destination: Cluster
+    topics: Sequence[str]
+    cursor: str | None = None
+
+    @property
+    def config(self) -> Path:
+        """The relay.yaml that Dagster loads."""
+        return self.folder / "relay.yaml"
+
+    @property
+    def planner(self) -> str:
+        """The name of the planner sensor."""
+        return f"plan_{self.lane.identifier}"
+
+    @property
+    def lane(self) -> Lane:
+        """The only lane."""
+        mirror = load(self.config).mirror(MIRROR)
+        (lane,) = lanes_of(MIRROR, mirror, Catalog.beside(self.config).known(MIRROR, mirror))
+        return lane
+
+    @cached_property
+    def instance(self) -> dg.DagsterInstance:
+        """The Dagster instance in the folder."""
+        return dg.DagsterInstance.from_config(str(self.folder))
+
+    def configure(self, **window: str | int) -> None:
+        """Write relay.yaml for Dagster and for the command."""
+        for file, name in ((self.config, MIRROR), (self.folder / "command.yaml", _BY_COMMAND)):
+            mirror = {
+                "source": {
+                    "nodes": [
+                        {"name": "source", "bootstrap_servers": list(self.source.bootstrap_servers)}
+                    ]
+                },
+                "destination": {"bootstrap_servers": list(self.destination.bootstrap_servers)},
+                "topics": {"allow": ["topic[0-9]+"], "rename": f"{name}.{{topic}}"},
+                "window": {"every": "1s", **window},
+            }
+            file.write_text(yaml.safe_dump({"mirrors": {name: mirror}}))
+
+    def fill(self, topics: Sequence[str], records: int) -> None:
+        """Write records of 1 KiB to each of these topics."""
+        for topic in topics:
+            seed(self.source, topic, Input(topic, topic, records, 1024, 128 << 10))
+
+    def ticker(self) -> Ticker:
+        """The planner as it would be loaded now."""
+        return Ticker(self, build(self.config))
+
+    def newest(self) -> str:
+        """The key of the newest window."""
+        return max(self.instance.get_dynamic_partitions(self.lane.partitions_name))
+
+    def run(self, window: str) -> Spent:
+        """Copy a window in its own process."""
+        dagster = [
+            sys.executable,
+            "-m",
+            "dagster",
+            "asset",
+            "materialize",
+            "-m",
+            "relay_pipelines.definitions",
+        ]
+        return self._process("run", [*dagster, "--select", "kind:pyspark", "--partition", window])
+
+    def command(self) -> Spent:
+        """Copy the same with `relay run`."""
+        return self._process(
+            "command", [str(COMMAND), "--config", "command.yaml", "run", "--stop-at-end"]
+        )
+
+    def _process(self, name: str, command: Sequence[str]) -> Spent:
+        figures, variables = self.folder / f"{name}.json", process_variables(self.folder)
+        figures.unlink(missing_ok=True)
+        with (self.folder / f"{name}.log").open("ab") as log:
+            subprocess.run(
+                [sys.executable, tree.__file__, str(figures), *command],
+                cwd=self.folder,
+                env=variables,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                timeout=_LIMIT_SECONDS,
+                check=True,
+            )
+        found = json.loads(figures.read_text())
+        if found["exit_code"]:
+            raise RuntimeError(f"{name} ended with exit code {found['exit_code']}, see {log.name}")
+        return Spent(found["seconds"], found["cpu_seconds"])
+
+
+class Ticker:
+    """Evaluates the planner in this process."""
+
+    def __init__(self, environment: Environment, definitions: dg.Definitions) -> None:
+        self._scene = environment
+        self._sensor = definitions.get_repository_def().get_sensor_def(environment.planner)
+        self._kafka = (definitions.resources or {})["kafka"]
+
+    def tick(self) -> dg.SensorResult:
+        """Evaluate the planner and apply its result as the daemon does."""
+        instance, environment = self._scene.instance, self._scene
+        context = dg.build_sensor_context(
+            instance=instance, cursor=environment.cursor, resources={"kafka": self._kafka}
+        )
+        result = self._sensor(context)
+        assert isinstance(result, dg.SensorResult)
+        environment.cursor = result.cursor
+        for event in result.asset_events:
+            instance.report_runless_asset_event(event)
+        for request in result.dynamic_partitions_requests or []:
+            if isinstance(request, dg.AddDynamicPartitionsRequest):
+                instance.add_dynamic_partitions(
+                    request.partitions_def_name, list(request.partition_keys)
+                )
+            else:
+                for key in request.partition_keys:
+                    instance.delete_dynamic_partition(request.partitions_def_name, key)
+        return result
+
+
+def process_variables(folder: Path) -> dict[str, str]:
+    """The environment variables of a process that uses the folder."""
+    variables = {name: value for name, value in os.environ.items() if name != "RELAY_CATALOG"}
+    return variables | {"RELAY_CONFIG": str(folder / "relay.yaml")} | dagster_variables(folder)
+
+
+def dagster_variables(folder: Path) -> dict[str, str]:
+    """Variables for the Dagster instance and a cache of compiled modules, which saves seconds."""
+    compiled = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(folder / "compiled")}
+    return {"DAGSTER_HOME": str(folder)} | compiled
+
+
+@contextmanager
+def start_environment(folder: Path, topics: int) -> Iterator[Environment]:
+    """Start two brokers, create the topics, and prepare the folder for Dagster."""
+    names = [f"topic{number:03}" for number in range(topics)]
+    with clusters.embedded("source") as source, clusters.embedded("destination") as destination:
+        environment = Environment(folder, source.cluster(), destination.cluster(), names)
+        environment.configure()
+        text = (
+            (CONFIG_FOLDER / "dagster.yaml")
+            .read_text()
+            .replace("base_dir: var/dagster", f"base_dir: {folder}/var/dagster")
+        )
+        (folder / "dagster.yaml").write_text(text)
+        with ClusterClient(environment.source, SourceError) as client:
+            for first in range(0, topics, _CREATED_AT_ONCE):
+                wanted = names[first : first + _CREATED_AT_ONCE]
+                create_topics(client, [NewTopic(name, PARTITIONS, {}) for name in wanted], None)
+        clusters.create_topic(environment.source, names[-1])  # waits for its leaders
+        Catalog.beside(environment.config).learn(MIRROR, names)
+        try:
+            yield environment
+        finally:
+            if "instance" in environment.__dict__:
+                environment.instance.dispose()
+
+
+def run_of(instance: dg.DagsterInstance, window: str) -> str:
+    """The id of the newest run of a window."""
+    return instance.get_run_records(dg.RunsFilter(tags={"dagster/partition": window}), limit=1)[
+        0
+    ].dagster_run.run_id
+
+
+def mirrored(topic: str) -> dg.AssetKey:
+    """The asset of a topic."""
+    return naming.mirrored_asset(MIRROR, topic)

@@ -1,0 +1,187 @@
+"""The events of a made-up web shop, the same for every seed, and the producers that write them.
+
+Every record has a `trace-id` header of its own, by which the proof counts losses and duplicates.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from confluent_kafka import Producer
+
+from relay_pipelines.errors import RelayError
+from relay_pipelines.model import Cluster
+from relay_pipelines.protocol.clock import Clock
+
+EVENTS, PAYMENTS, STATUS = "orders.events", "orders.payments", "orders.status"
+PARTITIONS = {EVENTS: 4, PAYMENTS: 2, STATUS: 2}
+TRACE_ID = "trace-id"
+
+_COMPRESSION = {EVENTS: "lz4", PAYMENTS: "zstd", STATUS: "none"}
+_TOPICS = [EVENTS] * 7 + [PAYMENTS] * 2 + [STATUS] * 3
+_STATES = ("placed", "changed", "packed", "handed-over", "delivered", "returned")
+_NOTE = " ".join(f"article A-{number * 7919 % 100_000:05}, quantity 1," for number in range(28))
+_HISTORY_MS = 20 * 3600 * 1000
+_EVENTS_PER_ORDER = 12
+# an odd number: its multiples modulo 2^64 never repeat
+_GOLDEN = 0x9E3779B97F4A7C15
+_FLUSH_SECONDS = 60
+_TICK_SECONDS = 0.05
+
+
+class Event(NamedTuple):
+    """One record to write."""
+
+    topic: str
+    partition: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes]]
+    timestamp_ms: int
+
+
+class Shop:
+    """Makes events, always the same ones for a seed.
+
+    Args:
+        events: about how many, which decides the number of orders.
+        seed: of the random numbers.
+    """
+
+    def __init__(self, events: int, seed: int = 20_240_229) -> None:
+        self._random = random.Random(seed)  # noqa: S311 - order data, not secrets
+        self._orders = max(1, events // _EVENTS_PER_ORDER)
+        self._count = 0
+
+    def history(self, count: int, until_ms: int) -> Iterator[Event]:
+        """Make `count` events, spread evenly over the 20 hours before `until_ms`."""
+        for number in range(count):
+            yield self.event(until_ms - _HISTORY_MS + number * _HISTORY_MS // count)
+
+    def event(self, timestamp_ms: int) -> Event:
+        """Make the next event; payments may have no key, payments and states may be tombstones."""
+        self._count += 1
+        topic = self._random.choice(_TOPICS)
+        # squared: a few orders have many events
+        order = f"order-{int(self._random.random() ** 2 * self._orders):07}"
+        value = {
+            "order": order,
+            "state": self._random.choice(_STATES),
+            "at_ms": timestamp_ms,
+            "sequence": self._count,
+            "note": _NOTE[: self._random.randrange(150, len(_NOTE))],
+        }
+        tombstone = topic != EVENTS and self._count % 50 == 0
+        trace_id = b"%016x" % (self._count * _GOLDEN & 0xFFFFFFFFFFFFFFFF)
+        return Event(
+            topic,
+            zlib.crc32(order.encode()) % PARTITIONS[topic],
+            None if topic == PAYMENTS and self._count % 40 == 0 else order.encode(),
+            None if tombstone else json.dumps(value).encode(),
+            [(TRACE_ID, trace_id), ("source", b"web-shop"), ("schema-version", b"3")],
+            timestamp_ms,
+        )
+
+
+class NodeWriters:
+    """Write the same events in the same order to every node; for one thread at a time.
+
+    Args:
+        nodes: clusters in which the topics exist.
+    """
+
+    def __init__(self, nodes: Sequence[Cluster]) -> None:
+        self._producers = {
+            topic: [Producer(_config(node, compression)) for node in nodes]
+            for topic, compression in _COMPRESSION.items()
+        }
+        self.written: Counter[str] = Counter()
+
+    def write(self, events: Iterable[Event]) -> None:
+        """Queue events; the producers send them in the background."""
+        for event in events:
+            self.written[event.topic] += 1
+            for producer in self._producers[event.topic]:
+                _produce(producer, event)
+
+    def flush(self) -> None:
+        """Wait until every node has every event.
+
+        Raises:
+            RelayError: a node does not have them in time.
+        """
+        producers = [producer for nodes in self._producers.values() for producer in nodes]
+        if sum(producer.flush(_FLUSH_SECONDS) for producer in producers):
+            raise RelayError(
+                f"an upstream node did not take all events within {_FLUSH_SECONDS} s",
+                remedy="run the demo with --keep and see its broker.log",
+            )
+
+
+class Arrivals:
+    """A thread that writes events until `close`."""
+
+    def __init__(self, shop: Shop, writers: NodeWriters, per_second: int, clock: Clock) -> None:
+        self._shop = shop
+        self._writers = writers
+        self._per_second = per_second
+        self._clock = clock
+        self._over = threading.Event()
+        self._extra = 0
+        self._thread = threading.Thread(target=self._write, name="demo-arrivals", daemon=True)
+        self.count = 0
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._over.set()
+        self._thread.join()
+
+    def add(self, count: int) -> None:
+        """Write this many more events at once."""
+        self._extra = count
+        while self._extra and self._thread.is_alive():
+            time.sleep(_TICK_SECONDS)
+
+    def _write(self) -> None:
+        started, extra = self._clock.monotonic(), 0
+        while not self._over.wait(_TICK_SECONDS):
+            extra += self._extra
+            due = extra + int((self._clock.monotonic() - started) * self._per_second)
+            self._writers.write(
+                self._shop.event(self._clock.now_ms()) for _ in range(due - self.count)
+            )
+            self.count, self._extra = due, 0
+
+
+def _config(node: Cluster, compression: str) -> dict[str, object]:
+    return {
+        "bootstrap.servers": ",".join(node.bootstrap_servers),
+        # keeps the order of records that are retried
+        "enable.idempotence": True,
+        # a node that was killed gets what it missed soon after it is back
+        "reconnect.backoff.max.ms": 500,
+        "compression.type": compression,
+        "linger.ms": 20,
+        "batch.size": 128 << 10,
+        "queue.buffering.max.kbytes": 64 << 10,
+        "log_level": 0,
+    }
+
+
+def _produce(producer: Producer, event: Event) -> None:
+    topic, partition, key, value, headers, timestamp_ms = event
+    while True:
+        try:
+            producer.produce(topic, value, key, partition, timestamp=timestamp_ms, headers=headers)
+        except BufferError:
+            producer.poll(0.05)  # the queue is full
+        else:
+            return

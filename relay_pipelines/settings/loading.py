@@ -1,0 +1,195 @@
+"""From relay.yaml to `Settings`, or to one error that names all its problems."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from relay_pipelines.errors import ConfigError
+from relay_pipelines.settings.config_model import Location, Problem
+from relay_pipelines.settings.models import Settings
+from relay_pipelines.settings.validation_errors import describe, dotted
+
+_STRING_TAG = "tag:yaml.org,2002:str"
+_MERGE_TAG = "tag:yaml.org,2002:merge"
+_QUOTED = re.compile(r"'([^']*)'")
+_REFERENCE = re.compile(r"(?P<escaped>\$)?\$\{(?P<inside>[^}]*)(?P<closed>\})?")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_FILE = "file:"
+
+
+def load(path: Path, environment: Mapping[str, str] | None = None) -> Settings:
+    """Read and check a relay.yaml.
+
+    Args:
+        path: the file; relative paths in it start at its folder.
+        environment: what `${ENV_VAR}` refers to; the environment of the process when None.
+
+    Raises:
+        ConfigError: one line per problem, and a line with their number before several. It never
+            contains a secret.
+    """
+    written = _read_yaml(path)
+    if written is None:
+        raise ConfigError(f"{path} is empty", remedy="start from relay.example.yaml")
+    folder = path.absolute().parent
+    interpolation = _Interpolation(os.environ if environment is None else environment, folder)
+    filled = interpolation.fill_in(written)
+    problems = list(interpolation.problems)
+    try:
+        settings = Settings.model_validate(filled, context={"folder": folder})
+    except ValidationError as error:
+        unresolved = [location for location, _ in problems]
+        problems += [
+            problem
+            for problem in describe(error, Settings, written)
+            if not _follows_from(problem, unresolved)
+        ]
+    if problems:  # raised here and not above: a chained pydantic error would contain the values
+        raise ConfigError(_message(path, problems))
+    return settings
+
+
+def _follows_from(problem: Problem, unresolved: Sequence[Location]) -> bool:
+    """Whether the value is only wrong because its reference could not be resolved."""
+    return any(problem[0][: len(location)] == location for location in unresolved)
+
+
+def _message(path: Path, problems: Sequence[Problem]) -> str:
+    lines = [f"{dotted(location)}: {text}" if location else text for location, text in problems]
+    if len(lines) == 1:
+        return f"{path}: {lines[0]}"
+    return "\n  ".join([f"{path}: {len(lines)} problems", *lines])
+
+
+class _KeyProblemError(yaml.MarkedYAMLError):
+    """A key that YAML allows and relay.yaml does not."""
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """Refuses duplicate keys: PyYAML silently takes the last, and half a mirror would vanish."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - PyYAML's signature
+        lines: dict[str, int] = {}
+        own_keys = (
+            [key for key, _ in node.value if key.tag != _MERGE_TAG]
+            if isinstance(node, yaml.MappingNode)
+            else []
+        )
+        for key in own_keys:
+            if key.tag != _STRING_TAG:
+                raise _KeyProblemError(
+                    problem="this key is not a string; put it in quotes",
+                    problem_mark=key.start_mark,
+                )
+            if key.value in lines:
+                raise _KeyProblemError(
+                    problem=f"duplicate key {key.value!r}, first in line {lines[key.value]};"
+                    " remove one",
+                    problem_mark=key.start_mark,
+                )
+            lines[key.value] = key.start_mark.line + 1
+        return super().construct_mapping(node, deep)
+
+
+def _read_yaml(path: Path) -> Any:
+    """Return the file's content, or raise one line with line and column."""
+    text = _text(path)
+    try:
+        return yaml.load(text, Loader=_StrictLoader)  # noqa: S506 - a SafeLoader
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else f"{path}"
+        problem = error.problem or "cannot be read"
+        if not isinstance(error, _KeyProblemError):
+            problem = f"not YAML: {_QUOTED.sub(_without_content, problem)}"
+    except yaml.reader.ReaderError as error:
+        before = text[: error.position]
+        where = f"{path}:{before.count(chr(10)) + 1}:{error.position - before.rfind(chr(10))}"
+        problem = "not YAML: an unprintable character"
+    raise ConfigError(f"{where}: {problem}")
+
+
+def _without_content(quoted: re.Match[str]) -> str:
+    """Keep `','` and `'<stream end>'`; an alias or tag may be a password without its quotes."""
+    return quoted[0] if len(quoted[1]) <= 1 or quoted[1].startswith("<") else "..."
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except FileNotFoundError:
+        raise ConfigError(
+            f"{path} does not exist", remedy="name another file, or start from relay.example.yaml"
+        ) from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        position = error.start
+    raise ConfigError(f"{path} is not UTF-8 text: byte {position}", remedy="save it as UTF-8")
+
+
+@dataclass(slots=True)
+class _Interpolation:
+    """Replaces `${ENV_VAR}` and `${file:path}` in all strings; `$${` is a literal `${`.
+
+    It works on the parsed YAML: the content of a variable cannot change the structure of the file.
+
+    Args:
+        environment: the environment variables.
+        folder: where relative paths start.
+        problems: references that could not be resolved; their strings stay unchanged.
+    """
+
+    environment: Mapping[str, str]
+    folder: Path
+    problems: list[Problem] = field(default_factory=list)
+
+    def fill_in(self, value: Any, location: Location = ()) -> Any:
+        """Return the value with all its strings filled in; the keys of mappings stay unchanged."""
+        if isinstance(value, dict):
+            return {key: self.fill_in(child, (*location, key)) for key, child in value.items()}
+        if isinstance(value, list):
+            return [self.fill_in(child, (*location, index)) for index, child in enumerate(value)]
+        return self._string(value, location) if isinstance(value, str) else value
+
+    def _string(self, text: str, location: Location) -> str:
+        try:
+            return _REFERENCE.sub(self._reference, text)
+        except LookupError as error:
+            self.problems.append((location, str(error.args[0])))
+            return text
+
+    def _reference(self, match: re.Match[str]) -> str:
+        inside = match["inside"]
+        if match["escaped"]:
+            return match[0][1:]
+        if match["closed"] and inside.startswith(_FILE):
+            return self._file(inside.removeprefix(_FILE))
+        if not match["closed"] or not _VARIABLE.fullmatch(inside):
+            # the message does not show it: it may be a password that happens to contain "${"
+            raise LookupError(
+                "expected ${NAME} or ${file:path} after the '$'; write $${ for a plain ${"
+            )
+        if inside not in self.environment:
+            raise LookupError(f"the environment variable {inside} is not set")
+        return self.environment[inside]
+
+    def _file(self, name: str) -> str:
+        """Return the file's text without the line end that editors and `echo` add."""
+        try:
+            content = (self.folder / name).read_bytes()
+        except OSError as error:
+            raise LookupError(f"cannot read the file {name}: {error.strerror}") from None
+        try:
+            return content.decode().removesuffix("\n").removesuffix("\r")
+        except UnicodeDecodeError:
+            pass  # its message quotes the content
+        raise LookupError(f"the file {name} is not UTF-8 text")

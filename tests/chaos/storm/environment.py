@@ -1,0 +1,121 @@
+"""The clusters of a chaos run, and their records as an independent client reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from relay_pipelines.embedded import Broker, EmbeddedCluster
+from relay_pipelines.model import TopicPartition
+from relay_pipelines.settings import Mirror
+from tests.chaos import compare
+from tests.chaos.storm import record_policies
+from tests.chaos.storm.faults import DESTINATION, NODES
+from tests.chaos.storm.mirroring import NAME
+from tests.chaos.storm.record_policies import BOOKED, CONFIGS
+from tests.chaos.storm.writer import TOPICS
+from tests.support.independent import Record, create, read, records_of
+
+_ROOT = Path(__file__).parents[3]
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Two source nodes and a destination that only this run uses."""
+
+    clusters: Mapping[str, EmbeddedCluster]
+
+    @property
+    def brokers(self) -> dict[str, Broker]:
+        """The broker of each cluster."""
+        return {name: cluster.brokers[0] for name, cluster in self.clusters.items()}
+
+    @property
+    def destination(self) -> EmbeddedCluster:
+        """The destination cluster."""
+        return self.clusters[DESTINATION]
+
+    def mirror(self) -> Mirror:
+        """A mirror of all topics, with small chunks, so that faults occur between chunks."""
+        nodes = [
+            {"name": name, "bootstrap_servers": list(self.clusters[name].bootstrap_servers)}
+            for name in NODES
+        ]
+        return Mirror.model_validate(
+            {
+                "source": {"nodes": nodes, "health": {"request_timeout": "2s"}},
+                "destination": {"bootstrap_servers": list(self.destination.bootstrap_servers)},
+                "copy": {
+                    "chunk": "2KiB",
+                    "fetch_max": "4KiB",
+                    "coalesce_below": "1KiB",
+                    "coalesce_to": "2KiB",
+                    "request_timeout": "5s",
+                    "backoff": {"max": "1s"},
+                },
+                **record_policies.SETTINGS,
+            },
+            context={"folder": _ROOT},  # the folder in which tasks find the filter
+        )
+
+    def source(
+        self, written: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, list[tuple[int, Record]]]:
+        """All committed records of the source by offset; both nodes must have the same.
+
+        Args:
+            written: the number of records of each topic-partition without transactions.
+        """
+        found = {}
+        for at in [*sorted(written), TopicPartition(BOOKED, 0)]:
+            a, b = (read(self.clusters[name].cluster(), at) for name in NODES)
+            same = [
+                [(offset, record_policies.comparable(at.topic, record)) for offset, record in each]
+                for each in (a, b)
+            ]
+            assert same[0] == same[1], f"the nodes differ in {at}: {len(a)} and {len(b)} records"
+            offsets = [offset for offset, _ in a]
+            assert at not in written or offsets == list(range(written[at])), (
+                f"{at} does not hold what was written"
+            )
+            found[at] = a
+        return found
+
+    def arrived(self, at: TopicPartition) -> list[Record]:
+        """All committed records of a topic-partition at the destination."""
+        return [
+            record_policies.comparable(at.topic, one)
+            for one in records_of(self.destination.cluster(), at)
+        ]
+
+    def ledger_complaint(self, expected: Mapping[TopicPartition, list[Record]]) -> str:
+        """Describe what is wrong with the ledger; empty if it is complete.
+
+        Args:
+            expected: the records that must arrive.
+        """
+        counts = {(at.topic, at.partition): len(records) for at, records in expected.items()}
+        ends = compare.ends(self.clusters[NODES[0]], list(counts))
+        try:
+            compare.assert_ledger_covers(self.destination, NAME, ends, counts)
+        except AssertionError as error:
+            return (
+                str(error).splitlines()[0] if str(error) else "it does not cover every offset once"
+            )
+        return ""
+
+
+@contextmanager
+def start_environment(folder: Path) -> Iterator[Environment]:
+    """Start all brokers and create the topics at the nodes; stop the brokers at the end."""
+    with ExitStack() as stack:
+        clusters = {
+            name: stack.enter_context(EmbeddedCluster(name, folder=folder / name))
+            for name in (*NODES, DESTINATION)
+        }
+        for name in NODES:
+            for topic, partitions in {**TOPICS, BOOKED: 1}.items():
+                create(clusters[name].cluster(), topic, partitions, CONFIGS.get(topic))
+        yield Environment(clusters)

@@ -1,0 +1,86 @@
+"""Injects the faults of a scenario into brokers and ends them again."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from relay_pipelines.embedded import Broker
+from tests.chaos.storm.faults import DESTINATION, NODES, Disruption, Fault, Kind, Target
+from tests.chaos.storm.mirroring import Watch
+
+_COPY_TIMEOUT_SECONDS = 10.0
+
+
+class FaultInjector:
+    """Injects faults until it is stopped, and leaves all brokers running.
+
+    Args:
+        watch: knows the node that is read, and whether a run copies now.
+        say: receives a line for every fault.
+    """
+
+    def __init__(
+        self,
+        brokers: Mapping[str, Broker],
+        disruptions: Iterable[Disruption],
+        watch: Watch,
+        say: Callable[[str], None],
+    ) -> None:
+        self._brokers = brokers
+        self._disruptions = disruptions
+        self._watch = watch
+        self._say = say
+        self.struck: Counter[Fault] = Counter()
+
+    def kinds(self) -> Counter[Kind]:
+        """The number of faults by kind."""
+        return Counter(fault.kind for fault in self.struck.elements())
+
+    def inject_until(self, over: threading.Event) -> None:
+        """Inject one disruption after the other; an active one ends before this returns."""
+        for disruption in self._disruptions:
+            if over.wait(disruption.quiet_seconds):
+                return
+            if disruption.during_copy:
+                self._watch.copying.wait(_COPY_TIMEOUT_SECONDS)
+                over.wait(disruption.delay_seconds)
+            if over.is_set():
+                return
+            self._inject(disruption, over)
+
+    def _inject(self, disruption: Disruption, over: threading.Event) -> None:
+        named = self._named()
+        when = ", during a copy" if self._watch.copying.is_set() else ""
+        struck = [named[one.target] for one in disruption.faults]
+        try:
+            for fault, name in zip(disruption.faults, struck, strict=True):
+                self._inject_fault(fault, self._brokers[name])
+            told = (
+                f"{name} ({one.target}) {one.kind}"
+                for one, name in zip(disruption.faults, struck, strict=True)
+            )
+            self._say(f"{' and '.join(told)}{when}, for {disruption.hold_seconds:.1f} s")
+            over.wait(disruption.hold_seconds)
+        finally:
+            self._recover([self._brokers[name] for name in struck])
+        self._say(f"{' and '.join(struck)} back")
+
+    def _named(self) -> dict[Target, str]:
+        read = self._watch.node
+        (spare,) = (name for name in NODES if name != read)
+        return {Target.READ: read, Target.SPARE: spare, Target.DESTINATION: DESTINATION}
+
+    def _inject_fault(self, fault: Fault, broker: Broker) -> None:
+        {Kind.KILL: broker.kill, Kind.STOP: broker.pause, Kind.RESTART: broker.stop}[fault.kind]()
+        self.struck[fault] += 1
+
+    def _recover(self, brokers: Sequence[Broker]) -> None:
+        for broker in brokers:
+            if broker.running:
+                broker.resume()
+            else:
+                broker.launch()
+        for broker in brokers:
+            broker.wait_until_serving()

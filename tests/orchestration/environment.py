@@ -1,0 +1,250 @@
+"""A relay.yaml, a Dagster instance and its definitions: ticks and runs in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import yaml
+from dagster import DagsterEventType, DagsterInstance, SensorResult
+
+from relay_pipelines.definitions import build
+from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.lanes import naming
+from relay_pipelines.lanes.lane import Lane, lanes_of
+from relay_pipelines.lanes.topic_catalog import Catalog
+from relay_pipelines.model import TopicPartition
+from relay_pipelines.resources import SparkResource
+from relay_pipelines.settings import load
+from tests.support import independent
+from tests.support.independent import Record
+
+
+class SharedSpark(SparkResource):
+    """The Spark session of the test run, which outlives the Dagster run."""
+
+    @property
+    def spark_session(self) -> Any:
+        """The session."""
+        return _shared["session"]
+
+    def teardown_after_execution(self, context: Any) -> None:
+        """Keep the session for other tests."""
+
+
+_shared: dict[str, Any] = {}
+
+
+@dataclass
+class Environment:
+    """One mirror between the two clusters of the test run.
+
+    Args:
+        folder: the folder of relay.yaml.
+        name: the name of the mirror.
+        location: definitions that a code location loaded earlier and whose planners still run. Runs
+            load relay.yaml again, as run processes do.
+    """
+
+    folder: Path
+    name: str
+    source: EmbeddedCluster
+    destination: EmbeddedCluster
+    instance: DagsterInstance
+    location: dg.Definitions | None = None
+
+    @property
+    def config(self) -> Path:
+        """Path of relay.yaml."""
+        return self.folder / "relay.yaml"
+
+    def write(self, allow: Sequence[str], *, sync_configs: bool = False, **mirror: Any) -> None:
+        """Write relay.yaml; `mirror` gives further keys of the mirror."""
+        window = {"every": "10ms"} | mirror.pop("window", {})
+        source = self.source.cluster().bootstrap_servers[0]
+        self.config.write_text(
+            yaml.safe_dump(
+                {
+                    "mirrors": {
+                        self.name: {
+                            "source": mirror.pop(
+                                "source", {"nodes": [{"name": "a", "bootstrap_servers": source}]}
+                            ),
+                            "destination": {
+                                "bootstrap_servers": self.destination.cluster().bootstrap_servers[0]
+                            },
+                            "topics": {
+                                "allow": list(allow),
+                                "rename": f"{self.name}.{{topic}}",
+                                "sync_configs": sync_configs,
+                            },
+                            "window": window,
+                            **mirror,
+                        }
+                    }
+                }
+            )
+        )
+
+    @property
+    def lanes(self) -> list[Lane]:
+        """The lanes of the mirror as they would be loaded now."""
+        settings = load(self.config)
+        return lanes_of(
+            self.name,
+            settings.mirror(self.name),
+            Catalog.beside(self.config).known(self.name, settings.mirror(self.name)),
+        )
+
+    @property
+    def definitions(self) -> dg.Definitions:
+        """The definitions as they would be loaded now."""
+        return build(self.config)
+
+    @property
+    def resources(self) -> dict[str, Any]:
+        """The resources of the definitions, with the Spark session of the test run."""
+        kafka = self.definitions.resources["kafka"]
+        return {"kafka": kafka, "pyspark": SharedSpark(kafka=kafka)}
+
+    def fill(self, topic: str, values: Sequence[str], partition: int = 0) -> None:
+        """Write records to the source."""
+        independent.write(
+            self.source.cluster(),
+            TopicPartition(topic, partition),
+            [Record(None, one.encode()) for one in values],
+        )
+
+    def read(self, topic: str, partition: int = 0) -> list[str]:
+        """Read the copy as an independent read_committed consumer."""
+        found = independent.records_of(
+            self.destination.cluster(), TopicPartition(f"{self.name}.{topic}", partition)
+        )
+        return [(one.value or b"").decode() for one in found]
+
+    def tick(self, lane: int = 0, cursor: str | None = None) -> SensorResult:
+        """Evaluate a planner and apply the result as a daemon does, but launch no runs."""
+        name = f"plan_{self.lanes[lane].identifier}"
+        sensor = (self.location or self.definitions).get_repository_def().get_sensor_def(name)
+        context = dg.build_sensor_context(
+            instance=self.instance, cursor=cursor, resources={"kafka": self.resources["kafka"]}
+        )
+        result = sensor(context)
+        assert isinstance(result, SensorResult)
+        self.report_events(result)
+        self.update_partitions(result)
+        return result
+
+    def health(self, cursor: str | None = None) -> SensorResult:
+        """Evaluate the health sensor."""
+        sensor = self.definitions.get_repository_def().get_sensor_def(
+            f"health_{naming.group(self.name)}"
+        )
+        context = dg.build_sensor_context(
+            instance=self.instance, cursor=cursor, resources={"kafka": self.resources["kafka"]}
+        )
+        result = sensor(context)
+        assert isinstance(result, SensorResult)
+        return result
+
+    def check(self, asset: dg.AssetKey, name: str) -> dg.AssetCheckEvaluation:
+        """Run one check as from the UI."""
+        wanted = dg.AssetSelection.checks(dg.AssetCheckKey(asset, name))
+        job = dg.define_asset_job("one_check", selection=wanted)
+        definitions = dg.Definitions.merge(self.definitions, dg.Definitions(jobs=[job]))
+        result = definitions.resolve_job_def("one_check").execute_in_process(
+            instance=self.instance, resources=self.resources
+        )
+        (evaluation,) = result.get_asset_check_evaluations()
+        return evaluation
+
+    def last_check(self, name: str) -> dg.AssetCheckEvaluation:
+        """The latest evaluation of a check of the lane `main`."""
+        key = dg.AssetCheckKey(naming.windows_asset(self.name, "main"), name)
+        storage = self.instance.event_log_storage
+        (record,) = storage.get_asset_check_execution_history(key, limit=1)
+        assert record.event is not None
+        assert record.event.dagster_event is not None
+        return record.event.dagster_event.asset_check_evaluation_data
+
+    def report_events(self, result: SensorResult) -> None:
+        """Report the events of a tick, as a daemon does first."""
+        for event in result.asset_events:
+            self.instance.report_runless_asset_event(event)
+
+    def update_partitions(self, result: SensorResult) -> None:
+        """Add and delete partition keys, as a daemon does next."""
+        for request in result.dynamic_partitions_requests or []:
+            if isinstance(request, dg.AddDynamicPartitionsRequest):
+                self.instance.add_dynamic_partitions(
+                    request.partitions_def_name, list(request.partition_keys)
+                )
+            else:
+                for key in request.partition_keys:
+                    self.instance.delete_dynamic_partition(request.partitions_def_name, key)
+
+    def run(
+        self, request: dg.RunRequest | None = None, *, key: str = "", topics: Sequence[str] = ()
+    ) -> dg.ExecuteInProcessResult:
+        """Copy a window: requested by the planner, or materialised from the UI."""
+        partition = request.partition_key if request else key
+        wanted = (
+            list(request.asset_selection or [])
+            if request
+            else [naming.mirrored_asset(self.name, topic) for topic in topics]
+        )
+        assets = list(self.definitions.assets or [])
+        return dg.materialize(
+            assets,
+            selection=dg.AssetSelection.assets(*wanted),
+            partition_key=partition,
+            instance=self.instance,
+            resources=self.resources,
+            tags=dict(request.tags) if request else {},
+            raise_on_error=False,
+        )
+
+    def job(self, name: str, config: dict[str, Any] | None = None) -> dg.ExecuteInProcessResult:
+        """Run one of the jobs in this process."""
+        job = self.definitions.get_repository_def().get_job(name)
+        op = next(iter(job.graph.node_dict))
+        run_config = {"ops": {op: {"config": config}}} if config else {}
+        return job.execute_in_process(
+            run_config=run_config,
+            instance=self.instance,
+            resources=self.resources,
+            raise_on_error=False,
+        )
+
+
+def failure(result: dg.ExecuteInProcessResult) -> str:
+    """The error message of a failed run."""
+    events = [one for one in result.all_events if one.event_type is DagsterEventType.STEP_FAILURE]
+    data = events[0].step_failure_data
+    return str(data.user_failure_data.description if data.user_failure_data else data.error)
+
+
+def checks(result: dg.ExecuteInProcessResult) -> dict[str, dg.AssetCheckEvaluation]:
+    """The count checks of a run by topic."""
+    return {one.asset_key.path[-1]: one for one in result.get_asset_check_evaluations()}
+
+
+def evaluations(result: SensorResult, check: str) -> list[dg.AssetCheckEvaluation]:
+    """The evaluations of one check."""
+    return [
+        one
+        for one in result.asset_events
+        if isinstance(one, dg.AssetCheckEvaluation) and one.check_name == check
+    ]
+
+
+@contextmanager
+def shared(session: Any) -> Iterator[None]:
+    """Let runs use this Spark session."""
+    _shared["session"] = session
+    yield
+    _shared.clear()

@@ -1,0 +1,216 @@
+"""The asset checks: what makes them fail, and what they report."""
+
+from __future__ import annotations
+
+import dagster as dg
+import pytest
+from confluent_kafka.admin import ResourceType
+
+from relay_pipelines.lanes import naming
+from relay_pipelines.model import TopicPartition
+from relay_pipelines.prepare import node_quarantine
+from tests.orchestration.environment import Environment, checks, evaluations, failure
+from tests.support.independent import (
+    Record,
+    configure,
+    create,
+    delete,
+    delete_before,
+    put,
+    transactional,
+    until,
+    write,
+)
+
+
+@pytest.mark.parametrize(
+    ("tampering", "complaint"),
+    [("doubled", "that this mirror did not write: 1"), ("lost", "are there")],
+)
+def test_tampering_is_caught(
+    environment: Environment, topics: list[str], tampering: str, complaint: str
+) -> None:
+    """Records added to or deleted from the destination fail the check of the window."""
+    (request,) = environment.tick().run_requests or []
+    assert environment.run(request).success
+    at = TopicPartition(f"{environment.name}.{topics[0]}", 0)
+    if tampering == "doubled":
+        write(environment.destination.cluster(), at, [Record(None, b"a0")])
+    else:
+        # a topic of the same name with the first ten records only
+        delete(environment.destination.cluster(), at.topic)
+        create(environment.destination.cluster(), at.topic, 2, {"retention.ms": "-1"})
+        write(
+            environment.destination.cluster(),
+            at,
+            [Record(None, f"a{number}".encode()) for number in range(10)],
+        )
+
+    again = environment.run(key=str(request.partition_key), topics=topics)
+
+    found = checks(again)
+    assert not found[topics[0]].passed
+    assert complaint in str(found[topics[0]].description)
+    assert found[topics[1]].passed
+
+
+@pytest.mark.usefixtures("topics")
+def test_the_lag_check(environment: Environment) -> None:
+    """The check fails while old records wait and passes when they are copied."""
+    waiting = environment.tick()
+
+    (lag,) = evaluations(waiting, naming.LAG)
+    assert not lag.passed
+    assert str(lag.description).startswith("150 records waiting")
+    (request,) = waiting.run_requests or []
+    assert environment.run(request).success
+    (lag,) = evaluations(environment.tick(), naming.LAG)
+    assert (lag.passed, lag.description) == (True, "nothing is waiting")
+
+
+def test_the_lag_check_counts_an_open_transaction(
+    environment: Environment, topics: list[str]
+) -> None:
+    """Records of an open transaction count as lag from its first record on."""
+    assert environment.run((environment.tick().run_requests or [])[0]).success
+    sender = transactional(environment.source.cluster(), environment.name)
+    sender.begin_transaction()
+    put(sender, TopicPartition(topics[0], 0), [Record(None, b"held up")] * 3)  # of 2023
+    sender.flush(30)
+
+    held_up = environment.tick()
+
+    assert not held_up.run_requests
+    (lag,) = evaluations(held_up, naming.LAG)
+    assert not lag.passed
+    said = f"nothing is waiting; open transaction: 3 records of {topics[0]}-0[100, 103), the first "
+    assert str(lag.description).startswith(said)
+    assert lag.metadata["open transaction (records)"].value == 3
+    assert said in str(held_up.skip_reason)
+    sender.commit_transaction(30)
+    assert environment.run((environment.tick().run_requests or [])[0]).success
+    (lag,) = evaluations(environment.tick(), naming.LAG)
+    assert (lag.passed, lag.description) == (True, "nothing is waiting")
+
+
+def test_an_accepted_loss_is_reported(environment: Environment, topics: list[str]) -> None:
+    """Losses hold topics back; with `continue`, the planner cuts after the gap and checks fail."""
+    allow = [name.replace(".", r"\.") for name in topics]
+    (request,) = environment.tick().run_requests or []
+    assert environment.run(request).success
+    source = environment.source.cluster()
+    environment.fill(topics[0], ["gone", "stays"])
+    delete_before(source, TopicPartition(topics[0], 0), 101)
+    delete(source, topics[1])
+    create(source, topics[1], 2, {"retention.ms": "-1"})
+    environment.fill(topics[1], ["anew"], partition=1)
+
+    held = environment.tick()
+    assert not held.run_requests
+    (lag,) = evaluations(held, naming.LAG)
+    assert not lag.passed
+    assert "retention took the offsets [100, 101)" in str(lag.description)
+    assert "was deleted and created again" in str(lag.description)
+
+    environment.write(allow, on_data_loss="continue")
+    told = environment.tick()
+    (lag,) = evaluations(told, naming.LAG)
+    assert not lag.passed, "the check reports the loss once"
+    (request,) = told.run_requests or []
+    run = environment.run(request)
+    assert run.success, failure(run)
+    found = checks(run)
+    assert [found[topic].passed for topic in topics] == [False, False, True]
+    assert "retention took the offsets [100, 101) before they were copied" in str(
+        found[topics[0]].description
+    )
+    assert "was deleted and created again" in str(found[topics[1]].description)
+    assert {found[topic].severity for topic in topics[:2]} == {dg.AssetCheckSeverity.WARN}
+    assert environment.read(topics[0]) == [*(f"a{number}" for number in range(100)), "stays"]
+    assert environment.read(topics[1], 1) == [*(f"b{number}" for number in range(50)), "anew"]
+
+    environment.fill(topics[0], ["more"])
+    environment.fill(topics[1], ["more"], partition=1)
+    (request,) = environment.tick().run_requests or []
+    later = environment.run(request)
+    assert {topic: check.passed for topic, check in checks(later).items()} == dict.fromkeys(
+        topics, True
+    )
+    assert (environment.read(topics[0])[-1], environment.read(topics[1], 1)[-1]) == ("more", "more")
+
+
+def test_a_diverged_node_is_reported(environment: Environment, topics: list[str]) -> None:
+    """The check quarantines a node that differs; the sensor reports its begin and its end."""
+    topic = topics[0]
+    (request,) = environment.tick().run_requests or []
+    assert environment.run(request).success
+    servers = {
+        name: one.cluster().bootstrap_servers[0]
+        for name, one in (("a", environment.source), ("other", environment.destination))
+    }
+    nodes = [{"name": name, "bootstrap_servers": server} for name, server in servers.items()]
+    create(environment.destination.cluster(), topic, 2, {"retention.ms": "-1"})
+    write(
+        environment.destination.cluster(),
+        TopicPartition(topic, 0),
+        [Record(None, b"different")] * 100,
+    )
+    environment.write([topic.replace(".", r"\.")], source={"nodes": nodes})
+
+    first = environment.health()
+    assert divergences(first) == [
+        ("a", True),
+        ("other", True),
+    ]
+    assert environment.check(naming.node_asset(environment.name, "a"), naming.DIVERGENCE).passed
+    found = environment.check(naming.node_asset(environment.name, "other"), naming.DIVERGENCE)
+    assert not found.passed
+    assert f"{topic}-0 at offset 99: node other holds another record than a" in str(
+        found.description
+    )
+
+    second = environment.health(first.cursor)
+    assert divergences(second) == [("other", False)]
+    assert "quarantined" in str(second.skip_reason)
+    kafka = environment.resources["kafka"]
+    node_quarantine.set_quarantine(
+        environment.name, kafka.mirror(environment.name), {"other": ""}, kafka.clock
+    )
+    third = environment.health(second.cursor)
+    assert divergences(third) == [("other", True)]
+    assert not divergences(environment.health(third.cursor)), "only changes are reported"
+
+
+def divergences(result: dg.SensorResult) -> list[tuple[str, bool]]:
+    """The nodes with a new divergence evaluation, and whether each passed."""
+    found = evaluations(result, naming.DIVERGENCE)
+    return [(evaluation.asset_key.path[-1], evaluation.passed) for evaluation in found]
+
+
+def test_differing_configurations_are_reported(environment: Environment, topics: list[str]) -> None:
+    """A run warns of them or, with `sync_configs`, changes them; a person can run the check."""
+    allow = [name.replace(".", r"\.") for name in topics]
+    plan = naming.windows_asset(environment.name, "main")
+    assert environment.run((environment.tick().run_requests or [])[0]).success
+    assert environment.last_check(naming.CONFIGS).passed
+    configure(
+        environment.source.cluster(), ResourceType.TOPIC, topics[0], max_message_bytes=3_000_000
+    )
+    until(lambda: not environment.check(plan, naming.CONFIGS).passed, "the configuration")
+
+    environment.fill(topics[0], ["more"])
+    assert environment.run((environment.tick().run_requests or [])[0]).success
+    found = environment.last_check(naming.CONFIGS)
+    assert (found.passed, found.severity) == (False, dg.AssetCheckSeverity.WARN)
+    assert (
+        found.description
+        == f"{environment.name}.{topics[0]}: max.message.bytes=1048588, and the source has 3000000"
+    )
+
+    environment.write(allow, sync_configs=True)
+    environment.fill(topics[0], [large := "x" * 2_500_000])
+    run = environment.run((environment.tick().run_requests or [])[0])
+    assert run.success, failure(run)
+    assert environment.read(topics[0])[-1] == large
+    assert environment.last_check(naming.CONFIGS).passed
+    assert environment.check(plan, naming.CONFIGS).passed

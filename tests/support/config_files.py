@@ -1,0 +1,66 @@
+"""Configuration files for tests: the shortest one, with changes, and how a bad one is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from relay_pipelines.errors import ConfigError
+from relay_pipelines.settings import load
+
+EXAMPLE = Path(__file__).parents[2] / "relay.example.yaml"
+SECRET = "hunter2-do-not-print"
+MINIMAL = """
+mirrors:
+  orders:
+    source:
+      nodes:
+        - {name: node1, bootstrap_servers: [kafka-a:9092]}
+    destination: {bootstrap_servers: [kafka-b:9092]}
+"""
+NODE_PATH = "mirrors.orders.source.nodes[0]"
+SASL = {"protocol": "SASL_SSL", "mechanism": "PLAIN", "username": "relay", "password": "p"}
+TOKEN = {
+    "protocol": "SASL_SSL",
+    "mechanism": "OAUTHBEARER",
+    "token_endpoint": "https://login.example.com/token",
+    "client_id": "relay",
+    "client_secret": "s",
+}
+
+
+def changed(changes: dict[str, Any]) -> str:
+    """Return the minimal file with values set at these paths.
+
+    `@` stands for its mirror, `@node` for the mirror's node.
+    """
+    tree = yaml.safe_load(MINIMAL)
+    for path, value in changes.items():
+        whole = path.replace("@node", "@/source/nodes/0").replace("@", "mirrors/orders")
+        *parents, last = [int(step) if step.isdigit() else step for step in whole.split("/")]
+        target = tree
+        for step in parents:
+            target = target[step] if isinstance(step, int) else target.setdefault(step, {})
+        target[last] = value
+    return yaml.safe_dump(tree)
+
+
+def refusal(path: Path, environment: dict[str, str] | None = None) -> str:
+    """Return the message with which the file is refused."""
+    with pytest.raises(ConfigError) as caught:
+        load(path, environment or {})
+    return str(caught.value)
+
+
+def cases(table: Iterable[tuple[str, dict[str, Any], str]]) -> list[Any]:
+    """Return parameters from title, changes and line; `@` and `@node` are as in `changed`."""
+    return [
+        pytest.param(
+            changes, line.replace("@node", NODE_PATH).replace("@", "mirrors.orders"), id=title
+        )
+        for title, changes, line in table
+    ]

@@ -1,0 +1,165 @@
+"""relay.yaml as a file: YAML, `${ENV_VAR}` and `${file:path}`."""
+
+from __future__ import annotations
+
+import pytest
+
+from relay_pipelines.settings import load
+from tests.support.config_files import MINIMAL, NODE_PATH, SASL, SECRET, changed, refusal
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (
+            "mirrors: {}\nspark: {}\nmirrors: {}\n",
+            ":3:1: duplicate key 'mirrors', first in line 1; remove one",
+        ),
+        (
+            "spark:\n  conf: {a: 1, b: 2, a: 3}\n",
+            ":2:22: duplicate key 'a', first in line 2; remove one",
+        ),
+        ("on: 1\n", ":1:1: this key is not a string; put it in quotes"),
+        ("? [a, b]\n: 1\n", ":1:3: this key is not a string; put it in quotes"),
+        ("a: 1\n b: 2\n", ":2:3: not YAML: mapping values are not allowed here"),
+        ("a: [1\n", ":2:1: not YAML: expected ',' or ']', but got '<stream end>'"),
+        ("a: \tb\nc: \x07\n", ":2:4: not YAML: an unprintable character"),
+        ("a: 1\n---\nb: 2\n", ":2:1: not YAML: but found another document"),
+        (f"password: *{SECRET}\n", ":1:11: not YAML: found undefined alias ..."),
+        (
+            f"password: !{SECRET} x\n",
+            ":1:11: not YAML: could not determine a constructor for the tag ...",
+        ),
+        ("", " is empty; start from relay.example.yaml"),
+        ("# nothing\n", " is empty; start from relay.example.yaml"),
+        ("- a\n", ": expected a mapping, got a list"),
+        ("just text\n", ": expected a mapping, got a string"),
+    ],
+)
+def test_is_refused_with_line_and_column(write_config, text, line):
+    path = write_config(text)
+    assert refusal(path) == f"{path}{line}"
+
+
+def test_a_missing_file_says_what_to_do(tmp_path):
+    path = tmp_path / "relay.yaml"
+    remedy = "name another file, or start from relay.example.yaml"
+    assert refusal(path) == f"{path} does not exist; {remedy}"
+
+
+def test_a_folder_is_refused(tmp_path):
+    assert refusal(tmp_path) == f"{tmp_path} cannot be read: Is a directory"
+
+
+def test_other_encodings_are_refused(tmp_path):
+    path = tmp_path / "relay.yaml"
+    path.write_bytes(b"a: \xe4\n")
+    assert refusal(path) == f"{path} is not UTF-8 text: byte 3; save it as UTF-8"
+
+
+def test_a_byte_order_mark_is_accepted(tmp_path):
+    path = tmp_path / "relay.yaml"
+    path.write_text(MINIMAL, encoding="utf-8-sig")
+    assert load(path).mirror("orders")
+
+
+def test_all_problems_are_reported_at_once(write_config):
+    path = write_config(changed({"metric": 1, "@node/name": "${UNSET}", "@/topics/allow": ["("]}))
+    lines = refusal(path).splitlines()
+    assert lines[0] == f"{path}: 3 problems"
+    assert sorted(line.split(":")[0] for line in lines[1:]) == [
+        "  metric",
+        f"  {NODE_PATH}.name",
+        "  mirrors.orders.topics.allow[0]",
+    ]
+
+
+def test_an_anchor_and_a_merge_key_may_be_overridden(write_config):
+    """A key next to `<<` overrides the shared one; it is not a duplicate."""
+    path = write_config("""
+        mirrors:
+          a: &base
+            source: {nodes: [{name: n, bootstrap_servers: ["a:1"]}]}
+            destination: {bootstrap_servers: ["b:1"]}
+          b:
+            <<: *base
+            destination: {bootstrap_servers: ["c:1"]}
+    """)
+    settings = load(path)
+    assert settings.mirror("b").nodes == settings.mirror("a").nodes
+    assert settings.mirror("b").destination_cluster.bootstrap_servers == ("c:1",)
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ("${A}", "one"),
+        ("x-${A}-${B_2}-y", "x-one-two-y"),
+        ("${file:secret.txt}", "from a file"),
+        ("$${A}", "${A}"),
+        ("$A and $", "$A and $"),
+        ("${C}", "${A}"),
+    ],
+)
+def test_references_are_replaced_once_in_any_string(write_config, tmp_path, written, value):
+    (tmp_path / "secret.txt").write_text("from a file\n")
+    path = write_config(changed({"spark/conf": {"spark.app.name": written}}))
+    assert load(path, {"A": "one", "B_2": "two", "C": "${A}"}).spark.conf == {
+        "spark.app.name": value
+    }
+
+
+def test_a_variable_cannot_change_the_structure_of_the_file(write_config):
+    path = write_config(changed({"spark/conf": {"spark.app.name": "${A}"}}))
+    assert load(path, {"A": "x\nmirrors: {}"}).spark.conf == {"spark.app.name": "x\nmirrors: {}"}
+
+
+def test_numbers_may_come_from_the_environment(load_mirror):
+    changes = {"@/destination/replication_factor": "${RF}", "@/copy/chunk": "${CHUNK}"}
+    mirror = load_mirror(changes, {"RF": "3", "CHUNK": "1MiB"})
+    assert mirror.destination.replication_factor == 3
+    assert mirror.copy_options.chunk_bytes == 1 << 20
+
+
+def test_the_environment_of_the_process_is_the_default(write_config, monkeypatch):
+    monkeypatch.setenv("RELAY_TEST_MASTER", "local[3]")
+    settings = load(write_config(changed({"spark/master": "${RELAY_TEST_MASTER}"})))
+    assert settings.spark.master == "local[3]"
+
+
+@pytest.mark.parametrize(
+    ("written", "problem"),
+    [
+        ("${UNSET}", "the environment variable UNSET is not set"),
+        ("${file:no.txt}", "cannot read the file no.txt: No such file or directory"),
+        ("${file:.}", "cannot read the file .: Is a directory"),
+        ("${file:binary}", "the file binary is not UTF-8 text"),
+        (
+            f"a${{{SECRET}",
+            "expected ${NAME} or ${file:path} after the '$'; write $${ for a plain ${",
+        ),
+        (
+            "${NOT-A-NAME}",
+            "expected ${NAME} or ${file:path} after the '$'; write $${ for a plain ${",
+        ),
+        ("${}", "expected ${NAME} or ${file:path} after the '$'; write $${ for a plain ${"),
+    ],
+)
+def test_an_unresolved_reference_is_reported_with_its_key(write_config, tmp_path, written, problem):
+    """There is one line: checks that only fail because the value is missing add none."""
+    (tmp_path / "binary").write_bytes(b"\xff\xfe" + SECRET.encode())
+    path = write_config(changed({"@node/security": SASL | {"password": written}}))
+    assert refusal(path) == f"{path}: {NODE_PATH}.security.password: {problem}"
+
+
+def test_a_missing_variable_causes_no_second_error_for_its_key(write_config):
+    path = write_config(changed({"@node/bootstrap_servers": "${UNSET}"}))
+    line = f"{NODE_PATH}.bootstrap_servers: the environment variable UNSET is not set"
+    assert refusal(path) == f"{path}: {line}"
+
+
+def test_an_empty_password_is_refused(write_config):
+    """An empty variable usually means that the deployment forgot the secret."""
+    path = write_config(changed({"@node/security": SASL | {"password": "${EMPTY}"}}))
+    line = f"{NODE_PATH}.security.password: expected a string that is not empty, got a string"
+    assert refusal(path, {"EMPTY": ""}) == f"{path}: {line}"

@@ -1,0 +1,198 @@
+"""relay.yaml: windows, lanes, and where a new topic starts."""
+
+from __future__ import annotations
+
+import pytest
+
+from relay_pipelines.model import TopicPartition
+from tests.support.config_files import cases, changed, refusal
+
+DURATION = "expected a duration such as 500ms, 3s or 5m"
+SIZE = "expected a size such as 64KiB, 10MB or a number of bytes"
+
+REFUSED = [
+    (
+        "a window interval of zero",
+        {"@/window/every": "0s"},
+        "@.window.every: expected more than 0, got '0s'",
+    ),
+    (
+        "a window interval without a unit",
+        {"@/window/every": 30},
+        f"@.window.every: {DURATION}, got 30",
+    ),
+    (
+        "windows of zero records",
+        {"@/window/max_records": 0},
+        "@.window.max_records: expected more than 0, got 0",
+    ),
+    (
+        "a count with a unit",
+        {"@/window/max_records": "10M"},
+        "@.window.max_records: expected a whole number, got '10M'",
+    ),
+    (
+        "windows of zero bytes",
+        {"@/window/max_bytes": 0},
+        "@.window.max_bytes: expected more than 0, got 0",
+    ),
+    (
+        "a duration for a size",
+        {"@/window/max_bytes": "1s"},
+        f"@.window.max_bytes: {SIZE}, got '1s'",
+    ),
+    (
+        "no window ahead",
+        {"@/window/ahead": 0},
+        "@.window.ahead: expected more than 0, got 0",
+    ),
+    ("no window kept", {"@/window/keep": 0}, "@.window.keep: expected more than 0, got 0"),
+    (
+        "a target without a unit",
+        {"@/window/lag_target": 600},
+        f"@.window.lag_target: {DURATION}, got 600",
+    ),
+    (
+        "a misspelt window key",
+        {"@/window/max_record": 1},
+        "@.window.max_record: unknown key; did you mean 'max_records'?",
+    ),
+    (
+        "a lane of no topics",
+        {"@/lanes/big": {"topics": []}},
+        "@.lanes.big.topics: expected at least one entry, got a list",
+    ),
+    ("a lane left empty", {"@/lanes/big": None}, "@.lanes.big: expected a mapping, got nothing"),
+    ("a lane without topics", {"@/lanes/big": {"window": {}}}, "@.lanes.big.topics: is missing"),
+    (
+        "a lane with an invalid regular expression",
+        {"@/lanes/big": {"topics": ["("]}},
+        (
+            "@.lanes.big.topics[0]: expected a regular expression, got '(': missing ),"
+            " unterminated subpattern at position 0"
+        ),
+    ),
+    (
+        "a misspelt lane key",
+        {"@/lanes/big": {"topics": ["a"], "windows": {}}},
+        "@.lanes.big.windows: unknown key; did you mean 'window'?",
+    ),
+    (
+        "a misspelt key in the window of a lane",
+        {"@/lanes/big": {"topics": ["a"], "window": {"evry": "1s"}}},
+        "@.lanes.big.window.evry: unknown key; did you mean 'every'?",
+    ),
+    (
+        "the lane main, which always exists",
+        {"@/lanes/main": {"topics": ["a"]}},
+        "@.lanes.main: expected a lane name of a-z, 0-9 and '_', and not main",
+    ),
+    (
+        "a lane name that Dagster does not accept",
+        {"@/lanes/big-ones": {"topics": ["a"]}},
+        "@.lanes.big-ones: expected a lane name of a-z, 0-9 and '_', and not main",
+    ),
+    (
+        "a lane named like a part of main",
+        {"@/lanes/main_2": {"topics": ["a"]}},
+        "@.lanes.main_2: a part of the lane main may get this name; choose another name",
+    ),
+    (
+        "a lane named like a part of another",
+        {"@/lanes/big": {"topics": ["a"]}, "@/lanes/big_3": {"topics": ["b"]}},
+        "@.lanes.big_3: a part of the lane big may get this name; choose another name",
+    ),
+    (
+        "an unknown word for start",
+        {"@/start": "timestamp"},
+        (
+            "@.start: expected 'earliest', 'latest', or one of timestamp, offsets and group, got"
+            " 'timestamp'"
+        ),
+    ),
+    (
+        "two places to start",
+        {"@/start": {"timestamp": "2026-01-01", "group": "g"}},
+        "@.start.group: timestamp already says where to start; remove one of them",
+    ),
+    (
+        "a place and a policy",
+        {"@/start": {"policy": "latest", "group": "g"}},
+        "@.start.policy: group already says where to start; remove one of them",
+    ),
+    (
+        "a timestamp that is no date",
+        {"@/start": {"timestamp": "noon"}},
+        (
+            "@.start.timestamp: expected a date or time such as 2026-01-31 or"
+            " 2026-01-31T12:00:00Z, got 'noon'"
+        ),
+    ),
+    (
+        "an offset without a partition",
+        {"@/start": {"offsets": {"orders": 5}}},
+        "@.start.offsets.orders: expected topic-partition, such as orders-0",
+    ),
+    (
+        "a negative offset",
+        {"@/start": {"offsets": {"orders-0": -1}}},
+        "@.start.offsets.orders-0: expected at least 0, got -1",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "line"), cases(REFUSED))
+def test_is_refused_in_one_line(write_config, changes, line):
+    """The path of the key, what was expected, what was found."""
+    path = write_config(changed(changes))
+    assert refusal(path) == f"{path}: {line}"
+
+
+def test_windows_become_records_bytes_and_milliseconds(load_mirror):
+    """The window settings of a lane replace those of the mirror as a whole."""
+    window = {
+        "every": "1m",
+        "max_records": 5,
+        "max_bytes": "1MiB",
+        "ahead": 2,
+        "keep": 7,
+        "lag_target": "2s",
+    }
+    lanes = {
+        "big_2024": {"topics": ["a"], "window": {"every": "1s"}},
+        "two": {"topics": ["b", "c.*"], "window": None},
+    }
+    mirror = load_mirror({"@/window": window, "@/lanes": lanes})
+    assert mirror.window.model_dump() == {
+        "every": 60_000,
+        "max_records": 5,
+        "max_bytes": 1 << 20,
+        "ahead": 2,
+        "keep": 7,
+        "lag_target": 2_000,
+    }
+    big = mirror.lanes["big_2024"].window
+    assert (big.every, big.ahead) == (1_000, 3)
+    assert (mirror.lanes["two"].topics, mirror.lanes["two"].window) == (("b", "c.*"), None)
+
+
+def test_an_override_of_windows_is_a_lane(load_mirror):
+    """It is named after its pattern, comes first, and inherits the mirror's window settings."""
+    changes = {
+        "@/window": {"every": "5s", "ahead": 2},
+        "@/lanes": {"slow": {"topics": ["s.*"]}},
+        "@/topics/overrides": {
+            r"Orders\.big": {"window": {"max_records": 5}},
+            "x": {"where": "true"},
+        },
+    }
+    mirror = load_mirror(changes)
+    assert list(mirror.all_lanes) == ["orders_big", "slow"]
+    window = mirror.all_lanes["orders_big"].window
+    assert (window.max_records, window.every, window.ahead) == (5, 5_000, 2)
+    assert mirror.all_lanes["orders_big"].topics == (r"Orders\.big",)
+
+
+def test_start_offsets_may_be_larger_than_an_int32(load_mirror):
+    start = load_mirror({"@/start": {"offsets": {"orders-0": 3_000_000_000}}}).start
+    assert start.by_topic_partition == {TopicPartition("orders", 0): 3_000_000_000}
