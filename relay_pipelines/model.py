@@ -366,6 +366,8 @@ class CopyRange:
         checkpoint_position: the offset in the checkpoint topic up to which the driver read.
         record_policy: how to copy the records.
         planned_log: the log whose offsets were planned; None if unknown.
+        owner: the transactional id under which alone the range may be copied; empty for the id of
+            its own source topic-partition.
     """
 
     source: OffsetRange
@@ -376,6 +378,7 @@ class CopyRange:
     checkpoint_position: int = 0
     record_policy: RecordPolicy = RecordPolicy()
     planned_log: NodeIdentity | None = None
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True)

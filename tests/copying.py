@@ -30,6 +30,7 @@ from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, READ_UNCOMMI
 from relay_pipelines.protocol.clock import Clock, SystemClock
 from relay_pipelines.protocol.reader import read
 from relay_pipelines.state import checkpoint, ledger
+from relay_pipelines.state.checkpoint import read_current
 from tests.support import independent
 from tests.support.independent import Record
 
@@ -53,6 +54,18 @@ def end_of(cluster: Cluster, at: TopicPartition) -> int:
     """Return the last stable offset."""
     with ClusterClient(cluster, SourceError) as client:
         return client.list_offsets([at], LATEST, READ_COMMITTED)[at]
+
+
+def read_own(
+    client: ClusterClient,
+    mirror: str,
+    at: TopicPartition,
+    known: tuple[Checkpoint | None, int],
+    options: CopyOptions,
+    clock: Clock,
+) -> Checkpoint | None:
+    """Return the checkpoint of one topic-partition as a task reads it."""
+    return read_current(client, mirror, {at: known}, options, clock)[at].checkpoint
 
 
 def settled_end(cluster: Cluster, at: TopicPartition) -> int:

@@ -110,6 +110,10 @@ class Chunk:
         if isinstance(self._last, Batch) and not isinstance(self._last.data.obj, bytes):
             self._last = Batch(self._last.header, memoryview(bytes(self._last.data)))
 
+    def finish(self) -> None:
+        """Keep the fingerprint of the last record instead of its batch."""
+        self._last = self.fingerprint()
+
     def fingerprint(self) -> Fingerprint | None:
         """Return the fingerprint of the last record; None if the chunk has none."""
         if isinstance(self._last, Batch):

@@ -1,125 +1,385 @@
-"""The copy loop, the only one: attempts, checkpoint, position, chunks, deadline, commit.
+"""The copy loop, the only one: attempts, checkpoints, positions, chunks, deadline, commit.
 
-It pulls from a `BatchSource` (verbatim, merged, filtered, or made of rows) and runs in a task.
+It pulls from `BatchSource`s (verbatim, merged, filtered, or made of rows) and runs in a task. One
+transaction carries the chunks of several small ranges, or one chunk of a large one.
 docs/transactions.md argues why nothing is lost or doubled.
 """
 
 from __future__ import annotations
 
-from contextlib import closing
-
-from tenacity import retry_if_exception
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 
 from relay_pipelines.copy.chunk import Chunk, Portion
+from relay_pipelines.copy.failover import FailoverSource
 from relay_pipelines.copy.sources import BatchSource
-from relay_pipelines.copy.transaction import RangeTransactions
+from relay_pipelines.copy.throttle import Throttle
+from relay_pipelines.copy.transaction import RangeProgress, Transactions
+from relay_pipelines.copy.user_class import describe
 from relay_pipelines.errors import FencedError, RelayError
-from relay_pipelines.model import CopyOptions
+from relay_pipelines.model import Checkpoint, CopyOptions, TopicPartition
 from relay_pipelines.protocol.clock import Clock
-from relay_pipelines.protocol.retries import is_retryable, retry_until_no_progress
+from relay_pipelines.protocol.retries import retry_until_no_progress
 
 _LONGEST_WAIT_SECONDS = 1.0
 """How long an open transaction may wait, because it holds up the destination's readers.
 
 Before a longer wait, the loop commits.
 """
+_ANNOUNCED = 100  # destination topic-partitions per AddPartitionsToTxn
 
 
-class RangeCopier:
-    """Copies one range, from its checkpoint to the range's end."""
+class RangeCopy:
+    """The copy of one range: its source, its progress, and how it ends.
+
+    Args:
+        make_source: called once, when the range's turn comes.
+        throttles: what limits the bytes written of this range.
+    """
 
     def __init__(
         self,
+        progress: RangeProgress,
         options: CopyOptions,
-        source: BatchSource,
-        transactions: RangeTransactions,
+        make_source: Callable[[], BatchSource],
+        throttles: Sequence[Throttle],
+    ) -> None:
+        self.progress = progress
+        self.options = options
+        self.throttles = [throttle for throttle in throttles if throttle.is_limited]
+        self._make_source = make_source
+        self.made_source: BatchSource | None = None
+        self.chunk = Chunk(-1)
+        self.is_finished = False
+        """Whether the chunk is complete, so that it can be committed."""
+        self.has_sent = False
+        """Whether the open transaction holds records of it."""
+        self.is_read = False
+        """Whether this attempt has read the range to its end."""
+        self.is_done = False
+        self.has_failed = False
+        self.error: RelayError | None = None
+        """The error of the last attempt, or the final one."""
+        self.failing_since = -1.0  # time of the first failure after the last commit
+        self.failures = 0
+        self.seconds = 0.0
+        self.cpu_seconds = 0.0
+
+    @property
+    def source(self) -> BatchSource:
+        """Where its batches come from."""
+        if self.made_source is None:
+            self.made_source = self._make_source()
+        return self.made_source
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it is neither copied nor failed."""
+        return not self.is_done and not self.has_failed
+
+    def begin_attempt(self) -> None:
+        """Start again from the checkpoint."""
+        self.error, self.chunk = None, Chunk(-1)
+        self.has_sent = self.is_read = self.is_finished = False
+
+    def committed(self) -> None:
+        """Go on after a commit."""
+        self.source.forget_below(self.chunk.end)
+        self.failing_since, self.failures = -1.0, 0
+        self.has_sent = self.is_finished = False
+        self.is_done = self.is_read
+
+    def note_failure(self, error: RelayError, clock: Clock) -> None:
+        """Remember a failure, which is final if another attempt cannot succeed."""
+        self.failures += 1
+        if self.failing_since < 0:
+            self.failing_since = clock.monotonic()
+        self.is_finished = False
+        if self.made_source is not None:
+            error = self.made_source.fail(error)
+        self.error = error
+        if not error.retryable or not (self.made_source is None or self.made_source.can_reopen):
+            self.fail_for_good(error)
+
+    def fail_for_good(self, error: RelayError) -> None:
+        """End with an error."""
+        if not error.retryable and error.topic_partition is None:
+            error.topic_partition = self.progress.source
+        self.error, self.has_failed = error, True
+
+
+class _TransactionBrokenError(Exception):
+    """The open transaction cannot be committed; its ranges start again from their checkpoints."""
+
+    def __init__(self, fenced: FencedError | None = None) -> None:
+        super().__init__()
+        self.fenced = fenced  # another task holds the transactional id
+
+
+class Copier:
+    """Copies ranges that share a transactional id, each from its checkpoint to its end.
+
+    A range that fails does not stop the others: they are copied without it.
+
+    Args:
+        options: the mirror's; a range alone has those of its topic.
+        nodes: the source, to be asked about many ranges at once.
+    """
+
+    def __init__(
+        self,
+        ranges: Sequence[RangeCopy],
+        options: CopyOptions,
+        transactions: Transactions,
+        nodes: FailoverSource,
         clock: Clock,
     ) -> None:
+        self._nodes = nodes
+        self._ranges = ranges
         self._options = options
-        self._source = source
         self._transactions = transactions
         self._clock = clock
-        self._failing_since = -1.0  # time of the first failure after the last commit
-        self._chunk = Chunk(-1)
+        self._by_destination = {
+            to: one
+            for one in ranges
+            for to in (one.progress.range.destination, one.progress.quarantine)
+        }
+        self._announced: set[TopicPartition] = set()
+        self._finished_bytes = 0
         self._deadline = 0.0
         self._waiting_since = 0.0
+        self._may_take_over_again = len(ranges) > 1
 
     def copy(self) -> None:
-        """Copy the range; retry from the checkpoint until `give_up_after_ms` pass without a commit.
+        """Copy the ranges; retry each until `give_up_after_ms` pass without a commit of it.
 
-        Raises:
-            FencedError: another task took the range over.
-            RelayError: any other error that stopped the copy. The open transaction is aborted if
-                the destination answers.
+        Each range holds its own error. If one fails, the open transaction is aborted if the
+        destination answers.
         """
-        attempts = retry_until_no_progress(self._options, self._clock, lambda: self._failing_since)
-        can_retry = retry_if_exception(
-            lambda error: is_retryable(error) and self._source.can_reopen
-        )
         try:
-            for attempt in attempts.copy(retry=can_retry):
-                with attempt:
-                    self._attempt()
-        except FencedError:
+            while self._waiting():
+                attempts = retry_until_no_progress(self._options, self._clock, self._failing_since)
+                try:
+                    for attempt in attempts:
+                        with attempt:
+                            self._attempt()
+                except FencedError as error:
+                    self._fenced(error)
+                except RelayError as error:
+                    self._give_up(error)
+        finally:
+            if self._transactions.is_open:
+                self._transactions.abort_quietly()  # readers must not wait for the timeout
             self._transactions.release()
-            raise
-        except Exception:  # a bug, too: readers must not wait for the transaction's timeout
-            self._transactions.abort_quietly()
-            raise
-        self._transactions.release()
+
+    def _waiting(self) -> list[RangeCopy]:
+        """Return the ranges that are neither copied nor failed; those that fail most come last."""
+        return sorted((one for one in self._ranges if one.is_waiting), key=lambda one: one.failures)
+
+    def _failing_since(self) -> float:
+        """Return when the oldest failure began after which its range has had no commit."""
+        since = [one.failing_since for one in self._ranges if one.is_waiting]
+        return min((each for each in since if each >= 0), default=-1.0)
 
     def _attempt(self) -> None:
+        """Copy all that can be copied; raise an error that is left and may pass."""
+        waiting = self._waiting()
+        for one in waiting:
+            one.begin_attempt()
+        self._announced.clear()
+        self._finished_bytes = 0
         try:
-            checkpoint = self._transactions.start()
-            start = self._source.open(checkpoint)
-            self._begin_chunk(start)
-            with closing(self._source.portions(start)) as portions:
-                for portion in portions:
-                    self._send(portion)
-                    self._commit_if_due(chunk_ends=portion.ends_chunk)
-            if len(self._chunk):
-                self._commit()
-        except RelayError as error:
-            if self._failing_since < 0:
-                self._failing_since = self._clock.monotonic()
+            found = self._transactions.start([one.progress for one in waiting])
+            self._refresh(waiting, {at: one.checkpoint for at, one in found.items()})
+            self._begin_transaction()
+            for index, one in enumerate(waiting):
+                self._announce(waiting[index : index + _ANNOUNCED])
+                with self._isolated(one):
+                    one.progress.start_from(found[one.progress.source])
+                    self._copy_range(one)
+                if one.error is not None or self._clock.monotonic() >= self._deadline:
+                    self._commit()
+                if one.error is not None and one.error.retryable and not one.error.topic_partition:
+                    self._all_failed(waiting[index + 1 :], one.error)  # the cluster is away
+                    break
+            self._commit()
+        except _TransactionBrokenError as broken:
+            if broken.fenced is not None:
+                raise broken.fenced from broken
             self._transactions.fail()
-            raise self._source.fail(error) from error
+        except FencedError:  # of `start`
+            raise
+        except RelayError as error:  # of `start`
+            self._all_failed(waiting, error)
+            self._transactions.fail()
+        left = [one.error for one in waiting if one.is_waiting and one.error is not None]
+        if left:
+            raise left[0]
 
-    def _begin_chunk(self, start: int) -> None:
-        self._chunk = Chunk(start)
+    @contextmanager
+    def _isolated(self, one: RangeCopy) -> Iterator[None]:
+        """Keep a failure that is the range's own from the others."""
+        wall, cpu = self._clock.monotonic(), time.process_time()
+        try:
+            yield
+        except _TransactionBrokenError:
+            raise
+        except RelayError as error:
+            one.note_failure(error, self._clock)
+        except Exception as error:  # noqa: BLE001 - a bug must not stop the other ranges
+            traceback.print_exc()  # for the executor's log
+            failed = RelayError(
+                f"the copy failed: {describe(error)}",
+                remedy="see the trace in the log of the Spark executor",
+            )
+            one.note_failure(failed, self._clock)
+        finally:
+            one.seconds += self._clock.monotonic() - wall
+            one.cpu_seconds += time.process_time() - cpu
+        if one.error is not None and one.has_sent:
+            raise _TransactionBrokenError
+
+    @contextmanager
+    def _in_transaction(self) -> Iterator[None]:
+        """Tell whose failure one of the transaction is: that of one range, or of all in it."""
+        try:
+            yield
+        except FencedError as error:
+            raise _TransactionBrokenError(error) from error
+        except RelayError as error:
+            refused = error.topic_partition and self._by_destination.get(error.topic_partition)
+            if refused and not error.retryable:
+                refused.note_failure(error, self._clock)
+            else:
+                self._all_failed(self._waiting(), error)
+            raise _TransactionBrokenError from error
+
+    def _all_failed(self, ranges: Iterable[RangeCopy], error: RelayError) -> None:
+        for one in ranges:
+            one.note_failure(error, self._clock)
+
+    def _fenced(self, error: FencedError) -> None:
+        """Stop, for another task holds the transactional id.
+
+        It may have wanted one of several ranges only, to copy it under another id. So several are
+        tried once more: those that nobody else owns now are still ours to copy.
+        """
+        self._transactions.forget()
+        if self._may_take_over_again:
+            self._may_take_over_again = False
+            return
+        for one in self._waiting():
+            one.fail_for_good(error)
+
+    def _give_up(self, error: RelayError) -> None:
+        """Fail the ranges that have failed for too long; there is at least one."""
+        since = self._failing_since()
+        patience = self._options.give_up_after_ms / 1000
+        for one in self._waiting():
+            overdue = self._clock.monotonic() - one.failing_since >= patience >= 0
+            if one.failing_since >= 0 and (one.failing_since == since or overdue):
+                one.fail_for_good(one.error or error)
+
+    def _refresh(
+        self,
+        ranges: Sequence[RangeCopy],
+        checkpoints: Mapping[TopicPartition, Checkpoint | None] | None = None,
+    ) -> None:
+        """Ask the node about several ranges at once, as far as it answers."""
+        if len(self._ranges) == 1:
+            return
+        known = {at: one for at, one in (checkpoints or {}).items() if one is not None}
+        with suppress(RelayError):  # each range then asks for itself, and fails for itself
+            self._nodes.refresh([one.progress.range for one in ranges], known)
+
+    def _announce(self, coming: Sequence[RangeCopy]) -> None:
+        """Add the next destinations to the transaction, many with one request."""
+        if len(self._ranges) == 1 or coming[0].progress.range.destination in self._announced:
+            return
+        destinations = [one.progress.range.destination for one in coming]
+        with self._in_transaction():
+            self._transactions.announce(destinations)
+        self._announced.update(destinations)
+
+    def _copy_range(self, one: RangeCopy) -> None:
+        start = one.source.open(one.progress.checkpoint)
+        one.chunk = Chunk(start)
+        self._waiting_since = self._clock.monotonic()
+        with closing(one.source.portions(start)) as portions:
+            for portion in portions:
+                self._send(one, portion)
+                self._commit_if_due(one, chunk_ends=portion.ends_chunk)
+        one.is_read = True
+        if len(one.chunk):
+            self._finish_chunk(one)
+        else:
+            one.is_done = True
+
+    def _begin_transaction(self) -> None:
         now = self._clock.monotonic()
-        self._deadline = now + self._options.chunk_ms / 1000
+        self._deadline = now + min(one.options.chunk_ms for one in self._ranges) / 1000
         self._waiting_since = now
+        self._finished_bytes = 0
 
-    def _send(self, portion: Portion) -> None:
-        for record, error in portion.quarantined:
-            self._transactions.quarantine(record, error)
-        for batch in portion.batches:
-            self._transactions.send(batch)
-        self._chunk.add(portion)
+    def _send(self, one: RangeCopy, portion: Portion) -> None:
+        to = one.progress.range.destination
+        with self._in_transaction():
+            for record, error in portion.quarantined:
+                one.has_sent = True
+                batch = one.progress.quarantine_batch(record, error)
+                self._transactions.send(one.progress.quarantine, batch, one.throttles)
+            for batch in portion.batches:
+                one.has_sent = True
+                self._transactions.send(to, batch, one.throttles)
+        one.chunk.add(portion)
         if portion.end >= 0:
             self._waiting_since = self._clock.monotonic()
 
-    def _commit_if_due(self, *, chunk_ends: bool) -> None:
+    def _commit_if_due(self, one: RangeCopy, *, chunk_ends: bool) -> None:
         """Commit a chunk that is large or old enough, and before any long wait."""
         now = self._clock.monotonic()
-        throttled = self._transactions.throttled_seconds()
-        if len(self._chunk) and (
+        throttled = self._transactions.throttled_seconds(one.throttles)
+        if len(one.chunk) and (
             chunk_ends
-            or self._chunk.size_bytes >= self._options.chunk_bytes
+            or one.chunk.size_bytes + self._finished_bytes >= one.options.chunk_bytes
             or now + throttled >= self._deadline
             or (
                 self._transactions.is_open
                 and max(throttled, now - self._waiting_since) >= _LONGEST_WAIT_SECONDS
             )
         ):
+            self._finish_chunk(one)
             self._commit()
-            self._begin_chunk(self._chunk.end)
+            one.chunk = Chunk(one.chunk.end)
         if throttled:
             self._clock.sleep(throttled)
 
+    def _finish_chunk(self, one: RangeCopy) -> None:
+        """Send what was held back; make sure that all of the chunk is from one log."""
+        self._send(one, one.source.flush())
+        one.chunk.finish()
+        one.is_finished = True
+        self._finished_bytes += one.chunk.size_bytes
+
     def _commit(self) -> None:
-        self._send(self._source.flush())
-        self._transactions.commit(self._chunk, self._source.verify_same_log())
-        self._source.forget_below(self._chunk.end)
-        self._failing_since = -1.0
+        """Commit the chunks that are finished."""
+        finished = [one for one in self._ranges if one.is_waiting and one.is_finished]
+        if not finished:
+            return
+        self._refresh(finished)
+        logs = []
+        for one in finished:
+            with self._isolated(one):
+                logs.append(one.source.verify_same_log())
+            if one.error is not None:
+                raise _TransactionBrokenError
+        with self._in_transaction():
+            self._transactions.commit(
+                [(one.progress, one.chunk, log) for one, log in zip(finished, logs, strict=True)]
+            )
+        for one in finished:
+            one.committed()
+        self._announced.clear()
+        self._begin_transaction()

@@ -5,10 +5,11 @@ Runs in a task.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
-from relay_pipelines.copy.position import verify_position
+from relay_pipelines.copy.position import read_positions, verify_position
 from relay_pipelines.errors import (
     CorruptBatchError,
     DataLossError,
@@ -18,19 +19,27 @@ from relay_pipelines.errors import (
     SourceError,
     TopicDeletedError,
 )
-from relay_pipelines.model import Checkpoint, CopyJob, CopyRange, NodeIdentity
-from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.model import Checkpoint, CopyJob, CopyRange, NodeIdentity, TopicPartition
+from relay_pipelines.plan.positions import Position
+from relay_pipelines.protocol.client import ClusterClient, TopicMetadata
 from relay_pipelines.protocol.clock import Clock
 
 _UNFIT_FOR_RANGE = (CorruptBatchError, DataLossError, PermissionDeniedError, TopicDeletedError)
 
 
+class Fresh(NamedTuple):
+    """Answers about many ranges, each of which serves one verification."""
+
+    topics: dict[TopicPartition, TopicMetadata]
+    positions: dict[TopicPartition, Position]
+
+
 class FailoverSource:
     """The nodes of a job, which the ranges of one task share.
 
-    A range begins with the node that served the range before it. Call order: `begin_range`; then
-    per attempt `verify_position`, any reads from `client`, `verify_same_log`; after an error at the
-    source `fail_over`.
+    A range begins with the node that served the range before it. Call order per attempt:
+    `verify_position`, any reads from `client`, `verify_same_log`; after an error at the source
+    `fail_over`.
     """
 
     def __init__(self, job: CopyJob, client_id: str) -> None:
@@ -41,7 +50,7 @@ class FailoverSource:
             job.node_timeout_ms if job.other_nodes else job.options.request_timeout_ms
         )
         self._unfit: dict[str, RelayError] = {}
-        self._unfit_for_range: dict[str, RelayError] = {}
+        self._fresh: Fresh | None = None
         self._current = 0
         self.client = self._connect()
 
@@ -70,21 +79,35 @@ class FailoverSource:
             if isinstance(error, DivergedNodeError)
         }
 
-    @property
-    def failed_for_range_only(self) -> bool:
-        """Whether a node failed only for this range, so that it may serve the next one."""
-        return bool(self._unfit_for_range)
+    def refresh(
+        self, ranges: Sequence[CopyRange], checkpoints: Mapping[TopicPartition, Checkpoint] | None
+    ) -> None:
+        """Ask about many ranges with few requests, for the next `verify_...` of each.
 
-    def begin_range(self) -> None:
-        """Start with another range: a node that failed only for the last one may serve it."""
-        self._unfit_for_range.clear()
+        Args:
+            checkpoints: what `verify_position` will be given; None before `verify_same_log`.
+        """
+        wanted = [one.source.topic_partition for one in ranges]
+        topics = self.client.topics_at_leaders(wanted)
+        positions: Mapping[TopicPartition, Position] = {}
+        if checkpoints:
+            known = [at for at in wanted if at in checkpoints and at in topics]
+            positions = read_positions(
+                self.client, known, checkpoints, among_several=len(self._nodes) > 1
+            )
+        self._fresh = Fresh(topics, dict(positions))
 
     def verify_position(
         self, copy_range: CopyRange, checkpoint: Checkpoint | None, clock: Clock
     ) -> NodeIdentity:
         """Verify that the node holds the log that was copied, as `position.verify_position`."""
         return verify_position(
-            self.client, copy_range, checkpoint, clock, among_several=len(self._nodes) > 1
+            self.client,
+            copy_range,
+            checkpoint,
+            clock,
+            among_several=len(self._nodes) > 1,
+            fresh=self._take_fresh(copy_range),
         )
 
     def verify_same_log(self, copy_range: CopyRange, identity: NodeIdentity) -> None:
@@ -93,21 +116,37 @@ class FailoverSource:
         Kafka never uses a topic id again, so that comparing it afterwards is enough.
 
         Raises:
-            SourceError: the topic was created again; the next attempt verifies the position and
-                says what that means.
+            SourceError: the topic was created again, or another node is read by now; the next
+                attempt verifies the position and says what that means.
         """
         topic_partition = copy_range.source.topic_partition
-        if (
-            identity.topic_id
-            and self.client.topic_at_leader(topic_partition).topic_id != identity.topic_id
-        ):
+        if identity.node != self.node:
+            raise SourceError(
+                f"node {self.node} is read instead of {identity.node}",
+                topic_partition=topic_partition,
+            )
+        if not identity.topic_id:
+            return
+        topic, _ = self._take_fresh(copy_range)
+        topic = topic or self.client.topic_at_leader(topic_partition)
+        if topic.topic_id != identity.topic_id:
             raise SourceError(
                 f"the topic was created again on node {self.node} while it was being read",
                 topic_partition=topic_partition,
             )
 
-    def fail_over(self, error: RelayError) -> RelayError:
+    def _take_fresh(self, copy_range: CopyRange) -> tuple[TopicMetadata | None, Position | None]:
+        """Return what `refresh` has found out about a range; each answer serves once."""
+        if self._fresh is None:
+            return None, None
+        at = copy_range.source.topic_partition
+        return self._fresh.topics.pop(at, None), self._fresh.positions.pop(at, None)
+
+    def fail_over(self, error: RelayError, unfit_for_range: dict[str, RelayError]) -> RelayError:
         """Connect to the next fit node after an error at the source; retry a node without others.
+
+        Args:
+            unfit_for_range: nodes that failed only for the range, and why; this one may be added.
 
         Returns:
             the error of the attempt: a `SourceError` if another attempt may succeed, else the
@@ -117,11 +156,12 @@ class FailoverSource:
         if refused or isinstance(error, DivergedNodeError):
             self._unfit.setdefault(self.node, error)
         elif isinstance(error, _UNFIT_FOR_RANGE):
-            self._unfit_for_range.setdefault(self.node, error)
+            unfit_for_range.setdefault(self.node, error)
         elif not isinstance(error, SourceError):
             return error
         self.client.close()
-        unfit = self._unfit_for_range | self._unfit
+        self._fresh = None
+        unfit = unfit_for_range | self._unfit
         for step in range(1, len(self._nodes) + 1):
             candidate = (self._current + step) % len(self._nodes)
             if self._nodes[candidate].name not in unfit:

@@ -24,7 +24,13 @@ from relay_pipelines.model import (
     TopicPartition,
 )
 from relay_pipelines.plan.positions import Position, data_loss
-from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
+from relay_pipelines.protocol.client import (
+    EARLIEST,
+    LATEST,
+    READ_COMMITTED,
+    ClusterClient,
+    TopicMetadata,
+)
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.reader import read
 from relay_pipelines.protocol.records import decode
@@ -86,8 +92,13 @@ def verify_position(
     clock: Clock,
     *,
     among_several: bool,
+    fresh: tuple[TopicMetadata | None, Position | None] = (None, None),
 ) -> NodeIdentity:
     """Verify that a node holds the log that was planned and copied; return which log that is.
+
+    Args:
+        fresh: the topic as its leader shows it, and the range's position, as far as both were
+            asked for in this attempt.
 
     Raises:
         DataLossError: it holds another log, so that a copy from it would lose or mix records.
@@ -96,16 +107,20 @@ def verify_position(
         SourceError: its log ends before the checkpoint, or it does not answer.
     """
     partition = copy_range.source.topic_partition
-    _require_topic(client, copy_range, clock)
-    topic_id = client.topic_at_leader(partition).topic_id
+    topic, position = fresh
+    if topic is None:
+        _require_topic(client, copy_range, clock)
+        topic = client.topic_at_leader(partition)
+    topic_id = topic.topic_id
     identity = NodeIdentity(client.cluster.name, topic_id, client.cluster_id)
     _require_planned_topic(copy_range, identity)
     if checkpoint is None:
         return identity
-    checkpoints = {partition: checkpoint}
-    position = read_positions(client, [partition], checkpoints, among_several=among_several)[
-        partition
-    ]
+    if position is None:
+        checkpoints = {partition: checkpoint}
+        position = read_positions(client, [partition], checkpoints, among_several=among_several)[
+            partition
+        ]
     if (
         among_several
         and not _is_same_log(client, checkpoint)

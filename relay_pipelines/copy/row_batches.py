@@ -67,6 +67,11 @@ class RowBatches:
         return self._diverged
 
     @property
+    def failed_for_range_only(self) -> bool:
+        """Whether the source failed for this range alone, which rows do not tell."""
+        return False
+
+    @property
     def can_reopen(self) -> bool:
         """Whether another attempt is possible: only before the first row is taken."""
         return not self._started

@@ -156,9 +156,9 @@ class _RangeRows:
         self.identity: NodeIdentity | None = None
         self._failing_since = -1.0  # time of the first failure after the last complete fetch
         self._filters = filter_chain(copy_range)
+        self._unfit: dict[str, RelayError] = {}
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        self._nodes.begin_range()
         for attempt in retry_until_no_progress(
             self._options, self._clock, lambda: self._failing_since
         ):
@@ -171,7 +171,7 @@ class _RangeRows:
                 except RelayError as error:
                     if self._failing_since < 0:
                         self._failing_since = self._clock.monotonic()
-                    raise self._nodes.fail_over(error) from error
+                    raise self._nodes.fail_over(error, self._unfit) from error
 
     def _fetched(self, identity: NodeIdentity) -> Iterator[pa.RecordBatch]:
         wanted = OffsetRange(self._topic_partition, self.position, self._range.source.end)

@@ -35,6 +35,10 @@ class BatchSource(Protocol):
         """The nodes that do not hold what was copied, and why."""
 
     @property
+    def failed_for_range_only(self) -> bool:
+        """Whether the source failed for this range, but may serve others."""
+
+    @property
     def can_reopen(self) -> bool:
         """Whether another attempt is possible."""
 
@@ -80,7 +84,7 @@ class FetchedBatches:
         self._identity = NodeIdentity("", "", "")
         self._reading = False
         self._can_reopen = True
-        nodes.begin_range()
+        self._unfit: dict[str, RelayError] = {}
 
     @property
     def node(self) -> str:
@@ -91,6 +95,11 @@ class FetchedBatches:
     def diverged(self) -> dict[str, str]:
         """The nodes that do not hold what was copied, and why."""
         return self._nodes.diverged
+
+    @property
+    def failed_for_range_only(self) -> bool:
+        """Whether a node failed for this range, but may serve others."""
+        return bool(self._unfit)
 
     @property
     def can_reopen(self) -> bool:
@@ -150,7 +159,7 @@ class FetchedBatches:
     def fail(self, error: RelayError) -> RelayError:
         """Fail over to another node if the source failed, but not if the destination did."""
         was_reading, self._reading = self._reading, False
-        return self._nodes.fail_over(error) if was_reading else error
+        return self._nodes.fail_over(error, self._unfit) if was_reading else error
 
     def _fetched(self, fetches: Iterator[list[FetchedSpan]]) -> Iterator[list[FetchedSpan]]:
         while True:

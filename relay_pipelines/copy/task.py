@@ -7,25 +7,23 @@ from __future__ import annotations
 
 import resource
 import sys
-import time
-import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from relay_pipelines.copy.copier import RangeCopier
+from relay_pipelines.copy.copier import Copier, RangeCopy
 from relay_pipelines.copy.failover import FailoverSource
 from relay_pipelines.copy.failpoints import Failpoint, failpoint
 from relay_pipelines.copy.filtering import filter_chain
 from relay_pipelines.copy.sources import BatchSource, FetchedBatches
 from relay_pipelines.copy.throttle import Throttles
-from relay_pipelines.copy.transaction import RangeTransactions
-from relay_pipelines.copy.user_class import describe
+from relay_pipelines.copy.transaction import RangeProgress, Transactions
 from relay_pipelines.errors import DestinationError, FencedError, RelayError, RetriableError
-from relay_pipelines.model import CopyJob, CopyOptions, CopyRange, Outcome, Status
+from relay_pipelines.model import CopyJob, CopyRange, Outcome, Status
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock, SystemClock
+from relay_pipelines.state.checkpoint import Seen
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,7 +44,10 @@ def copy_ranges(
         options = job.options_for(copy_range)
         return FetchedBatches(copy_range, options, nodes, filter_chain(copy_range), clock)
 
-    return _copy_each(job, ((each, partial(make_source, each)) for each in ranges), clock)
+    groups: dict[str, list[tuple[CopyRange, MakeSource]]] = {}
+    for number, each in enumerate(ranges):
+        groups.setdefault(each.owner or str(number), []).append((each, partial(make_source, each)))
+    return _copy_each(job, groups.values(), clock)
 
 
 def copy_kept(
@@ -68,7 +69,7 @@ def copy_kept(
         kept = KeptOffsets(copy_range.source.topic_partition, stream, index)
         return FetchedBatches(copy_range, job.options_for(copy_range), nodes, kept, clock)
 
-    return _copy_each(job, ((ranges[i], partial(make_source, i)) for i in stream.ranges()), clock)
+    return _copy_each(job, ([(ranges[i], partial(make_source, i))] for i in stream.ranges()), clock)
 
 
 def copy_rows(
@@ -88,105 +89,69 @@ def copy_rows(
     def make_source(index: int, _nodes: FailoverSource) -> BatchSource:
         return RowBatches(ranges[index], job.options_for(ranges[index]), stream, index)
 
-    return _copy_each(job, ((ranges[i], partial(make_source, i)) for i in stream.ranges()), clock)
+    return _copy_each(job, ([(ranges[i], partial(make_source, i))] for i in stream.ranges()), clock)
 
 
 def _copy_each(
-    job: CopyJob, ranges: Iterable[tuple[CopyRange, MakeSource]], clock: Clock
+    job: CopyJob, groups: Iterable[Sequence[tuple[CopyRange, MakeSource]]], clock: Clock
 ) -> Iterator[Outcome]:
-    """Copy ranges over the same connections.
+    """Copy groups of ranges over the same connections; a group shares a transactional id.
 
-    If a range gives up because a cluster cannot be reached, the ranges after it fail at once with
+    If a range gives up because a cluster cannot be reached, the groups after it fail at once with
     the same error. An error that names a topic-partition affects that range alone.
     """
     client_id = f"relay-{job.mirror}"
-    unreachable: RetriableError | None = None
-    throttles = Throttles(job.options, clock)
+    unreachable: RelayError | None = None
+    throttles, seen = Throttles(job.options, clock), Seen(job.mirror)
     with (
         FailoverSource(job, client_id) as nodes,
         ClusterClient(
             job.destination, DestinationError, client_id, job.options.request_timeout_ms
         ) as destination,
     ):
-        for copy_range, make_source in ranges:
-            transactions = RangeTransactions(
-                job, copy_range, destination, throttles.of(copy_range), clock
-            )
-            source: BatchSource | None = None
-            wall, cpu = clock.monotonic(), time.process_time()
-            if unreachable is not None:
-                error: RelayError | None = unreachable
-            else:
-                options = job.options_for(copy_range)
-                source, error = _copy_one(
-                    copy_range, options, make_source, nodes, transactions, clock
+        for group in groups:
+            ranges = [
+                RangeCopy(
+                    RangeProgress(job, copy_range, destination),
+                    job.options_for(copy_range),
+                    partial(make_source, nodes),
+                    throttles.of(copy_range),
                 )
-                unreachable = _unreachable_cluster(error, source, nodes)
+                for copy_range, make_source in group
+            ]
+            if unreachable is None:
+                options = ranges[0].options if len(ranges) == 1 else job.options
+                owner = ranges[0].progress.owner
+                transactions = Transactions(job, owner, options, destination, seen, clock)
+                Copier(ranges, options, transactions, nodes, clock).copy()
+                unreachable = next(filter(None, map(_unreachable_cluster, ranges)), None)
+            else:
+                for one in ranges:
+                    one.fail_for_good(unreachable)
             failpoint(Failpoint.BEFORE_OUTCOME)
-            spent = (clock.monotonic() - wall, time.process_time() - cpu)
-            node = source.node if source else nodes.node
-            yield _outcome(
-                copy_range, transactions, node, source.diverged if source else {}, error, spent
-            )
+            for one in ranges:
+                yield _outcome(one, nodes.node)
 
 
-def _copy_one(
-    copy_range: CopyRange,
-    options: CopyOptions,
-    make_source: MakeSource,
-    nodes: FailoverSource,
-    transactions: RangeTransactions,
-    clock: Clock,
-) -> tuple[BatchSource | None, RelayError | None]:
-    """Copy one range and return its error, if any: a failure affects this range alone."""
-    topic_partition = copy_range.source.topic_partition
-    source: BatchSource | None = None
-    try:
-        source = make_source(nodes)
-        RangeCopier(options, source, transactions, clock).copy()
-    except RetriableError as error:
-        return source, error
-    except RelayError as error:
-        error.topic_partition = error.topic_partition or topic_partition
-        return source, error
-    except Exception as error:  # noqa: BLE001 - a bug must not stop the other ranges
-        traceback.print_exc()  # for the executor's log
-        return source, RelayError(
-            f"the copy failed: {describe(error)}",
-            remedy="see the trace in the log of the Spark executor",
-            topic_partition=topic_partition,
-        )
-    return source, None
-
-
-def _unreachable_cluster(
-    error: RelayError | None, source: BatchSource | None, nodes: FailoverSource
-) -> RetriableError | None:
-    """Return the error if the next ranges would only repeat it, after as long a wait."""
-    if (
-        not isinstance(error, RetriableError)
-        or error.topic_partition is not None
-        or nodes.failed_for_range_only
-    ):
+def _unreachable_cluster(one: RangeCopy) -> RelayError | None:
+    """Return the range's error if the next ones would only repeat it, after as long a wait."""
+    error, source = one.error, one.made_source
+    if not one.has_failed or not isinstance(error, RetriableError) or error.topic_partition:
         return None
-    return error if source is None or source.can_reopen else None
+    if source is None:
+        return error
+    return error if source.can_reopen and not source.failed_for_range_only else None
 
 
-def _outcome(
-    copy_range: CopyRange,
-    transactions: RangeTransactions,
-    node: str,
-    diverged: dict[str, str],
-    error: RelayError | None,
-    spent: tuple[float, float],
-) -> Outcome:
+def _outcome(one: RangeCopy, last_node: str) -> Outcome:
     """Return how the copy of a range ended.
 
     Args:
-        node: the source node that was read last.
-        spent: seconds, and CPU seconds.
+        last_node: the source node that the task read last.
     """
-    chunks, checkpoint = transactions.committed, transactions.checkpoint
+    progress, error, source = one.progress, one.error if one.has_failed else None, one.made_source
+    copy_range = progress.range
+    chunks, checkpoint = progress.committed, progress.checkpoint
     skipped: Counter[str] = Counter()
     for chunk in chunks:
         skipped.update(chunk.skipped)
@@ -202,14 +167,14 @@ def _outcome(
         rewritten=sum(chunk.rewritten for chunk in chunks),
         skipped=dict(skipped),
         chunks=len(chunks),
-        commit_seconds=transactions.commit_seconds,
-        node=node,
-        segments=tuple(transactions.segments),
-        diverged=diverged,
+        commit_seconds=progress.commit_seconds,
+        node=source.node if source else last_node,
+        segments=tuple(progress.segments),
+        diverged=source.diverged if source else {},
         error_kind="" if error is None else type(error).__name__,
         error="" if error is None else str(error),
         exit_code=0 if error is None else error.exit_code,
-        seconds=spent[0],
-        cpu_seconds=spent[1],
+        seconds=one.seconds,
+        cpu_seconds=one.cpu_seconds,
         peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT,
     )

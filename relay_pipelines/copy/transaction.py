@@ -1,21 +1,28 @@
-"""The transactions of one range: each commits records, checkpoint and ledger entry together.
+"""Transactions: each commits records, checkpoints and ledger entries of its ranges together.
 
 Runs in a task. docs/transactions.md argues why nothing is lost or doubled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from relay_pipelines.copy.chunk import Chunk
 from relay_pipelines.copy.failpoints import Failpoint, failpoint
 from relay_pipelines.copy.throttle import Throttle
-from relay_pipelines.errors import CheckpointLostError, DestinationTopicLostError, RelayError
+from relay_pipelines.errors import (
+    CheckpointLostError,
+    DestinationTopicLostError,
+    FencedError,
+    RelayError,
+)
 from relay_pipelines.model import (
     Checkpoint,
     CopyJob,
+    CopyOptions,
     CopyRange,
     LedgerEntry,
     NodeIdentity,
@@ -23,148 +30,296 @@ from relay_pipelines.model import (
     Segment,
     TopicPartition,
 )
+from relay_pipelines.plan.owners import own_id
 from relay_pipelines.protocol.batch import Batch
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.producer import TransactionalProducer
-from relay_pipelines.protocol.records import encode
+from relay_pipelines.protocol.records import encode, encode_all
 from relay_pipelines.state import checkpoint as checkpoints
 from relay_pipelines.state import ledger
 
 QUARANTINE = ".quarantine"
+_STATE_BATCH_BYTES = 900_000  # below the default max.message.bytes
 
 
-def transactional_id(mirror: str, source: TopicPartition) -> str:
-    """Return the id of a source topic-partition: only the last producer to take it can commit."""
-    return f"relay.{mirror}.{source.topic}.{source.partition}"
-
-
-class RangeTransactions:
-    """The transactions of one range, one after the other.
-
-    Call order: `start`, then any number of `send` .. `commit`, then `release`. After an error only
-    `release`, `start` or `abort_quietly`.
+class RangeProgress:
+    """How far one range is copied, and what the next commit of it writes.
 
     Args:
-        destination: a client that the ranges of one task share; they share the throttles, too.
+        destination: a client that the ranges of one task share.
     """
 
-    def __init__(
-        self,
-        job: CopyJob,
-        copy_range: CopyRange,
-        destination: ClusterClient,
-        throttles: Sequence[Throttle],
-        clock: Clock,
-    ) -> None:
+    def __init__(self, job: CopyJob, copy_range: CopyRange, destination: ClusterClient) -> None:
         self._job = job
-        self._range = copy_range
-        self._options = job.options_for(copy_range)
         self._destination = destination
-        self._throttles = [throttle for throttle in throttles if throttle.is_limited]
-        self._clock = clock
-        self._source_partition = copy_range.source.topic_partition
-        self._quarantine = TopicPartition(
+        self.range = copy_range
+        self.source = copy_range.source.topic_partition
+        key = checkpoints.key_of(job.mirror, self.source)
+        self.checkpoint_partition = checkpoints.home(checkpoints.TOPIC, key)
+        self.ledger_partition = checkpoints.home(ledger.TOPIC, key)
+        self.quarantine = TopicPartition(
             copy_range.destination.topic + QUARANTINE, copy_range.destination.partition
         )
-        self._producer = TransactionalProducer(
-            destination, transactional_id(job.mirror, self._source_partition), self._options, clock
-        )
-        key = checkpoints.key_of(job.mirror, self._source_partition)
-        self._checkpoint_partition = checkpoints.home(checkpoints.TOPIC, key)
-        self._ledger_partition = checkpoints.home(ledger.TOPIC, key)
         self.checkpoint = copy_range.checkpoint
         self.committed: list[Chunk] = []
         self.segments: list[Segment] = []
         self.commit_seconds = 0.0
 
     @property
+    def owner(self) -> str:
+        """The transactional id under which the range is copied."""
+        return self.range.owner or own_id(self._job.mirror, self.source)
+
+    def start_from(self, found: checkpoints.Current) -> None:
+        """Start another attempt from what the checkpoint topic holds now.
+
+        Raises:
+            FencedError: another run has made another transactional id the owner.
+            CheckpointLostError: the checkpoint does not show what this task has committed.
+            DestinationTopicLostError: the topic that holds the copies was created again.
+        """
+        if found.owner not in {None, self.owner}:
+            raise FencedError(
+                "another run copies it now, under another transactional id",
+                remedy="let it finish; let one code location alone copy this mirror",
+                topic_partition=self.source,
+            )
+        self._require_own_commits(found.checkpoint)
+        self._require_same_destination_topic(found.checkpoint)
+        self.checkpoint = found.checkpoint
+
+    def next_commit(
+        self, chunk: Chunk, identity: NodeIdentity, landed: tuple[int, int] | None, now_ms: int
+    ) -> tuple[Checkpoint, LedgerEntry]:
+        """Return the checkpoint and the ledger entry to be committed with a chunk.
+
+        Args:
+            identity: the log that the chunk was read from.
+            landed: the destination offsets of its first record and after its last; None if it has
+                no record.
+
+        Raises:
+            DestinationTopicLostError: the records landed below those copied before.
+        """
+        before = self.checkpoint
+        if (
+            landed
+            and before
+            and before.destination == self.range.destination
+            and landed[0] < before.destination_next_offset
+        ):
+            raise self._topic_lost(before)  # recreated since this attempt began
+        checkpoint = self._next_checkpoint(chunk, identity, landed, now_ms)
+        return checkpoint, self._entry(chunk, checkpoint, landed)
+
+    def quarantine_batch(self, record: Any, error: RelayError) -> Batch:
+        """Return a source record for the quarantine topic; headers say where it was, and why."""
+        details = {
+            "mirror": self._job.mirror,
+            "topic": self.source.topic,
+            "partition": self.source.partition,
+            "offset": record.offset,
+            "error": error.what,
+        }
+        headers = [(f"relay.{name}", str(value).encode()) for name, value in details.items()]
+        return encode(record.key, record.value, record.timestamp, [*record.headers, *headers])
+
+    def committed_chunk(self, chunk: Chunk, checkpoint: Checkpoint, seconds: float) -> None:
+        """Note that a chunk is committed."""
+        self.commit_seconds += seconds
+        self.checkpoint = checkpoint
+        self.committed.append(chunk)
+        last = self.segments[-1] if self.segments else None
+        if last is not None and last.node == checkpoint.node and last.end == chunk.start:
+            self.segments[-1] = replace(last, end=chunk.end)
+        else:
+            self.segments.append(Segment(checkpoint.node, chunk.start, chunk.end))
+
+    def _require_own_commits(self, found: Checkpoint | None) -> None:
+        """Fail if the checkpoint does not show what this task has committed: its topic was lost."""
+        if not self.committed or self.checkpoint is None:
+            return
+        own = self.checkpoint.next_offset
+        if found is None or (
+            found.next_offset < own and found.reset_at_ms == self.checkpoint.reset_at_ms
+        ):
+            raise CheckpointLostError(
+                f"the checkpoint is gone, which this run committed up to offset {own}",
+                remedy=f"restore the topic {checkpoints.TOPIC}: without it, a run copies the"
+                " records again",
+                topic_partition=self.source,
+                offset=own,
+            )
+
+    def _require_same_destination_topic(self, found: Checkpoint | None) -> None:
+        """Fail if the topic that holds the copies, by the checkpoint, was created again."""
+        to = self.range.destination
+        if found is None or found.destination_next_offset <= 0 or found.destination != to:
+            return
+        topic = self._destination.topic(to.topic)
+        if (
+            found.destination_topic_id
+            and topic.topic_id
+            and topic.topic_id != found.destination_topic_id
+        ):
+            raise self._topic_lost(found)
+
+    def _topic_lost(self, found: Checkpoint) -> DestinationTopicLostError:
+        return DestinationTopicLostError(
+            f"topic {self.range.destination.topic!r}, which held the copies, was deleted at the"
+            " destination and created again",
+            remedy="restore it, or mirror the topic under a new name, then run again",
+            topic_partition=self.source,
+            offset=found.next_offset,
+        )
+
+    def _next_checkpoint(
+        self, chunk: Chunk, identity: NodeIdentity, landed: tuple[int, int] | None, now_ms: int
+    ) -> Checkpoint:
+        to = self.range.destination
+        before = self.checkpoint or Checkpoint.initial(
+            self._job.mirror, self.source, to, chunk.start
+        )
+        epoch = chunk.leader_epoch, chunk.leader_epoch_end
+        return replace(
+            before.advanced(chunk.end, epoch, identity, chunk.fingerprint()),
+            destination=to,
+            destination_next_offset=landed[1] if landed else before.destination_next_offset,
+            destination_topic_id=self._destination.topic(to.topic).topic_id,
+            run_id=self._job.run_id,
+            committed_at_ms=now_ms,
+        )
+
+    def _entry(
+        self, chunk: Chunk, checkpoint: Checkpoint, landed: tuple[int, int] | None
+    ) -> LedgerEntry:
+        first, end = landed or (
+            checkpoint.destination_next_offset,
+            checkpoint.destination_next_offset,
+        )
+        return LedgerEntry(
+            mirror=self._job.mirror,
+            source=OffsetRange(self.source, chunk.start, chunk.end),
+            destination=OffsetRange(self.range.destination, first, end),
+            records=chunk.records,
+            size_bytes=chunk.size_bytes,
+            batches=chunk.batches,
+            rewritten=chunk.rewritten,
+            skipped={str(reason): count for reason, count in chunk.skipped.items()},
+            digest=f"{chunk.digest:08x}",
+            node=checkpoint.node,
+            window=self._job.window,
+            run_id=checkpoint.run_id,
+            committed_at_ms=checkpoint.committed_at_ms,
+        )
+
+
+class Transactions:
+    """The transactions under one transactional id, one after the other.
+
+    Each commits the records, checkpoints and ledger entries of one or several ranges together. Call
+    order: `start`, then any number of `send` .. `commit`, then `release`. After an error only
+    `release`, `start` or `abort_quietly`.
+    """
+
+    def __init__(
+        self,
+        job: CopyJob,
+        owner: str,
+        options: CopyOptions,
+        destination: ClusterClient,
+        seen: checkpoints.Seen,
+        clock: Clock,
+    ) -> None:
+        self._job = job
+        self._seen = seen
+        self._options = options
+        self._destination = destination
+        self._clock = clock
+        self._owner = owner
+        self._producer = self._new_producer()
+
+    @property
     def is_open(self) -> bool:
         """Whether a transaction is open."""
         return self._producer.is_open
 
-    def start(self) -> Checkpoint | None:
-        """Take the range over from any task that holds it, then read its checkpoint.
+    def start(self, ranges: Sequence[RangeProgress]) -> dict[TopicPartition, checkpoints.Current]:
+        """Take the ranges over from any task that holds them, then read their checkpoints.
 
         Raises:
             FencedError: another task took over since the first call.
         """
         self._producer.start()
         failpoint(Failpoint.AFTER_INIT_PRODUCER_ID)
-        known = self._range.checkpoint, self._range.checkpoint_position
         # a task that is now fenced could have committed until here
-        found = checkpoints.read_own(
-            self._destination,
-            self._job.mirror,
-            self._source_partition,
-            known,
-            self._options,
-            self._clock,
+        known = {
+            one.source: (one.range.checkpoint, one.range.checkpoint_position) for one in ranges
+        }
+        self._destination.metadata(sorted({one.range.destination.topic for one in ranges}))
+        return checkpoints.read_current(
+            self._destination, self._job.mirror, known, self._options, self._clock, self._seen
         )
-        self._require_own_commits(found)
-        self._require_same_destination_topic(found)
-        self.checkpoint = found
-        return found
 
-    def send(self, batch: Batch) -> None:
+    def announce(self, destinations: Iterable[TopicPartition]) -> None:
+        """Add topic-partitions to the transaction with one request, before records are sent."""
+        self._producer.add(destinations)
+
+    def send(self, to: TopicPartition, batch: Batch, throttles: Iterable[Throttle]) -> None:
         """Send records; the caller may reuse their bytes at once."""
-        self._send(self._range.destination, batch)
+        for throttle in throttles:
+            throttle.spend(len(batch.data))
+        if not self._producer.has_added(to):
+            self._producer.add((to,))
+        self._producer.send(to, batch)
         failpoint(Failpoint.MID_CHUNK)
 
-    def quarantine(self, record: Any, error: RelayError) -> None:
-        """Put a source record into the quarantine topic; headers say where it was and the error."""
-        details = {
-            "mirror": self._job.mirror,
-            "topic": self._source_partition.topic,
-            "partition": self._source_partition.partition,
-            "offset": record.offset,
-            "error": error.what,
-        }
-        headers = [(f"relay.{name}", str(value).encode()) for name, value in details.items()]
-        self._send(
-            self._quarantine,
-            encode(record.key, record.value, record.timestamp, [*record.headers, *headers]),
-        )
-
-    def throttled_seconds(self) -> float:
+    def throttled_seconds(self, throttles: Sequence[Throttle]) -> float:
         """How long to wait before sending more, by our own limits and the destination's quota."""
-        if not self._producer.is_throttled and not self._throttles:
+        if not self._producer.is_throttled and not throttles:
             return 0.0  # the quick answer, because the loop asks after every batch
-        own = [throttle.throttled_seconds() for throttle in self._throttles]
+        own = [throttle.throttled_seconds() for throttle in throttles]
         return max([self._producer.throttled_seconds, *own])
 
-    def commit(self, chunk: Chunk, identity: NodeIdentity) -> None:
-        """Commit data, checkpoint and ledger entry in one transaction: all of them or none.
+    def commit(self, chunks: Sequence[tuple[RangeProgress, Chunk, NodeIdentity]]) -> None:
+        """Commit data, checkpoints and ledger entries in one transaction: all of them or none.
 
         Args:
-            identity: the log that the chunk was read from.
+            chunks: one of each range, and the log that it was read from.
         """
         self._producer.drain()
         failpoint(Failpoint.BEFORE_CHECKPOINT)
         began = self._clock.monotonic()
-        landed = self._producer.landed(self._range.destination)
-        before = self.checkpoint
-        if (
-            landed
-            and before
-            and before.destination == self._range.destination
-            and landed[0] < before.destination_next_offset
-        ):
-            raise self._topic_lost(before)  # recreated since this attempt began
-        checkpoint = self._next_checkpoint(chunk, identity, landed)
-        self._producer.add((self._checkpoint_partition, self._ledger_partition))
-        self._producer.send(self._checkpoint_partition, checkpoints.to_batch(checkpoint))
-        self._producer.send(
-            self._ledger_partition, ledger.to_batch(self._entry(chunk, checkpoint, landed))
-        )
+        written = [
+            one.next_commit(
+                chunk, identity, self._producer.landed(one.range.destination), self._clock.now_ms()
+            )
+            for one, chunk, identity in chunks
+        ]
+        state: dict[TopicPartition, list[tuple[bytes, bytes, int]]] = defaultdict(list)
+        for (one, _, _), (checkpoint, entry) in zip(chunks, written, strict=True):
+            state[one.checkpoint_partition].append(checkpoints.to_record(checkpoint))
+            state[one.ledger_partition].append(ledger.to_record(entry))
+        self._producer.add(state)
+        for partition, records in state.items():
+            for batch in encode_all(records, _STATE_BATCH_BYTES):
+                self._producer.send(partition, batch)
         self._producer.drain()
         failpoint(Failpoint.BEFORE_END_TXN)
         self._producer.commit()
         failpoint(Failpoint.AFTER_END_TXN)
-        self.commit_seconds += self._clock.monotonic() - began
-        self.checkpoint = checkpoint
-        self.committed.append(chunk)
-        self._add_segment(chunk, identity.node)
+        seconds = (self._clock.monotonic() - began) / len(chunks)
+        for (one, chunk, _), (checkpoint, _) in zip(chunks, written, strict=True):
+            one.committed_chunk(chunk, checkpoint, seconds)
+
+    def forget(self) -> None:
+        """Let go of the transactional id after another task has taken it; `start` takes it back."""
+        self._producer.release()
+        self._producer = self._new_producer()
+
+    def _new_producer(self) -> TransactionalProducer:
+        return TransactionalProducer(self._destination, self._owner, self._options, self._clock)
 
     def release(self) -> None:
         """Give the connections back, and close those with outstanding responses."""
@@ -181,95 +336,3 @@ class RangeTransactions:
             self._producer.abort()
         except RelayError:
             self._producer.release()  # the destination aborts it after the transaction timeout
-
-    def _send(self, to: TopicPartition, batch: Batch) -> None:
-        for throttle in self._throttles:
-            throttle.spend(len(batch.data))
-        if not self._producer.has_added(to):
-            self._producer.add((to, self._checkpoint_partition, self._ledger_partition))
-        self._producer.send(to, batch)
-
-    def _require_own_commits(self, found: Checkpoint | None) -> None:
-        """Fail if the checkpoint does not show what this task has committed: its topic was lost."""
-        if not self.committed or self.checkpoint is None:
-            return
-        own = self.checkpoint.next_offset
-        if found is None or (
-            found.next_offset < own and found.reset_at_ms == self.checkpoint.reset_at_ms
-        ):
-            raise CheckpointLostError(
-                f"the checkpoint is gone, which this run committed up to offset {own}",
-                remedy=f"restore the topic {checkpoints.TOPIC}: without it, a run copies the"
-                " records again",
-                topic_partition=self._source_partition,
-                offset=own,
-            )
-
-    def _require_same_destination_topic(self, found: Checkpoint | None) -> None:
-        """Fail if the topic that holds the copies, by the checkpoint, was created again."""
-        to = self._range.destination
-        topic = self._destination.metadata([to.topic]).topics[to.topic]
-        if found is None or found.destination_next_offset <= 0 or found.destination != to:
-            return
-        if (
-            found.destination_topic_id
-            and topic.topic_id
-            and topic.topic_id != found.destination_topic_id
-        ):
-            raise self._topic_lost(found)
-
-    def _topic_lost(self, found: Checkpoint) -> DestinationTopicLostError:
-        return DestinationTopicLostError(
-            f"topic {self._range.destination.topic!r}, which held the copies, was deleted at the"
-            " destination and created again",
-            remedy="restore it, or mirror the topic under a new name, then run again",
-            topic_partition=self._source_partition,
-            offset=found.next_offset,
-        )
-
-    def _add_segment(self, chunk: Chunk, node: str) -> None:
-        last = self.segments[-1] if self.segments else None
-        if last is not None and last.node == node and last.end == chunk.start:
-            self.segments[-1] = replace(last, end=chunk.end)
-        else:
-            self.segments.append(Segment(node, chunk.start, chunk.end))
-
-    def _next_checkpoint(
-        self, chunk: Chunk, identity: NodeIdentity, landed: tuple[int, int] | None
-    ) -> Checkpoint:
-        to = self._range.destination
-        before = self.checkpoint or Checkpoint.initial(
-            self._job.mirror, self._source_partition, to, chunk.start
-        )
-        epoch = chunk.leader_epoch, chunk.leader_epoch_end
-        return replace(
-            before.advanced(chunk.end, epoch, identity, chunk.fingerprint()),
-            destination=to,
-            destination_next_offset=landed[1] if landed else before.destination_next_offset,
-            destination_topic_id=self._destination.topic(to.topic).topic_id,
-            run_id=self._job.run_id,
-            committed_at_ms=self._clock.now_ms(),
-        )
-
-    def _entry(
-        self, chunk: Chunk, checkpoint: Checkpoint, landed: tuple[int, int] | None
-    ) -> LedgerEntry:
-        first, end = landed or (
-            checkpoint.destination_next_offset,
-            checkpoint.destination_next_offset,
-        )
-        return LedgerEntry(
-            mirror=self._job.mirror,
-            source=OffsetRange(self._source_partition, chunk.start, chunk.end),
-            destination=OffsetRange(self._range.destination, first, end),
-            records=chunk.records,
-            size_bytes=chunk.size_bytes,
-            batches=chunk.batches,
-            rewritten=chunk.rewritten,
-            skipped={str(reason): count for reason, count in chunk.skipped.items()},
-            digest=f"{chunk.digest:08x}",
-            node=checkpoint.node,
-            window=self._job.window,
-            run_id=checkpoint.run_id,
-            committed_at_ms=checkpoint.committed_at_ms,
-        )

@@ -8,13 +8,14 @@ their proportions matter.
 from __future__ import annotations
 
 import heapq
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from math import ceil
 
 from relay_pipelines.model import CopyRange, OffsetRange, TopicPartition
 
 RANGE_SECONDS = 0.02
+SHARED_RANGE_SECONDS = 0.003  # besides its part of a transaction
 RECORDS_PER_SECOND = 1_000_000
 BYTES_PER_SECOND = 350_000_000
 TASK_SECONDS = 0.2
@@ -27,8 +28,12 @@ _Sizes = Mapping[TopicPartition, int]
 
 def copy_seconds(source: OffsetRange, size_bytes: int | None = None) -> float:
     """Estimate how long one task copies the range: by its bytes if known, else by its offsets."""
-    work = len(source) / RECORDS_PER_SECOND if size_bytes is None else size_bytes / BYTES_PER_SECOND
-    return RANGE_SECONDS + work
+    return RANGE_SECONDS + work_seconds(source, size_bytes)
+
+
+def work_seconds(source: OffsetRange, size_bytes: int | None) -> float:
+    """Return the same without the cost of a transaction of its own."""
+    return len(source) / RECORDS_PER_SECOND if size_bytes is None else size_bytes / BYTES_PER_SECOND
 
 
 def pack(
@@ -40,7 +45,7 @@ def pack(
 
     1. Ranges of one source topic-partition stay together, in order: two tasks would fence each
        other. So do the ranges pinned to one destination topic-partition: each chunk of it then has
-       the records of one source.
+       the records of one source. So do ranges that share a transactional id.
     2. A range that takes `BIG_SECONDS` or more gets its own task. There may be more of these than
        slots: Spark queues them.
     3. A topic with a `parallelism` of its own gets that many tasks at most.
@@ -61,17 +66,18 @@ def pack(
     if slots < 1:
         raise ValueError(f"slots must be at least 1, not {slots}")
     sizes = size_bytes or {}
-    units = _limit_parallelism(_by_destination(ranges), sizes)
+    units = _limit_parallelism(_inseparable(ranges), sizes)
     big = [unit for unit in units if _seconds(unit, sizes) >= BIG_SECONDS and not most]
     small = [unit for unit in units if _seconds(unit, sizes) < BIG_SECONDS or most]
     groups = big + _spread(small, min(slots, most or slots), sizes)
     return sorted(groups, key=lambda group: (-_seconds(group, sizes), group[0].source))
 
 
-def _by_destination(ranges: Sequence[CopyRange]) -> list[list[CopyRange]]:
-    units: dict[TopicPartition, list[CopyRange]] = defaultdict(list)
+def _inseparable(ranges: Sequence[CopyRange]) -> list[list[CopyRange]]:
+    sharing = Counter(each.owner for each in ranges if each.owner)
+    units: dict[TopicPartition | str, list[CopyRange]] = defaultdict(list)
     for each in sorted(ranges, key=lambda each: each.source):
-        units[each.destination].append(each)
+        units[each.owner if sharing[each.owner] > 1 else each.destination].append(each)
     return list(units.values())
 
 
@@ -93,7 +99,9 @@ def _parallelism(unit: Sequence[CopyRange]) -> int:
 
 
 def _seconds(group: Sequence[CopyRange], sizes: _Sizes) -> float:
-    return sum(copy_seconds(each.source, sizes.get(each.source.topic_partition)) for each in group)
+    transactions = len({each.owner or each.source for each in group})
+    work = sum(work_seconds(each.source, sizes.get(each.source.topic_partition)) for each in group)
+    return work + transactions * RANGE_SECONDS + (len(group) - transactions) * SHARED_RANGE_SECONDS
 
 
 def _spread(units: Sequence[list[CopyRange]], slots: int, sizes: _Sizes) -> list[list[CopyRange]]:

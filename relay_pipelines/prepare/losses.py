@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from relay_pipelines.copy.transaction import transactional_id
 from relay_pipelines.errors import DataLossError, FencedError, RetriableError
 from relay_pipelines.model import Checkpoint, CopyOptions, LedgerEntry, OffsetRange, Skipped
 from relay_pipelines.plan.positions import Loss, Position, data_loss, losses
@@ -64,16 +63,16 @@ def _accept_loss(
 ) -> DataLossError | None:
     """Move one checkpoint; None if it has already moved, or there is nothing to accept."""
     at = position.topic_partition
-    producer = take_over(client, transactional_id(snapshot.mirror, at), options, clock)
+    owner = snapshot.owner_of(at)
+    producer = take_over(client, owner, options, clock)
     before = snapshot.checkpoints.get(at)
-    key = checkpoints.key_of(snapshot.mirror, at)
-    home = checkpoints.home(checkpoints.TOPIC, key)
-    read_up_to = snapshot.checkpoint_ends.get(home, 0)
-    current = checkpoints.read_own(
-        client, snapshot.mirror, at, (before, read_up_to), options, clock
-    )
+    home = checkpoints.home(checkpoints.TOPIC, key := checkpoints.key_of(snapshot.mirror, at))
+    known = {at: (before, snapshot.checkpoint_ends.get(home, 0))}
+    current = checkpoints.read_current(client, snapshot.mirror, known, options, clock)[at]
     lost, error = losses(position), data_loss(position)
-    if current != before or not isinstance(error, DataLossError):
+    if current.checkpoint != before or current.owner not in {None, owner}:
+        return None
+    if not isinstance(error, DataLossError):
         return None
     moved = _moved_checkpoint(snapshot, position, lost[0], clock.now_ms())
     entry = _gap_entry(position, lost, moved)

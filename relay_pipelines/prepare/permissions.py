@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection, Iterator
 
 from kafka.protocol.producer import AddPartitionsToTxnRequest
 
-from relay_pipelines.copy.transaction import transactional_id
 from relay_pipelines.errors import PermissionDeniedError, RelayError
 from relay_pipelines.model import CopyOptions, TopicPartition
+from relay_pipelines.plan.owners import own_id
 from relay_pipelines.prepare import topic_configs, topics
 from relay_pipelines.protocol.admin import (
     absent,
@@ -86,7 +86,7 @@ def _write(
     """
     if not snapshot.positions:
         return
-    name = transactional_id(snapshot.mirror, snapshot.positions[0].topic_partition)
+    name = own_id(snapshot.mirror, snapshot.positions[0].topic_partition)
     # one id, as the same prefix grants the others; retried while a coordinator is being elected
     coordinator = retry(
         lambda: client.coordinator(name), snapshot.mirror, options, clock, client, patient=False

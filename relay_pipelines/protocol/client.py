@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -111,6 +111,24 @@ class ClusterClient:
             raise self.failure(
                 found.error_code, f"Metadata of topic {name}", topic_partition=topic_partition
             )
+        return found
+
+    def topics_at_leaders(
+        self, topic_partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, TopicMetadata]:
+        """Ask each leader about the topics of the topic-partitions that it leads.
+
+        Topic-partitions with an error, such as a deleted topic, are left out.
+        """
+        led: dict[int, list[TopicPartition]] = defaultdict(list)
+        for at in topic_partitions:
+            with suppress(RetriableError):
+                led[self.leader(at)].append(at)
+        found = {}
+        for broker_id, some in led.items():
+            names = sorted({at.topic for at in some})
+            topics = self._take_metadata(self.call(broker_id, _metadata_request(names), 12)).topics
+            found.update({at: topics[at.topic] for at in some if not topics[at.topic].error_code})
         return found
 
     def _take_metadata(self, answer: Any) -> Metadata:

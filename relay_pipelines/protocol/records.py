@@ -210,6 +210,24 @@ def encode(
     return builder.build()
 
 
+def encode_all(
+    records: Iterable[tuple[bytes | None, bytes | None, int]], limit_bytes: int
+) -> list[Batch]:
+    """Return uncompressed batches of at most `limit_bytes`, unless one record is larger.
+
+    Args:
+        records: key, value and timestamp in milliseconds of each.
+    """
+    made = [python_codec.Record(0, timestamp, key, value, []) for key, value, timestamp in records]
+    batches = []
+    while made:
+        builder = BatchBuilder(0, limit_bytes)
+        unfitting = builder.extend(made)
+        batches.append(builder.build())
+        made = [] if unfitting is None else made[builder.records :]
+    return batches
+
+
 def codec_of(header: BatchHeader) -> int:
     """The compression codec of a batch, as its attributes number it."""
     return header.attributes & CODEC_MASK

@@ -9,10 +9,10 @@ from functools import partial
 from typing import Any, Protocol
 
 from relay_pipelines.copy import user_class
-from relay_pipelines.copy.transaction import transactional_id
 from relay_pipelines.errors import RelayError
 from relay_pipelines.model import CopyJob, CopyRange, LedgerEntry, TopicPartition
-from relay_pipelines.prepare import node_quarantine, topic_configs, topics
+from relay_pipelines.plan.owners import with_owners
+from relay_pipelines.prepare import node_quarantine, owners, topic_configs, topics
 from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, READ_UNCOMMITTED
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry
@@ -58,6 +58,7 @@ def run(
     stop: Callable[[], bool] = never,
     window: str = "",
     run_id: str | None = None,
+    scope: str = "",
 ) -> RunResult:
     """Copy what is planned. Ctrl-C stops at committed checkpoints; the next run resumes there.
 
@@ -72,6 +73,8 @@ def run(
         window: the key of the frozen window that is copied, for the ledger.
         run_id: the orchestrator's, so that ledger and checkpoints lead to its logs; a new one if
             None.
+        scope: small ranges of one scope share transactions; runs of different scopes can copy at
+            the same time.
     """
     result = RunResult(plan.snapshot.mirror, run_id=run_id or uuid.uuid4().hex[:12], topics={})
     result.errors += [*plan.data_losses, *topics.unseen(plan.snapshot)]
@@ -82,7 +85,7 @@ def run(
     for observer in observers:
         observer.begin(plan)
     try:
-        _Run(mirror, follower, result, observers, clock, stop).copy(plan, session, window)
+        _Run(mirror, follower, result, observers, clock, stop).copy(plan, session, window, scope)
     except RelayError as error:
         result.errors.append(error)
     except KeyboardInterrupt:
@@ -116,12 +119,11 @@ class _Run:
         self._stoppable_clock = StoppableClock(clock, stop)
         self._stop = stop
 
-    def copy(self, plan: RunPlan, session: Callable[[], Any], window: str) -> None:
+    def copy(self, plan: RunPlan, session: Callable[[], Any], window: str, scope: str) -> None:
         plan = self._sync_configs(plan)
-        ranges = plan.ranges
-        if not ranges:
+        if not plan.ranges:
             return
-        self._prepare(plan, ranges)
+        ranges = self._prepare(plan, scope)
         self._follower.start()
         job = self._job(plan, window)
         jobs = self._watch(session(), job, ranges, plan)
@@ -140,12 +142,17 @@ class _Run:
         )
         return replace(plan, snapshot=snapshot)
 
-    def _prepare(self, plan: RunPlan, ranges: Sequence[CopyRange]) -> None:
+    def _prepare(self, plan: RunPlan, scope: str) -> list[CopyRange]:
+        """Make the destination ready; return what is to be copied, and under which ids."""
+        snapshot = plan.snapshot
+        ranges = with_owners(snapshot.mirror, scope, plan.ranges, plan.sizes_bytes)
         for record_policy in {one.record_policy for one in ranges}:
             # an error in a class would fail every task
             user_class.construct_all(record_policy)
         factor = self._mirror.destination.replication_factor
-        topics.create(plan.snapshot, factor, self._options, self._stoppable_clock)
+        topics.create(snapshot, factor, self._options, self._stoppable_clock)
+        owners.claim(snapshot, ranges, self._options, self._stoppable_clock)
+        return ranges
 
     def _job(self, plan: RunPlan, window: str) -> CopyJob:
         snapshot = plan.snapshot
@@ -197,15 +204,9 @@ class _Run:
 def fence(job: CopyJob, ranges: Sequence[CopyRange], clock: Clock) -> None:
     """Abort the transactions that cancelled tasks left open: readers would wait for them."""
     with destination_client(job.mirror, job.destination, job.options) as client:
-        for one in ranges:
+        for owner in sorted({one.owner for one in ranges}):
             # a run that is being stopped does not wait for a destination that does not answer
-            take_over(
-                client,
-                transactional_id(job.mirror, one.source.topic_partition),
-                job.options,
-                clock,
-                patient=False,
-            )
+            take_over(client, owner, job.options, clock, patient=False)
 
 
 def _wait_until_visible(

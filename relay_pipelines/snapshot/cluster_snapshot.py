@@ -10,6 +10,7 @@ from relay_pipelines.copy.transaction import QUARANTINE
 from relay_pipelines.errors import ConfigError, DataLossError
 from relay_pipelines.model import Checkpoint, Cluster, LedgerEntry, RecordPolicy, TopicPartition
 from relay_pipelines.plan.node_choice import NodeVerdict
+from relay_pipelines.plan.owners import claimant_id, own_id
 from relay_pipelines.plan.positions import Position, losses
 from relay_pipelines.plan.topic_selection import (
     Target,
@@ -75,6 +76,7 @@ class ClusterSnapshot:
             that the node does not show.
         new_starts: start records of topics that have none yet; a run writes them before it copies
             the first record.
+        owners: the transactional ids that own source topic-partitions, where one was recorded.
         unseen: names that `topics.allow` spells out, that were never copied, and that the node does
             not show.
     """
@@ -102,6 +104,15 @@ class ClusterSnapshot:
     deleted: Mapping[str, str] = field(default_factory=dict)
     new_starts: Sequence[StartRecord] = ()
     unseen: tuple[str, ...] = ()
+    owners: Mapping[TopicPartition, str] = field(default_factory=dict)
+
+    def owner_of(self, source: TopicPartition) -> str:
+        """Return the transactional id that alone may copy a source topic-partition now."""
+        if source in self.owners:
+            return self.owners[source]
+        return (
+            own_id(self.mirror, source) if source in self.checkpoints else claimant_id(self.mirror)
+        )
 
     @property
     def copied_to(self) -> set[str]:
@@ -308,6 +319,7 @@ class _SnapshotBuilder:
             positions=positions,
             checkpoints=checkpoints.checkpoints,
             checkpoint_ends=checkpoints.ends,
+            owners=checkpoints.owners,
             source_topics={topic: self._at_source.topics[topic] for topic in topics.names},
             destination_topics={topic: self._at_destination.topics[topic] for topic in existing},
             source_configs=source_configs,

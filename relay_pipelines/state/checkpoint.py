@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from relay_pipelines.errors import DestinationError, UnsupportedError
 from relay_pipelines.model import Checkpoint, CopyOptions, Fingerprint, OffsetRange, TopicPartition
@@ -39,6 +39,7 @@ CONFIGS = {
 }
 _VERSION = 2  # which added leader_epoch_end and content_digest
 _START = "/start"
+_OWNER = "/owner"
 _FETCH_BYTES = 1 << 20
 _POLL_SECONDS = 0.005
 
@@ -63,12 +64,34 @@ class StartRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnerRecord:
+    """Which transactional id alone may copy a source topic-partition from now on.
+
+    Args:
+        owner: the transactional id.
+    """
+
+    mirror: str
+    source: TopicPartition
+    owner: str
+    claimed_at_ms: int
+
+
+class Current(NamedTuple):
+    """What the topic holds of one source topic-partition: an owner only if it was read just now."""
+
+    checkpoint: Checkpoint | None
+    owner: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointSnapshot:
     """What the topic holds for one mirror.
 
     Args:
         checkpoints: by source topic-partition.
         starts: by source topic.
+        owners: the transactional ids that own source topic-partitions, where one was recorded.
         ends: how far each partition of the topic was read; empty if it does not exist yet.
         quarantined: nodes that the mirror must not read, and why.
     """
@@ -77,6 +100,7 @@ class CheckpointSnapshot:
     ends: Mapping[TopicPartition, int] = field(default_factory=dict)
     quarantined: Mapping[str, str] = field(default_factory=dict)
     starts: Mapping[str, StartRecord] = field(default_factory=dict)
+    owners: Mapping[TopicPartition, str] = field(default_factory=dict)
 
     @property
     def next_offsets(self) -> dict[TopicPartition, int]:
@@ -104,6 +128,11 @@ def start_key(mirror: str, topic: str) -> bytes:
     return f"{mirror}/{topic}{_START}".encode()
 
 
+def owner_key(mirror: str, source: TopicPartition) -> bytes:
+    """Return the record key of an owner, which stands in the partition of the checkpoint."""
+    return key_of(mirror, source) + _OWNER.encode()
+
+
 def home(topic: str, key: bytes) -> TopicPartition:
     """The topic-partition of a key's checkpoint (or ledger entry)."""
     return TopicPartition(topic, zlib.crc32(key) % PARTITIONS)
@@ -114,12 +143,16 @@ def homes(topic: str) -> list[TopicPartition]:
     return [TopicPartition(topic, partition) for partition in range(PARTITIONS)]
 
 
+def to_record(checkpoint: Checkpoint) -> tuple[bytes, bytes, int]:
+    """Return key, value and timestamp."""
+    fields = {"version": _VERSION, **dataclasses.asdict(checkpoint)}
+    value = json.dumps(fields, separators=(",", ":")).encode()
+    return key_of(checkpoint.mirror, checkpoint.source), value, checkpoint.committed_at_ms
+
+
 def to_batch(checkpoint: Checkpoint) -> Batch:
     """Return a batch of one record."""
-    value = json.dumps(
-        {"version": _VERSION, **dataclasses.asdict(checkpoint)}, separators=(",", ":")
-    ).encode()
-    return encode(key_of(checkpoint.mirror, checkpoint.source), value, checkpoint.committed_at_ms)
+    return encode(*to_record(checkpoint))
 
 
 def quarantine_batch(mirror: str, node: str, why: str, now_ms: int) -> Batch:
@@ -134,6 +167,18 @@ def start_batch(start: StartRecord) -> Batch:
         {"version": _VERSION, **dataclasses.asdict(start)}, separators=(",", ":")
     ).encode()
     return encode(start_key(start.mirror, start.topic), value, start.decided_at_ms)
+
+
+def owner_record(owner: OwnerRecord) -> tuple[bytes, bytes, int]:
+    """Return key, value and timestamp."""
+    fields = {"version": _VERSION, **dataclasses.asdict(owner)}
+    value = json.dumps(fields, separators=(",", ":")).encode()
+    return owner_key(owner.mirror, owner.source), value, owner.claimed_at_ms
+
+
+def _owner_from(value: bytes) -> OwnerRecord:
+    fields = versioned(value, _VERSION, TOPIC)
+    return OwnerRecord(source=TopicPartition(**fields.pop("source")), **fields)
 
 
 def _start_from(value: bytes) -> StartRecord:
@@ -170,38 +215,77 @@ def versioned(value: bytes, version: int, topic: str) -> dict[str, Any]:
     return fields
 
 
-def read_own(
+def read_current(
     client: ClusterClient,
     mirror: str,
-    source: TopicPartition,
-    known: tuple[Checkpoint | None, int],
+    known: Mapping[TopicPartition, tuple[Checkpoint | None, int]],
     options: CopyOptions,
     clock: Clock,
-) -> Checkpoint | None:
-    """Return the checkpoint of one source topic-partition. In a task: only after InitProducerId.
+    seen: Seen | None = None,
+) -> dict[TopicPartition, Current]:
+    """Return the checkpoints and owners of some source topic-partitions.
 
-    Our own last checkpoint is committed by now, but another task's open transaction may hold the
-    partition's last stable offset below it. So take the high watermark first, wait until the last
-    stable offset reaches it, then read.
+    Only the holder of their transactional id calls this, after InitProducerId: what the holder
+    before it committed is in the log by then, but another transaction may hide it. So: take the
+    high watermark first, wait until the last stable offset has reached it, then read.
 
     Args:
-        known: the checkpoint as the driver read it, and the offset up to which it read.
+        known: by source topic-partition, the checkpoint as read before, and the offset up to which
+            its partition was read then.
+        seen: what the caller has read so far, which grows.
 
     Raises:
         DestinationError: the last stable offset is held back for longer than any transaction may
             last.
     """
-    key = key_of(mirror, source)
-    at = home(TOPIC, key)
-    latest, position = known
-    end = client.list_offsets([at], LATEST, READ_UNCOMMITTED)[at]
-    wait_until_stable(client, at, end, options, clock)
-    if position < end:
-        position = max(position, client.list_offsets([at], EARLIEST, READ_COMMITTED)[at])
-    for record in _records(client, OffsetRange(at, position, end), clock):
-        if record.key == key and record.value is not None:
-            latest = from_record(record.value)
-    return latest
+    seen = seen or Seen(mirror)
+    homes: dict[TopicPartition, list[TopicPartition]] = {}
+    for source in known:
+        homes.setdefault(home(TOPIC, key_of(mirror, source)), []).append(source)
+    ends = client.list_offsets(homes, LATEST, READ_UNCOMMITTED)
+    for at, sources in homes.items():
+        wait_until_stable(client, at, ends[at], options, clock)
+        seen.read(client, at, min(known[source][1] for source in sources), ends[at], clock)
+    return {source: seen.current(source, *known[source]) for source in known}
+
+
+class Seen:
+    """What a task has read of the checkpoint topic, so that it reads each record once."""
+
+    def __init__(self, mirror: str) -> None:
+        self._mirror = mirror
+        self._read: dict[TopicPartition, tuple[int, int]] = {}  # the offsets read, half-open
+        self._latest: dict[TopicPartition, dict[bytes, tuple[int, bytes]]] = {}
+
+    def read(
+        self, client: ClusterClient, at: TopicPartition, start: int, end: int, clock: Clock
+    ) -> None:
+        """Read a partition from `start`, or from where it was read to, through `end`."""
+        first, position = self._read.get(at, (start, -1))
+        if start < first or not start <= position <= end:  # never read so far, or recreated since
+            first = position = start
+            if position < end:
+                position = max(position, client.list_offsets([at], EARLIEST, READ_COMMITTED)[at])
+            self._latest[at] = {}
+        prefix = f"{self._mirror}/".encode()
+        for record in _records(client, OffsetRange(at, position, end), clock):
+            if record.key and record.key.startswith(prefix) and record.value is not None:
+                self._latest[at][record.key] = record.offset, record.value
+        self._read[at] = first, end
+
+    def current(
+        self, source: TopicPartition, checkpoint: Checkpoint | None, position: int
+    ) -> Current:
+        """Return what is known of a topic-partition; `checkpoint` was read up to `position`."""
+        latest = self._latest[home(TOPIC, key_of(self._mirror, source))]
+        owner = None
+        offset, value = latest.get(key_of(self._mirror, source), (-1, b""))
+        if offset >= position:
+            checkpoint = from_record(value)
+        offset, value = latest.get(owner_key(self._mirror, source), (-1, b""))
+        if offset >= position:
+            owner = _owner_from(value).owner
+        return Current(checkpoint, owner)
 
 
 def wait_until_stable(
@@ -231,12 +315,14 @@ def read_all(client: ClusterClient, mirror: str, clock: Clock) -> CheckpointSnap
         if key.startswith(quarantine)
     }
     starts = [_start_from(latest.pop(key)) for key in list(latest) if key.endswith(_START.encode())]
+    owners = [_owner_from(latest.pop(key)) for key in list(latest) if key.endswith(_OWNER.encode())]
     found = map(from_record, latest.values())
     return CheckpointSnapshot(
         {checkpoint.source: checkpoint for checkpoint in found},
         ends,
         {node: why for node, why in reasons.items() if why},
         {start.topic: start for start in starts},
+        {one.source: one.owner for one in owners},
     )
 
 
@@ -248,7 +334,7 @@ def read_all_mirrors(client: ClusterClient, clock: Clock) -> list[Checkpoint]:
     latest, _ = _latest(client, b"", clock)
     found = []
     for key, value in latest.items():
-        if b"//" not in key and not key.endswith(_START.encode()):
+        if b"//" not in key and not key.endswith((_START.encode(), _OWNER.encode())):
             with suppress(UnsupportedError, ValueError, KeyError, TypeError):
                 found.append(from_record(value))
     return found

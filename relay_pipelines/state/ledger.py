@@ -18,12 +18,16 @@ CONFIGS = {"cleanup.policy": "delete", "retention.ms": str(30 * 24 * 3600 * 1000
 _VERSION = 1
 
 
+def to_record(entry: LedgerEntry) -> tuple[bytes, bytes, int]:
+    """Return key, value and timestamp."""
+    fields = {"version": _VERSION, **dataclasses.asdict(entry)}
+    value = json.dumps(fields, separators=(",", ":")).encode()
+    return key_of(entry.mirror, entry.source.topic_partition), value, entry.committed_at_ms
+
+
 def to_batch(entry: LedgerEntry) -> Batch:
     """Return a batch of one record."""
-    value = json.dumps(
-        {"version": _VERSION, **dataclasses.asdict(entry)}, separators=(",", ":")
-    ).encode()
-    return encode(key_of(entry.mirror, entry.source.topic_partition), value, entry.committed_at_ms)
+    return encode(*to_record(entry))
 
 
 def from_record(value: bytes) -> LedgerEntry:

@@ -16,10 +16,10 @@ from confluent_kafka import ElectionType, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from relay_pipelines.copy.failpoints import Failpoint
-from relay_pipelines.copy.transaction import transactional_id
 from relay_pipelines.embedded import Broker, EmbeddedCluster
 from relay_pipelines.errors import DestinationError
 from relay_pipelines.model import TopicPartition
+from relay_pipelines.plan.owners import own_id
 from relay_pipelines.protocol.client import ClusterClient
 from tests.chaos import source_data
 from tests.chaos.harness import Mirror, Source
@@ -216,9 +216,7 @@ ELECTIONS: dict[str, Callable[[Mirror], Callable[[], object]]] = {
         Operator(one.destination).leader(one.topic)
     ),
     "the transaction coordinator is killed": lambda one: kill(
-        Operator(one.destination).coordinator(
-            transactional_id(one.name, TopicPartition(one.source.topic, 0))
-        )
+        Operator(one.destination).coordinator(own_id(one.name, TopicPartition(one.source.topic, 0)))
     ),
     "leaders move back at the source": lambda one: elect(one.source.cluster),
     "leaders move back at the destination": lambda one: elect(one.destination),

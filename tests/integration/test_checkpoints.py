@@ -15,6 +15,7 @@ from relay_pipelines.model import CopyOptions, Status, TopicPartition
 from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, READ_UNCOMMITTED, ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.state import checkpoint
+from tests import copying
 from tests.copying import Mirror, numbered
 from tests.support.independent import Record, put, transactional, until
 
@@ -82,7 +83,7 @@ def test_a_task_waits_for_its_checkpoint_above_the_last_stable_offset(
 
     def read_own() -> None:
         with ClusterClient(mirror.destination, DestinationError) as client:
-            own = checkpoint.read_own(
+            own = copying.read_own(
                 client, mirror.name, mirror.at, (None, 0), mirror.options, SystemClock()
             )
             found.append(own and own.next_offset)
@@ -124,7 +125,7 @@ def test_without_the_wait_the_chunk_would_be_copied_twice(
     # a task that takes no part in the wait reads its checkpoint, and copies, while the other
     # transaction is open
     with ClusterClient(mirror.destination, DestinationError) as client:
-        own = checkpoint.read_own(
+        own = copying.read_own(
             client, mirror.name, mirror.at, (None, 0), mirror.options, SystemClock()
         )
     assert own is None
@@ -162,10 +163,10 @@ def test_the_driver_reads_the_same_checkpoint_as_the_task(mirror: Mirror) -> Non
         until(
             read_all, "the checkpoint"
         )  # the markers of the last transaction may be a moment late
-        task = checkpoint.read_own(
+        task = copying.read_own(
             client, mirror.name, mirror.at, (None, 0), mirror.options, SystemClock()
         )
-        known = checkpoint.read_own(
+        known = copying.read_own(
             client, mirror.name, mirror.at, mirror.known, mirror.options, SystemClock()
         )
         assert mirror.known[0] == task == known == mirror.checkpoint()

@@ -14,8 +14,8 @@ from relay_pipelines.model import Checkpoint, Cluster, TopicPartition
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.state import checkpoint
-from relay_pipelines.state.checkpoint import home, key_of, read_all, read_own
-from tests.copying import OPTIONS, Mirror, ensure_homes, numbered
+from relay_pipelines.state.checkpoint import home, key_of, read_all
+from tests.copying import OPTIONS, Mirror, ensure_homes, numbered, read_own
 from tests.support.independent import Record, until, write
 
 

@@ -10,10 +10,10 @@ from kafka.protocol.producer import InitProducerIdRequest
 
 from relay_pipelines.copy import transaction
 from relay_pipelines.copy.failpoints import Failpoint
-from relay_pipelines.copy.transaction import transactional_id
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import DestinationError, FencedError
 from relay_pipelines.model import Status
+from relay_pipelines.plan.owners import own_id
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.producer import TransactionalProducer
@@ -38,7 +38,7 @@ def mirror(
 def take_over(mirror: Mirror) -> None:
     """Fence the older task, as a newer one does first."""
     with ClusterClient(mirror.destination, DestinationError) as client:
-        name = transactional_id(mirror.name, mirror.at)
+        name = own_id(mirror.name, mirror.at)
         TransactionalProducer(client, name, mirror.options, SystemClock()).start()
 
 
@@ -120,7 +120,7 @@ def test_an_expired_producer_id_is_not_reused(
             chunk_bytes=1
         )
         mirror.write(numbered(10, 10_000), numbered(10, 10_000, 10))
-        name = transactional_id(mirror.name, mirror.at)
+        name = own_id(mirror.name, mirror.at)
         idled = False
 
         def failpoint(reached: Failpoint) -> None:
@@ -162,7 +162,7 @@ def test_an_overtaken_task_with_an_unanswered_commit_stops(
         if committed and not newer:
             newer.append(
                 TransactionalProducer(
-                    client, transactional_id(mirror.name, mirror.at), mirror.options, SystemClock()
+                    client, own_id(mirror.name, mirror.at), mirror.options, SystemClock()
                 )
             )
             newer[0].start()
@@ -181,7 +181,7 @@ def test_an_overtaken_task_with_an_unanswered_commit_stops(
 
 def test_a_takeover_in_progress_is_fencing(mirror: Mirror) -> None:
     """A takeover that waits for our transaction to be aborted is fencing, not a timeout of ours."""
-    name = transactional_id(mirror.name, mirror.at)
+    name = own_id(mirror.name, mirror.at)
     with (
         ClusterClient(mirror.destination, DestinationError) as one,
         ClusterClient(mirror.destination, DestinationError) as two,

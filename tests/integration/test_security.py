@@ -22,12 +22,12 @@ from confluent_kafka.admin import (
 from kafka.protocol.metadata import MetadataRequest
 
 from relay_pipelines.copy.task import copy_ranges
-from relay_pipelines.copy.transaction import transactional_id
 from relay_pipelines.embedded import Certificates, EmbeddedCluster, Listener
 from relay_pipelines.embedded.listeners import MECHANISMS, SCRAM
 from relay_pipelines.embedded.ports import free_ports
 from relay_pipelines.errors import PermissionDeniedError, SourceError
 from relay_pipelines.model import Cluster, Outcome, Status, TopicPartition
+from relay_pipelines.plan.owners import own_id
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.connection import Connection
 from relay_pipelines.state import checkpoint, ledger
@@ -72,7 +72,7 @@ def grant(mirror: Mirror, user: str, lacking: str = "") -> None:
     needed = {
         "source": (ResourceType.TOPIC, mirror.topic, read),
         "destination": (ResourceType.TOPIC, mirror.to.topic, write),
-        "id": (ResourceType.TRANSACTIONAL_ID, transactional_id(mirror.name, mirror.at), write),
+        "id": (ResourceType.TRANSACTIONAL_ID, own_id(mirror.name, mirror.at), write),
         "checkpoints": (ResourceType.TOPIC, checkpoint.TOPIC, write),
         "unread": (ResourceType.TOPIC, checkpoint.TOPIC, read),
         "ledger": (ResourceType.TOPIC, ledger.TOPIC, write),
@@ -525,7 +525,7 @@ def test_a_missing_acl_is_named(guarded: EmbeddedCluster, mirror: Mirror, lackin
     resources = {
         "source": mirror.topic,
         "destination": mirror.to.topic,
-        "id": transactional_id(mirror.name, mirror.at),
+        "id": own_id(mirror.name, mirror.at),
         "checkpoints": checkpoint.TOPIC,
         "unread": checkpoint.TOPIC,
         "ledger": ledger.TOPIC,

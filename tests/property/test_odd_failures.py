@@ -232,12 +232,10 @@ def test_a_timestamp_that_is_not_a_date() -> None:
 def test_a_missing_acl_affects_its_topic_alone() -> None:
     """The next range reads from the same node, and ends with its own error."""
     nodes = FailoverSource(job(), "relay")
-    nodes.begin_range()
     refused = PermissionDeniedError("no Read", topic_partition=AT)
-    assert nodes.fail_over(refused) is refused
-    nodes.begin_range()
+    assert nodes.fail_over(refused, {}) is refused
     retriable = SourceError("a leader is moving", topic_partition=TopicPartition("b", 0))
-    assert nodes.fail_over(retriable) is retriable
+    assert nodes.fail_over(retriable, {}) is retriable
 
 
 def test_one_range_that_no_node_can_serve() -> None:

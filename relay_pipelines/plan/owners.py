@@ -1,0 +1,102 @@
+"""Which transactional id copies which range.
+
+A transaction of its own costs a range some fifteen milliseconds. So small ranges share
+transactional ids, and with them transactions; a large range has its own, so that tasks can copy
+large ranges side by side.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from relay_pipelines.model import CopyRange, TopicPartition
+
+SLOTS = 16
+"""How many ids the small ranges of a run share. Another number makes the next run claim them."""
+_SMALL_BYTES = 1 << 20
+_SMALL_RECORDS = 2_000  # where the size is unknown
+_FEW = 8  # ranges that are not worth a claim
+
+
+def own_id(mirror: str, source: TopicPartition) -> str:
+    """Return the transactional id of one source topic-partition."""
+    return f"relay.{mirror}.{source.topic}.{source.partition}"
+
+
+def shared_id(mirror: str, scope: str, source: TopicPartition) -> str:
+    """Return the id that a small range shares with others; the partitions of a topic spread evenly.
+
+    Args:
+        scope: of the run; runs of different scopes can copy at the same time. No topic's name
+            contains a slash, so that no other id looks like this one.
+    """
+    slot = (zlib.crc32(source.topic.encode()) + source.partition) % SLOTS
+    return f"relay.{mirror}.{scope}/{slot}"
+
+
+def claimant_id(mirror: str) -> str:
+    """Return the id under which topic-partitions that were never copied get their first owner."""
+    return f"relay.{mirror}./claims"
+
+
+def with_owners(
+    mirror: str,
+    scope: str,
+    ranges: Sequence[CopyRange],
+    sizes_bytes: Mapping[TopicPartition, int],
+) -> list[CopyRange]:
+    """Return the ranges with the transactional ids under which this run copies them.
+
+    Ranges have ids of their own if they are turned into rows, if their topic has its own options,
+    or if they share a destination topic-partition.
+    """
+    written = Counter(one.destination for one in ranges)
+    small = {
+        one.source.topic_partition
+        for one in ranges
+        if not one.record_policy.in_rows
+        and one.record_policy.options is None
+        and written[one.destination] == 1
+        and _is_small(one, sizes_bytes)
+    }
+    if len(small) < _FEW:
+        small = set()
+    return [
+        replace(
+            one,
+            owner=shared_id(mirror, scope, one.source.topic_partition)
+            if one.source.topic_partition in small
+            else own_id(mirror, one.source.topic_partition),
+        )
+        for one in ranges
+    ]
+
+
+def current_owners(
+    mirror: str,
+    ranges: Iterable[CopyRange],
+    recorded: Mapping[TopicPartition, str],
+    copied: Iterable[TopicPartition],
+) -> dict[TopicPartition, str]:
+    """Return the id that alone may copy each range now.
+
+    Args:
+        recorded: the owners in the checkpoint topic.
+        copied: topic-partitions with a checkpoint. Without a recorded owner, they were copied
+            before owners were recorded, each under its own id.
+    """
+    copied = set(copied)
+    return {
+        at: recorded.get(at) or (own_id(mirror, at) if at in copied else claimant_id(mirror))
+        for at in (one.source.topic_partition for one in ranges)
+    }
+
+
+def _is_small(one: CopyRange, sizes_bytes: Mapping[TopicPartition, int]) -> bool:
+    size_bytes = sizes_bytes.get(one.source.topic_partition)
+    if size_bytes is None:
+        return len(one.source) <= _SMALL_RECORDS
+    return size_bytes <= _SMALL_BYTES

@@ -1,0 +1,95 @@
+"""Claims topic-partitions for the transactional ids under which a run copies them.
+
+The change of an owner is committed under the owner before, which the claim takes over: so at any
+time one id alone may copy a topic-partition. docs/transactions.md argues why.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from relay_pipelines.errors import FencedError
+from relay_pipelines.model import CopyOptions, CopyRange, TopicPartition
+from relay_pipelines.plan.owners import current_owners
+from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.protocol.records import encode_all
+from relay_pipelines.snapshot.clients import destination_client
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
+from relay_pipelines.state import checkpoint as checkpoints
+from relay_pipelines.state.checkpoint import CheckpointSnapshot, OwnerRecord
+from relay_pipelines.state.fencing import commit, take_over
+
+_ATTEMPTS = 5
+_BATCH_BYTES = 900_000
+
+
+def claim(
+    snapshot: ClusterSnapshot, ranges: Sequence[CopyRange], options: CopyOptions, clock: Clock
+) -> None:
+    """Make the owner of every range the transactional id under which it is to be copied.
+
+    Raises:
+        FencedError: other runs claim them again and again.
+        RelayError: the destination does not answer, or refuses.
+    """
+    mirror = snapshot.mirror
+    known = CheckpointSnapshot(checkpoints=snapshot.checkpoints, owners=snapshot.owners)
+    with destination_client(mirror, snapshot.destination, options) as client:
+        for attempt in range(1, _ATTEMPTS + 1):
+            foreign = _foreign(mirror, ranges, known)
+            if not foreign:
+                return
+            try:
+                for owner, some in foreign.items():
+                    _claim(client, mirror, owner, some, options, clock)
+            except FencedError:  # another run claims at the same time: see what it has left
+                if attempt == _ATTEMPTS:
+                    raise
+            known = checkpoints.read_all(client, mirror, clock)
+    raise FencedError(
+        "other runs claim the same topic-partitions again and again",
+        remedy="let one code location alone copy this mirror",
+    )
+
+
+def _foreign(
+    mirror: str, ranges: Sequence[CopyRange], known: CheckpointSnapshot
+) -> dict[str, list[CopyRange]]:
+    """Return the ranges that another id owns, by that id."""
+    owners = current_owners(mirror, ranges, known.owners, known.checkpoints)
+    foreign: dict[str, list[CopyRange]] = defaultdict(list)
+    for one in ranges:
+        owner = owners[one.source.topic_partition]
+        if owner != one.owner:
+            foreign[owner].append(one)
+    return foreign
+
+
+def _claim(
+    client: ClusterClient,
+    mirror: str,
+    owner: str,
+    ranges: Sequence[CopyRange],
+    options: CopyOptions,
+    clock: Clock,
+) -> None:
+    """Commit new owners under the present one, for what it still owns once we hold it."""
+    producer = take_over(client, owner, options, clock)
+    homes = checkpoints.homes(checkpoints.TOPIC)
+    checkpoints.wait_for_open_transactions(client, homes, options, clock)
+    still = _foreign(mirror, ranges, checkpoints.read_all(client, mirror, clock)).get(owner, [])
+    records: dict[TopicPartition, list[tuple[bytes, bytes, int]]] = defaultdict(list)
+    for one in still:
+        source = one.source.topic_partition
+        home = checkpoints.home(checkpoints.TOPIC, checkpoints.key_of(mirror, source))
+        claimed = OwnerRecord(mirror, source, one.owner, clock.now_ms())
+        records[home].append(checkpoints.owner_record(claimed))
+    batches = [
+        (home, batch) for home, some in records.items() for batch in encode_all(some, _BATCH_BYTES)
+    ]
+    if batches:
+        commit(client, producer, batches, options, clock)
+    else:
+        producer.release()
