@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import trustme
 from cryptography.hazmat.primitives import serialization
 
 from relay_pipelines.embedded import Certificates
 
-_SUBJECT = {"organization_name": "relay", "organization_unit_name": "tests"}
+_SUBJECT: dict[str, Any] = {"organization_name": "relay", "organization_unit_name": "tests"}
 CLIENT_PRINCIPAL = "CN=client,OU=tests,O=relay"
 """The user name that a broker derives from the client certificate."""
 
