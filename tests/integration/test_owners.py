@@ -1,0 +1,257 @@
+"""Small ranges share transactions, and each topic-partition has one owner at a time."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from relay_pipelines.copy import transaction
+from relay_pipelines.copy.failpoints import Failpoint
+from relay_pipelines.copy.task import copy_ranges
+from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.errors import DestinationError, FencedError, RelayError
+from relay_pipelines.model import (
+    ClassSpec,
+    Cluster,
+    CopyJob,
+    CopyRange,
+    Outcome,
+    RecordPolicy,
+    Status,
+    TopicPartition,
+)
+from relay_pipelines.plan.owners import SLOTS, own_id, shared_id, with_owners
+from relay_pipelines.prepare import owners
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.run import run_plan
+from relay_pipelines.settings import Mirror
+from relay_pipelines.snapshot import cluster_snapshot
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
+from tests.copying import KEPT, ensure_homes, numbered, settled_end
+from tests.support import commands
+from tests.support.independent import Record, create, records_of, write
+
+CLOCK = SystemClock()
+PARTITIONS = 2 * SLOTS
+
+
+class Topic:
+    """A topic with so many partitions that each shared id gets two, with three records each."""
+
+    def __init__(self, source: Cluster, destination: Cluster, name: str) -> None:
+        self.source, self.destination, self.name = source, destination, name
+        self.mirror_name = f"owners-{name[-8:]}"
+        self.records = 0
+        for cluster in (source, destination):
+            create(cluster, name, PARTITIONS, KEPT)
+        ensure_homes(destination)
+        self.write()
+
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        return [TopicPartition(self.name, number) for number in range(PARTITIONS)]
+
+    @property
+    def mirror(self) -> Mirror:
+        return Mirror.model_validate(commands.mirror(self.source, self.destination, self.name))
+
+    def write(self) -> None:
+        for partition in self.partitions:
+            write(self.source, partition, numbered(3, first=self.records))
+        self.records += 3
+
+    def snapshot(self) -> ClusterSnapshot:
+        return cluster_snapshot.take_snapshot(self.mirror_name, self.mirror, CLOCK)
+
+    def claim(self, ranges: list[CopyRange]) -> None:
+        owners.claim(self.snapshot(), ranges, self.mirror.copy_options, CLOCK)
+
+    def planned(self, scope: str = "") -> list[CopyRange]:
+        """Return the ranges of a run of this scope, claimed for it."""
+        snapshot = self.snapshot()
+        ranges = with_owners(self.mirror_name, scope, run_plan.plan(snapshot).ranges, {})
+        owners.claim(snapshot, ranges, self.mirror.copy_options, CLOCK)
+        return ranges
+
+    def copy(self, ranges: list[CopyRange]) -> list[Outcome]:
+        job = CopyJob(
+            self.mirror_name, "run", self.source, self.destination, self.mirror.copy_options
+        )
+        return list(copy_ranges(job, ranges))
+
+    def arrived(self, partition: TopicPartition) -> list[Record]:
+        settled_end(self.destination, partition)
+        return records_of(self.destination, partition)
+
+    def assert_copied(self) -> None:
+        for partition in self.partitions:
+            expected = records_of(self.source, partition)
+            assert self.arrived(partition) == expected
+            assert len(expected) == self.records
+
+
+@pytest.fixture
+def topic(
+    source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
+) -> Topic:
+    return Topic(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
+
+
+def statuses(outcomes: list[Outcome]) -> set[Status]:
+    return {outcome.status for outcome in outcomes}
+
+
+def test_ranges_of_one_owner_share_a_transaction(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There are as many commits as owners, and the ledger has an entry for each range."""
+    commits = []
+
+    def failpoint(point: Failpoint) -> None:
+        if point is Failpoint.AFTER_END_TXN:
+            commits.append(point)
+
+    ranges = topic.planned()
+    monkeypatch.setattr(transaction, "failpoint", failpoint)
+
+    outcomes = topic.copy(ranges)
+
+    assert {(one.status, one.records, one.chunks) for one in outcomes} == {(Status.DONE, 3, 1)}
+    assert len(commits) == len({one.owner for one in ranges}) == SLOTS
+    topic.assert_copied()
+    topic.write()
+    assert statuses(topic.copy(topic.planned())) == {Status.DONE}
+    topic.assert_copied()
+
+
+@pytest.mark.parametrize("point", list(Failpoint)[:4])
+def test_a_failure_in_a_shared_transaction(
+    topic: Topic, point: Failpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever an attempt fails, the next one copies what is not committed, and nothing twice."""
+    left = [1] * 3
+
+    def failpoint(reached: Failpoint) -> None:
+        if reached is point and left:
+            left.pop()
+            raise (RelayError if len(left) == 1 else DestinationError)("made to fail")
+
+    monkeypatch.setattr(transaction, "failpoint", failpoint)
+    topic.copy(topic.planned())
+    monkeypatch.undo()
+
+    assert statuses(topic.copy(topic.planned())) <= {Status.DONE}
+
+    topic.assert_copied()
+
+
+def test_a_range_that_fails_does_not_stop_the_others(topic: Topic, tmp_path: Path) -> None:
+    """The filter of one range raises an error after it has produced; all others are copied."""
+    (tmp_path / "one_filter.py").write_text(
+        "class Raises:\n"
+        "    def keep(self, record):\n"
+        "        if record.value.startswith(b'00000002'):\n"
+        "            raise ValueError('no')\n"
+        "        return True\n"
+    )
+    failing = topic.partitions[5]
+    spec = ClassSpec("one_filter:Raises", folder=str(tmp_path))
+    ranges = [
+        replace(one, record_policy=RecordPolicy(filters=(spec,)))
+        if one.source.topic_partition == failing
+        else one
+        for one in topic.planned()
+    ]
+
+    outcomes = {one.range.topic_partition: one for one in topic.copy(ranges)}
+
+    failed = outcomes.pop(failing)
+    assert (failed.status, failed.error_kind) == (Status.FAILED, "FilterError")
+    assert statuses(list(outcomes.values())) == {Status.DONE}
+    assert topic.arrived(failing) == []
+    assert statuses(topic.copy(topic.planned())) == {Status.DONE}
+    topic.assert_copied()
+
+
+def test_a_range_that_another_run_has_claimed(topic: Topic) -> None:
+    """Its old owner refuses it with one line, and copies the other ranges."""
+    planned, taken = topic.planned(), topic.partitions[7]
+    claimed = [
+        replace(one, owner=own_id(topic.mirror_name, taken))
+        for one in planned
+        if one.source.topic_partition == taken
+    ]
+    topic.claim(claimed)
+
+    outcomes = {one.range.topic_partition: one for one in topic.copy(planned)}
+
+    refused = outcomes.pop(taken)
+    assert refused.status is Status.FENCED
+    assert refused.error.startswith(f"{taken}: another run copies it now, under another")
+    assert statuses(list(outcomes.values())) == {Status.DONE}
+    assert statuses(topic.copy(claimed)) == {Status.DONE}
+    topic.assert_copied()
+
+
+def test_a_claim_in_the_middle_of_a_copy(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The claim fences the task, which takes its id back and copies what is still its own."""
+    planned = topic.planned()
+    first = min(planned, key=lambda one: one.owner)
+    taken = first.source.topic_partition
+    claimed = [replace(first, owner=own_id(topic.mirror_name, taken))]
+    pending = [first]
+
+    def failpoint(point: Failpoint) -> None:
+        if point is Failpoint.BEFORE_CHECKPOINT and pending:
+            pending.clear()
+            topic.claim(claimed)
+
+    group = [one for one in planned if one.owner == first.owner]
+    monkeypatch.setattr(transaction, "failpoint", failpoint)
+
+    outcomes = {one.range.topic_partition: one for one in topic.copy(group)}
+
+    assert outcomes.pop(taken).status is Status.FENCED
+    assert statuses(list(outcomes.values())) == {Status.DONE}
+    assert topic.arrived(taken) == []
+    monkeypatch.undo()
+    assert statuses(topic.copy(topic.planned("other"))) == {Status.DONE}
+    topic.assert_copied()
+
+
+def test_runs_of_two_scopes_claim_at_once(topic: Topic) -> None:
+    """However their claims and copies interleave, no record is lost or doubled."""
+    together = threading.Barrier(2)
+
+    def run(scope: str) -> set[Status]:
+        together.wait(30)
+        try:
+            return statuses(topic.copy(topic.planned(scope)))
+        except FencedError:
+            return {Status.FENCED}
+
+    for _ in range(3):
+        with ThreadPoolExecutor(2) as pool:
+            found = set().union(*pool.map(run, ["a", "b"]))
+        assert found <= {Status.DONE, Status.FENCED}
+        topic.write()
+    topic.copy(topic.planned("a"))
+    topic.assert_copied()
+
+
+def test_a_mirror_that_was_copied_without_owners(topic: Topic) -> None:
+    """Each topic-partition belongs to its own id, from which the next run claims it."""
+    ranges = run_plan.plan(topic.snapshot()).ranges[:12]
+    assert statuses(topic.copy(ranges)) == {Status.DONE}
+    assert topic.snapshot().owners == {}
+    topic.write()
+
+    assert statuses(topic.copy(topic.planned())) == {Status.DONE}
+
+    topic.assert_copied()
+    recorded = topic.snapshot().owners
+    assert recorded == {at: shared_id(topic.mirror_name, "", at) for at in topic.partitions}
