@@ -18,7 +18,6 @@ SLOTS = 16
 """How many ids the small ranges of a run share. Another number makes the next run claim them."""
 _SMALL_BYTES = 1 << 20
 _SMALL_RECORDS = 2_000  # where the size is unknown
-_FEW = 8  # ranges that are not worth a claim
 
 
 def own_id(mirror: str, source: TopicPartition) -> str:
@@ -62,13 +61,12 @@ def with_owners(
         and written[one.destination] == 1
         and _is_small(one, sizes_bytes)
     }
-    if len(small) < _FEW:
-        small = set()
+    sharing = small if len(small) > 1 else set()
     return [
         replace(
             one,
             owner=shared_id(mirror, scope, one.source.topic_partition)
-            if one.source.topic_partition in small
+            if one.source.topic_partition in sharing
             else own_id(mirror, one.source.topic_partition),
         )
         for one in ranges

@@ -99,7 +99,7 @@ class Mirror(RecordSettings):
     The ledger records the gap, and an asset check fails.
     """
     give_up_after: GiveUpAfter = model.CopyOptions().give_up_after_ms
-    """How long to retry while a cluster does not answer and nothing progresses; -1 for ever."""
+    """How long to retry while a cluster does not answer and nothing progresses; -1 for no limit."""
     copying: Copying = Field(default=Copying(), alias="copy")
     """How records are copied."""
     owners: tuple[Owner, ...] = ()

@@ -80,7 +80,7 @@ def _give_up_after_ms(value: object) -> int:
     except PydanticCustomError:
         milliseconds = 0
     if not milliseconds:
-        raise expected("a duration such as 500ms, 3s or 5m, or -1 for ever")
+        raise expected("a duration such as 500ms, 3s or 5m, or -1 for no limit")
     return milliseconds
 
 

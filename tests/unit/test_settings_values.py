@@ -102,17 +102,17 @@ REFUSED = [
     (
         "a give_up_after of zero",
         {"@/give_up_after": "0s"},
-        f"@.give_up_after: {DURATION}, or -1 for ever, got '0s'",
+        f"@.give_up_after: {DURATION}, or -1 for no limit, got '0s'",
     ),
     (
         "a negative give_up_after",
         {"@/give_up_after": -2},
-        f"@.give_up_after: {DURATION}, or -1 for ever, got -2",
+        f"@.give_up_after: {DURATION}, or -1 for no limit, got -2",
     ),
     (
         "a give_up_after that is a list",
         {"@/give_up_after": ["60s"]},
-        f"@.give_up_after: {DURATION}, or -1 for ever, got a list",
+        f"@.give_up_after: {DURATION}, or -1 for no limit, got a list",
     ),
     (
         "a duration that overflows an int32",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 
 from relay_pipelines.embedded import Broker
 from tests.chaos.storm.faults import DESTINATION, NODES, Disruption, Fault, Kind, Target
@@ -19,6 +20,7 @@ class FaultInjector:
     Args:
         watch: knows the node that is read, and whether a run copies now.
         say: receives a line for every fault.
+        spared: while one of these locks is held, nothing happens to the broker of that name.
     """
 
     def __init__(
@@ -27,7 +29,9 @@ class FaultInjector:
         disruptions: Iterable[Disruption],
         watch: Watch,
         say: Callable[[str], None],
+        spared: Mapping[str, threading.Lock],
     ) -> None:
+        self._spared = spared
         self._brokers = brokers
         self._disruptions = disruptions
         self._watch = watch
@@ -56,7 +60,8 @@ class FaultInjector:
         struck = [named[one.target] for one in disruption.faults]
         try:
             for fault, name in zip(disruption.faults, struck, strict=True):
-                self._inject_fault(fault, self._brokers[name])
+                with self._spared.get(name, nullcontext()):
+                    self._inject_fault(fault, self._brokers[name])
             told = (
                 f"{name} ({one.target}) {one.kind}"
                 for one, name in zip(disruption.faults, struck, strict=True)

@@ -81,7 +81,13 @@ def storm(
 
         mirroring = Mirroring(mirror, session, clock, told.line, tick)
         tasks = Tasks(mirror, seed, mirroring.watch, told.line)
-        injector = FaultInjector(environment.brokers, scenario(seed), mirroring.watch, told.line)
+        injector = FaultInjector(
+            environment.brokers,
+            scenario(seed),
+            mirroring.watch,
+            told.line,
+            transactions.ending,
+        )
 
         def struck() -> Counter[str]:
             brokers = {f"broker {kind}": injector.kinds()[kind] for kind in Kind}

@@ -14,6 +14,8 @@ from relay_pipelines.copy.row_reader import MARKER, RECORD_COLUMNS, read_rows
 from relay_pipelines.copy.task import copy_kept, copy_ranges, copy_rows
 from relay_pipelines.errors import RelayError
 from relay_pipelines.model import CopyJob, CopyRange, Outcome, Status
+from relay_pipelines.plan.owners import with_owners
+from relay_pipelines.prepare import owners
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run_plan
 from relay_pipelines.run.run_plan import RunPlan
@@ -101,19 +103,23 @@ def _copy(mirror: Mirror, telling: Connection) -> None:
     clock = SystemClock()
     try:
         planned = run_plan.plan(cluster_snapshot.take_snapshot(NAME, mirror, clock))
+        ranges = with_owners(NAME, "", planned.ranges, planned.sizes_bytes)
+        owners.claim(planned.snapshot, ranges, mirror.copy_options, clock)
     except RelayError as error:
         telling.send("")
         telling.send(str(error))
         return
-    if not planned.ranges:
+    if not ranges:
         return
     telling.send(planned.snapshot.node.name)
-    for outcome in _outcomes(mirror, planned, clock):
+    for outcome in _outcomes(mirror, planned, ranges, clock):
         if outcome.status is not Status.DONE:
             telling.send(outcome.error)
 
 
-def _outcomes(mirror: Mirror, planned: RunPlan, clock: SystemClock) -> Iterator[Outcome]:
+def _outcomes(
+    mirror: Mirror, planned: RunPlan, claimed: list[CopyRange], clock: SystemClock
+) -> Iterator[Outcome]:
     """Copy like the Spark jobs of a run, one after the other."""
     job = CopyJob(
         mirror=NAME,
@@ -125,7 +131,7 @@ def _outcomes(mirror: Mirror, planned: RunPlan, clock: SystemClock) -> Iterator[
         node_timeout_ms=mirror.source.health.request_timeout,
     )
     ranges: Mapping[str, list[CopyRange]] = defaultdict(list)
-    for one in planned.ranges:
+    for one in claimed:
         topic = one.source.topic_partition.topic
         ranges[topic if one.record_policy.in_rows else ""].append(one)
     yield from copy_ranges(job, ranges[""], clock)

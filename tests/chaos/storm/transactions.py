@@ -8,9 +8,11 @@ from collections.abc import Mapping
 
 from confluent_kafka import KafkaException, Producer
 
+from relay_pipelines.errors import SourceError
 from relay_pipelines.model import Cluster, TopicPartition
 from tests.chaos.storm.record_policies import BOOKED
 from tests.chaos.storm.writer import record
+from tests.copying import settled_end
 from tests.support.independent import Record, put, transactional
 
 _AT = TopicPartition(BOOKED, 0)
@@ -26,6 +28,10 @@ _TRY_SECONDS = 5.0
 class Transactions:
     """One transactional producer per node; both write the same number of transactions.
 
+    While a transaction of a node ends, nothing may be done to the node: a coordinator that is
+    started again may write the marker a second time, and from there on the offsets of the nodes
+    differ.
+
     Args:
         began_ms: the timestamp of the first record.
     """
@@ -36,6 +42,8 @@ class Transactions:
         self._began_ms = began_ms
         self._lock = threading.Lock()
         self._begun = 0
+        self.ending = {name: threading.Lock() for name in nodes}
+        """Held while a transaction of the node ends, its marker included."""
         self.aborted = 0
 
     def write_until(self, node: str, over: threading.Event) -> None:
@@ -64,7 +72,9 @@ class Transactions:
             while producer.flush(_TRY_SECONDS):
                 pass
             over.wait(open_seconds)
-            _end(producer, aborts=aborts)
+            with self.ending[node]:
+                _end(producer, aborts=aborts)
+                _wait_for_marker(self._nodes[node])
 
     def _begins(self, number: int, over: threading.Event) -> bool:
         """Whether to begin a transaction; after the stop only one that the other node has begun."""
@@ -76,6 +86,16 @@ class Transactions:
 
     def _record(self, number: int, chance: random.Random) -> Record:
         return record(number, self._began_ms + number, chance)
+
+
+def _wait_for_marker(node: Cluster) -> None:
+    """Wait until readers of committed records see the end: EndTxn is answered before that."""
+    while True:
+        try:
+            settled_end(node, _AT)
+        except SourceError:  # it is not back for long
+            continue
+        return
 
 
 def _end(producer: Producer, *, aborts: bool) -> None:

@@ -1,0 +1,78 @@
+"""Which transactional id copies which range."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from relay_pipelines.model import CopyOptions, CopyRange, OffsetRange, RecordPolicy, TopicPartition
+from relay_pipelines.plan.owners import SLOTS, current_owners, own_id, shared_id, with_owners
+
+MIB = 1 << 20
+
+
+def a_range(topic: str, partition: int = 0, to: str = "", **more: object) -> CopyRange:
+    at = TopicPartition(topic, partition)
+    destination = TopicPartition(to or topic, 0 if to else partition)
+    return CopyRange(OffsetRange(at, 0, 10), destination, **more)  # type: ignore[arg-type]
+
+
+def owners(*ranges: CopyRange, **sizes: int) -> list[str]:
+    known = {TopicPartition(topic, 0): size for topic, size in sizes.items()}
+    return [one.owner for one in with_owners("m", "lane", ranges, known)]
+
+
+def test_small_ranges_share_ids() -> None:
+    """The partitions of a topic spread evenly over the ids of the scope."""
+    found = Counter(owners(*(a_range("t", partition) for partition in range(3 * SLOTS))))
+    assert set(found.values()) == {3}
+    assert all(owner.startswith("relay.m.lane/") for owner in found)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        a_range("big"),
+        a_range("rows", record_policy=RecordPolicy(where="offset > 1")),
+        a_range("throttled", record_policy=RecordPolicy(options=CopyOptions())),
+        a_range("pinned", to="all"),
+    ],
+    ids=lambda one: one.source.topic_partition.topic,
+)
+def test_ranges_with_ids_of_their_own(other: CopyRange) -> None:
+    """A range that is large, or copied in another way than its neighbors, shares nothing."""
+    ranges = [a_range("a"), a_range("b"), other, a_range("also", to="all")]
+    found = dict(
+        zip(
+            [one.source.topic_partition.topic for one in ranges],
+            owners(*ranges, big=MIB + 1),
+            strict=True,
+        )
+    )
+    topic = other.source.topic_partition.topic
+    assert found[topic] == f"relay.m.{topic}.0"
+    assert found["a"].startswith("relay.m.lane/")
+
+
+def test_a_single_small_range_needs_no_claim() -> None:
+    """It keeps the id of its topic-partition."""
+    assert owners(a_range("a")) == ["relay.m.a.0"]
+
+
+def test_current_owners() -> None:
+    """A recorded owner counts; else a checkpoint means the own id, and nothing the claims' id."""
+    recorded, copied, new = a_range("recorded"), a_range("copied"), a_range("new")
+    found = current_owners(
+        "m",
+        [recorded, copied, new],
+        {recorded.source.topic_partition: "another"},
+        [copied.source.topic_partition],
+    )
+    assert list(found.values()) == ["another", "relay.m.copied.0", "relay.m./claims"]
+
+
+def test_ids_never_collide() -> None:
+    """No topic, lane or partition makes a shared id look like an id of a topic-partition."""
+    at = TopicPartition("lane", 3)
+    assert len({own_id("m", at), shared_id("m", "", at), shared_id("m", "lane", at)}) == 3
