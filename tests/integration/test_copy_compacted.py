@@ -146,6 +146,7 @@ def test_a_range_with_only_an_emptied_batch(mirror: Mirror) -> None:
     assert mirror.copy(10, 20).records == 10
 
 
+@pytest.mark.newer_kafka
 def test_batches_with_a_delete_horizon(mirror: Mirror) -> None:
     """Tombstones in a batch with a delete horizon (KIP-534) arrive with their own timestamps."""
     tombstones = [

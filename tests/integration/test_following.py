@@ -235,6 +235,7 @@ def test_a_topic_with_pinned_sources_is_not_followed(followed: Followed) -> None
     assert followed.differences(rename={followed.topic: f"{followed.copy_of}:0"}) == {}
 
 
+@pytest.mark.newer_kafka
 def test_a_refused_value_stops_the_run(followed: Followed) -> None:
     """A value that the broker refuses is one line with a remedy, and nothing is copied."""
     taken = followed.surveyed()

@@ -267,6 +267,7 @@ def assert_goes_on(copied: Copied, case: Case) -> None:
     assert copied.arrived() == copied.expected
 
 
+@pytest.mark.newer_kafka
 def test_a_log_truncated_and_rewritten_is_detected(
     own_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
 ) -> None:
