@@ -204,15 +204,15 @@ class TransactionalProducer:
 
         The broker refuses those before it asks the coordinator, so that they tell nothing.
         """
-        while self._added:
+        known = set(self._added)
+        while True:
             try:
-                return self._add(self._added, expected=_NOTHING_OPEN)
+                return self._add(known, expected=_NOTHING_OPEN)
             except RelayError as error:
-                if isinstance(error, FencedError) or error.topic_partition is None:
+                refused = error.topic_partition
+                if isinstance(error, FencedError) or refused not in known or len(known) == 1:
                     raise
-                self._added.discard(error.topic_partition)
-        self._end(committed=False, expected=_NOTHING_OPEN)  # nothing can be on its way to it
-        return None
+                known.discard(refused)
 
     def _add(
         self, topic_partitions: Iterable[TopicPartition], expected: frozenset[int] = frozenset()
