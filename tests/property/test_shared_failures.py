@@ -240,6 +240,19 @@ def test_lanes_that_start_together_all_get_their_ranges() -> None:
     assert len(owned(copies)) == len(TOPICS)
 
 
+def test_a_task_refuses_only_what_another_id_owns() -> None:
+    """Its run was stopped before it copied, and another run has claimed two of its ranges."""
+    copies = destination()
+    others = [replace(one, owner="relay.m./2") for one in ranges()[3:5]]
+    with served(Requests(), source=filled(), destination=copies):
+        claim(ranges())
+        claim(others)
+        outcomes = copy(ranges())
+        only_fails(outcomes, copies, "d", "e")
+        assert outcomes["d"].status is outcomes["e"].status is Status.FENCED
+        assert all(one.status is Status.DONE for one in copy(others).values())
+
+
 def test_answers_of_an_earlier_attempt_are_dropped() -> None:
     """A refresh that fails leaves no older answers behind."""
     source, wanted = filled(), ranges()

@@ -122,7 +122,7 @@ class World:
         self.destination.leaderless.clear()
 
     def _visit(self) -> None:
-        kind = self._random.choice(["run", "run", "claim", "zombie", "lost"])
+        kind = self._random.choice(["run", "claim", "zombie", "zombie", "lost"])
         if kind == "lost":
             lost = self._random.choice([self.destination.deleted, self.destination.leaderless])
             lost.add(self._random.choice(TOPICS))
