@@ -47,9 +47,9 @@ OPTIONS = CopyOptions(
     coalesce_below_bytes=0,
     backoff_min_ms=0,
     backoff_max_ms=0,
-    give_up_after_ms=500,
+    give_up_after_ms=200,
 )
-MOST_REQUESTS = 20_000
+MOST_REQUESTS = 200_000
 
 
 class Clock(SystemClock):
