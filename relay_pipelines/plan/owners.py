@@ -36,6 +36,11 @@ def shared_id(mirror: str, scope: str, source: TopicPartition) -> str:
     return f"relay.{mirror}.{scope}/{slot}"
 
 
+def topic_scope(topic: str) -> str:
+    """Return the scope of a run that copies one topic only; no lane has such a name."""
+    return f"topic={topic}"
+
+
 def claimant_id(mirror: str) -> str:
     """Return the id under which topic-partitions that were never copied get their first owner."""
     return f"relay.{mirror}./claims"
