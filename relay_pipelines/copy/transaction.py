@@ -30,7 +30,7 @@ from relay_pipelines.model import (
     Segment,
     TopicPartition,
 )
-from relay_pipelines.plan.owners import own_id
+from relay_pipelines.plan.owners import owner_of
 from relay_pipelines.protocol.batch import Batch
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock
@@ -69,7 +69,7 @@ class RangeProgress:
     @property
     def owner(self) -> str:
         """The transactional id under which the range is copied."""
-        return self.range.owner or own_id(self._job.mirror, self.source)
+        return owner_of(self._job.mirror, self.range)
 
     def start_from(self, found: checkpoints.Current) -> None:
         """Start another attempt from what the checkpoint topic holds now.

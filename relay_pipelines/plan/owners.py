@@ -25,6 +25,11 @@ def own_id(mirror: str, source: TopicPartition) -> str:
     return f"relay.{mirror}.{source.topic}.{source.partition}"
 
 
+def owner_of(mirror: str, copy_range: CopyRange) -> str:
+    """Return the transactional id under which a range is copied."""
+    return copy_range.owner or own_id(mirror, copy_range.source.topic_partition)
+
+
 def shared_id(mirror: str, scope: str, source: TopicPartition) -> str:
     """Return the id that a small range shares with others; the partitions of a topic spread evenly.
 
