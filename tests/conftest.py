@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from pyspark import SparkContext
 
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.spark.session import connect, end
@@ -76,16 +77,41 @@ def local_trap(tmp_path_factory: pytest.TempPathFactory) -> Trap:
     return Trap.unset(tmp_path_factory.mktemp("local"))
 
 
+class LocalSpark:
+    """The Spark sessions of this process, all in one JVM: it has the environment of the first."""
+
+    def __init__(self, fault: str) -> None:
+        self._fault = fault
+        self._session: Any = None
+
+    def session(self) -> Any:
+        """Return the session; a new one if a test has ended the last one, as `relay run` does."""
+        if self._session is None or self._session.sparkContext._jsc is None:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv("RELAY_FAULT", self._fault)
+                self._session = connect("local[2]")
+        return self._session
+
+    def close(self) -> None:
+        """End the session and wait for its JVM, which ends when its input does."""
+        if self._session is None:
+            return
+        gateway = SparkContext._gateway
+        end(self._session)
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait(30)
+
+
 @pytest.fixture(scope="session")
-def local_session(local_trap: Trap) -> Iterator[Any]:
+def local_spark(local_trap: Trap) -> Iterator[LocalSpark]:
+    """The Spark sessions of this process."""
+    spark = LocalSpark(local_trap.fault)
+    yield spark
+    spark.close()
+
+
+@pytest.fixture
+def local_session(local_spark: LocalSpark) -> Any:
     """A Spark session in this process, shared by all tests: a process can hold only one."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RELAY_FAULT", local_trap.fault)
-        session = connect("local[2]")
-    yield session
-    gateway = session.sparkContext._gateway
-    end(session)
-    # the JVM ends when its input does, and nobody waits for it
-    gateway.shutdown()
-    gateway.proc.stdin.close()
-    gateway.proc.wait(30)
+    return local_spark.session()

@@ -13,6 +13,7 @@ from relay_pipelines.console import messages, tables
 from relay_pipelines.console.formatting import count, open_transactions, plural, stderr, stdout
 from relay_pipelines.console.progress import progress
 from relay_pipelines.errors import RelayError
+from relay_pipelines.plan.owners import topic_scope
 from relay_pipelines.prepare import prepared_snapshot, topic_configs, topics
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run_plan
@@ -88,7 +89,7 @@ def _mirror(
                 observers,
                 SystemClock(),
                 stop=session.stop_signal,
-                scope=topic or "",
+                scope=topic_scope(topic) if topic else "",
             )
     except RelayError as error:
         invocation.fail(error, name)

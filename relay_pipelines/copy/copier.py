@@ -11,6 +11,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
+from copy import copy
 
 from relay_pipelines.copy.chunk import Chunk, Portion
 from relay_pipelines.copy.failover import FailoverSource
@@ -18,7 +19,7 @@ from relay_pipelines.copy.sources import BatchSource
 from relay_pipelines.copy.throttle import Throttle
 from relay_pipelines.copy.transaction import RangeProgress, Transactions
 from relay_pipelines.copy.user_class import describe
-from relay_pipelines.errors import FencedError, RelayError
+from relay_pipelines.errors import AbortableError, FencedError, RelayError
 from relay_pipelines.model import Checkpoint, CopyOptions, TopicPartition
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry_until_no_progress
@@ -61,7 +62,8 @@ class RangeCopy:
         self.is_done = False
         self.has_failed = False
         self.error: RelayError | None = None
-        """The error of the last attempt, or the final one."""
+        """The error of this attempt, or the final one."""
+        self.last_error: RelayError | None = None
         self.failing_since = -1.0  # time of the first failure after the last commit
         self.failures = 0
         self.seconds = 0.0
@@ -99,7 +101,7 @@ class RangeCopy:
         self.is_finished = False
         if self.made_source is not None:
             error = self.made_source.fail(error)
-        self.error = error
+        self.error = self.last_error = error
         if not error.retryable or not (self.made_source is None or self.made_source.can_reopen):
             self.fail_for_good(error)
 
@@ -186,6 +188,7 @@ class Copier:
     def _attempt(self) -> None:
         """Copy all that can be copied; raise an error that is left and may pass."""
         waiting = self._waiting()
+        is_careful = any(one.failures for one in waiting)
         for one in waiting:
             one.begin_attempt()
         self._announced.clear()
@@ -199,7 +202,9 @@ class Copier:
                 with self._isolated(one):
                     one.progress.start_from(found[one.progress.source])
                     self._copy_range(one)
-                if one.error is not None or self._clock.monotonic() >= self._deadline:
+                # one that has failed may break the transaction again: it then holds no other
+                is_due = is_careful or self._clock.monotonic() >= self._deadline
+                if one.error is not None or is_due:
                     self._commit()
                 if one.error is not None and one.error.retryable and not one.error.topic_partition:
                     self._all_failed(waiting[index + 1 :], one.error)  # the cluster is away
@@ -214,9 +219,9 @@ class Copier:
         except RelayError as error:  # of `start`
             self._all_failed(waiting, error)
             self._transactions.fail()
-        left = [one.error for one in waiting if one.is_waiting and one.error is not None]
-        if left:
-            raise left[0]
+        left = [one for one in waiting if one.is_waiting]
+        if left and all(one.failures for one in left):  # else the others need not wait
+            raise next(one.error for one in left if one.error is not None)
 
     @contextmanager
     def _isolated(self, one: RangeCopy) -> Iterator[None]:
@@ -250,7 +255,7 @@ class Copier:
             raise _TransactionBrokenError(error) from error
         except RelayError as error:
             refused = error.topic_partition and self._by_destination.get(error.topic_partition)
-            if refused and not error.retryable:
+            if refused and refused.is_waiting and not isinstance(error, AbortableError):
                 refused.note_failure(error, self._clock)
             else:
                 self._all_failed(self._waiting(), error)
@@ -258,7 +263,17 @@ class Copier:
 
     def _all_failed(self, ranges: Iterable[RangeCopy], error: RelayError) -> None:
         for one in ranges:
-            one.note_failure(error, self._clock)
+            one.note_failure(self._shared(error, one), self._clock)
+
+    def _shared(self, error: RelayError, one: RangeCopy) -> RelayError:
+        """Return an error of several ranges as that of one; it must not name another."""
+        is_of_another = error.topic_partition in self._by_destination
+        if len(self._ranges) == 1 or (error.retryable and not is_of_another):
+            return error
+        own = copy(error)
+        own.__cause__ = error
+        own.topic_partition, own.offset = one.progress.source, None
+        return own
 
     def _fenced(self, error: FencedError) -> None:
         """Stop, for another task holds the transactional id.
@@ -271,7 +286,7 @@ class Copier:
             self._may_take_over_again = False
             return
         for one in self._waiting():
-            one.fail_for_good(error)
+            one.fail_for_good(self._shared(error, one))
 
     def _give_up(self, error: RelayError) -> None:
         """Fail the ranges that have failed for too long; there is at least one."""
@@ -280,7 +295,7 @@ class Copier:
         for one in self._waiting():
             overdue = self._clock.monotonic() - one.failing_since >= patience >= 0
             if one.failing_since >= 0 and (one.failing_since == since or overdue):
-                one.fail_for_good(one.error or error)
+                one.fail_for_good(one.last_error or error)
 
     def _refresh(
         self,
@@ -295,10 +310,17 @@ class Copier:
             self._nodes.refresh([one.progress.range for one in ranges], known)
 
     def _announce(self, coming: Sequence[RangeCopy]) -> None:
-        """Add the next destinations to the transaction, many with one request."""
-        if len(self._ranges) == 1 or coming[0].progress.range.destination in self._announced:
+        """Add the next destinations to the transaction, many with one request.
+
+        One that is refused would keep out the others: those that have failed come alone.
+        """
+        if (
+            len(self._ranges) == 1
+            or coming[0].failures
+            or coming[0].progress.range.destination in self._announced
+        ):
             return
-        destinations = [one.progress.range.destination for one in coming]
+        destinations = [one.progress.range.destination for one in coming if not one.failures]
         with self._in_transaction():
             self._transactions.announce(destinations)
         self._announced.update(destinations)
@@ -341,7 +363,7 @@ class Copier:
         """Commit a chunk that is large or old enough, and before any long wait."""
         now = self._clock.monotonic()
         throttled = self._transactions.throttled_seconds(one.throttles)
-        if len(one.chunk) and (
+        is_due = (
             chunk_ends
             or one.chunk.size_bytes + self._finished_bytes >= one.options.chunk_bytes
             or now + throttled >= self._deadline
@@ -349,10 +371,13 @@ class Copier:
                 self._transactions.is_open
                 and max(throttled, now - self._waiting_since) >= _LONGEST_WAIT_SECONDS
             )
-        ):
+        )
+        if is_due and len(one.chunk):
             self._finish_chunk(one)
             self._commit()
             one.chunk = Chunk(one.chunk.end)
+        elif is_due:
+            self._commit()  # what is finished of other ranges does not wait for this one
         if throttled:
             self._clock.sleep(throttled)
 
@@ -376,9 +401,15 @@ class Copier:
             if one.error is not None:
                 raise _TransactionBrokenError
         with self._in_transaction():
-            self._transactions.commit(
-                [(one.progress, one.chunk, log) for one, log in zip(finished, logs, strict=True)]
-            )
+            self._transactions.drain()
+        commits = []
+        for one, log in zip(finished, logs, strict=True):
+            with self._isolated(one):
+                commits.append(self._transactions.next_commit(one.progress, one.chunk, log))
+            if one.error is not None:
+                raise _TransactionBrokenError
+        with self._in_transaction():
+            self._transactions.commit(commits)
         for one in finished:
             one.committed()
         self._announced.clear()

@@ -87,6 +87,7 @@ class FailoverSource:
         Args:
             checkpoints: what `verify_position` will be given; None before `verify_same_log`.
         """
+        self._fresh = None  # older answers prove nothing if these do not come
         wanted = [one.source.topic_partition for one in ranges]
         topics = self.client.topics_at_leaders(wanted)
         positions: Mapping[TopicPartition, Position] = {}
@@ -120,11 +121,7 @@ class FailoverSource:
                 attempt verifies the position and says what that means.
         """
         topic_partition = copy_range.source.topic_partition
-        if identity.node != self.node:
-            raise SourceError(
-                f"node {self.node} is read instead of {identity.node}",
-                topic_partition=topic_partition,
-            )
+        self.require_node(copy_range, identity)
         if not identity.topic_id:
             return
         topic, _ = self._take_fresh(copy_range)
@@ -133,6 +130,18 @@ class FailoverSource:
             raise SourceError(
                 f"the topic was created again on node {self.node} while it was being read",
                 topic_partition=topic_partition,
+            )
+
+    def require_node(self, copy_range: CopyRange, identity: NodeIdentity) -> None:
+        """Verify that the same node is still read: another range may have failed over.
+
+        Raises:
+            SourceError: it is not.
+        """
+        if identity.node != self.node:
+            raise SourceError(
+                f"node {self.node} is read instead of {identity.node}",
+                topic_partition=copy_range.source.topic_partition,
             )
 
     def _take_fresh(self, copy_range: CopyRange) -> tuple[TopicMetadata | None, Position | None]:

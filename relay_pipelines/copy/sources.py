@@ -141,6 +141,7 @@ class FetchedBatches:
 
     def verify_same_log(self) -> NodeIdentity:
         """Verify that the topic is still the one that `open` verified."""
+        self._nodes.require_node(self._range, self._identity)  # if not, this node did not fail
         self._reading = True
         self._nodes.verify_same_log(self._range, self._identity)
         self._reading = False

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from relay_pipelines.copy.chunk import Chunk
 from relay_pipelines.copy.failpoints import Failpoint, failpoint
@@ -30,7 +30,7 @@ from relay_pipelines.model import (
     Segment,
     TopicPartition,
 )
-from relay_pipelines.plan.owners import own_id
+from relay_pipelines.plan.owners import owner_of
 from relay_pipelines.protocol.batch import Batch
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock
@@ -69,7 +69,7 @@ class RangeProgress:
     @property
     def owner(self) -> str:
         """The transactional id under which the range is copied."""
-        return self.range.owner or own_id(self._job.mirror, self.source)
+        return owner_of(self._job.mirror, self.range)
 
     def start_from(self, found: checkpoints.Current) -> None:
         """Start another attempt from what the checkpoint topic holds now.
@@ -157,7 +157,7 @@ class RangeProgress:
         to = self.range.destination
         if found is None or found.destination_next_offset <= 0 or found.destination != to:
             return
-        topic = self._destination.topic(to.topic)
+        topic = self._destination.topic(to.topic, to)
         if (
             found.destination_topic_id
             and topic.topic_id
@@ -186,7 +186,7 @@ class RangeProgress:
             before.advanced(chunk.end, epoch, identity, chunk.fingerprint()),
             destination=to,
             destination_next_offset=landed[1] if landed else before.destination_next_offset,
-            destination_topic_id=self._destination.topic(to.topic).topic_id,
+            destination_topic_id=self._destination.topic(to.topic, to).topic_id,
             run_id=self._job.run_id,
             committed_at_ms=now_ms,
         )
@@ -215,12 +215,21 @@ class RangeProgress:
         )
 
 
+class Commit(NamedTuple):
+    """A chunk of one range, and what is committed with it."""
+
+    progress: RangeProgress
+    chunk: Chunk
+    checkpoint: Checkpoint
+    entry: LedgerEntry
+
+
 class Transactions:
     """The transactions under one transactional id, one after the other.
 
     Each commits the records, checkpoints and ledger entries of one or several ranges together. Call
-    order: `start`, then any number of `send` .. `commit`, then `release`. After an error only
-    `release`, `start` or `abort_quietly`.
+    order: `start`, then any number of `send` .. `drain` .. `commit`, then `release`. After an error
+    only `release`, `start` or `abort_quietly`.
     """
 
     def __init__(
@@ -282,23 +291,25 @@ class Transactions:
         own = [throttle.throttled_seconds() for throttle in throttles]
         return max([self._producer.throttled_seconds, *own])
 
-    def commit(self, chunks: Sequence[tuple[RangeProgress, Chunk, NodeIdentity]]) -> None:
-        """Commit data, checkpoints and ledger entries in one transaction: all of them or none.
+    def drain(self) -> None:
+        """Wait until the destination has acknowledged all that was sent."""
+        self._producer.drain()
+
+    def next_commit(self, one: RangeProgress, chunk: Chunk, identity: NodeIdentity) -> Commit:
+        """Return what `commit` takes, after `drain`; a failure is that of the range alone.
 
         Args:
-            chunks: one of each range, and the log that it was read from.
+            identity: the log that the chunk was read from.
         """
-        self._producer.drain()
+        landed = self._producer.landed(one.range.destination)
+        return Commit(one, chunk, *one.next_commit(chunk, identity, landed, self._clock.now_ms()))
+
+    def commit(self, commits: Sequence[Commit]) -> None:
+        """Commit data, checkpoints and ledger entries in one transaction: all of them or none."""
         failpoint(Failpoint.BEFORE_CHECKPOINT)
         began = self._clock.monotonic()
-        written = [
-            one.next_commit(
-                chunk, identity, self._producer.landed(one.range.destination), self._clock.now_ms()
-            )
-            for one, chunk, identity in chunks
-        ]
         state: dict[TopicPartition, list[tuple[bytes, bytes, int]]] = defaultdict(list)
-        for (one, _, _), (checkpoint, entry) in zip(chunks, written, strict=True):
+        for one, _, checkpoint, entry in commits:
             state[one.checkpoint_partition].append(checkpoints.to_record(checkpoint))
             state[one.ledger_partition].append(ledger.to_record(entry))
         self._producer.add(state)
@@ -309,8 +320,8 @@ class Transactions:
         failpoint(Failpoint.BEFORE_END_TXN)
         self._producer.commit()
         failpoint(Failpoint.AFTER_END_TXN)
-        seconds = (self._clock.monotonic() - began) / len(chunks)
-        for (one, chunk, _), (checkpoint, _) in zip(chunks, written, strict=True):
+        seconds = (self._clock.monotonic() - began) / len(commits)
+        for one, chunk, checkpoint, _ in commits:
             one.committed_chunk(chunk, checkpoint, seconds)
 
     def forget(self) -> None:

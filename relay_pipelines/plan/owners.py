@@ -25,6 +25,11 @@ def own_id(mirror: str, source: TopicPartition) -> str:
     return f"relay.{mirror}.{source.topic}.{source.partition}"
 
 
+def owner_of(mirror: str, copy_range: CopyRange) -> str:
+    """Return the transactional id under which a range is copied."""
+    return copy_range.owner or own_id(mirror, copy_range.source.topic_partition)
+
+
 def shared_id(mirror: str, scope: str, source: TopicPartition) -> str:
     """Return the id that a small range shares with others; the partitions of a topic spread evenly.
 
@@ -34,6 +39,11 @@ def shared_id(mirror: str, scope: str, source: TopicPartition) -> str:
     """
     slot = (zlib.crc32(source.topic.encode()) + source.partition) % SLOTS
     return f"relay.{mirror}.{scope}/{slot}"
+
+
+def topic_scope(topic: str) -> str:
+    """Return the scope of a run that copies one topic only; no lane has such a name."""
+    return f"topic={topic}"
 
 
 def claimant_id(mirror: str) -> str:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from relay_pipelines.errors import DataLossError, FencedError, RetriableError
 from relay_pipelines.model import Checkpoint, CopyOptions, LedgerEntry, OffsetRange, Skipped
+from relay_pipelines.plan.owners import own_id, shared_id, topic_scope
 from relay_pipelines.plan.positions import Loss, Position, data_loss, losses
 from relay_pipelines.prepare import topics
 from relay_pipelines.protocol.client import ClusterClient
@@ -37,6 +38,8 @@ def accept_losses(snapshot: ClusterSnapshot, mirror: Mirror, clock: Clock) -> li
     with destination_client(snapshot.mirror, snapshot.destination, options) as client:
         for position in lost:
             try:
+                if _has_lost_owner(snapshot, position):
+                    _fence_former_owners(client, snapshot, mirror, position, clock)
                 error = _accept_loss(client, snapshot, position, options, clock)
             except FencedError:
                 continue  # another driver deals with it at the same time
@@ -82,6 +85,27 @@ def _accept_loss(
     ]
     commit(client, producer, batches, options, clock)
     return error
+
+
+def _has_lost_owner(snapshot: ClusterSnapshot, position: Position) -> bool:
+    """Whether the topic-partition was copied, but the checkpoint topic no longer says by whom."""
+    at = position.topic_partition
+    return at not in snapshot.checkpoints and at not in snapshot.owners
+
+
+def _fence_former_owners(
+    client: ClusterClient,
+    snapshot: ClusterSnapshot,
+    mirror: Mirror,
+    position: Position,
+    clock: Clock,
+) -> None:
+    """Fence every id that may have owned it: a task may still hold one, and an open chunk."""
+    at = position.topic_partition
+    scopes = {"", "main", topic_scope(at.topic), *mirror.all_lanes}
+    ids = {own_id(snapshot.mirror, at), *(shared_id(snapshot.mirror, one, at) for one in scopes)}
+    for former in sorted(ids):
+        take_over(client, former, mirror.copy_options, clock).release()
 
 
 def _moved_checkpoint(

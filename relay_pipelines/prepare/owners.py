@@ -6,8 +6,10 @@ time one id alone may copy a topic-partition. docs/transactions.md argues why.
 
 from __future__ import annotations
 
+import random
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 
 from relay_pipelines.errors import FencedError
 from relay_pipelines.model import CopyOptions, CopyRange, TopicPartition
@@ -15,13 +17,15 @@ from relay_pipelines.plan.owners import current_owners
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.records import encode_all
+from relay_pipelines.protocol.retries import retry
 from relay_pipelines.snapshot.clients import destination_client
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.state import checkpoint as checkpoints
 from relay_pipelines.state.checkpoint import CheckpointSnapshot, OwnerRecord
 from relay_pipelines.state.fencing import commit, take_over
 
-_ATTEMPTS = 5
+_ATTEMPTS = 10
+_WAIT_SECONDS = 0.2  # lanes that start together claim under one id, each in a few milliseconds
 _BATCH_BYTES = 900_000
 
 
@@ -43,11 +47,15 @@ def claim(
                 return
             try:
                 for owner, some in foreign.items():
-                    _claim(client, mirror, owner, some, options, clock)
+                    # each try begins with what is committed by then
+                    ask = partial(_claim, client, mirror, owner, some, options, clock)
+                    retry(ask, mirror, options, clock, client)
             except FencedError:  # another run claims at the same time: see what it has left
                 if attempt == _ATTEMPTS:
                     raise
-            known = checkpoints.read_all(client, mirror, clock)
+                clock.sleep(random.uniform(0, _WAIT_SECONDS))  # noqa: S311 - not a secret
+            read = partial(checkpoints.read_all, client, mirror, clock)
+            known = retry(read, mirror, options, clock, client)
     raise FencedError(
         "other runs claim the same topic-partitions again and again",
         remedy="let one code location alone copy this mirror",

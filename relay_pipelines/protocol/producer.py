@@ -195,9 +195,24 @@ class TransactionalProducer:
         """Fail if another holder took over: InitProducerId would abort its open transaction."""
         if self._added:
             # they are in it already: this changes nothing
-            self._add(self._added, expected=_NOTHING_OPEN)
+            self._add_again()
         else:
             self._end(committed=False, expected=_NOTHING_OPEN)
+
+    def _add_again(self) -> None:
+        """Add what the transaction contains, without topics that are gone or forbidden since.
+
+        The broker refuses those before it asks the coordinator, so that they tell nothing.
+        """
+        known = set(self._added)
+        while True:
+            try:
+                return self._add(known, expected=_NOTHING_OPEN)
+            except RelayError as error:
+                refused = error.topic_partition
+                if isinstance(error, FencedError) or refused not in known or len(known) == 1:
+                    raise
+                known.discard(refused)
 
     def _add(
         self, topic_partitions: Iterable[TopicPartition], expected: frozenset[int] = frozenset()

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from relay_pipelines.copy import user_class
 from relay_pipelines.errors import RelayError
 from relay_pipelines.model import CopyJob, CopyRange, LedgerEntry, TopicPartition
-from relay_pipelines.plan.owners import with_owners
+from relay_pipelines.plan.owners import owner_of, with_owners
 from relay_pipelines.prepare import node_quarantine, owners, topic_configs, topics
 from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, READ_UNCOMMITTED
 from relay_pipelines.protocol.clock import Clock
@@ -204,7 +204,7 @@ class _Run:
 def fence(job: CopyJob, ranges: Sequence[CopyRange], clock: Clock) -> None:
     """Abort the transactions that cancelled tasks left open: readers would wait for them."""
     with destination_client(job.mirror, job.destination, job.options) as client:
-        for owner in sorted({one.owner for one in ranges}):
+        for owner in sorted({owner_of(job.mirror, one) for one in ranges}):
             # a run that is being stopped does not wait for a destination that does not answer
             take_over(client, owner, job.options, clock, patient=False)
 

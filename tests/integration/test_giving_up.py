@@ -37,7 +37,7 @@ def filled(own_cluster: EmbeddedCluster, topic_name: str) -> TopicPartition:
 
 @pytest.mark.parametrize(
     ("command", "side", "says"),
-    [("plan", "source", " 10 "), ("ledger", "destination", "the ledger holds nothing")],
+    [("plan", "source", " 10 "), ("ledger", "destination", "no ledger entries")],
 )
 def test_a_broker_that_restarts_is_waited_for(
     own_cluster: EmbeddedCluster,

@@ -15,19 +15,32 @@ from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import (
     CheckpointLostError,
     DataLossError,
+    DestinationError,
     DestinationTopicLostError,
+    FencedError,
     LogTruncatedError,
     RetentionPassedError,
     TopicRecreatedError,
 )
-from relay_pipelines.model import Cluster, CopyJob, LedgerEntry, OffsetRange, TopicPartition
+from relay_pipelines.model import (
+    Cluster,
+    CopyJob,
+    CopyOptions,
+    LedgerEntry,
+    OffsetRange,
+    TopicPartition,
+)
+from relay_pipelines.plan.owners import shared_id
 from relay_pipelines.prepare import losses, prepared_snapshot
+from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.protocol.records import encode
 from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.state import checkpoint, ledger
+from relay_pipelines.state.fencing import take_over
 from relay_pipelines.state.ledger_reader import LedgerFollower
 from relay_pipelines.verify.recount import Recount, recount
 from tests.copying import KEPT, ensure_homes, numbered, settled_end
@@ -318,7 +331,14 @@ def test_a_deleted_checkpoint_topic_is_restored(
     )
     assert (type(loss), loss.exit_code) == (CheckpointLostError, 3)
 
-    taken = copied.snapshot("continue")
+    with ClusterClient(copied.destination, DestinationError) as client:
+        zombie = take_over(client, shared_id(copied.name, "", copied.at), CopyOptions(), CLOCK)
+        zombie.add([copied.to])
+        zombie.send(copied.to, encode(None, b"a record of the open chunk", 0))
+        zombie.drain()
+        taken = copied.snapshot("continue")
+        with pytest.raises(FencedError):
+            zombie.commit()
     assert len(taken.accepted) == 1
     (went_on,) = copied.copy(taken)
     assert (went_on.start, went_on.end) == (10, 15)

@@ -276,7 +276,7 @@ def slots(started):
 
 session.slots = slots
 mirror = settings.load(Path(sys.argv[1])).mirror("handled")
-planned = planning.plan(survey.take("handled", mirror, SystemClock()))
+planned = run_plan.plan(cluster_snapshot.take_snapshot("handled", mirror, SystemClock()))
 result = run.run(planned, mirror, lambda: session.connect("local[1]"), [], SystemClock())
 print(*result.failures, sep="\\n")
 sys.exit(result.exit_code)

@@ -47,6 +47,7 @@ _SERVED = {
 }  # fmt: skip
 _NODE, _HOST, _PORT = 1, "fake", 9092
 _OUT_OF_RANGE, _INVALID_PRODUCER_EPOCH, _INVALID_TXN_STATE = 1, 47, 48
+_UNKNOWN_TOPIC, _NOT_ATTEMPTED = 3, 55
 _EARLIEST, _READ_COMMITTED = -2, 1
 # the transaction timeout, counted in requests for a last stable offset, because no time passes here
 _TIMEOUT_REQUESTS = 100
@@ -140,6 +141,8 @@ class FakeCluster:
     def __init__(self, *topics: str) -> None:
         self.logs = {topic: Log() for topic in topics}
         self.ids: dict[str, Transactions] = {}
+        self.deleted: set[str] = set()  # topics that it no longer knows
+        self.leaderless: set[str] = set()  # topics without a leader
 
     def answer(self, frame: bytes) -> bytes:
         """Serve a request and return the response; both begin with their size."""
@@ -181,17 +184,29 @@ class FakeCluster:
             MetadataResponse.MetadataResponseTopic,
             MetadataResponse.MetadataResponseBroker,
         )
-        partition = topic.MetadataResponsePartition(
-            error_code=0,
-            partition_index=0,
-            leader_id=_NODE,
-            leader_epoch=0,
-            replica_nodes=[_NODE],
-            isr_nodes=[_NODE],
-        )
+
+        def partitions(name: str) -> list[Any]:
+            if name in self.deleted:
+                return []
+            return [
+                topic.MetadataResponsePartition(
+                    error_code=0,
+                    partition_index=0,
+                    leader_id=-1 if name in self.leaderless else _NODE,
+                    leader_epoch=0,
+                    replica_nodes=[_NODE],
+                    isr_nodes=[_NODE],
+                )
+            ]
+
         names = list(self.logs) if asked.topics is None else [one.name for one in asked.topics]
         topics = [
-            topic(error_code=0, name=name, is_internal=False, partitions=[partition])
+            topic(
+                error_code=_UNKNOWN_TOPIC if name in self.deleted else 0,
+                name=name,
+                is_internal=False,
+                partitions=partitions(name),
+            )
             for name in names
         ]
         brokers = [broker(node_id=_NODE, host=_HOST, port=_PORT, rack=None)]
@@ -296,7 +311,8 @@ class FakeCluster:
     def _add(self, asked: Any) -> Any:
         known = self.ids[asked.v3_and_below_transactional_id]
         error = 0 if known.epoch == asked.v3_and_below_producer_epoch else _INVALID_PRODUCER_EPOCH
-        if not error:
+        unknown = self.deleted & {one.name for one in asked.v3_and_below_topics}
+        if not error and not unknown:
             known.age = known.age if known.topics else 0
             known.topics |= {one.name for one in asked.v3_and_below_topics}
         topic = AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
@@ -305,7 +321,12 @@ class FakeCluster:
                 name=one.name,
                 results_by_partition=[
                     topic.AddPartitionsToTxnPartitionResult(
-                        partition_index=each, partition_error_code=error
+                        partition_index=each,
+                        partition_error_code=_UNKNOWN_TOPIC
+                        if one.name in unknown
+                        else _NOT_ATTEMPTED
+                        if unknown
+                        else error,
                     )
                     for each in one.partitions
                 ],
@@ -364,7 +385,13 @@ class FakeCluster:
         known = self.ids[transactional_id]
         fenced = (known.producer_id, known.epoch) != (header.producer_id, header.producer_epoch)
         error = (
-            _INVALID_PRODUCER_EPOCH if fenced else 0 if name in known.topics else _INVALID_TXN_STATE
+            _UNKNOWN_TOPIC
+            if name in self.deleted
+            else _INVALID_PRODUCER_EPOCH
+            if fenced
+            else 0
+            if name in known.topics
+            else _INVALID_TXN_STATE
         )
         base = -1 if error else self.logs[name].append(header, data[HEADER_BYTES:])
         answer = struct.pack(">i", 1) + _written(name)

@@ -1,0 +1,299 @@
+"""One of ten ranges that share a transaction fails: the others are copied, and say the truth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from relay_pipelines.copy import task
+from relay_pipelines.copy.failover import FailoverSource
+from relay_pipelines.errors import SourceError
+from relay_pipelines.model import (
+    Checkpoint,
+    Cluster,
+    CopyJob,
+    CopyRange,
+    OffsetRange,
+    Outcome,
+    Status,
+    TopicPartition,
+)
+from relay_pipelines.prepare import owners
+from relay_pipelines.protocol.connection import Connection
+from relay_pipelines.state import checkpoint, ledger
+from tests.property.fake_cluster import FakeCluster, FakeSocket
+from tests.property.test_shared_transactions import (
+    DESTINATION,
+    OPTIONS,
+    RECORDS,
+    SOURCE,
+    TOPICS,
+    Clock,
+    filled,
+    values,
+)
+
+OWNER = "relay.m./1"
+IMPATIENT = replace(OPTIONS, give_up_after_ms=300, chunk_bytes=1 << 20)
+MOST_REQUESTS = 20_000
+
+
+class Requests:
+    """Calls something at each request, and fails the test if they never end."""
+
+    def __init__(self, then: Callable[[int], None] = lambda _: None) -> None:
+        self._then = then
+        self.count = 0
+
+    def __call__(self) -> str:
+        self.count += 1
+        assert self.count < MOST_REQUESTS, "it never ends"
+        self._then(self.count)
+        return ""
+
+
+@contextmanager
+def served(
+    mishap: Callable[[], str], slow: Callable[[], str] | None = None, **clusters: FakeCluster
+) -> Iterator[None]:
+    """Serve these clusters; `slow` replaces `mishap` for the source."""
+
+    def connect(connection: Connection) -> FakeSocket:
+        name = connection.cluster.name
+        return FakeSocket(clusters[name], slow if slow and name == "source" else mishap)
+
+    with patch.object(checkpoint, "PARTITIONS", 1), patch.object(Connection, "_connect", connect):
+        yield
+
+
+def destination() -> FakeCluster:
+    return FakeCluster(*TOPICS, checkpoint.TOPIC, ledger.TOPIC)
+
+
+def ranges(**changed: Any) -> list[CopyRange]:
+    return [
+        CopyRange(OffsetRange(at, 0, RECORDS), at, owner=OWNER, **changed)
+        for at in (TopicPartition(topic, 0) for topic in TOPICS)
+    ]
+
+
+def copy(wanted: list[CopyRange], *others: Cluster) -> dict[str, Outcome]:
+    job = CopyJob(
+        "m", "run", SOURCE, DESTINATION, IMPATIENT, other_nodes=others, node_timeout_ms=1_000
+    )
+    found = list(task.copy_ranges(job, wanted, Clock()))
+    return {one.range.topic_partition.topic: one for one in found}
+
+
+def only_fails(outcomes: dict[str, Outcome], copies: FakeCluster, *failed: str) -> None:
+    """The others are done and copied; the errors name what they are about."""
+    assert {topic for topic, one in outcomes.items() if one.status is not Status.DONE} == {*failed}
+    for topic, one in outcomes.items():
+        found = [record.value for record in copies.logs[topic].committed()]
+        assert found == (values(topic) if topic not in failed else [])
+        assert one.error.startswith(f"{topic}-0") if topic in failed else not one.error
+
+
+@pytest.mark.parametrize("failing", ["a", "e", "j", "bgj"])
+@pytest.mark.parametrize("how", ["deleted", "leaderless"])
+def test_a_lost_destination_topic_stops_no_neighbour(how: str, failing: str) -> None:
+    """It is deleted, or has no leader, from the beginning."""
+    copies = destination()
+    getattr(copies, how).update(failing)
+    with served(Requests(), source=filled(), destination=copies):
+        only_fails(copy(ranges()), copies, *failing)
+
+
+@pytest.mark.parametrize("at_request", range(20, 100, 5))
+@pytest.mark.parametrize("how", ["deleted", "leaderless"])
+def test_a_topic_lost_in_the_middle_stops_no_neighbour(how: str, at_request: int) -> None:
+    copies = destination()
+
+    def lose(count: int) -> None:
+        if count == at_request:
+            getattr(copies, how).add("e")
+
+    with served(Requests(lose), source=filled(), destination=copies):
+        outcomes = copy(ranges())
+    failed = [topic for topic, one in outcomes.items() if one.status is not Status.DONE]
+    assert failed in (["e"], [])
+    only_fails(outcomes, copies, *failed)
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_source_without_a_leader_stops_no_neighbour(nodes: int) -> None:
+    source, other, copies = filled(), filled(), destination()
+    source.leaderless.add("e")
+    other.leaderless.add("e")
+    others = [Cluster("other", ("fake:3",))][: nodes - 1]
+    with served(Requests(), source=source, other=other, destination=copies):
+        only_fails(copy(ranges(), *others), copies, "e")
+
+
+def test_a_fenced_group_names_each_range() -> None:
+    """Another task takes the id again and again."""
+    copies = destination()
+
+    def fence(count: int) -> None:
+        if copies.ids and count % 20 == 0:
+            for known in copies.ids.values():
+                known.epoch += 1
+                copies._finish(known, commit=False)
+
+    with served(Requests(fence), source=filled(), destination=copies):
+        outcomes = copy(ranges())
+    fenced = {topic: one for topic, one in outcomes.items() if one.status is Status.FENCED}
+    assert len(fenced) > 1
+    for topic, one in fenced.items():
+        assert one.error.startswith(f"{topic}-0")
+
+
+def test_crossed_renames_blame_the_right_range() -> None:
+    """`a` is copied to `b`, and `b` to `c`; the copies of `b` are gone."""
+    copies = destination()
+    to = dict(zip(TOPICS, TOPICS[1:] + TOPICS[:1], strict=True))
+    wanted = [
+        replace(one, destination=TopicPartition(to[one.source.topic_partition.topic], 0))
+        for one in ranges()
+    ]
+    at = TopicPartition("b", 0)
+    known = replace(
+        Checkpoint.initial("m", at, TopicPartition("c", 0), 0),
+        node="source",
+        destination_next_offset=1_000,
+    )
+    wanted = [
+        replace(one, checkpoint=known) if one.source.topic_partition == at else one
+        for one in wanted
+    ]
+    with served(Requests(), source=filled(), destination=copies):
+        outcomes = copy(wanted)
+    assert {topic for topic, one in outcomes.items() if one.error} == {"b"}
+    assert outcomes["b"].error_kind == "DestinationTopicLostError"
+    for topic, one in outcomes.items():
+        found = [record.value for record in copies.logs[to[topic]].committed()]
+        assert found == ([] if one.error else values(topic))
+
+
+def test_renamed_neighbours_outlive_a_lost_copy() -> None:
+    """No destination is called like a source."""
+    copies = FakeCluster(*(f"x{topic}" for topic in TOPICS), checkpoint.TOPIC, ledger.TOPIC)
+    known = replace(
+        Checkpoint.initial("m", TopicPartition("b", 0), TopicPartition("xb", 0), 0),
+        node="source",
+        destination_next_offset=1_000,
+    )
+    wanted = [
+        replace(
+            one,
+            destination=TopicPartition(f"x{one.source.topic_partition.topic}", 0),
+            checkpoint=known if one.source.topic_partition.topic == "b" else None,
+        )
+        for one in ranges()
+    ]
+    with served(Requests(), source=filled(), destination=copies):
+        outcomes = copy(wanted)
+    assert {topic for topic, one in outcomes.items() if one.error} == {"b"}
+
+
+def claim(wanted: list[CopyRange]) -> None:
+    snapshot: Any = SimpleNamespace(mirror="m", checkpoints={}, owners={}, destination=DESTINATION)
+    owners.claim(snapshot, wanted, IMPATIENT, Clock())
+
+
+def owned(copies: FakeCluster) -> set[bytes]:
+    return {one.key for one in copies.logs[checkpoint.TOPIC].committed()}
+
+
+@pytest.mark.parametrize("mishap", ["lost", "unheard"])
+@pytest.mark.parametrize("at_request", range(1, 40))
+def test_a_claim_outlives_a_lost_connection(mishap: str, at_request: int) -> None:
+    copies, requests = destination(), Requests()
+
+    def fail() -> str:
+        requests()
+        return mishap if requests.count == at_request else ""
+
+    with served(fail, destination=copies):
+        claim(ranges())
+    assert owned(copies) == {f"m/{topic}/0/owner".encode() for topic in TOPICS}
+
+
+def test_lanes_that_start_together_all_get_their_ranges() -> None:
+    """Others fence the claimant eight times."""
+    copies, add, left = destination(), FakeCluster._add, [8]
+
+    def fenced(self: FakeCluster, asked: Any) -> Any:
+        if left[0]:
+            left[0] -= 1
+            self.ids[asked.v3_and_below_transactional_id].epoch += 1
+        return add(self, asked)
+
+    with served(Requests(), destination=copies), patch.object(FakeCluster, "_add", fenced):
+        claim(ranges())
+    assert len(owned(copies)) == len(TOPICS)
+
+
+def test_a_task_refuses_only_what_another_id_owns() -> None:
+    """Its run was stopped before it copied, and another run has claimed two of its ranges."""
+    copies = destination()
+    others = [replace(one, owner="relay.m./2") for one in ranges()[3:5]]
+    with served(Requests(), source=filled(), destination=copies):
+        claim(ranges())
+        claim(others)
+        outcomes = copy(ranges())
+        only_fails(outcomes, copies, "d", "e")
+        assert outcomes["d"].status is outcomes["e"].status is Status.FENCED
+        assert all(one.status is Status.DONE for one in copy(others).values())
+
+
+def test_answers_of_an_earlier_attempt_are_dropped() -> None:
+    """A refresh that fails leaves no older answers behind."""
+    source, wanted = filled(), ranges()
+    job = CopyJob("m", "run", SOURCE, DESTINATION, IMPATIENT)
+    with served(Requests(), source=source), FailoverSource(job, "relay") as nodes:
+        nodes.refresh(wanted, {})
+        with (
+            patch.object(nodes.client, "topics_at_leaders", side_effect=SourceError("down")),
+            pytest.raises(SourceError),
+        ):
+            nodes.refresh(wanted, {})
+        assert nodes._take_fresh(wanted[0]) == (None, None)
+
+
+def test_a_waiting_source_leaves_no_transaction_open() -> None:
+    """The records of `b` do not arrive: those of `a`, which are in the open transaction, do."""
+    source, copies = filled(), destination()
+    real, late, now = FakeCluster._fetch, [0, 0], [1000.0]
+
+    def fetch(self: FakeCluster, body: bytes) -> bytes:
+        if self is source and b"\x00\x01b" in body and not late[1]:
+            late[:] = 8, 1
+        return real(self, body)
+
+    def wait() -> str:
+        if not late[0]:
+            return ""
+        late[0] -= 1
+        now[0] += 0.5
+        return "late"
+
+    class SteppedClock(Clock):
+        def monotonic(self) -> float:
+            return now[0]
+
+    job = CopyJob("m", "run", SOURCE, DESTINATION, replace(IMPATIENT, give_up_after_ms=60_000))
+    with (
+        served(Requests(), wait, source=source, destination=copies),
+        patch.object(FakeCluster, "_fetch", fetch),
+    ):
+        outcomes = list(task.copy_ranges(job, ranges(), SteppedClock()))
+    assert [one.error for one in outcomes] == [""] * len(TOPICS)
+    first, second = (one.offset for one in copies.logs[checkpoint.TOPIC].committed()[:2])
+    assert second - first > 1  # a marker is between them

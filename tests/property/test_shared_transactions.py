@@ -1,0 +1,253 @@
+"""Ten topics in one transaction, with failures, other runs and zombies at any request."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from relay_pipelines.copy.task import copy_ranges
+from relay_pipelines.errors import DestinationError, RelayError
+from relay_pipelines.model import (
+    ClassSpec,
+    Cluster,
+    CopyJob,
+    CopyOptions,
+    CopyRange,
+    OffsetRange,
+    Outcome,
+    RecordPolicy,
+    Status,
+    TopicPartition,
+)
+from relay_pipelines.plan.owners import own_id
+from relay_pipelines.prepare import owners
+from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.protocol.connection import Connection
+from relay_pipelines.protocol.records import BatchBuilder
+from relay_pipelines.state import checkpoint, ledger
+from relay_pipelines.state.checkpoint import CheckpointSnapshot
+from tests.property.fake_cluster import FakeCluster, FakeSocket, put
+
+TOPICS = "abcdefghij"
+RECORDS, PER_BATCH, SIZE = 20, 5, 120
+SOURCE, DESTINATION = Cluster("source", ("fake:1",)), Cluster("destination", ("fake:2",))
+OPTIONS = CopyOptions(
+    chunk_bytes=6_000,
+    fetch_max_bytes=900,
+    coalesce_below_bytes=0,
+    backoff_min_ms=0,
+    backoff_max_ms=0,
+    give_up_after_ms=200,
+)
+MOST_REQUESTS = 200_000
+
+
+class Clock(SystemClock):
+    """A clock whose sleeps take no time."""
+
+    def sleep(self, seconds: float) -> None:
+        """Return at once."""
+
+
+class Record:
+    """A record as `BatchBuilder` takes it."""
+
+    def __init__(self, topic: str, number: int) -> None:
+        self.timestamp, self.key, self.headers = 1_700_000_000_000 + number, None, []
+        self.value = f"{topic}{number:04d}".encode().ljust(SIZE, b".")
+
+
+def values(topic: str) -> list[bytes]:
+    return [Record(topic, number).value for number in range(RECORDS)]
+
+
+def filled() -> FakeCluster:
+    """Return a source with all topics."""
+    cluster = FakeCluster(*TOPICS)
+    for topic in TOPICS:
+        for first in range(0, RECORDS, PER_BATCH):
+            builder = BatchBuilder(0, 1 << 20)
+            builder.extend(Record(topic, number) for number in range(first, first + PER_BATCH))
+            put(cluster, topic, builder.build())
+    return cluster
+
+
+class World:
+    """Both clusters, and what happens to the requests.
+
+    Args:
+        rate: how often a request or a response fails, up to 12 times.
+        others: how often another run, or a zombie, acts in between, up to 4 times.
+    """
+
+    def __init__(self, seed: int, rate: float, others: float) -> None:
+        self.source = filled()
+        self.destination = FakeCluster(*TOPICS, checkpoint.TOPIC, ledger.TOPIC)
+        self._random = Random(seed)
+        self._rate, self._others = rate, others
+        self._mishaps, self._visits = 12, 4
+        self._depth = 0
+        self.requests = 0
+        self.zombies: list[tuple[Sequence[CopyRange], CopyOptions]] = []
+
+    def mishap(self) -> str:
+        self.requests += 1
+        assert self.requests < MOST_REQUESTS, "it never ends"
+        if self._depth < 3 and self._visits and self._random.random() < self._others:
+            self._visits -= 1
+            self._depth += 1
+            try:
+                self._visit()
+            finally:
+                self._depth -= 1
+        if self._mishaps and self._random.random() < self._rate:
+            self._mishaps -= 1
+            return self._random.choice(["lost", "late", "unheard"])
+        return ""
+
+    def calm(self) -> None:
+        """No mishaps from here on."""
+        self._mishaps = self._visits = 0
+        self.destination.deleted.clear()
+        self.destination.leaderless.clear()
+
+    def _visit(self) -> None:
+        kind = self._random.choice(["run", "claim", "zombie", "zombie", "lost"])
+        if kind == "lost":
+            lost = self._random.choice([self.destination.deleted, self.destination.leaderless])
+            lost.add(self._random.choice(TOPICS))
+        elif kind == "zombie" and self.zombies:
+            ranges, options = self._random.choice(self.zombies)
+            list(copy_ranges(job(options), ranges, Clock()))
+        else:
+            with suppress(RelayError):
+                self.run(copies=kind != "claim")
+
+    def run(self, *, copies: bool = True, fails: str = "", fails_at: int = 0) -> list[Outcome]:
+        """Do what a run does: read the state, claim, copy. Topics that were lost are back."""
+        self.destination.deleted.clear()
+        self.destination.leaderless.clear()
+        known = self.state()
+        chosen = self._random.choice(["relay.m./1", "relay.m.lane/1", ""])
+        topics = [one for one in TOPICS if self._random.random() < 0.8] or ["a"]
+        return self.copy(topics, chosen, known, copies=copies, fails=fails, fails_at=fails_at)
+
+    def state(self) -> CheckpointSnapshot:
+        with ClusterClient(DESTINATION, DestinationError) as client:
+            return checkpoint.read_all(client, "m", Clock())
+
+    def copy(
+        self,
+        topics: Sequence[str],
+        owner: str,
+        known: CheckpointSnapshot,
+        *,
+        copies: bool = True,
+        fails: str = "",
+        fails_at: int = 0,
+    ) -> list[Outcome]:
+        home = TopicPartition(checkpoint.TOPIC, 0)
+        fails_spec = ClassSpec(
+            "tests.property.failing_filter:FailsAt", json.dumps({"offset": fails_at})
+        )
+        ranges = [
+            CopyRange(
+                OffsetRange(at, 0, RECORDS),
+                at,
+                record_policy=RecordPolicy(filters=(fails_spec,) if topic in fails else ()),
+                checkpoint=known.checkpoints.get(at),
+                checkpoint_position=known.ends.get(home, 0),
+                owner=owner or own_id("m", at),
+            )
+            for topic in topics
+            for at in [TopicPartition(topic, 0)]
+        ]
+        options = replace(OPTIONS, chunk_bytes=self._random.choice([700, 1_500, 6_000, 1 << 20]))
+        snapshot: Any = SimpleNamespace(
+            mirror="m",
+            checkpoints=known.checkpoints,
+            owners=known.owners,
+            destination=DESTINATION,
+        )
+        owners.claim(snapshot, ranges, options, Clock())
+        self.zombies.append((ranges, options))
+        return list(copy_ranges(job(options), ranges, Clock())) if copies else []
+
+    def connecting(self) -> Callable[[Connection], FakeSocket]:
+        """Return what replaces `Connection._connect`."""
+
+        def connect(connection: Connection) -> FakeSocket:
+            cluster = self.source if connection.cluster.name == "source" else self.destination
+            return FakeSocket(cluster, self.mishap)
+
+        return connect
+
+    def verify(self) -> None:
+        """Each topic has its own first records, in order, up to its checkpoint."""
+        reached = {}
+        for one in self.destination.logs[checkpoint.TOPIC].committed():
+            if not one.key.endswith(b"/owner"):
+                found = checkpoint.from_record(one.value)
+                assert found.next_offset >= reached.get(found.source.topic, 0)
+                reached[found.source.topic] = found.next_offset
+        entries = [
+            ledger.from_record(one.value) for one in self.destination.logs[ledger.TOPIC].committed()
+        ]
+        for topic in TOPICS:
+            found = [one.value for one in self.destination.logs[topic].committed()]
+            assert found == values(topic)[: reached.get(topic, 0)]
+            position = 0
+            for entry in (one for one in entries if one.source.topic_partition.topic == topic):
+                assert entry.source.start == position
+                assert len(entry.source) == entry.records
+                position = entry.source.end
+            assert position == reached.get(topic, 0)
+
+
+def job(options: CopyOptions = OPTIONS) -> CopyJob:
+    return CopyJob("m", "run", SOURCE, DESTINATION, options)
+
+
+@settings(deadline=None)
+@given(
+    seed=st.integers(0, 1 << 32),
+    rate=st.sampled_from([0.0, 0.005, 0.02, 0.1]),
+    others=st.sampled_from([0.0, 0.005, 0.03]),
+    fails=st.sampled_from(["", "a", "ej", "cdh"]),
+    fails_at=st.integers(0, RECORDS - 1),
+)
+def test_every_topic_is_copied_once(
+    seed: int, rate: float, others: float, fails: str, fails_at: int
+) -> None:
+    """Whatever fails, and whoever copies in between, under the same id or another."""
+    world = World(seed, rate, others)
+    with (
+        patch.object(checkpoint, "PARTITIONS", 1),
+        patch.object(Connection, "_connect", world.connecting()),
+    ):
+        for _ in range(2):
+            outcomes: list[Outcome] = []
+            with suppress(RelayError):
+                outcomes = world.run(fails=fails, fails_at=fails_at)
+            world.verify()
+        if others == rate == 0:
+            failed = {one.range.topic_partition.topic for one in outcomes if one.error}
+            assert failed <= set(fails)
+        world.calm()
+        known = world.state()
+        outcomes = world.copy(TOPICS, "relay.m./2", known)
+        assert [one.error for one in outcomes] == [""] * len(TOPICS)
+        assert all(one.status is Status.DONE for one in outcomes)
+        world.verify()
+        assert world.state().checkpoints.keys() == {TopicPartition(one, 0) for one in TOPICS}
+        assert all(one.next_offset == RECORDS for one in world.state().checkpoints.values())
