@@ -19,7 +19,7 @@ from relay_pipelines.model import Cluster, CopyJob, CopyOptions, CopyRange, Topi
 from relay_pipelines.protocol.batch import CODEC_MASK
 
 _REPETITIONS = 3
-_BYTES = 48 << 20
+_BYTES = 32 << 20
 _SIZES = [4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10]
 _VALUES = [100, 1024]
 _MERGED = 1 << 20
@@ -42,7 +42,7 @@ def main(codecs: list[str]) -> None:
 def _compare(source: Cluster, destination: Cluster, codec: int, size: int, value: int) -> None:
     assert codec <= CODEC_MASK
     name = f"{CODEC_NAMES[codec]}-{size}-{value}"
-    wanted = Input(name, name, _BYTES // (value + 40), value, size, codec)
+    wanted = Input(name, name, _BYTES // (value + 40) // 2 * 2, value, size, codec)
     extent, _ = make_input(source, name, wanted)
     costs: dict[int, list[tuple[float, float]]] = {0: [], _MERGED: []}
     for _ in range(_REPETITIONS):

@@ -19,17 +19,17 @@ from relay_pipelines.protocol.records import BatchBuilder, checked_records, code
 
 _CHEAPER_MERGED = SmallBatch(
     (
-        (33 << 10, 250),  # none
-        (8 << 10, 100),  # gzip
-        (17 << 10, 150),  # snappy
-        (17 << 10, 150),  # lz4
-        (8 << 10, 100),  # zstd
-        *((8 << 10, 100),) * 3,
+        (32 << 10, 350),  # none
+        (3 << 10, 30),  # gzip
+        (6 << 10, 60),  # snappy
+        (6 << 10, 60),  # lz4
+        (9 << 10, 60),  # zstd
+        *((0, 0),) * 3,  # not assigned
     )
 )
 """By codec: a batch of its own costs a produce request, a merged one costs its records and bytes.
 
-Measured by `python -m benchmarks.merging`, see docs/adr/0016.
+Measured by `python -m benchmarks.merging`; ADR 16 has the figures.
 """
 
 

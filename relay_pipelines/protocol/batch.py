@@ -23,7 +23,6 @@ _GLANCE = struct.Struct(">8xi4xb5xB34xi")  # size, magic, attributes (the low by
 _SIZE_END = 12  # the size field counts from here
 _MAGIC_AT = 16
 _ATTRIBUTES_AT = 22
-_ANY_RECORDS = (1 << 31) - 1
 _MAGIC = 2
 
 CODEC_MASK = 0x07
@@ -95,24 +94,24 @@ class BatchRun(NamedTuple):
 
 
 class SmallBatch(NamedTuple):
-    """Which batches are small.
+    """Which batches are small: those whose size, records included, is below a limit of their codec.
 
     Args:
-        limits: by codec, the size in bytes below which a batch is small, and the number of records
-            up to which it is.
+        limits: by codec, the limit in bytes, and the bytes that each record counts for besides its
+            own.
     """
 
     limits: tuple[tuple[int, int], ...]
 
     @classmethod
     def below(cls, size_bytes: int) -> SmallBatch:
-        """Return one limit for all codecs."""
-        return cls(((size_bytes, _ANY_RECORDS),) * (CODEC_MASK + 1))
+        """Return one limit for all codecs, whatever the number of records."""
+        return cls(((size_bytes, 0),) * (CODEC_MASK + 1))
 
     def includes(self, header: BatchHeader) -> bool:
         """Whether a batch is small."""
-        below_bytes, most_records = self.limits[header.attributes & CODEC_MASK]
-        return header.size_bytes + _SIZE_END < below_bytes and header.records <= most_records
+        below_bytes, record_bytes = self.limits[header.attributes & CODEC_MASK]
+        return header.size_bytes + _SIZE_END + header.records * record_bytes < below_bytes
 
 
 class ProducerState(NamedTuple):
@@ -171,16 +170,15 @@ def _require_magic(records: memoryview, at: int) -> None:
 def _run_end(records: memoryview, start: int, at: int, limits: tuple[int, int]) -> tuple[int, int]:
     """Return the start of a run's last batch and the run's end; `at` is the end of its first."""
     look, end = _GLANCE.unpack_from, len(records)
-    attributes, (below_bytes, most_records) = records[start + _ATTRIBUTES_AT], limits
+    attributes, (below_bytes, record_bytes) = records[start + _ATTRIBUTES_AT], limits
     last = start
     while at + HEADER_BYTES <= end:
         size, magic, its_attributes, its_records = look(records, at)
         following = at + _SIZE_END + size
         if (
-            not HEADER_BYTES <= following - at < below_bytes
+            not HEADER_BYTES <= following - at < below_bytes - its_records * record_bytes
             or following > end
             or its_attributes != attributes
-            or its_records > most_records
             or magic != _MAGIC
         ):
             break
