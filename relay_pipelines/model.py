@@ -261,7 +261,8 @@ class CopyOptions:
         chunk_bytes: commit after producing this many bytes.
         chunk_ms: commit after this time, even if little was produced.
         fetch_max_bytes: the limit of one fetch; a task needs a few times this much memory.
-        coalesce_below_bytes: decode and merge batches that are smaller than this.
+        coalesce_below_bytes: decode and merge batches that are smaller than this; None for those
+            that cost less merged than in a produce request of their own.
         coalesce_to_bytes: the approximate size of merged batches.
         transaction_timeout_ms: when the destination aborts the transaction of a dead task.
         request_timeout_ms: how long one request may take.
@@ -275,7 +276,7 @@ class CopyOptions:
     chunk_bytes: int = 32 << 20
     chunk_ms: int = 5_000
     fetch_max_bytes: int = 4 << 20
-    coalesce_below_bytes: int = 8 << 10
+    coalesce_below_bytes: int | None = None
     coalesce_to_bytes: int = 512 << 10
     transaction_timeout_ms: int = 60_000
     request_timeout_ms: int = 30_000

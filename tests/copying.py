@@ -37,7 +37,11 @@ from tests.support.independent import Record
 # the records of the tests have old timestamps, which retention would delete
 KEPT = {"retention.ms": "-1"}
 OPTIONS = CopyOptions(
-    request_timeout_ms=10_000, backoff_min_ms=50, backoff_max_ms=500, transaction_timeout_ms=20_000
+    request_timeout_ms=10_000,
+    backoff_min_ms=50,
+    backoff_max_ms=500,
+    transaction_timeout_ms=20_000,
+    coalesce_below_bytes=8 << 10,
 )
 _homes: set[tuple[str, ...]] = set()
 

@@ -13,9 +13,30 @@ from relay_pipelines.copy.chunk import Portion
 from relay_pipelines.copy.filtering import RecordFilter
 from relay_pipelines.errors import RecordTooLargeError, RelayError
 from relay_pipelines.model import CopyOptions, CopyRange, OnRecordError, Skipped, TimestampType
-from relay_pipelines.protocol.batch import Batch, BatchRun, verify
+from relay_pipelines.protocol.batch import Batch, BatchRun, SmallBatch, verify
 from relay_pipelines.protocol.reader import FetchedSpan
 from relay_pipelines.protocol.records import BatchBuilder, checked_records, codec_of, corrupt_at
+
+_CHEAPER_MERGED = SmallBatch(
+    (
+        (32 << 10, 350),  # none
+        (3 << 10, 30),  # gzip
+        (6 << 10, 60),  # snappy
+        (6 << 10, 60),  # lz4
+        (9 << 10, 60),  # zstd
+        *((0, 0),) * 3,  # not assigned
+    )
+)
+"""By codec: a batch of its own costs a produce request, a merged one costs its records and bytes.
+
+Measured by `python -m benchmarks.merging`; ADR 16 has the figures.
+"""
+
+
+def small_batches(options: CopyOptions) -> SmallBatch:
+    """Return which batches are merged: those that cost less so than in a request of their own."""
+    below_bytes = options.coalesce_below_bytes
+    return _CHEAPER_MERGED if below_bytes is None else SmallBatch.below(below_bytes)
 
 
 class Merged(NamedTuple):
@@ -123,7 +144,7 @@ class Batching:
         self, copy_range: CopyRange, options: CopyOptions, record_filter: RecordFilter | None
     ) -> None:
         self._range = copy_range
-        self._least_bytes = options.coalesce_below_bytes
+        self._small = small_batches(options)
         self._keeps_append_time = copy_range.timestamp_type is TimestampType.LOG_APPEND_TIME
         self._filter = record_filter
         self._merger = RecordMerger(copy_range, options)
@@ -162,8 +183,9 @@ class Batching:
     def _goes_verbatim(self, span: FetchedSpan, run: BatchRun) -> bool:
         header = run.first
         return (
-            self._least_bytes <= len(run.data) <= self._range.max_message_bytes
-            and run.is_single
+            run.is_single
+            and len(run.data) <= self._range.max_message_bytes
+            and not self._small.includes(header)
             # whole, and without gaps: the broker refuses a batch whose record count is not its
             # offset span
             and span.end - span.start == header.records == header.last_offset_delta + 1

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from relay_pipelines.copy.batching import small_batches
 from relay_pipelines.copy.chunk import fingerprint_of
 from relay_pipelines.copy.columns import (
     COLUMNS,
@@ -175,13 +176,8 @@ class _RangeRows:
 
     def _fetched(self, identity: NodeIdentity) -> Iterator[pa.RecordBatch]:
         wanted = OffsetRange(self._topic_partition, self.position, self._range.source.end)
-        max_bytes, run_below_bytes = (
-            self._options.fetch_max_bytes,
-            self._options.coalesce_below_bytes,
-        )
-        with closing(
-            read(self._nodes.client, wanted, max_bytes, self._clock, run_below_bytes)
-        ) as fetches:
+        max_bytes, small = self._options.fetch_max_bytes, small_batches(self._options)
+        with closing(read(self._nodes.client, wanted, max_bytes, self._clock, small)) as fetches:
             for spans in fetches:
                 if spans:
                     self._nodes.verify_same_log(self._range, identity)

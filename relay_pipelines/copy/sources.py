@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterator
 from contextlib import closing
 from typing import Protocol
 
-from relay_pipelines.copy.batching import Batching
+from relay_pipelines.copy.batching import Batching, small_batches
 from relay_pipelines.copy.chunk import Portion
 from relay_pipelines.copy.failover import FailoverSource
 from relay_pipelines.copy.filtering import RecordFilter
@@ -126,13 +126,8 @@ class FetchedBatches:
         """Fetch spans from the node, and yield their batches."""
         self._batching = Batching(self._range, self._options, self._filter)
         wanted = OffsetRange(self._range.source.topic_partition, start, self._range.source.end)
-        max_bytes, run_below_bytes = (
-            self._options.fetch_max_bytes,
-            self._options.coalesce_below_bytes,
-        )
-        with closing(
-            read(self._nodes.client, wanted, max_bytes, self._clock, run_below_bytes)
-        ) as fetches:
+        max_bytes, small = self._options.fetch_max_bytes, small_batches(self._options)
+        with closing(read(self._nodes.client, wanted, max_bytes, self._clock, small)) as fetches:
             for spans in self._fetched(fetches):
                 for span in spans:
                     while self._filter is not None and not self._filter.covers(span.end):

@@ -19,7 +19,7 @@ HEADER_BYTES = HEADER.size
 CRC_END = 21  # the CRC-32C covers everything from here on
 _PREFIX = struct.Struct(">qiibI")
 _COVERED = struct.Struct(">hiqqqhii")
-_GLANCE = struct.Struct(">8xi4xb5xB")  # size, magic, attributes (the low byte, the only one in use)
+_GLANCE = struct.Struct(">8xi4xb5xB34xi")  # size, magic, attributes (the low byte), records
 _SIZE_END = 12  # the size field counts from here
 _MAGIC_AT = 16
 _ATTRIBUTES_AT = 22
@@ -93,6 +93,27 @@ class BatchRun(NamedTuple):
         return self.first is self.last
 
 
+class SmallBatch(NamedTuple):
+    """Which batches are small: those whose size, records included, is below a limit of their codec.
+
+    Args:
+        limits: by codec, the limit in bytes, and the bytes that each record counts for besides its
+            own.
+    """
+
+    limits: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def below(cls, size_bytes: int) -> SmallBatch:
+        """Return one limit for all codecs, whatever the number of records."""
+        return cls(((size_bytes, 0),) * (CODEC_MASK + 1))
+
+    def includes(self, header: BatchHeader) -> bool:
+        """Whether a batch is small."""
+        below_bytes, record_bytes = self.limits[header.attributes & CODEC_MASK]
+        return header.size_bytes + _SIZE_END + header.records * record_bytes < below_bytes
+
+
 class ProducerState(NamedTuple):
     """What identifies an idempotent producer to a broker."""
 
@@ -100,11 +121,11 @@ class ProducerState(NamedTuple):
     producer_epoch: int
 
 
-def split(records: memoryview, run_below_bytes: int = 0) -> Iterator[BatchRun]:
+def split(records: memoryview, small: SmallBatch | None = None) -> Iterator[BatchRun]:
     """Yield the complete batches in `records`; the broker may cut the last one anywhere.
 
     Args:
-        run_below_bytes: adjacent smaller batches with the same attributes come as one run.
+        small: adjacent small batches with the same attributes come as one run.
 
     Raises:
         UnsupportedError: a batch is of magic 0 or 1 (written before Kafka 0.11).
@@ -116,8 +137,8 @@ def split(records: memoryview, run_below_bytes: int = 0) -> Iterator[BatchRun]:
         start, at = at, at + _SIZE_END + first.size_bytes
         if at > end:
             return
-        if at - start < run_below_bytes:
-            last_at, at = _run_end(records, start, at, run_below_bytes)
+        if small is not None and small.includes(first):
+            last_at, at = _run_end(records, start, at, small.limits[first.attributes & CODEC_MASK])
             last = first if last_at == start else _header(records, last_at)
         yield BatchRun(first, last, records[start:at])
     if at + _MAGIC_AT < end:
@@ -146,16 +167,16 @@ def _require_magic(records: memoryview, at: int) -> None:
         )
 
 
-def _run_end(records: memoryview, start: int, at: int, below_bytes: int) -> tuple[int, int]:
+def _run_end(records: memoryview, start: int, at: int, limits: tuple[int, int]) -> tuple[int, int]:
     """Return the start of a run's last batch and the run's end; `at` is the end of its first."""
     look, end = _GLANCE.unpack_from, len(records)
-    attributes = records[start + _ATTRIBUTES_AT]
+    attributes, (below_bytes, record_bytes) = records[start + _ATTRIBUTES_AT], limits
     last = start
     while at + HEADER_BYTES <= end:
-        size, magic, its_attributes = look(records, at)
+        size, magic, its_attributes, its_records = look(records, at)
         following = at + _SIZE_END + size
         if (
-            not HEADER_BYTES <= following - at < below_bytes
+            not HEADER_BYTES <= following - at < below_bytes - its_records * record_bytes
             or following > end
             or its_attributes != attributes
             or magic != _MAGIC

@@ -19,7 +19,7 @@ from relay_pipelines.errors import (
 from relay_pipelines.model import OffsetRange, Skipped, TopicPartition
 from relay_pipelines.protocol import error_codes, fetch
 from relay_pipelines.protocol.admin import topic_configs
-from relay_pipelines.protocol.batch import BatchRun, split
+from relay_pipelines.protocol.batch import BatchRun, SmallBatch, split
 from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.connection import Connection
@@ -50,7 +50,7 @@ def read(
     wanted: OffsetRange,
     max_bytes: int,
     clock: Clock,
-    run_below_bytes: int = 0,
+    small: SmallBatch | None = None,
 ) -> Generator[list[FetchedSpan], None, None]:
     """Yield the spans of each fetch; together they cover `wanted` without a gap.
 
@@ -59,7 +59,7 @@ def read(
     `wanted.end` must not be after the last stable offset.
 
     Args:
-        run_below_bytes: smaller batches may come as runs.
+        small: which batches may come as runs.
 
     Raises:
         DataLossError: the broker does not have the offset: retention took it, or the log was
@@ -97,7 +97,7 @@ def read(
             for milliseconds in _ticks(response.throttle_ms):  # KIP-219: the client waits, too
                 clock.sleep(milliseconds / 1000)
                 yield []
-            runs = _runs(response, topic_partition, run_below_bytes)
+            runs = _runs(response, topic_partition, small)
             following = (
                 runs[-1].last.last_offset + 1 if runs else end_of_log.following(response, position)
             )
@@ -193,11 +193,11 @@ class _EndOfLog:
 
 
 def _runs(
-    response: fetch.FetchResponse, topic_partition: TopicPartition, run_below_bytes: int
+    response: fetch.FetchResponse, topic_partition: TopicPartition, small: SmallBatch | None
 ) -> list[BatchRun]:
     try:
         # whether a batch belongs to an aborted transaction has to be decided batch by batch
-        return list(split(response.records, 0 if response.aborted else run_below_bytes))
+        return list(split(response.records, None if response.aborted else small))
     except RelayError as error:
         error.topic_partition = topic_partition
         raise

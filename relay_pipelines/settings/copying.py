@@ -39,8 +39,11 @@ class Copying(Section):
     """Commit after this time, even if few records were copied."""
     fetch_max: RequestSize = _COPY.fetch_max_bytes
     """Largest fetch response; a task's memory is bounded by a small multiple of this."""
-    coalesce_below: Size = _COPY.coalesce_below_bytes
-    """Merge record batches that are smaller than this; 0 merges none."""
+    coalesce_below: Size | None = None
+    """Merge record batches that are smaller than this; 0 merges none.
+
+    By default those that cost less merged than in a produce request of their own.
+    """
     coalesce_to: RequestSize = _COPY.coalesce_to_bytes
     """Merge batches until they hold about this many bytes."""
     transaction_timeout: Duration = _COPY.transaction_timeout_ms
@@ -62,7 +65,7 @@ class Copying(Section):
 
     def problems(self) -> Iterator[Problem]:
         """Find values that contradict each other."""
-        if self.coalesce_below > self.coalesce_to:
+        if self.coalesce_below is not None and self.coalesce_below > self.coalesce_to:
             yield ("coalesce_below",), "must not be more than coalesce_to"
         if self.backoff.min > self.backoff.max:
             yield ("backoff", "min"), "must not be more than backoff.max"

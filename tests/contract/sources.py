@@ -8,6 +8,7 @@ from typing import Protocol
 
 from relay_pipelines.errors import SourceError
 from relay_pipelines.model import Cluster, OffsetRange, TopicPartition
+from relay_pipelines.protocol.batch import SmallBatch
 from relay_pipelines.protocol.client import LATEST, READ_UNCOMMITTED, ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.reader import read
@@ -130,13 +131,13 @@ def account_read(
     client: ClusterClient,
     wanted: OffsetRange,
     max_bytes: int = 1 << 20,
-    run_below_bytes: int = 0,
+    small: SmallBatch | None = None,
     clock: SystemClock | None = None,
 ) -> Account:
     """Read a range, and return what became of each offset; the spans must leave no gap."""
     account: Account = {}
     position = wanted.start
-    for pieces in read(client, wanted, max_bytes, clock or PatientClock(), run_below_bytes):
+    for pieces in read(client, wanted, max_bytes, clock or PatientClock(), small):
         for piece in pieces:
             assert position == piece.start < piece.end
             position = piece.end

@@ -8,6 +8,7 @@ import pytest
 
 from relay_pipelines.errors import DataLossError, SourceError
 from relay_pipelines.model import OffsetRange, TopicPartition
+from relay_pipelines.protocol.batch import SmallBatch
 from tests.contract.log import Step, account_of
 from tests.contract.sources import FakeSource, RealSource, Source, account_read, client_of
 
@@ -54,8 +55,8 @@ def test_every_offset_is_accounted_for(source: Source, steps: list[Step]) -> Non
     wanted = OffsetRange(source.at, 0, len(account))
     with client_of(source.cluster) as client:
         for max_bytes in (1, 300, 1 << 20):
-            for run_below_bytes in (0, 1 << 20):
-                assert account_read(client, wanted, max_bytes, run_below_bytes) == account
+            for small in (None, SmallBatch.below(1 << 20)):
+                assert account_read(client, wanted, max_bytes, small) == account
 
 
 @pytest.mark.parametrize(
@@ -73,7 +74,7 @@ def test_a_range_may_begin_and_end_anywhere(source: Source, steps: list[Step]) -
                 }
                 assert (
                     account_read(
-                        client, OffsetRange(source.at, start, end), run_below_bytes=1 << 20
+                        client, OffsetRange(source.at, start, end), small=SmallBatch.below(1 << 20)
                     )
                     == expected
                 )

@@ -14,6 +14,7 @@ from relay_pipelines.errors import (
     UnsupportedError,
 )
 from relay_pipelines.model import OffsetRange, TopicPartition
+from relay_pipelines.protocol.batch import SmallBatch
 from relay_pipelines.protocol.reader import read
 from tests.contract import log
 from tests.contract.fake_broker import FETCH, METADATA, SERVED, Answer, FakeBroker, script
@@ -96,7 +97,7 @@ def test_a_batch_cut_off_at_the_end_is_asked_for_again(start: Start, cut: int) -
     """Wherever the broker cuts the last batch, the next answer brings it whole."""
     first, second = log.plain(0, 3), log.plain(3, 3)
     broker = start(Answer(records=first + second[:cut]), Answer(records=second))
-    assert account(broker, 0, 6, run_below_bytes=1 << 20) == values(*range(6))
+    assert account(broker, 0, 6, small=SmallBatch.below(1 << 20)) == values(*range(6))
     assert broker.offsets == [0, 3]
 
 

@@ -77,7 +77,7 @@ def in_three(three: EmbeddedCluster, topic: str, options: CopyOptions = PATIENT)
     cluster = three.cluster()
     mirror = Mirror(cluster, cluster, topic, to=TopicPartition(f"{topic}-copy", 0), options=options)
     mirror.write(*(numbered(10, 1000, first) for first in range(0, 600, 10)))
-    return mirror.with_options(chunk_bytes=30_000, fetch_max_bytes=30_000)
+    return mirror.with_options(chunk_bytes=30_000, fetch_max_bytes=30_000, coalesce_below_bytes=0)
 
 
 def test_a_copy_survives_leaders_that_move(

@@ -75,7 +75,7 @@ def test_batches_go_through_untouched(mirror: Mirror, codec: str) -> None:
 @pytest.mark.parametrize("codec", CODECS)
 def test_odd_records_survive_both_ways(mirror: Mirror, codec: str) -> None:
     """Null keys, tombstones, empty values and odd headers arrive, verbatim or merged."""
-    filler = Record(b"f", random.Random(1).randbytes(10_000).hex().encode())
+    filler = Record(b"f", random.Random(1).randbytes(20_000).hex().encode())
     mirror.write([*ODD, filler], ODD, ODD[:1], ODD[1:], [filler, *ODD], compression_type=codec)
     outcome = mirror.copy()
     assert (outcome.records, outcome.rewritten) == (4 * len(ODD) + 2, 2 * len(ODD))
@@ -187,4 +187,15 @@ def test_a_copy_within_one_cluster(source_cluster: EmbeddedCluster, topic_name: 
     mirror = Mirror(cluster, cluster, topic_name, to=TopicPartition(f"{topic_name}-copy", 0))
     mirror.write(numbered(10), numbered(10, 2000))
     mirror.copy()
+    mirror.assert_equal()
+
+
+@pytest.mark.parametrize(("count", "size", "merged"), [(14, 1_024, True), (137, 80, False)])
+def test_a_batch_is_merged_if_that_costs_less(
+    mirror: Mirror, count: int, size: int, *, merged: bool
+) -> None:
+    """Of two batches of about 16 KB, the one with few records is merged, by default."""
+    mirror.write(numbered(count, size), numbered(count, size, count))
+    outcome = mirror.with_options(coalesce_below_bytes=None).copy()
+    assert (outcome.rewritten, outcome.batches) == ((2 * count, 1) if merged else (0, 2))
     mirror.assert_equal()

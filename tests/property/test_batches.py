@@ -19,6 +19,7 @@ from relay_pipelines.protocol.batch import (
     BatchHeader,
     BatchRun,
     ProducerState,
+    SmallBatch,
     rehome,
     split,
     verify,
@@ -126,7 +127,7 @@ def test_runs_are_consecutive_single_batches(
     """Runs hold the bytes of the single batches; only small neighbours of equal attributes join."""
     whole = joined(several)
     cut = data.draw(st.integers(0, len(whole)))
-    singles, runs = list(split(whole[:cut])), list(split(whole[:cut], below))
+    singles, runs = list(split(whole[:cut])), list(split(whole[:cut], SmallBatch.below(below)))
     assert b"".join(run.data for run in runs) == b"".join(single.data for single in singles)
     rest = iter(singles)
     for run in runs:
@@ -155,7 +156,7 @@ def test_an_old_message_format_is_refused(
     )
     message = offset.to_bytes(8, "big") + (4 + len(body)).to_bytes(4, "big") + bytes(4) + body
     with pytest.raises(UnsupportedError, match=f"v{magic}") as failure:
-        list(split(memoryview(joined(before).tobytes() + message), 1000))
+        list(split(memoryview(joined(before).tobytes() + message), SmallBatch.below(1000)))
     assert failure.value.offset == offset
     assert "\n" not in str(failure.value)
 
@@ -173,7 +174,7 @@ def test_an_impossible_size_is_refused(
     broken = bytearray(batch.data)
     broken[8:12] = size.to_bytes(4, "big", signed=True)
     with pytest.raises(CorruptBatchError) as failure:
-        list(split(memoryview(joined(before).tobytes() + broken), below))
+        list(split(memoryview(joined(before).tobytes() + broken), SmallBatch.below(below)))
     assert failure.value.offset == batch.header.base_offset
 
 

@@ -19,6 +19,7 @@ from relay_pipelines.protocol.batch import (
     HEADER_BYTES,
     TIMESTAMP_TYPE_BIT,
     BatchHeader,
+    SmallBatch,
     split,
     verify,
 )
@@ -138,7 +139,7 @@ def test_a_run_of_batches(wanted: list[list[Record]], codec: int) -> None:
     assert expected == [one for batch in wanted for one in batch]
     found = [
         one
-        for run in split(memoryview(bytes(log)), 1 << 20)
+        for run in split(memoryview(bytes(log)), SmallBatch.below(1 << 20))
         for one in checked_records(run, 1 << 30)
     ]
     assert [(one.offset, seen(one)) for one in found] == list(enumerate(expected))

@@ -133,7 +133,7 @@ REFUSED = [
     ),
     (
         "coalesce_below above coalesce_to",
-        {"@/copy/coalesce_to": "1KiB"},
+        {"@/copy": {"coalesce_to": "1KiB", "coalesce_below": "2KiB"}},
         "@.copy.coalesce_below: must not be more than coalesce_to",
     ),
     (
