@@ -18,9 +18,10 @@ from relay_pipelines.copy.failpoints import Failpoint, failpoint
 from relay_pipelines.copy.filtering import filter_chain
 from relay_pipelines.copy.sources import BatchSource, FetchedBatches
 from relay_pipelines.copy.throttle import Throttles
-from relay_pipelines.copy.transaction import RangeProgress, Transactions
+from relay_pipelines.copy.transaction import Leftovers, RangeProgress, Transactions
 from relay_pipelines.errors import DestinationError, FencedError, RelayError, RetriableError
 from relay_pipelines.model import CopyJob, CopyRange, Outcome, Status
+from relay_pipelines.plan.owners import owner_of
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock, SystemClock
 from relay_pipelines.state.checkpoint import Seen
@@ -45,9 +46,10 @@ def copy_ranges(
         return FetchedBatches(copy_range, options, nodes, filter_chain(copy_range), clock)
 
     groups: dict[str, list[tuple[CopyRange, MakeSource]]] = {}
+    ranges = list(ranges)
     for number, each in enumerate(ranges):
         groups.setdefault(each.owner or str(number), []).append((each, partial(make_source, each)))
-    return _copy_each(job, groups.values(), clock)
+    return _copy_each(job, groups.values(), _owners(job, ranges), clock)
 
 
 def copy_kept(
@@ -69,7 +71,8 @@ def copy_kept(
         kept = KeptOffsets(copy_range.source.topic_partition, stream, index)
         return FetchedBatches(copy_range, job.options_for(copy_range), nodes, kept, clock)
 
-    return _copy_each(job, ([(ranges[i], partial(make_source, i))] for i in stream.ranges()), clock)
+    groups = ([(ranges[i], partial(make_source, i))] for i in stream.ranges())
+    return _copy_each(job, groups, _owners(job, ranges), clock)
 
 
 def copy_rows(
@@ -89,11 +92,19 @@ def copy_rows(
     def make_source(index: int, _nodes: FailoverSource) -> BatchSource:
         return RowBatches(ranges[index], job.options_for(ranges[index]), stream, index)
 
-    return _copy_each(job, ([(ranges[i], partial(make_source, i))] for i in stream.ranges()), clock)
+    groups = ([(ranges[i], partial(make_source, i))] for i in stream.ranges())
+    return _copy_each(job, groups, _owners(job, ranges), clock)
+
+
+def _owners(job: CopyJob, ranges: Iterable[CopyRange]) -> list[str]:
+    return sorted({owner_of(job.mirror, one) for one in ranges})
 
 
 def _copy_each(
-    job: CopyJob, groups: Iterable[Sequence[tuple[CopyRange, MakeSource]]], clock: Clock
+    job: CopyJob,
+    groups: Iterable[Sequence[tuple[CopyRange, MakeSource]]],
+    owners: Sequence[str],
+    clock: Clock,
 ) -> Iterator[Outcome]:
     """Copy groups of ranges over the same connections; a group shares a transactional id.
 
@@ -109,6 +120,7 @@ def _copy_each(
             job.destination, DestinationError, client_id, job.options.request_timeout_ms
         ) as destination,
     ):
+        leftovers = Leftovers(owners, job.options, destination, clock)
         for group in groups:
             ranges = [
                 RangeCopy(
@@ -122,7 +134,9 @@ def _copy_each(
             if unreachable is None:
                 options = ranges[0].options if len(ranges) == 1 else job.options
                 owner = ranges[0].progress.owner
-                transactions = Transactions(job, owner, options, destination, seen, clock)
+                transactions = Transactions(
+                    job, owner, options, destination, seen, leftovers, clock
+                )
                 Copier(ranges, options, transactions, nodes, clock).copy()
                 unreachable = next(filter(None, map(_unreachable_cluster, ranges)), None)
             else:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from relay_pipelines.copy.chunk import Chunk
@@ -224,6 +226,34 @@ class Commit(NamedTuple):
     entry: LedgerEntry
 
 
+class Leftovers:
+    """Transactions that a killed attempt of this task may have left open under the task's ids.
+
+    They hide checkpoints in the topic until they time out, or until their id is taken over.
+    """
+
+    def __init__(
+        self,
+        owners: Sequence[str],
+        options: CopyOptions,
+        destination: ClusterClient,
+        clock: Clock,
+    ) -> None:
+        self._owners = set(owners)
+        self._options = options
+        self._destination = destination
+        self._clock = clock
+
+    def abort(self, held: str) -> None:
+        """Abort them, once; `held` is the id that the caller holds."""
+        for owner in sorted(self._owners - {held}):
+            producer = TransactionalProducer(self._destination, owner, self._options, self._clock)
+            with suppress(RelayError):  # then its timeout has to be waited for
+                producer.start()
+            producer.release()
+        self._owners.clear()
+
+
 class Transactions:
     """The transactions under one transactional id, one after the other.
 
@@ -239,8 +269,10 @@ class Transactions:
         options: CopyOptions,
         destination: ClusterClient,
         seen: checkpoints.Seen,
+        leftovers: Leftovers,
         clock: Clock,
     ) -> None:
+        self._leftovers = leftovers
         self._job = job
         self._seen = seen
         self._options = options
@@ -268,7 +300,13 @@ class Transactions:
         }
         self._destination.metadata(sorted({one.range.destination.topic for one in ranges}))
         return checkpoints.read_current(
-            self._destination, self._job.mirror, known, self._options, self._clock, self._seen
+            self._destination,
+            self._job.mirror,
+            known,
+            self._options,
+            self._clock,
+            self._seen,
+            partial(self._leftovers.abort, self._owner),
         )
 
     def announce(self, destinations: Iterable[TopicPartition]) -> None:

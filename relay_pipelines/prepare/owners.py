@@ -86,7 +86,13 @@ def _claim(
     """Commit new owners under the present one, for what it still owns once we hold it."""
     producer = take_over(client, owner, options, clock)
     homes = checkpoints.homes(checkpoints.TOPIC)
-    checkpoints.wait_for_open_transactions(client, homes, options, clock)
+
+    def abort_leftovers() -> None:
+        """Take the ids of this run over: a killed task may have left a transaction open."""
+        for planned in sorted({one.owner for one in ranges} - {owner}):
+            take_over(client, planned, options, clock).release()
+
+    checkpoints.wait_for_open_transactions(client, homes, options, clock, abort_leftovers)
     still = _foreign(mirror, ranges, checkpoints.read_all(client, mirror, clock)).get(owner, [])
     records: dict[TopicPartition, list[tuple[bytes, bytes, int]]] = defaultdict(list)
     for one in still:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -43,6 +43,7 @@ _START = "/start"
 _OWNER = "/owner"
 _FETCH_BYTES = 1 << 20
 _POLL_SECONDS = 0.005
+_UNBLOCK_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +224,7 @@ def read_current(
     options: CopyOptions,
     clock: Clock,
     seen: Seen | None = None,
+    unblock: Callable[[], None] | None = None,
 ) -> dict[TopicPartition, Current]:
     """Return the checkpoints and owners of some source topic-partitions.
 
@@ -234,6 +236,7 @@ def read_current(
         known: by source topic-partition, the checkpoint as read before, and the offset up to which
             its partition was read then.
         seen: what the caller has read so far, which grows.
+        unblock: as of `wait_until_stable`.
 
     Raises:
         DestinationError: the last stable offset is held back for longer than any transaction may
@@ -245,7 +248,7 @@ def read_current(
         homes.setdefault(home(TOPIC, key_of(mirror, source)), []).append(source)
     ends = client.list_offsets(homes, LATEST, READ_UNCOMMITTED)
     for at, sources in homes.items():
-        wait_until_stable(client, at, ends[at], options, clock)
+        wait_until_stable(client, at, ends[at], options, clock, unblock)
         seen.read(client, at, min(known[source][1] for source in sources), ends[at], clock)
     return {source: seen.current(source, *known[source]) for source in known}
 
@@ -290,11 +293,22 @@ class Seen:
 
 
 def wait_until_stable(
-    client: ClusterClient, at: TopicPartition, end: int, options: CopyOptions, clock: Clock
+    client: ClusterClient,
+    at: TopicPartition,
+    end: int,
+    options: CopyOptions,
+    clock: Clock,
+    unblock: Callable[[], None] | None = None,
 ) -> None:
-    """Wait until no open transaction holds the last stable offset of `at` below `end`."""
+    """Wait until no open transaction holds the last stable offset of `at` below `end`.
+
+    Args:
+        unblock: called once after a second, to abort what a killed process has left open: nobody
+            else would, before the transaction timeout.
+    """
     seconds = 2 * options.transaction_timeout_ms / 1000
-    deadline = clock.monotonic() + seconds
+    began = clock.monotonic()
+    deadline = began + seconds
     while client.list_offsets([at], LATEST, READ_COMMITTED)[at] < end:
         if clock.monotonic() > deadline:
             raise DestinationError(
@@ -303,6 +317,9 @@ def wait_until_stable(
                 topic_partition=at,
                 offset=end,
             )
+        if unblock is not None and clock.monotonic() > began + _UNBLOCK_SECONDS:
+            unblock()
+            unblock = None
         clock.sleep(_POLL_SECONDS)
 
 
@@ -342,15 +359,22 @@ def read_all_mirrors(client: ClusterClient, clock: Clock) -> list[Checkpoint]:
 
 
 def wait_for_open_transactions(
-    client: ClusterClient, wanted: Iterable[TopicPartition], options: CopyOptions, clock: Clock
+    client: ClusterClient,
+    wanted: Iterable[TopicPartition],
+    options: CopyOptions,
+    clock: Clock,
+    unblock: Callable[[], None] | None = None,
 ) -> None:
     """Wait for the transactions that are open now in these topic-partitions to end.
+
+    Args:
+        unblock: as of `wait_until_stable`; called once for each topic-partition at most.
 
     Raises:
         DestinationError: one of them stays open for longer than any transaction may last.
     """
     for at, end in client.list_offsets(wanted, LATEST, READ_UNCOMMITTED).items():
-        wait_until_stable(client, at, end, options, clock)
+        wait_until_stable(client, at, end, options, clock, unblock)
 
 
 def _latest(

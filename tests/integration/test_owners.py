@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from relay_pipelines.model import (
     ClassSpec,
     Cluster,
     CopyJob,
+    CopyOptions,
     CopyRange,
     Outcome,
     RecordPolicy,
@@ -26,11 +28,15 @@ from relay_pipelines.model import (
 )
 from relay_pipelines.plan.owners import SLOTS, own_id, shared_id, with_owners
 from relay_pipelines.prepare import owners
+from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.protocol.records import encode
 from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
+from relay_pipelines.state import checkpoint
+from relay_pipelines.state.fencing import take_over
 from tests.copying import KEPT, ensure_homes, numbered, settled_end
 from tests.support import commands
 from tests.support.independent import Record, create, records_of, write
@@ -255,3 +261,22 @@ def test_a_mirror_that_was_copied_without_owners(topic: Topic) -> None:
     topic.assert_copied()
     recorded = topic.snapshot().owners
     assert recorded == {at: shared_id(topic.mirror_name, "", at) for at in topic.partitions}
+
+
+def test_what_a_killed_attempt_left_open_is_aborted_at_once(topic: Topic) -> None:
+    """A transaction of the task's last id hides the checkpoints of its first one for a second."""
+    ranges = topic.planned()
+    last = max(one.owner for one in ranges)
+    with ClusterClient(topic.destination, DestinationError) as client:
+        killed = take_over(client, last, CopyOptions(), CLOCK)
+        state = checkpoint.homes(checkpoint.TOPIC)
+        killed.add(state)
+        for home in state:
+            killed.send(home, encode(b"key", b"value", 0))
+        killed.drain()
+        began = time.monotonic()
+
+        assert statuses(topic.copy(ranges)) == {Status.DONE}
+
+        assert time.monotonic() - began < CopyOptions().transaction_timeout_ms / 2_000
+    topic.assert_copied()
