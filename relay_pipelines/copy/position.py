@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from relay_pipelines.copy.chunk import fingerprint_of
 from relay_pipelines.errors import (
     DivergedNodeError,
+    PermissionDeniedError,
     SourceError,
     TopicDeletedError,
     TopicRecreatedError,
@@ -24,6 +25,7 @@ from relay_pipelines.model import (
     TopicPartition,
 )
 from relay_pipelines.plan.positions import Position, data_loss
+from relay_pipelines.protocol.admin import topic_configs
 from relay_pipelines.protocol.client import (
     EARLIEST,
     LATEST,
@@ -38,6 +40,7 @@ from relay_pipelines.protocol.records import decode
 _FETCH_BYTES = 1 << 20
 _UNKNOWN_TOPIC_SECONDS = 3.0  # a broker that has just started may not know all topics yet
 _POLL_SECONDS = 0.25
+_MOST_OFFSETS_BETWEEN = 1_000
 _NO_RECORD = frozenset({Skipped.CONTROL, Skipped.ABORTED})
 
 
@@ -139,6 +142,12 @@ def verify_position(
     if not _is_proven(checkpoint, identity) and not matches_fingerprint(client, checkpoint, clock):
         of_other_node = among_several or checkpoint.node != identity.node
         raise diverged(identity.node, checkpoint) if of_other_node else _recreated(checkpoint)
+    if (
+        checkpoint.node != identity.node
+        and _copies_every_record(copy_range)
+        and _would_skip_a_record(client, checkpoint, clock)
+    ):
+        raise diverged(identity.node, checkpoint)
     return identity
 
 
@@ -184,6 +193,40 @@ def matches_fingerprint(client: ClusterClient, checkpoint: Checkpoint, clock: Cl
                     not expected.content_digest or found.content_digest == expected.content_digest
                 )
     return True
+
+
+def _copies_every_record(copy_range: CopyRange) -> bool:
+    policy = copy_range.record_policy
+    return not policy.filters and not policy.in_rows and not policy.may_quarantine
+
+
+def _would_skip_a_record(client: ClusterClient, checkpoint: Checkpoint, clock: Clock) -> bool:
+    """Whether a node holds a record between the last one copied and the next one to copy.
+
+    There was none on the node that was read. A broker that is killed while a transaction ends may
+    write its marker twice, and from there on the offsets of the nodes differ.
+    """
+    last, source = checkpoint.fingerprint, checkpoint.source
+    if last is None or checkpoint.next_offset - last.offset > _MOST_OFFSETS_BETWEEN:
+        return False
+    low = client.list_offsets([source], EARLIEST, READ_COMMITTED)[source]
+    between = OffsetRange(source, max(low, last.offset + 1), checkpoint.next_offset)
+    for spans in read(client, between, _FETCH_BYTES, clock):
+        for span in spans:
+            if span.run is not None and any(
+                span.start <= record.offset < span.end for record in decode(span.run.data)
+            ):
+                return not _is_compacted(client, source.topic)
+    return False
+
+
+def _is_compacted(client: ClusterClient, topic: str) -> bool:
+    """Whether the cleaner may have removed a record on one node only; True if it is unknown."""
+    try:
+        policy = topic_configs(client, [topic], ["cleanup.policy"])[topic].get("cleanup.policy")
+    except PermissionDeniedError:
+        return True
+    return policy is None or "compact" in policy.value
 
 
 def diverged(node: str, checkpoint: Checkpoint) -> DivergedNodeError:

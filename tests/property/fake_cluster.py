@@ -139,6 +139,7 @@ class FakeCluster:
     """A cluster of one broker."""
 
     def __init__(self, *topics: str) -> None:
+        self.cleanup_policy = "compact"
         self.logs = {topic: Log() for topic in topics}
         self.ids: dict[str, Transactions] = {}
         self.deleted: set[str] = set()  # topics that it no longer knows
@@ -279,7 +280,7 @@ class FakeCluster:
         result = DescribeConfigsResponse.DescribeConfigsResult
         value = result.DescribeConfigsResourceResult(
             name="cleanup.policy",
-            value="compact",
+            value=self.cleanup_policy,
             read_only=False,
             config_source=1,
             is_sensitive=False,

@@ -294,12 +294,38 @@ def test_checkpoints_that_are_lost_during_a_run() -> None:
     assert len(values) == len(set(values)) == outcome.next_offset
 
 
+CONTROL_BATCH = BatchHeader(0, HEADER_BYTES - 12, 0, 2, 0, 0x30, 0, 0, 0, 9, 0, -1, 1)
+
+
+@pytest.mark.parametrize("twice", [True, False])
+def test_a_node_with_shifted_offsets_is_a_divergence(twice: bool) -> None:  # noqa: FBT001
+    """The first node has a marker twice: the next offset on the other one would skip a record."""
+    first, other, copies = filled((0, 5)), filled((0, 5)), destination("a")
+    for node in (first, other):
+        node.cleanup_policy = "delete"
+        node.logs["a"].append(CONTROL_BATCH, b"")
+    if twice:
+        first.logs["a"].append(CONTROL_BATCH, b"")
+    with served(source=first, other=other, destination=copies):
+        (outcome,) = copy_as_it_is(job(OTHER), [whole("a", 6 + twice)], Clock())
+        assert (outcome.error, outcome.next_offset) == ("", 6 + twice)
+        for node in (first, other):
+            put(node, "a", batch(*map(record, range(5, 10))))
+        known = checkpoints_of(copies)[-1]
+        wanted = replace(whole("a", 11), checkpoint=known)
+    with served(other=other, destination=copies):
+        (outcome,) = copy_as_it_is(job(OTHER, give_up_after_ms=100), [wanted], Clock())
+    if twice:
+        assert "node other holds another record" in outcome.diverged["other"]
+        assert outcome.next_offset == 7
+    else:
+        assert (outcome.error, outcome.records) == ("", 5)
+
+
 def test_a_marker_where_the_last_record_was_is_a_divergence() -> None:
     """A node that holds a transaction marker at an offset cannot have held a record there."""
     other = filled((100, 104))
-    other.logs["a"].append(
-        BatchHeader(0, HEADER_BYTES - 12, 0, 2, 0, 0x30, 0, 0, 0, 9, 0, -1, 1), b""
-    )
+    other.logs["a"].append(CONTROL_BATCH, b"")
     put(other, "a", batch(record(105)))
     copied = Checkpoint("m", AT, 5, 0, "source", {}, {}, AT, 5, Fingerprint(4, "00", "00"), "", 0)
     with served(other=other), ClusterClient(OTHER, SourceError) as client:
