@@ -22,7 +22,8 @@ contender goes first each time. Figures are medians of {repetitions} repetition{
 copy the benchmark reads the destination and counts its records; an incomplete copy is shown as such
 and enters no median. Every topic has two topic-partitions. Source, destination and contender share
 the machine. What Dagster costs around the copy, with 200 topics and with 25,000 old windows, is in
-[benchmarks-dagster.md](benchmarks-dagster.md).
+[benchmarks-dagster.md](benchmarks-dagster.md); a run with a thousand kills is in
+[chaos.md](chaos.md).
 
 - **copy**: the time in which records move, after everything was started and imported. For
   MirrorMaker 2 it lasts from the first arrival at the destination to the last. For the others it is
