@@ -42,7 +42,6 @@ from relay_pipelines.state import checkpoint as checkpoints
 from relay_pipelines.state import ledger
 
 QUARANTINE = ".quarantine"
-_STATE_BATCH_BYTES = 900_000  # below the default max.message.bytes
 
 
 class RangeProgress:
@@ -352,7 +351,7 @@ class Transactions:
             state[one.ledger_partition].append(ledger.to_record(entry))
         self._producer.add(state)
         for partition, records in state.items():
-            for batch in encode_all(records, _STATE_BATCH_BYTES):
+            for batch in encode_all(records):
                 self._producer.send(partition, batch)
         self._producer.drain()
         failpoint(Failpoint.BEFORE_END_TXN)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from relay_pipelines.model import CopyRange, TopicPartition
@@ -83,24 +83,19 @@ def with_owners(
     ]
 
 
-def current_owners(
-    mirror: str,
-    ranges: Iterable[CopyRange],
-    recorded: Mapping[TopicPartition, str],
-    copied: Iterable[TopicPartition],
-) -> dict[TopicPartition, str]:
-    """Return the id that alone may copy each range now.
+def present_owner(
+    mirror: str, source: TopicPartition, recorded: Mapping[TopicPartition, str], *, is_copied: bool
+) -> str:
+    """Return the id that alone may copy a source topic-partition now.
 
     Args:
         recorded: the owners in the checkpoint topic.
-        copied: topic-partitions with a checkpoint. Without a recorded owner, they were copied
-            before owners were recorded, each under its own id.
+        is_copied: whether it has a checkpoint. Without a recorded owner, it was then copied before
+            owners were recorded, under its own id.
     """
-    copied = set(copied)
-    return {
-        at: recorded.get(at) or (own_id(mirror, at) if at in copied else claimant_id(mirror))
-        for at in (one.source.topic_partition for one in ranges)
-    }
+    if source in recorded:
+        return recorded[source]
+    return own_id(mirror, source) if is_copied else claimant_id(mirror)
 
 
 def _is_small(one: CopyRange, sizes_bytes: Mapping[TopicPartition, int]) -> bool:

@@ -13,7 +13,7 @@ from functools import partial
 
 from relay_pipelines.errors import FencedError
 from relay_pipelines.model import CopyOptions, CopyRange, TopicPartition
-from relay_pipelines.plan.owners import current_owners
+from relay_pipelines.plan.owners import present_owner
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.records import encode_all
@@ -26,7 +26,6 @@ from relay_pipelines.state.fencing import commit, take_over
 
 _ATTEMPTS = 10
 _WAIT_SECONDS = 0.2  # lanes that start together claim under one id, each in a few milliseconds
-_BATCH_BYTES = 900_000
 
 
 def claim(
@@ -66,10 +65,10 @@ def _foreign(
     mirror: str, ranges: Sequence[CopyRange], known: CheckpointSnapshot
 ) -> dict[str, list[CopyRange]]:
     """Return the ranges that another id owns, by that id."""
-    owners = current_owners(mirror, ranges, known.owners, known.checkpoints)
     foreign: dict[str, list[CopyRange]] = defaultdict(list)
     for one in ranges:
-        owner = owners[one.source.topic_partition]
+        at = one.source.topic_partition
+        owner = present_owner(mirror, at, known.owners, is_copied=at in known.checkpoints)
         if owner != one.owner:
             foreign[owner].append(one)
     return foreign
@@ -100,9 +99,7 @@ def _claim(
         home = checkpoints.home(checkpoints.TOPIC, checkpoints.key_of(mirror, source))
         claimed = OwnerRecord(mirror, source, one.owner, clock.now_ms())
         records[home].append(checkpoints.owner_record(claimed))
-    batches = [
-        (home, batch) for home, some in records.items() for batch in encode_all(some, _BATCH_BYTES)
-    ]
+    batches = [(home, batch) for home, some in records.items() for batch in encode_all(some)]
     if batches:
         commit(client, producer, batches, options, clock)
     else:

@@ -34,6 +34,7 @@ from relay_pipelines.protocol.batch import (
 
 _UNBOUNDED = 1 << 30
 _NO_TIMESTAMP = -1
+_DEFAULT_LIMIT_BYTES = 900_000  # below the default max.message.bytes
 # what the codec and the decompressors of several libraries raise on bad bytes
 _UNDECODABLE = (
     CorruptRecordException,
@@ -211,9 +212,9 @@ def encode(
 
 
 def encode_all(
-    records: Iterable[tuple[bytes | None, bytes | None, int]], limit_bytes: int
+    records: Iterable[tuple[bytes | None, bytes | None, int]],
 ) -> list[Batch]:
-    """Return uncompressed batches of at most `limit_bytes`, unless one record is larger.
+    """Return uncompressed batches that a broker takes by default, unless one record is larger.
 
     Args:
         records: key, value and timestamp in milliseconds of each.
@@ -221,7 +222,7 @@ def encode_all(
     made = [python_codec.Record(0, timestamp, key, value, []) for key, value, timestamp in records]
     batches = []
     while made:
-        builder = BatchBuilder(0, limit_bytes)
+        builder = BatchBuilder(0, _DEFAULT_LIMIT_BYTES)
         unfitting = builder.extend(made)
         batches.append(builder.build())
         made = [] if unfitting is None else made[builder.records :]

@@ -10,7 +10,7 @@ from relay_pipelines.copy.transaction import QUARANTINE
 from relay_pipelines.errors import ConfigError, DataLossError
 from relay_pipelines.model import Checkpoint, Cluster, LedgerEntry, RecordPolicy, TopicPartition
 from relay_pipelines.plan.node_choice import NodeVerdict
-from relay_pipelines.plan.owners import claimant_id, own_id
+from relay_pipelines.plan.owners import present_owner
 from relay_pipelines.plan.positions import Position, losses
 from relay_pipelines.plan.topic_selection import (
     Target,
@@ -108,11 +108,8 @@ class ClusterSnapshot:
 
     def owner_of(self, source: TopicPartition) -> str:
         """Return the transactional id that alone may copy a source topic-partition now."""
-        if source in self.owners:
-            return self.owners[source]
-        return (
-            own_id(self.mirror, source) if source in self.checkpoints else claimant_id(self.mirror)
-        )
+        is_copied = source in self.checkpoints
+        return present_owner(self.mirror, source, self.owners, is_copied=is_copied)
 
     @property
     def copied_to(self) -> set[str]:

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from relay_pipelines.model import CopyOptions, CopyRange, OffsetRange, RecordPolicy, TopicPartition
-from relay_pipelines.plan.owners import SLOTS, current_owners, own_id, shared_id, with_owners
+from relay_pipelines.plan.owners import SLOTS, own_id, present_owner, shared_id, with_owners
 
 MIB = 1 << 20
 
@@ -60,16 +60,15 @@ def test_a_single_small_range_needs_no_claim() -> None:
     assert owners(a_range("a")) == ["relay.m.a.0"]
 
 
-def test_current_owners() -> None:
+def test_present_owner() -> None:
     """A recorded owner counts; else a checkpoint means the own id, and nothing the claims' id."""
     recorded, copied, new = a_range("recorded"), a_range("copied"), a_range("new")
-    found = current_owners(
-        "m",
-        [recorded, copied, new],
-        {recorded.source.topic_partition: "another"},
-        [copied.source.topic_partition],
-    )
-    assert list(found.values()) == ["another", "relay.m.copied.0", "relay.m./claims"]
+    owners = {recorded.source.topic_partition: "another"}
+    found = [
+        present_owner("m", one.source.topic_partition, owners, is_copied=one is copied)
+        for one in (recorded, copied, new)
+    ]
+    assert found == ["another", "relay.m.copied.0", "relay.m./claims"]
 
 
 def test_ids_never_collide() -> None:
