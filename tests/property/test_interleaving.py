@@ -23,46 +23,15 @@ from relay_pipelines.model import (
     Status,
     TopicPartition,
 )
-from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.connection import Connection
-from relay_pipelines.protocol.records import BatchBuilder
 from relay_pipelines.state import checkpoint, ledger
 from tests.copying import copy_as_it_is, copy_as_kept, copy_as_rows
-from tests.property.fake_cluster import FakeCluster, FakeSocket, put
+from tests.property.fake_cluster import FakeCluster, FakeSocket
+from tests.property.filled import Clock, filled, values
 
 Way = Callable[..., list[Outcome]]
-RECORDS, PER_BATCH, SIZE = 60, 5, 120
+RECORDS = 60
 SOURCE, DESTINATION = Cluster("source", ("fake:1",)), Cluster("destination", ("fake:2",))
-
-
-class Clock(SystemClock):
-    """A clock whose sleeps take no time."""
-
-    def sleep(self, seconds: float) -> None:
-        """Return at once."""
-
-
-class Record:
-    """A record as `BatchBuilder` takes it."""
-
-    def __init__(self, topic: str, number: int) -> None:
-        self.timestamp, self.key, self.headers = 1_700_000_000_000 + number, None, []
-        self.value = f"{topic}{number:04d}".encode().ljust(SIZE, b".")
-
-
-def values(topic: str) -> list[bytes]:
-    return [Record(topic, number).value for number in range(RECORDS)]
-
-
-def filled() -> FakeCluster:
-    """Return a source with two topics."""
-    cluster = FakeCluster("a", "b")
-    for topic in cluster.logs:
-        for first in range(0, RECORDS, PER_BATCH):
-            builder = BatchBuilder(0, 1 << 20)
-            builder.extend(Record(topic, number) for number in range(first, first + PER_BATCH))
-            put(cluster, topic, builder.build())
-    return cluster
 
 
 class Trouble:
@@ -141,14 +110,17 @@ def test_no_byte_of_one_range_reaches_another(
 ) -> None:
     """Each topic has its own first records, in order, up to its checkpoint; a rerun adds others."""
     with patch.object(checkpoint, "PARTITIONS", 1):
-        source, destination = filled(), FakeCluster("a", "b", checkpoint.TOPIC, ledger.TOPIC)
+        source, destination = (
+            filled("ab", RECORDS),
+            FakeCluster("a", "b", checkpoint.TOPIC, ledger.TOPIC),
+        )
         kept = fails_at if way is not copy_as_kept else -1
         outcomes = copy(way, source, destination, Trouble(Random(seed), rate), kept)
         assert [one.range.topic_partition.topic for one in outcomes] == ["a", "b"]
         reached = {topic: one.next_offset for topic, one in latest(destination).items()}
         for topic in "ab":
             found = [one.value for one in destination.logs[topic].committed()]
-            assert found == values(topic)[: reached.get(topic, 0)]
+            assert found == values(topic, RECORDS)[: reached.get(topic, 0)]
         if kept < 0 and rate == 0:
             assert [one.status for one in outcomes] == [Status.DONE, Status.DONE], [
                 one.error for one in outcomes
@@ -160,7 +132,9 @@ def test_no_byte_of_one_range_reaches_another(
         outcomes = copy(way, source, destination, lambda: "", -1)
         assert [one.error for one in outcomes] == ["", ""]
         for topic in "ab":
-            assert [one.value for one in destination.logs[topic].committed()] == values(topic)
+            assert [one.value for one in destination.logs[topic].committed()] == values(
+                topic, RECORDS
+            )
         entries = [
             ledger.from_record(one.value) for one in destination.logs[ledger.TOPIC].committed()
         ]

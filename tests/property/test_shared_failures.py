@@ -28,16 +28,8 @@ from relay_pipelines.prepare import owners
 from relay_pipelines.protocol.connection import Connection
 from relay_pipelines.state import checkpoint, ledger
 from tests.property.fake_cluster import FakeCluster, FakeSocket
-from tests.property.test_shared_transactions import (
-    DESTINATION,
-    OPTIONS,
-    RECORDS,
-    SOURCE,
-    TOPICS,
-    Clock,
-    filled,
-    values,
-)
+from tests.property.filled import Clock, filled, values
+from tests.property.test_shared_transactions import DESTINATION, OPTIONS, RECORDS, SOURCE, TOPICS
 
 OWNER = "relay.m./1"
 IMPATIENT = replace(OPTIONS, give_up_after_ms=300, chunk_bytes=1 << 20)
@@ -96,7 +88,7 @@ def only_fails(outcomes: dict[str, Outcome], copies: FakeCluster, *failed: str) 
     assert {topic for topic, one in outcomes.items() if one.status is not Status.DONE} == {*failed}
     for topic, one in outcomes.items():
         found = [record.value for record in copies.logs[topic].committed()]
-        assert found == (values(topic) if topic not in failed else [])
+        assert found == (values(topic, RECORDS) if topic not in failed else [])
         assert one.error.startswith(f"{topic}-0") if topic in failed else not one.error
 
 
@@ -106,7 +98,7 @@ def test_a_lost_destination_topic_stops_no_neighbour(how: str, failing: str) -> 
     """It is deleted, or has no leader, from the beginning."""
     copies = destination()
     getattr(copies, how).update(failing)
-    with served(Requests(), source=filled(), destination=copies):
+    with served(Requests(), source=filled(TOPICS, RECORDS), destination=copies):
         only_fails(copy(ranges()), copies, *failing)
 
 
@@ -119,7 +111,7 @@ def test_a_topic_lost_in_the_middle_stops_no_neighbour(how: str, at_request: int
         if count == at_request:
             getattr(copies, how).add("e")
 
-    with served(Requests(lose), source=filled(), destination=copies):
+    with served(Requests(lose), source=filled(TOPICS, RECORDS), destination=copies):
         outcomes = copy(ranges())
     failed = [topic for topic, one in outcomes.items() if one.status is not Status.DONE]
     assert failed in (["e"], [])
@@ -128,7 +120,7 @@ def test_a_topic_lost_in_the_middle_stops_no_neighbour(how: str, at_request: int
 
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_a_source_without_a_leader_stops_no_neighbour(nodes: int) -> None:
-    source, other, copies = filled(), filled(), destination()
+    source, other, copies = filled(TOPICS, RECORDS), filled(TOPICS, RECORDS), destination()
     source.leaderless.add("e")
     other.leaderless.add("e")
     others = [Cluster("other", ("fake:3",))][: nodes - 1]
@@ -146,7 +138,7 @@ def test_a_fenced_group_names_each_range() -> None:
                 known.epoch += 1
                 copies._finish(known, commit=False)
 
-    with served(Requests(fence), source=filled(), destination=copies):
+    with served(Requests(fence), source=filled(TOPICS, RECORDS), destination=copies):
         outcomes = copy(ranges())
     fenced = {topic: one for topic, one in outcomes.items() if one.status is Status.FENCED}
     assert len(fenced) > 1
@@ -172,13 +164,13 @@ def test_crossed_renames_blame_the_right_range() -> None:
         replace(one, checkpoint=known) if one.source.topic_partition == at else one
         for one in wanted
     ]
-    with served(Requests(), source=filled(), destination=copies):
+    with served(Requests(), source=filled(TOPICS, RECORDS), destination=copies):
         outcomes = copy(wanted)
     assert {topic for topic, one in outcomes.items() if one.error} == {"b"}
     assert outcomes["b"].error_kind == "DestinationTopicLostError"
     for topic, one in outcomes.items():
         found = [record.value for record in copies.logs[to[topic]].committed()]
-        assert found == ([] if one.error else values(topic))
+        assert found == ([] if one.error else values(topic, RECORDS))
 
 
 def test_renamed_neighbours_outlive_a_lost_copy() -> None:
@@ -197,7 +189,7 @@ def test_renamed_neighbours_outlive_a_lost_copy() -> None:
         )
         for one in ranges()
     ]
-    with served(Requests(), source=filled(), destination=copies):
+    with served(Requests(), source=filled(TOPICS, RECORDS), destination=copies):
         outcomes = copy(wanted)
     assert {topic for topic, one in outcomes.items() if one.error} == {"b"}
 
@@ -244,7 +236,7 @@ def test_a_task_refuses_only_what_another_id_owns() -> None:
     """Its run was stopped before it copied, and another run has claimed two of its ranges."""
     copies = destination()
     others = [replace(one, owner="relay.m./2") for one in ranges()[3:5]]
-    with served(Requests(), source=filled(), destination=copies):
+    with served(Requests(), source=filled(TOPICS, RECORDS), destination=copies):
         claim(ranges())
         claim(others)
         outcomes = copy(ranges())
@@ -255,7 +247,7 @@ def test_a_task_refuses_only_what_another_id_owns() -> None:
 
 def test_answers_of_an_earlier_attempt_are_dropped() -> None:
     """A refresh that fails leaves no older answers behind."""
-    source, wanted = filled(), ranges()
+    source, wanted = filled(TOPICS, RECORDS), ranges()
     job = CopyJob("m", "run", SOURCE, DESTINATION, IMPATIENT)
     with served(Requests(), source=source), FailoverSource(job, "relay") as nodes:
         nodes.refresh(wanted, {})
@@ -269,7 +261,7 @@ def test_answers_of_an_earlier_attempt_are_dropped() -> None:
 
 def test_a_waiting_source_leaves_no_transaction_open() -> None:
     """The records of `b` do not arrive: those of `a`, which are in the open transaction, do."""
-    source, copies = filled(), destination()
+    source, copies = filled(TOPICS, RECORDS), destination()
     real, late, now = FakeCluster._fetch, [0, 0], [1000.0]
 
     def fetch(self: FakeCluster, body: bytes) -> bytes:

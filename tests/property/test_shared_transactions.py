@@ -31,15 +31,14 @@ from relay_pipelines.model import (
 from relay_pipelines.plan.owners import own_id
 from relay_pipelines.prepare import owners
 from relay_pipelines.protocol.client import ClusterClient
-from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.connection import Connection
-from relay_pipelines.protocol.records import BatchBuilder
 from relay_pipelines.state import checkpoint, ledger
 from relay_pipelines.state.checkpoint import CheckpointSnapshot
-from tests.property.fake_cluster import FakeCluster, FakeSocket, put
+from tests.property.fake_cluster import FakeCluster, FakeSocket
+from tests.property.filled import Clock, filled, values
 
 TOPICS = "abcdefghij"
-RECORDS, PER_BATCH, SIZE = 20, 5, 120
+RECORDS = 20
 SOURCE, DESTINATION = Cluster("source", ("fake:1",)), Cluster("destination", ("fake:2",))
 OPTIONS = CopyOptions(
     chunk_bytes=6_000,
@@ -52,36 +51,6 @@ OPTIONS = CopyOptions(
 MOST_REQUESTS = 200_000
 
 
-class Clock(SystemClock):
-    """A clock whose sleeps take no time."""
-
-    def sleep(self, seconds: float) -> None:
-        """Return at once."""
-
-
-class Record:
-    """A record as `BatchBuilder` takes it."""
-
-    def __init__(self, topic: str, number: int) -> None:
-        self.timestamp, self.key, self.headers = 1_700_000_000_000 + number, None, []
-        self.value = f"{topic}{number:04d}".encode().ljust(SIZE, b".")
-
-
-def values(topic: str) -> list[bytes]:
-    return [Record(topic, number).value for number in range(RECORDS)]
-
-
-def filled() -> FakeCluster:
-    """Return a source with all topics."""
-    cluster = FakeCluster(*TOPICS)
-    for topic in TOPICS:
-        for first in range(0, RECORDS, PER_BATCH):
-            builder = BatchBuilder(0, 1 << 20)
-            builder.extend(Record(topic, number) for number in range(first, first + PER_BATCH))
-            put(cluster, topic, builder.build())
-    return cluster
-
-
 class World:
     """Both clusters, and what happens to the requests.
 
@@ -91,7 +60,7 @@ class World:
     """
 
     def __init__(self, seed: int, rate: float, others: float) -> None:
-        self.source = filled()
+        self.source = filled(TOPICS, RECORDS)
         self.destination = FakeCluster(*TOPICS, checkpoint.TOPIC, ledger.TOPIC)
         self._random = Random(seed)
         self._rate, self._others = rate, others
@@ -205,7 +174,7 @@ class World:
         ]
         for topic in TOPICS:
             found = [one.value for one in self.destination.logs[topic].committed()]
-            assert found == values(topic)[: reached.get(topic, 0)]
+            assert found == values(topic, RECORDS)[: reached.get(topic, 0)]
             position = 0
             for entry in (one for one in entries if one.source.topic_partition.topic == topic):
                 assert entry.source.start == position

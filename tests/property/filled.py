@@ -1,0 +1,40 @@
+"""Fake clusters with topics whose records all differ, and a clock that does not wait."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.protocol.python_codec import Record
+from relay_pipelines.protocol.records import BatchBuilder
+from tests.property.fake_cluster import FakeCluster, put
+
+_PER_BATCH, _SIZE = 5, 120
+_FIRST_MS = 1_700_000_000_000
+
+
+class Clock(SystemClock):
+    """A clock whose sleeps take no time."""
+
+    def sleep(self, seconds: float) -> None:
+        """Return at once."""
+
+
+def values(topic: str, count: int) -> list[bytes]:
+    """Return the values of the topic's records."""
+    return [f"{topic}{number:04d}".encode().ljust(_SIZE, b".") for number in range(count)]
+
+
+def filled(topics: Iterable[str], count: int) -> FakeCluster:
+    """Return a cluster with so many records in each topic, in batches of five."""
+    cluster = FakeCluster(*topics)
+    for topic in cluster.logs:
+        records = [
+            Record(0, _FIRST_MS + number, None, value, [])
+            for number, value in enumerate(values(topic, count))
+        ]
+        for first in range(0, count, _PER_BATCH):
+            builder = BatchBuilder(0, 1 << 20)
+            assert builder.extend(records[first : first + _PER_BATCH]) is None
+            put(cluster, topic, builder.build())
+    return cluster
