@@ -147,6 +147,8 @@ class Checkpoint:
         destination_topic_id: id of the destination topic; empty if its brokers do not report one.
         reset_at_ms: when an accepted loss last moved the checkpoint; 0 for never. Offsets that were
             planned before then may have other records now.
+        is_dense: whether the source node had no record between the last one copied and
+            `next_offset`: neither a filter nor the quarantine, the cleaner or a loss took one.
     """
 
     mirror: str
@@ -164,6 +166,7 @@ class Checkpoint:
     destination_topic_id: str = ""
     reset_at_ms: int = 0
     leader_epoch_end: int = -1
+    is_dense: bool = False
 
     @classmethod
     def initial(
@@ -178,6 +181,8 @@ class Checkpoint:
         leader_epoch: tuple[int, int],
         identity: NodeIdentity,
         fingerprint: Fingerprint | None,
+        *,
+        is_dense: bool = False,
     ) -> Checkpoint:
         """Return the checkpoint after the source offsets below `next_offset` were read.
 
@@ -185,6 +190,7 @@ class Checkpoint:
             leader_epoch: the epoch of the last batch read, and the offset after it; -1 if none was.
             identity: the log that was read.
             fingerprint: of the last record read; None if none was.
+            is_dense: as of the checkpoint; False if it is unknown.
         """
         node = identity.node
         if leader_epoch[0] < 0 and (self.node, self.topic_ids.get(node)) == (
@@ -201,6 +207,7 @@ class Checkpoint:
             topic_ids=self.topic_ids | {node: identity.topic_id},
             cluster_ids=self.cluster_ids | {node: identity.cluster_id},
             fingerprint=fingerprint or self.fingerprint,
+            is_dense=is_dense,
         )
 
 

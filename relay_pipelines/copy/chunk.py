@@ -13,6 +13,9 @@ from relay_pipelines.model import Fingerprint, Skipped
 from relay_pipelines.protocol.batch import Batch
 from relay_pipelines.protocol.records import body_of, decode, digest_of
 
+NO_RECORD = frozenset({Skipped.CONTROL, Skipped.ABORTED})
+"""Why an offset never had a committed record."""
+
 
 @dataclass(slots=True)
 class Portion:
@@ -113,6 +116,11 @@ class Chunk:
     def finish(self) -> None:
         """Keep the fingerprint of the last record instead of its batch."""
         self._last = self.fingerprint()
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether every offset has a copied record, unless it never had a committed one."""
+        return not any(count for why, count in self.skipped.items() if why not in NO_RECORD)
 
     def fingerprint(self) -> Fingerprint | None:
         """Return the fingerprint of the last record; None if the chunk has none."""

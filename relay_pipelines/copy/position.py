@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from relay_pipelines.copy.chunk import fingerprint_of
+from relay_pipelines.copy.chunk import NO_RECORD, fingerprint_of
 from relay_pipelines.errors import (
     DivergedNodeError,
-    PermissionDeniedError,
     SourceError,
     TopicDeletedError,
     TopicRecreatedError,
@@ -21,11 +20,9 @@ from relay_pipelines.model import (
     CopyRange,
     NodeIdentity,
     OffsetRange,
-    Skipped,
     TopicPartition,
 )
 from relay_pipelines.plan.positions import Position, data_loss
-from relay_pipelines.protocol.admin import topic_configs
 from relay_pipelines.protocol.client import (
     EARLIEST,
     LATEST,
@@ -41,7 +38,6 @@ _FETCH_BYTES = 1 << 20
 _UNKNOWN_TOPIC_SECONDS = 3.0  # a broker that has just started may not know all topics yet
 _POLL_SECONDS = 0.25
 _MOST_OFFSETS_BETWEEN = 1_000
-_NO_RECORD = frozenset({Skipped.CONTROL, Skipped.ABORTED})
 
 
 def read_positions(
@@ -139,15 +135,9 @@ def verify_position(
     loss = data_loss(position)
     if loss is not None:
         raise loss
-    if not _is_proven(checkpoint, identity) and not matches_fingerprint(client, checkpoint, clock):
+    if not _is_proven(checkpoint, identity) and has_diverged(client, checkpoint, clock):
         of_other_node = among_several or checkpoint.node != identity.node
         raise diverged(identity.node, checkpoint) if of_other_node else _recreated(checkpoint)
-    if (
-        checkpoint.node != identity.node
-        and _copies_every_record(copy_range)
-        and _would_skip_a_record(client, checkpoint, clock)
-    ):
-        raise diverged(identity.node, checkpoint)
     return identity
 
 
@@ -179,7 +169,7 @@ def matches_fingerprint(client: ClusterClient, checkpoint: Checkpoint, clock: Cl
     wanted = OffsetRange(source, expected.offset, expected.offset + 1)
     for spans in read(client, wanted, _FETCH_BYTES, clock):
         for span in spans:
-            if span.skipped in _NO_RECORD:
+            if span.skipped in NO_RECORD:
                 return False  # the record copied was a committed one
             if span.run is None:
                 continue
@@ -195,16 +185,20 @@ def matches_fingerprint(client: ClusterClient, checkpoint: Checkpoint, clock: Cl
     return True
 
 
-def _copies_every_record(copy_range: CopyRange) -> bool:
-    policy = copy_range.record_policy
-    return not policy.filters and not policy.in_rows and not policy.may_quarantine
+def has_diverged(client: ClusterClient, checkpoint: Checkpoint, clock: Clock) -> bool:
+    """Whether a node's log is another one than was copied, up to the checkpoint."""
+    return not matches_fingerprint(client, checkpoint, clock) or (
+        checkpoint.node != client.cluster.name
+        and checkpoint.is_dense
+        and _would_skip_a_record(client, checkpoint, clock)
+    )
 
 
 def _would_skip_a_record(client: ClusterClient, checkpoint: Checkpoint, clock: Clock) -> bool:
     """Whether a node holds a record between the last one copied and the next one to copy.
 
-    There was none on the node that was read. A broker that is killed while a transaction ends may
-    write its marker twice, and from there on the offsets of the nodes differ.
+    By `Checkpoint.is_dense`, the node that was read held none. A broker that is killed while a
+    transaction ends may write its marker twice, and from there on the offsets of the nodes differ.
     """
     last, source = checkpoint.fingerprint, checkpoint.source
     if last is None or checkpoint.next_offset - last.offset > _MOST_OFFSETS_BETWEEN:
@@ -216,17 +210,8 @@ def _would_skip_a_record(client: ClusterClient, checkpoint: Checkpoint, clock: C
             if span.run is not None and any(
                 span.start <= record.offset < span.end for record in decode(span.run.data)
             ):
-                return not _is_compacted(client, source.topic)
+                return True
     return False
-
-
-def _is_compacted(client: ClusterClient, topic: str) -> bool:
-    """Whether the cleaner may have removed a record on one node only; True if it is unknown."""
-    try:
-        policy = topic_configs(client, [topic], ["cleanup.policy"])[topic].get("cleanup.policy")
-    except PermissionDeniedError:
-        return True
-    return policy is None or "compact" in policy.value
 
 
 def diverged(node: str, checkpoint: Checkpoint) -> DivergedNodeError:

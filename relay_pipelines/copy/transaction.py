@@ -184,7 +184,15 @@ class RangeProgress:
         )
         epoch = chunk.leader_epoch, chunk.leader_epoch_end
         return replace(
-            before.advanced(chunk.end, epoch, identity, chunk.fingerprint()),
+            before.advanced(
+                chunk.end,
+                epoch,
+                identity,
+                chunk.fingerprint(),
+                is_dense=(before.is_dense or chunk.records > 0)
+                and chunk.is_dense
+                and not self.range.record_policy.in_rows,
+            ),
             destination=to,
             destination_next_offset=landed[1] if landed else before.destination_next_offset,
             destination_topic_id=self._destination.topic(to.topic, to).topic_id,

@@ -129,6 +129,7 @@ def _moved_checkpoint(
         destination_topic_id=destination.topic_id
         if destination and position.destination_lost
         else before.destination_topic_id,
+        is_dense=False,
         run_id=_BY_DRIVER,
         committed_at_ms=now_ms,
         reset_at_ms=now_ms,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import partial
 
-from relay_pipelines.copy.position import diverged, matches_fingerprint
+from relay_pipelines.copy.position import diverged, has_diverged
 from relay_pipelines.model import Checkpoint, Cluster, CopyOptions
 from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.protocol.clock import Clock
@@ -66,6 +66,6 @@ def find_divergence(
         }
         ends = client.list_offsets(by_source, LATEST, READ_COMMITTED)
         for at, one in sorted(by_source.items()):
-            if ends[at] >= one.next_offset and not matches_fingerprint(client, one, clock):
+            if ends[at] >= one.next_offset and has_diverged(client, one, clock):
                 return str(diverged(node.name, one))
     return ""

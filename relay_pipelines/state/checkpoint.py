@@ -37,8 +37,7 @@ CONFIGS = {
     "segment.bytes": str(2 << 20),
     "min.cleanable.dirty.ratio": "0.1",
 }
-_VERSION = 2  # which added leader_epoch_end and content_digest
-_OWNER_VERSION = 3  # versions that know no owners must not copy such a mirror
+_VERSION = 3  # which added owners: versions that know none must not copy such a mirror
 _START = "/start"
 _OWNER = "/owner"
 _FETCH_BYTES = 1 << 20
@@ -173,13 +172,13 @@ def start_batch(start: StartRecord) -> Batch:
 
 def owner_record(owner: OwnerRecord) -> tuple[bytes, bytes, int]:
     """Return key, value and timestamp."""
-    fields = {"version": _OWNER_VERSION, **dataclasses.asdict(owner)}
+    fields = {"version": _VERSION, **dataclasses.asdict(owner)}
     value = json.dumps(fields, separators=(",", ":")).encode()
     return owner_key(owner.mirror, owner.source), value, owner.claimed_at_ms
 
 
 def _owner_from(value: bytes) -> OwnerRecord:
-    fields = versioned(value, _OWNER_VERSION, TOPIC)
+    fields = versioned(value, _VERSION, TOPIC)
     return OwnerRecord(source=TopicPartition(**fields.pop("source")), **fields)
 
 

@@ -22,6 +22,21 @@ class FailsAt:
         return True
 
 
+class KeepsBelow:
+    """Keeps the records before one.
+
+    Args:
+        offset: of that record.
+    """
+
+    def __init__(self, offset: int) -> None:
+        self._offset = offset
+
+    def keep(self, record: Any) -> bool:
+        """Keep those below `offset`."""
+        return bool(record.offset < self._offset)
+
+
 class QuotesHeaders:
     """Raises on every record that has headers, and quotes them."""
 

@@ -330,3 +330,32 @@ def test_a_marker_where_the_last_record_was_is_a_divergence() -> None:
     copied = Checkpoint("m", AT, 5, 0, "source", {}, {}, AT, 5, Fingerprint(4, "00", "00"), "", 0)
     with served(other=other), ClusterClient(OTHER, SourceError) as client:
         assert not matches_fingerprint(client, copied, Clock())
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        {"filters": (ClassSpec("tests.property.failing_filter:KeepsBelow", '{"offset": 3}'),)},
+        {
+            "filters": (ClassSpec("tests.property.failing_filter:FailsAt", '{"offset": 4}'),),
+            "on_record_error": OnRecordError.QUARANTINE,
+        },
+    ],
+)
+def test_a_policy_of_before_makes_no_node_diverge(before: dict[str, Any]) -> None:
+    """What a filter of then left out, every node holds: after it is removed, all are good."""
+    first, other, copies = filled((0, 5)), filled((0, 5)), destination("a", "a.quarantine")
+    for node in (first, other):
+        node.cleanup_policy = "delete"
+    with served(source=first, other=other, destination=copies):
+        (outcome,) = copy_as_it_is(job(OTHER), [whole("a", 5, **before)], Clock())
+        assert (outcome.error, outcome.next_offset) == ("", 5)
+        for node in (first, other):
+            node.logs["a"].append(CONTROL_BATCH, b"")
+        (outcome,) = copy_as_it_is(job(OTHER), [whole("a", 6)], Clock())  # a chunk without records
+        assert (outcome.error, outcome.next_offset) == ("", 6)
+        for node in (first, other):
+            put(node, "a", batch(*map(record, range(5, 10))))
+    with served(other=other, destination=copies):
+        (outcome,) = copy_as_it_is(job(OTHER, give_up_after_ms=100), [whole("a", 11)], Clock())
+    assert (outcome.diverged, outcome.error, outcome.records) == ({}, "", 5)

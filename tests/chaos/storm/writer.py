@@ -7,7 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Mapping
 
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, Producer
 
 from relay_pipelines.model import Cluster, TopicPartition
 from relay_pipelines.protocol.clock import Clock
@@ -35,7 +35,11 @@ class Writer:
     def __init__(
         self, nodes: Mapping[str, Cluster], seed: int, per_second: int, clock: Clock
     ) -> None:
-        self._producers = {name: Producer(client(node, **_CONFIG)) for name, node in nodes.items()}
+        self._failed: list[str] = []
+        self._producers = {
+            name: Producer(client(node, **_CONFIG) | {"error_cb": self._note})
+            for name, node in nodes.items()
+        }
         self._chance = random.Random(seed)
         self._per_second = per_second
         self._clock = clock
@@ -63,7 +67,10 @@ class Writer:
         """Wait until both nodes have all records."""
         for name, producer in self._producers.items():
             left = producer.flush(within_seconds)
-            assert not left, f"node {name} still misses {left} records after {within_seconds:g} s"
+            assert not left, (
+                f"node {name} still misses {left} records after {within_seconds:g} s;"
+                f" {'; '.join(self._failed) or 'its producer reports no fatal error'}"
+            )
         assert not self._refused, (
             f"a node refused {len(self._refused)} records, the first with: {self._refused[0]}"
         )
@@ -85,6 +92,10 @@ class Writer:
                 except BufferError:
                     producer.poll(_TICK_SECONDS)
         self.written[at] += 1
+
+    def _note(self, error: KafkaError) -> None:
+        if error.fatal():
+            self._failed.append(error.str())
 
     def _delivered(self, error: object, _message: object) -> None:
         if error is not None:
