@@ -23,13 +23,14 @@ from relay_pipelines.errors import AbortableError, FencedError, RelayError
 from relay_pipelines.model import Checkpoint, CopyOptions, TopicPartition
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry_until_no_progress
+from relay_pipelines.state.checkpoint import Current
 
 _LONGEST_WAIT_SECONDS = 1.0
 """How long an open transaction may wait, because it holds up the destination's readers.
 
 Before a longer wait, the loop commits.
 """
-_ANNOUNCED = 100  # destination topic-partitions per AddPartitionsToTxn
+_TOGETHER = 100  # ranges whose first records one Fetch brings, and one AddPartitionsToTxn adds
 
 
 class RangeCopy:
@@ -148,7 +149,7 @@ class Copier:
             for one in ranges
             for to in (one.progress.range.destination, one.progress.quarantine)
         }
-        self._announced: set[TopicPartition] = set()
+        self._prepared: set[RangeCopy] = set()
         self._finished_bytes = 0
         self._deadline = 0.0
         self._waiting_since = 0.0
@@ -188,21 +189,22 @@ class Copier:
     def _attempt(self) -> None:
         """Copy all that can be copied; raise an error that is left and may pass."""
         waiting = self._waiting()
+        # one that has failed may break the transaction again: it then holds no other
         is_careful = any(one.failures for one in waiting)
+        together = 1 if is_careful else _TOGETHER
         for one in waiting:
             one.begin_attempt()
-        self._announced.clear()
+        self._prepared.clear()
         self._finished_bytes = 0
         try:
             found = self._transactions.start([one.progress for one in waiting])
             self._refresh(waiting, {at: one.checkpoint for at, one in found.items()})
             self._begin_transaction()
             for index, one in enumerate(waiting):
-                self._announce(waiting[index : index + _ANNOUNCED])
+                self._prepare(waiting[index : index + together], found)
                 with self._isolated(one):
                     one.progress.start_from(found[one.progress.source])
                     self._copy_range(one)
-                # one that has failed may break the transaction again: it then holds no other
                 is_due = is_careful or self._clock.monotonic() >= self._deadline
                 if one.error is not None or is_due:
                     self._commit()
@@ -309,21 +311,26 @@ class Copier:
         with suppress(RelayError):  # each range then asks for itself, and fails for itself
             self._nodes.refresh([one.progress.range for one in ranges], known)
 
-    def _announce(self, coming: Sequence[RangeCopy]) -> None:
-        """Add the next destinations to the transaction, many with one request.
-
-        One that is refused would keep out the others: those that have failed come alone.
-        """
-        if (
-            len(self._ranges) == 1
-            or coming[0].failures
-            or coming[0].progress.range.destination in self._announced
-        ):
+    def _prepare(
+        self, coming: Sequence[RangeCopy], found: Mapping[TopicPartition, Current]
+    ) -> None:
+        """Do with one request what each of the next ranges would do with one of its own."""
+        if len(coming) == 1 or coming[0] in self._prepared:
             return
-        destinations = [one.progress.range.destination for one in coming if not one.failures]
+        starts = {}
+        for one in coming:
+            checkpoint = found[one.progress.source].checkpoint
+            source = one.progress.range.source
+            start = source.start if checkpoint is None else checkpoint.next_offset
+            if start < source.end:
+                starts[one.progress.source] = start
+        self._waiting_since = self._clock.monotonic()
+        for _ in self._nodes.fetch_first(starts):
+            if self._clock.monotonic() - self._waiting_since >= _LONGEST_WAIT_SECONDS:
+                self._commit()
         with self._in_transaction():
-            self._transactions.announce(destinations)
-        self._announced.update(destinations)
+            self._transactions.announce(one.progress.range.destination for one in coming)
+        self._prepared.update(coming)
 
     def _copy_range(self, one: RangeCopy) -> None:
         start = one.source.open(one.progress.checkpoint)
@@ -412,5 +419,5 @@ class Copier:
             self._transactions.commit(commits)
         for one in finished:
             one.committed()
-        self._announced.clear()
+        self._prepared.clear()
         self._begin_transaction()

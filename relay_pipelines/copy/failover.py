@@ -5,7 +5,8 @@ Runs in a task.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -19,10 +20,20 @@ from relay_pipelines.errors import (
     SourceError,
     TopicDeletedError,
 )
-from relay_pipelines.model import Checkpoint, CopyJob, CopyRange, NodeIdentity, TopicPartition
+from relay_pipelines.model import (
+    Checkpoint,
+    CopyJob,
+    CopyRange,
+    NodeIdentity,
+    OffsetRange,
+    TopicPartition,
+)
 from relay_pipelines.plan.positions import Position
+from relay_pipelines.protocol.batch import SmallBatch
 from relay_pipelines.protocol.client import ClusterClient, TopicMetadata
 from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.protocol.fetch import FetchResponse
+from relay_pipelines.protocol.reader import FetchedSpan, fetch_first, read
 
 _UNFIT_FOR_RANGE = (CorruptBatchError, DataLossError, PermissionDeniedError, TopicDeletedError)
 
@@ -38,7 +49,7 @@ class FailoverSource:
     """The nodes of a job, which the ranges of one task share.
 
     A range begins with the node that served the range before it. Call order per attempt:
-    `verify_position`, any reads from `client`, `verify_same_log`; after an error at the source
+    `verify_position`, any `read`, `verify_same_log`; after an error at the source
     `fail_over`.
     """
 
@@ -51,6 +62,7 @@ class FailoverSource:
         )
         self._unfit: dict[str, RelayError] = {}
         self._fresh: Fresh | None = None
+        self._first: dict[TopicPartition, tuple[int, FetchResponse]] = {}
         self._current = 0
         self.client = self._connect()
 
@@ -97,6 +109,28 @@ class FailoverSource:
                 self.client, known, checkpoints, among_several=len(self._nodes) > 1
             )
         self._fresh = Fresh(topics, dict(positions))
+
+    def fetch_first(self, starts: Mapping[TopicPartition, int]) -> Generator[None, None, None]:
+        """Fetch the first records of many ranges with few requests, for the next `read` of each.
+
+        While an answer is arriving, it yields every quarter of a second.
+
+        Args:
+            starts: the source offsets to read from.
+        """
+        self._first = {}
+        with suppress(RelayError):  # each range then reads for itself, and fails for itself
+            found = yield from fetch_first(self.client, starts)
+            self._first = {at: (starts[at], answer) for at, answer in found.items()}
+
+    def read(
+        self, wanted: OffsetRange, max_bytes: int, clock: Clock, small: SmallBatch | None
+    ) -> Generator[list[FetchedSpan], None, None]:
+        """Read from the node, as `reader.read`; begin with what `fetch_first` has fetched."""
+        start, first = self._first.pop(wanted.topic_partition, (-1, None))
+        if start != wanted.start:
+            first = None
+        return read(self.client, wanted, max_bytes, clock, small, first)
 
     def verify_position(
         self, copy_range: CopyRange, checkpoint: Checkpoint | None, clock: Clock
@@ -169,7 +203,7 @@ class FailoverSource:
         elif not isinstance(error, SourceError):
             return error
         self.client.close()
-        self._fresh = None
+        self._fresh, self._first = None, {}
         unfit = unfit_for_range | self._unfit
         for step in range(1, len(self._nodes) + 1):
             candidate = (self._current + step) % len(self._nodes)

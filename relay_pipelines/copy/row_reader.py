@@ -40,7 +40,7 @@ from relay_pipelines.model import (
     Skipped,
 )
 from relay_pipelines.protocol.clock import Clock
-from relay_pipelines.protocol.reader import FetchedSpan, read
+from relay_pipelines.protocol.reader import FetchedSpan
 from relay_pipelines.protocol.records import codec_of
 from relay_pipelines.protocol.retries import retry_until_no_progress
 
@@ -177,7 +177,7 @@ class _RangeRows:
     def _fetched(self, identity: NodeIdentity) -> Iterator[pa.RecordBatch]:
         wanted = OffsetRange(self._topic_partition, self.position, self._range.source.end)
         max_bytes, small = self._options.fetch_max_bytes, small_batches(self._options)
-        with closing(read(self._nodes.client, wanted, max_bytes, self._clock, small)) as fetches:
+        with closing(self._nodes.read(wanted, max_bytes, self._clock, small)) as fetches:
             for spans in fetches:
                 if spans:
                     self._nodes.verify_same_log(self._range, identity)

@@ -16,7 +16,7 @@ from relay_pipelines.copy.filtering import RecordFilter
 from relay_pipelines.errors import CorruptBatchError, DestinationError, RelayError
 from relay_pipelines.model import Checkpoint, CopyOptions, CopyRange, NodeIdentity, OffsetRange
 from relay_pipelines.protocol.clock import Clock
-from relay_pipelines.protocol.reader import FetchedSpan, read
+from relay_pipelines.protocol.reader import FetchedSpan
 
 
 class BatchSource(Protocol):
@@ -127,7 +127,7 @@ class FetchedBatches:
         self._batching = Batching(self._range, self._options, self._filter)
         wanted = OffsetRange(self._range.source.topic_partition, start, self._range.source.end)
         max_bytes, small = self._options.fetch_max_bytes, small_batches(self._options)
-        with closing(read(self._nodes.client, wanted, max_bytes, self._clock, small)) as fetches:
+        with closing(self._nodes.read(wanted, max_bytes, self._clock, small)) as fetches:
             for spans in self._fetched(fetches):
                 for span in spans:
                     while self._filter is not None and not self._filter.covers(span.end):

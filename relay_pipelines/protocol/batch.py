@@ -146,6 +146,14 @@ def split(records: memoryview, small: SmallBatch | None = None) -> Iterator[Batc
         _require_magic(records, at)
 
 
+def has_batch(records: memoryview) -> bool:
+    """Whether `records` begin with a complete batch."""
+    if len(records) < HEADER_BYTES:
+        return False
+    size_bytes, magic, _, _ = _GLANCE.unpack_from(records)
+    return bool(magic == _MAGIC and HEADER_BYTES <= _SIZE_END + size_bytes <= len(records))
+
+
 def _header(records: memoryview, at: int) -> BatchHeader:
     _require_magic(records, at)
     header = BatchHeader._make(HEADER.unpack_from(records, at))

@@ -1,4 +1,4 @@
-"""The Fetch request for one topic-partition, as fixed structs.
+"""The Fetch request, as fixed structs.
 
 Decoding it field by field would cost more than the copy. Fetch v11 (Kafka 2.3) is the last version
 with topic names instead of ids that every broker up to 4.x serves.
@@ -7,7 +7,9 @@ with topic names instead of ids that every broker up to 4.x serves.
 from __future__ import annotations
 
 import struct
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from relay_pipelines.model import TopicPartition
 
@@ -16,12 +18,13 @@ VERSION = 11
 _READ_COMMITTED = 1
 # replica, wait, min bytes, max bytes, isolation, session id, session epoch, topics
 _HEAD = struct.Struct(">iiiibiii")
-# partitions, partition, leader epoch, offset, log start, max bytes
-_PARTITION = struct.Struct(">iiiqqi")
+_COUNT = struct.Struct(">i")
+# partition, leader epoch, offset, log start, max bytes
+_PARTITION = struct.Struct(">iiqqi")
 _TAIL = struct.pack(">ih", 0, 0)  # no forgotten topics, no rack
 _RESPONSE = struct.Struct(">ihii")  # throttle, error, session, topics
-# partitions, partition, error, high watermark, last stable offset, log start, aborted
-_RESPONSE_PARTITION = struct.Struct(">iihqqqi")
+# partition, error, high watermark, last stable offset, log start, aborted
+_RESPONSE_PARTITION = struct.Struct(">ihqqqi")
 _ABORTED = struct.Struct(">qq")
 
 
@@ -31,28 +34,44 @@ def encode_string(text: str) -> bytes:
     return struct.pack(">h", len(encoded)) + encoded
 
 
+class FetchPosition(NamedTuple):
+    """Where to read a topic-partition.
+
+    The broker refuses unless it still leads under `leader_epoch` (KIP-320); -1 for any.
+    """
+
+    topic_partition: TopicPartition
+    offset: int
+    leader_epoch: int
+
+
 def encode(
-    topic_partition: TopicPartition,
-    offset: int,
+    positions: Iterable[FetchPosition],
     *,
-    leader_epoch: int,
     max_bytes: int,
+    partition_max_bytes: int,
     max_wait_ms: int,
 ) -> bytes:
-    """Return a request for committed records from `offset` on.
+    """Return a request for committed records.
 
     Args:
-        leader_epoch: the broker refuses unless it still leads under this one (KIP-320); -1 for any.
-        max_bytes: the broker exceeds it only for a single larger batch.
+        max_bytes: of the response; the broker exceeds it only for a single larger batch.
+        partition_max_bytes: of each topic-partition; exceeded for a larger batch of the first only.
     """
-    head = _HEAD.pack(-1, max_wait_ms, 1, max_bytes, _READ_COMMITTED, 0, -1, 1)
-    partition = _PARTITION.pack(1, topic_partition.partition, leader_epoch, offset, -1, max_bytes)
-    return head + encode_string(topic_partition.topic) + partition + _TAIL
+    topics: dict[str, list[bytes]] = {}
+    for at, offset, leader_epoch in positions:
+        topics.setdefault(at.topic, []).append(
+            _PARTITION.pack(at.partition, leader_epoch, offset, -1, partition_max_bytes)
+        )
+    parts = [_HEAD.pack(-1, max_wait_ms, 1, max_bytes, _READ_COMMITTED, 0, -1, len(topics))]
+    for topic, partitions in topics.items():
+        parts += (encode_string(topic), _COUNT.pack(len(partitions)), *partitions)
+    return b"".join((*parts, _TAIL))
 
 
 @dataclass(frozen=True, slots=True)
 class FetchResponse:
-    """What the broker answers for one topic-partition.
+    """What the broker answers about one topic-partition.
 
     Args:
         aborted: (producer id, first offset) of every aborted transaction that overlaps the records.
@@ -68,37 +87,48 @@ class FetchResponse:
     records: memoryview
 
 
-def decode(body: memoryview, asked: TopicPartition) -> FetchResponse:
+def decode(
+    body: memoryview, asked: Collection[TopicPartition]
+) -> dict[TopicPartition, FetchResponse]:
     """Read the answer to `encode`.
 
     Raises:
-        ValueError: it is about another topic-partition.
+        ValueError: it is not about the topic-partitions that were asked for.
     """
     throttle_ms, error_code, _session, topics = _RESPONSE.unpack_from(body)
     empty = body[:0]
     if error_code or not topics:
-        return FetchResponse(throttle_ms, error_code, -1, -1, -1, (), empty)
+        failed = FetchResponse(throttle_ms, error_code, -1, -1, -1, (), empty)
+        return dict.fromkeys(asked, failed)
     at = _RESPONSE.size
-    end = at + 2 + int.from_bytes(body[at : at + 2], "big")
-    fields = _RESPONSE_PARTITION.unpack_from(body, end)
-    if body[at:end] != encode_string(asked.topic) or fields[1] != asked.partition:
-        raise ValueError(f"{bytes(body[at + 2 : end]).decode(errors='replace')}-{fields[1]}")
-    at = end
-    error_code, high_watermark, last_stable_offset, log_start_offset, aborted_count = fields[2:]
-    at += _RESPONSE_PARTITION.size
-    aborted_bytes = max(aborted_count, 0) * _ABORTED.size
-    aborted = tuple(_ABORTED.iter_unpack(body[at : at + aborted_bytes]))
-    # the preferred read replica follows, which only a request with a rack sets
-    at += aborted_bytes + 4
-    size = int.from_bytes(body[at : at + 4], "big", signed=True)
-    at += 4
-    records = body[at : at + size] if size > 0 else empty
-    return FetchResponse(
-        throttle_ms,
-        error_code,
-        high_watermark,
-        last_stable_offset,
-        log_start_offset,
-        aborted,
-        records,
-    )
+    answers = {}
+    for _ in range(topics):
+        end = at + 2 + int.from_bytes(body[at : at + 2], "big")
+        topic = str(body[at + 2 : end], "utf-8", "replace")
+        partitions = int.from_bytes(body[end : end + 4], "big")
+        at = end + 4
+        for _ in range(partitions):
+            partition, error_code, high_watermark, last_stable_offset, log_start_offset, count = (
+                _RESPONSE_PARTITION.unpack_from(body, at)
+            )
+            at += _RESPONSE_PARTITION.size
+            aborted_bytes = max(count, 0) * _ABORTED.size
+            aborted = tuple(_ABORTED.iter_unpack(body[at : at + aborted_bytes]))
+            # the preferred read replica follows, which only a request with a rack sets
+            at += aborted_bytes + 4
+            size = int.from_bytes(body[at : at + 4], "big", signed=True)
+            at += 4
+            records = body[at : at + size] if size > 0 else empty
+            at += max(size, 0)
+            answers[TopicPartition(topic, partition)] = FetchResponse(
+                throttle_ms,
+                error_code,
+                high_watermark,
+                last_stable_offset,
+                log_start_offset,
+                aborted,
+                records,
+            )
+    if answers.keys() != set(asked):
+        raise ValueError(", ".join(map(str, answers.keys() - set(asked))) or "too few")
+    return answers

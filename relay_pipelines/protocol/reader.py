@@ -6,7 +6,7 @@ destination.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from relay_pipelines.errors import (
@@ -19,7 +19,7 @@ from relay_pipelines.errors import (
 from relay_pipelines.model import OffsetRange, Skipped, TopicPartition
 from relay_pipelines.protocol import error_codes, fetch
 from relay_pipelines.protocol.admin import topic_configs
-from relay_pipelines.protocol.batch import BatchRun, SmallBatch, split
+from relay_pipelines.protocol.batch import BatchRun, SmallBatch, has_batch, split
 from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.connection import Connection
@@ -28,6 +28,9 @@ _OFFSET_OUT_OF_RANGE = 1
 _MAX_WAIT_MS = 500
 _EMPTY_ANSWERS = 3
 _TICK_MS = 250
+# of `fetch_first`: little, because a topic-partition that has more is read on its own
+_FIRST_BYTES = 1 << 20
+_FIRST_PARTITION_BYTES = 32 << 10
 
 
 class FetchedSpan(NamedTuple):
@@ -51,6 +54,7 @@ def read(
     max_bytes: int,
     clock: Clock,
     small: SmallBatch | None = None,
+    first: fetch.FetchResponse | None = None,
 ) -> Generator[list[FetchedSpan], None, None]:
     """Yield the spans of each fetch; together they cover `wanted` without a gap.
 
@@ -60,6 +64,7 @@ def read(
 
     Args:
         small: which batches may come as runs.
+        first: what `fetch_first` has fetched from `wanted.start` on.
 
     Raises:
         DataLossError: the broker does not have the offset: retention took it, or the log was
@@ -72,25 +77,22 @@ def read(
     if position >= wanted.end:
         return
     leader = client.leader(topic_partition)
-    leader_epoch = client.topic(topic_partition.topic).leader_epochs.get(
-        topic_partition.partition, -1
-    )
     end_of_log = _EndOfLog(client, wanted)
 
     def ask(offset: int) -> int:
         body = fetch.encode(
-            topic_partition,
-            offset,
-            leader_epoch=leader_epoch,
+            [_position(client, topic_partition, offset)],
             max_bytes=max_bytes,
+            partition_max_bytes=max_bytes,
             max_wait_ms=_MAX_WAIT_MS,
         )
         return connection.send(fetch.API_KEY, fetch.VERSION, body)
 
     with client.lease(leader) as connection:
-        request = ask(position)
+        request = ask(position) if first is None else -1
         while position < wanted.end:
-            response = _poll(client, connection, request, wanted, position)
+            response = first or _poll(client, connection, request, wanted, position)
+            first = None
             if response is None:
                 yield []
                 continue
@@ -117,6 +119,47 @@ def read(
             if spans:
                 end_of_log.saw(spans)
                 yield spans
+
+
+def fetch_first(
+    client: ClusterClient, starts: Mapping[TopicPartition, int]
+) -> Generator[None, None, dict[TopicPartition, fetch.FetchResponse]]:
+    """Return the first records of many topic-partitions, with one request to each leader.
+
+    While an answer is arriving, it yields every quarter of a second. Only topic-partitions of which
+    the leader answers with a complete batch are in the result.
+
+    Args:
+        starts: the offsets to read from.
+    """
+    by_leader: dict[int, list[TopicPartition]] = {}
+    for at in starts:
+        by_leader.setdefault(client.leader(at), []).append(at)
+    found: dict[TopicPartition, fetch.FetchResponse] = {}
+    for leader, asked in by_leader.items():
+        request = fetch.encode(
+            [_position(client, at, starts[at]) for at in asked],
+            max_bytes=_FIRST_BYTES,
+            partition_max_bytes=_FIRST_PARTITION_BYTES,
+            max_wait_ms=0,
+        )
+        with client.lease(leader) as connection:
+            number = connection.send(fetch.API_KEY, fetch.VERSION, request)
+            while (body := connection.poll(number)) is None:
+                yield
+            # a copy, because the next answer reuses the buffer
+            answers = _decoded(client, connection, memoryview(bytes(body)), asked)
+        found.update(
+            (at, answer)
+            for at, answer in answers.items()
+            if not answer.throttle_ms and not answer.error_code and has_batch(answer.records)
+        )
+    return found
+
+
+def _position(client: ClusterClient, at: TopicPartition, offset: int) -> fetch.FetchPosition:
+    leader_epoch = client.topic(at.topic).leader_epochs.get(at.partition, -1)
+    return fetch.FetchPosition(at, offset, leader_epoch)
 
 
 def _ticks(milliseconds: int) -> Iterator[int]:
@@ -209,13 +252,7 @@ def _poll(
     body = connection.poll(request)
     if body is None:
         return None
-    try:
-        response = fetch.decode(body, wanted.topic_partition)
-    except ValueError as error:
-        connection.close()
-        raise client.retriable(
-            f"{connection} answered for {error}", topic_partition=wanted.topic_partition
-        ) from None
+    (response,) = _decoded(client, connection, body, [wanted.topic_partition]).values()
     if response.error_code == _OFFSET_OUT_OF_RANGE:
         raise _out_of_range(client, wanted, position)
     if response.error_code != error_codes.NONE:
@@ -224,6 +261,21 @@ def _poll(
             response.error_code, "Fetch", topic_partition=wanted.topic_partition, offset=position
         )
     return response
+
+
+def _decoded(
+    client: ClusterClient,
+    connection: Connection,
+    body: memoryview,
+    asked: Sequence[TopicPartition],
+) -> dict[TopicPartition, fetch.FetchResponse]:
+    try:
+        return fetch.decode(body, asked)
+    except ValueError as error:
+        connection.close()
+        raise client.retriable(
+            f"{connection} answered for {error}", topic_partition=asked[0]
+        ) from None
 
 
 def _out_of_range(client: ClusterClient, wanted: OffsetRange, position: int) -> DataLossError:

@@ -361,21 +361,38 @@ class FakeCluster:
 
     def _fetch(self, body: bytes) -> bytes:
         max_bytes = struct.unpack_from(">i", body, 12)[0]
-        name, at = _string(body, 29)
-        _count, _partition, _epoch, offset, _start, _max = struct.unpack_from(">iiiqqi", body, at)
+        (topics,), at = struct.unpack_from(">i", body, 25), 29
+        answer, size = struct.pack(">ihii", 0, 0, 0, topics), 0
+        for _ in range(topics):
+            name, at = _string(body, at)
+            count, _partition, _epoch, offset, _start, most = struct.unpack_from(
+                ">iiiqqi", body, at
+            )
+            assert count == 1, "topics have one partition"
+            at += 32
+            records = self._records(name, offset, min(max_bytes, most), any_size=not size)
+            max_bytes -= len(records)
+            size += len(records)
+            log = self.logs[name]
+            error = _OUT_OF_RANGE if offset > log.end else 0
+            aborted = [(who, first) for who, first, marker in log.aborted if marker >= offset]
+            answer += _written(name)
+            answer += struct.pack(">iihqqqi", 1, 0, error, log.end, log.stable_end, 0, len(aborted))
+            answer += b"".join(struct.pack(">qq", *one) for one in aborted)
+            answer += struct.pack(">ii", -1, len(records)) + records
+        return answer
+
+    def _records(self, name: str, offset: int, max_bytes: int, *, any_size: bool) -> bytes:
+        """Return batches of a log; a first one beyond the limit may be of any size or is cut."""
+        records = b""
         log = self.logs[name]
-        error, records = (_OUT_OF_RANGE if offset > log.end else 0), b""
         for entry in log.entries:
             header = entry.header
             if header.last_offset >= offset and header.base_offset < log.stable_end:
-                if records and len(records) + len(entry.data) > max_bytes:
-                    break
+                if len(records) + len(entry.data) > max_bytes and (records or not any_size):
+                    return records or entry.data[: max(0, max_bytes)]
                 records += entry.data
-        aborted = [(who, first) for who, first, marker in log.aborted if marker >= offset]
-        answer = struct.pack(">ihii", 0, 0, 0, 1) + _written(name)
-        answer += struct.pack(">iihqqqi", 1, 0, error, log.end, log.stable_end, 0, len(aborted))
-        answer += b"".join(struct.pack(">qq", *one) for one in aborted)
-        return answer + struct.pack(">ii", -1, len(records)) + records
+        return records
 
     def _produce(self, body: bytes) -> bytes:
         transactional_id, at = _string(body, 0)

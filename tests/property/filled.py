@@ -10,14 +10,24 @@ from relay_pipelines.protocol.records import BatchBuilder
 from tests.property.fake_cluster import FakeCluster, put
 
 _PER_BATCH, _SIZE = 5, 120
+_LOOK_SECONDS = 0.001
 _FIRST_MS = 1_700_000_000_000
 
 
 class Clock(SystemClock):
-    """A clock whose sleeps take no time."""
+    """A clock that counts looks and sleeps, so that no test depends on the machine's speed."""
+
+    def __init__(self) -> None:
+        self._now = 1_000.0
+
+    def monotonic(self) -> float:
+        """A little later than the last time."""
+        self._now += _LOOK_SECONDS
+        return self._now
 
     def sleep(self, seconds: float) -> None:
         """Return at once."""
+        self._now += seconds
 
 
 def values(topic: str, count: int) -> list[bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,7 +12,7 @@ from unittest.mock import patch
 
 import pytest
 
-from relay_pipelines.copy import task
+from relay_pipelines.copy import copier, task
 from relay_pipelines.copy.failover import FailoverSource
 from relay_pipelines.errors import SourceError
 from relay_pipelines.model import (
@@ -25,6 +26,7 @@ from relay_pipelines.model import (
     TopicPartition,
 )
 from relay_pipelines.prepare import owners
+from relay_pipelines.protocol import reader
 from relay_pipelines.protocol.connection import Connection
 from relay_pipelines.state import checkpoint, ledger
 from tests.property.fake_cluster import FakeCluster, FakeSocket
@@ -259,14 +261,17 @@ def test_answers_of_an_earlier_attempt_are_dropped() -> None:
         assert nodes._take_fresh(wanted[0]) == (None, None)
 
 
-def test_a_waiting_source_leaves_no_transaction_open() -> None:
-    """The records of `b` do not arrive: those of `a`, which are in the open transaction, do."""
+@pytest.mark.parametrize(("first_bytes", "topics", "late_topic"), [(1, 1, b"d"), (1_000, 2, b"c")])
+def test_a_waiting_source_leaves_no_transaction_open(
+    first_bytes: int, topics: int, late_topic: bytes
+) -> None:
+    """Records that are fetched alone, or with others, are late; what is copied is committed."""
     source, copies = filled(TOPICS, RECORDS), destination()
     real, late, now = FakeCluster._fetch, [0, 0], [1000.0]
 
     def fetch(self: FakeCluster, body: bytes) -> bytes:
-        if self is source and b"\x00\x01b" in body and not late[1]:
-            late[:] = 8, 1
+        if self is source and body.startswith(struct.pack(">ih", topics, 1) + late_topic, 25):
+            late[:] = (0, 1) if late[1] else (8, 1)
         return real(self, body)
 
     def wait() -> str:
@@ -284,8 +289,12 @@ def test_a_waiting_source_leaves_no_transaction_open() -> None:
     with (
         served(Requests(), wait, source=source, destination=copies),
         patch.object(FakeCluster, "_fetch", fetch),
+        patch.object(reader, "_FIRST_PARTITION_BYTES", first_bytes),
+        patch.object(copier, "_TOGETHER", 2),
     ):
         outcomes = list(task.copy_ranges(job, ranges(), SteppedClock()))
+    assert late == [0, 1]
     assert [one.error for one in outcomes] == [""] * len(TOPICS)
-    first, second = (one.offset for one in copies.logs[checkpoint.TOPIC].committed()[:2])
-    assert second - first > 1  # a marker is between them
+    copied = TOPICS.index(late_topic.decode())
+    before, after = copies.logs[checkpoint.TOPIC].committed()[copied - 1 : copied + 1]
+    assert after.offset - before.offset > 1  # a marker is between them
