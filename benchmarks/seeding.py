@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import struct
 from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -22,9 +21,6 @@ from relay_pipelines.protocol.records import BatchBuilder
 _DISTINCT_BATCHES = 64
 _TIMESTAMP_MS = 1_700_000_000_000
 _SENTINEL_AFTER_MS = 3_600_000
-_NO_TRANSACTION = struct.pack(">h", -1)
-_PRODUCE_HEAD = struct.Struct(">hii")  # acks, timeout, topics
-_LEADER_ALONE = 1
 _TIMEOUT_MS = 30_000
 
 
@@ -87,18 +83,12 @@ def _packed(wanted: Input, records: Iterable[Record]) -> Iterator[Batch]:
 
 
 def _send(client: ClusterClient, to: TopicPartition, batches: Iterator[Batch]) -> None:
-    prefix = (
-        _NO_TRANSACTION
-        + _PRODUCE_HEAD.pack(_LEADER_ALONE, _TIMEOUT_MS, 1)
-        + encode_string(to.topic)
-    )
+    prefix, key = produce.prefix(None, _TIMEOUT_MS), (encode_string(to.topic), to.partition)
     waiting: deque[int] = deque()
     with client.lease(client.leader(to)) as connection:
 
         def take_answer() -> None:
-            answer = produce.decode(
-                connection.receive(waiting.popleft()), encode_string(to.topic), to.partition
-            )
+            answer = produce.decode(connection.receive(waiting.popleft()))[key]
             if answer.error_code != error_codes.NONE:
                 raise client.failure(
                     answer.error_code, f"Produce {answer.message}", topic_partition=to
@@ -107,7 +97,7 @@ def _send(client: ClusterClient, to: TopicPartition, batches: Iterator[Batch]) -
         for batch in batches:
             while len(waiting) >= produce.MAX_IN_FLIGHT:
                 take_answer()
-            head = produce.head(prefix, to, len(batch.data))
-            waiting.append(connection.send(produce.API_KEY, produce.VERSION, head, batch.data))
+            request = produce.encode(prefix, [produce.SentBatch(*key, b"", batch.data)])
+            waiting.append(connection.send(produce.API_KEY, produce.VERSION, *request))
         while waiting:
             take_answer()

@@ -1,4 +1,4 @@
-"""The Produce request for one batch of one topic-partition, as fixed structs.
+"""The Produce request, as fixed structs.
 
 Produce v8 (Kafka 2.4). The broker allows one batch per topic-partition and request (KIP-98), and
 five requests in flight.
@@ -7,34 +7,53 @@ five requests in flight.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from relay_pipelines.model import TopicPartition
+from relay_pipelines.protocol.connection import Buffer
 from relay_pipelines.protocol.fetch import encode_string
 
 API_KEY = 0
 VERSION = 8
 MAX_IN_FLIGHT = 5
 _ACKS_ALL = -1
-_HEAD = struct.Struct(">hii")  # acks, timeout, topics
-_PARTITION = struct.Struct(">iii")  # partitions, partition, size of the batch
+_HEAD = struct.Struct(">hi")  # acks, timeout
+_COUNT = struct.Struct(">i")
+_PARTITION = struct.Struct(">ii")  # partition, size of the batch
 _NO_STRING = b"\xff\xff"
-# partitions, partition, error, base offset, append time, log start, record errors
-_ANSWER = struct.Struct(">iihqqqi")
+# partition, error, base offset, append time, log start, record errors
+_ANSWER = struct.Struct(">ihqqqi")
 
 
-def prefix(transactional_id: str, topic: str, timeout_ms: int) -> bytes:
-    """Return the part of the request that all batches to `topic` share."""
-    return (
-        encode_string(transactional_id)
-        + _HEAD.pack(_ACKS_ALL, timeout_ms, 1)
-        + encode_string(topic)
-    )
+class SentBatch(NamedTuple):
+    """A batch in two parts, and where it goes; `topic` is as `encode_string` writes it."""
+
+    topic: bytes
+    partition: int
+    header: Buffer
+    body: Buffer
 
 
-def head(of_topic: bytes, topic_partition: TopicPartition, size_bytes: int) -> bytes:
-    """Return the request up to the batch: the topic's `prefix`, the partition, the batch's size."""
-    return of_topic + _PARTITION.pack(1, topic_partition.partition, size_bytes)
+def prefix(transactional_id: str | None, timeout_ms: int) -> bytes:
+    """Return the part of the request that all requests of a producer share."""
+    name = _NO_STRING if transactional_id is None else encode_string(transactional_id)
+    return name + _HEAD.pack(_ACKS_ALL, timeout_ms)
+
+
+def encode(of_producer: bytes, batches: Sequence[SentBatch]) -> list[Buffer]:
+    """Return a request in parts: a producer's `prefix`, and batches of different destinations."""
+    topics: dict[bytes, list[SentBatch]] = {}
+    for batch in batches:
+        topics.setdefault(batch.topic, []).append(batch)
+    parts: list[Buffer] = []
+    head = of_producer + _COUNT.pack(len(topics))
+    for topic, of_topic in topics.items():
+        head += topic + _COUNT.pack(len(of_topic))
+        for _, partition, header, body in of_topic:
+            head += _PARTITION.pack(partition, len(header) + len(body))
+            parts += (head, header, body)
+            head = b""
+    return parts
 
 
 class ProduceResponse(NamedTuple):
@@ -46,33 +65,27 @@ class ProduceResponse(NamedTuple):
     throttle_ms: int
 
 
-def decode(body: memoryview, topic: bytes, wanted_partition: int) -> ProduceResponse:
-    """Read the answer to one batch.
-
-    Args:
-        topic: the destination topic, as `encode_string` writes it.
-
-    Raises:
-        ValueError: it is about another topic-partition.
-    """
-    end = 6 + int.from_bytes(body[4:6], "big")
-    _count, partition, error_code, base_offset, _append_time, _log_start, record_errors = (
-        _ANSWER.unpack_from(body, end)
-    )
-    if body[4:end] != topic or partition != wanted_partition:
-        raise ValueError(f"{bytes(body[6:end]).decode(errors='replace')}-{partition}")
-    at = end + _ANSWER.size
-    if not record_errors and body[at : at + 2] == _NO_STRING:  # every answer without an error
-        return ProduceResponse(
-            error_code, base_offset, "", int.from_bytes(body[at + 2 : at + 6], "big")
-        )
-    message = ""
-    for _ in range(max(record_errors, 0)):
-        record_message, at = _nullable_string(body, at + 4)
-        message = message or record_message
-    summary, at = _nullable_string(body, at)
+def decode(body: memoryview) -> dict[tuple[bytes, int], ProduceResponse]:
+    """Read the answer to `encode`: by topic, as `encode_string` writes it, and partition."""
+    answers = {}
+    topics, at = int.from_bytes(body[:4], "big"), 4
+    for _ in range(topics):
+        end = at + 2 + int.from_bytes(body[at : at + 2], "big")
+        topic = bytes(body[at:end])
+        partitions, at = int.from_bytes(body[end : end + 4], "big"), end + 4
+        for _ in range(partitions):
+            partition, error_code, base_offset, _append_time, _log_start, record_errors = (
+                _ANSWER.unpack_from(body, at)
+            )
+            at += _ANSWER.size
+            message = ""
+            for _ in range(max(record_errors, 0)):
+                record_message, at = _nullable_string(body, at + 4)
+                message = message or record_message
+            summary, at = _nullable_string(body, at)
+            answers[topic, partition] = (error_code, base_offset, message or summary)
     throttle_ms = int.from_bytes(body[at : at + 4], "big")
-    return ProduceResponse(error_code, base_offset, message or summary, throttle_ms)
+    return {key: ProduceResponse(*answer, throttle_ms) for key, answer in answers.items()}
 
 
 def _nullable_string(body: memoryview, at: int) -> tuple[str, int]:

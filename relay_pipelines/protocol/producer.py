@@ -6,10 +6,10 @@ over all transactions.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kafka.protocol.admin import DescribeTransactionsRequest
@@ -27,6 +27,10 @@ from relay_pipelines.protocol.records import body_of
 
 _SEQUENCES = 1 << 31  # base sequences are int32 and wrap to 0
 _POLL_SECONDS = 0.002
+# batches up to this size wait for others; a copy of one costs less than a request
+_SMALL_BYTES = 8 << 10
+_GATHERED_BYTES = 128 << 10
+_GATHERED_BATCHES = 100
 _NOTHING_OPEN = frozenset({48})  # INVALID_TXN_STATE
 
 
@@ -35,19 +39,34 @@ class _Target:
     """What the batches of one topic-partition share until the producer starts again."""
 
     topic_partition: TopicPartition
-    connection: Connection
-    topic_bytes: bytes
-    prefix: bytes
+    leader: int
+    key: tuple[bytes, int]
     sequence: int = 0
     landed: tuple[int, int] | None = None
 
 
-class _InFlight(NamedTuple):
-    """A batch whose answer is due."""
+class _Sent(NamedTuple):
+    """A batch of a request: where it goes, and how many records it has."""
 
     target: _Target
-    request: int
     records: int
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """Small batches that wait for a common request to their leader, at most one per target."""
+
+    batches: dict[tuple[bytes, int], produce.SentBatch] = field(default_factory=dict)
+    sent: list[_Sent] = field(default_factory=list)
+    size_bytes: int = 0
+
+
+class _InFlight(NamedTuple):
+    """A request whose answer is due."""
+
+    connection: Connection
+    request: int
+    sent: Sequence[_Sent]
 
 
 class TransactionalProducer:
@@ -73,6 +92,8 @@ class TransactionalProducer:
         self._opened_at = 0.0
         # whether an EndTxn was sent whose result we do not know
         self._may_have_ended = False
+        self._prefix = b""
+        self._gathered: defaultdict[int, _Gathered] = defaultdict(_Gathered)
         self._in_flight: deque[_InFlight] = deque()
         self._most_in_flight = 1
         self._throttled_until = 0.0
@@ -141,21 +162,33 @@ class TransactionalProducer:
         self._added.update(new)
 
     def send(self, topic_partition: TopicPartition, batch: Batch) -> None:
-        """Send a batch without waiting for its answer, unless too many answers are due."""
+        """Send a batch without waiting for its answer, unless too many answers are due.
+
+        A small batch may wait for others, to be sent with them in one request.
+        """
         target = self._targets.get(topic_partition) or self._target(topic_partition)
-        while len(self._in_flight) >= self._most_in_flight:
-            self._take_answer()
         body = body_of(batch)
         header = rehome(batch.header, body, self._state, target.sequence)
-        size = len(header) + len(body)
-        head = produce.head(target.prefix, topic_partition, size)
-        request = target.connection.send(produce.API_KEY, produce.VERSION, head, header, body)
-        records = batch.header.records
-        target.sequence = (target.sequence + records) % _SEQUENCES
-        self._in_flight.append(_InFlight(target, request, records))
+        sent = _Sent(target, batch.header.records)
+        target.sequence = (target.sequence + sent.records) % _SEQUENCES
+        is_small = len(body) <= _SMALL_BYTES
+        if not is_small or target.key in self._gathered[target.leader].batches:
+            self._send_gathered(target.leader)
+        if not is_small:
+            self._send(target.leader, [produce.SentBatch(*target.key, header, body)], [sent])
+            return
+        gathered = self._gathered[target.leader]
+        # a copy, because the caller may reuse the bytes
+        gathered.batches[target.key] = produce.SentBatch(*target.key, header, bytes(body))
+        gathered.sent.append(sent)
+        gathered.size_bytes += len(body)
+        if gathered.size_bytes >= _GATHERED_BYTES or len(gathered.sent) >= _GATHERED_BATCHES:
+            self._send_gathered(target.leader)
 
     def drain(self) -> None:
         """Wait until the destination has acknowledged every batch."""
+        for leader in list(self._gathered):
+            self._send_gathered(leader)
         while self._in_flight:
             self._take_answer()
 
@@ -178,6 +211,7 @@ class TransactionalProducer:
             self._client.release(connection)
         self._connections.clear()
         self._targets.clear()
+        self._gathered.clear()
         self._in_flight.clear()
         self._most_in_flight = 1
 
@@ -289,39 +323,58 @@ class TransactionalProducer:
         if code != error_codes.NONE and code not in expected:
             raise self._explained(self._client.failure(code, f"{doing} of {self._id}"))
 
+    def _send_gathered(self, leader: int) -> None:
+        gathered = self._gathered.pop(leader, None)
+        if gathered is not None and gathered.sent:
+            self._send(leader, list(gathered.batches.values()), gathered.sent)
+
+    def _send(
+        self, leader: int, batches: Sequence[produce.SentBatch], sent: Sequence[_Sent]
+    ) -> None:
+        while len(self._in_flight) >= self._most_in_flight:
+            self._take_answer()
+        connection = self._connections[leader]
+        parts = produce.encode(self._prefix, batches)
+        if len(batches) > 1:
+            parts = [b"".join(parts)]  # the kernel takes a limited number of parts
+        request = connection.send(produce.API_KEY, produce.VERSION, *parts)
+        self._in_flight.append(_InFlight(connection, request, sent))
+
     def _take_answer(self) -> None:
-        sent = self._in_flight.popleft()
-        target = sent.target
-        try:
-            answer = produce.decode(
-                target.connection.receive(sent.request),
-                target.topic_bytes,
-                target.topic_partition.partition,
-            )
-        except ValueError as error:
-            target.connection.close()
+        connection, request, sent = self._in_flight.popleft()
+        answers = produce.decode(connection.receive(request))
+        if answers.keys() != {batch.target.key for batch in sent}:
+            connection.close()
             raise DestinationError(
-                f"{target.connection} answered for {error}", topic_partition=target.topic_partition
-            ) from None
-        if answer.error_code != error_codes.NONE:
-            self._client.forget()
-            refused = error_codes.failure(
-                answer.error_code,
-                "Produce",
-                at=str(self._client.cluster),
-                retriable=self._client.retriable,
-                topic_partition=target.topic_partition,
-                detail=answer.message,
+                f"{connection} answered for other topic-partitions than those it was sent",
+                topic_partition=sent[0].target.topic_partition,
             )
-            raise self._explained(refused)
-        self._note_landed(target, answer.base_offset, sent.records)
-        if answer.throttle_ms:
+        throttle_ms = 0
+        for target, records in sent:
+            answer = answers[target.key]
+            if answer.error_code != error_codes.NONE:
+                raise self._refused(target, answer)
+            self._note_landed(target, answer.base_offset, records)
+            throttle_ms = answer.throttle_ms
+        if throttle_ms:
             # batches in flight wait at the broker while the transaction is open: one at a time from
             # here on
             self._most_in_flight = 1
-            self._throttled_until = self._clock.monotonic() + answer.throttle_ms / 1000
+            self._throttled_until = self._clock.monotonic() + throttle_ms / 1000
         else:
             self._most_in_flight = min(self._most_in_flight * 2, produce.MAX_IN_FLIGHT)
+
+    def _refused(self, target: _Target, answer: produce.ProduceResponse) -> RelayError:
+        self._client.forget()
+        refused = error_codes.failure(
+            answer.error_code,
+            "Produce",
+            at=str(self._client.cluster),
+            retriable=self._client.retriable,
+            topic_partition=target.topic_partition,
+            detail=answer.message,
+        )
+        return self._explained(refused)
 
     def _note_landed(self, target: _Target, base_offset: int, records: int) -> None:
         first, end = target.landed or (base_offset, -1)
@@ -375,8 +428,7 @@ class TransactionalProducer:
         leader = self._client.leader(topic_partition)
         if leader not in self._connections:
             self._connections[leader] = self._client.acquire(leader)
-        prefix = produce.prefix(self._id, topic_partition.topic, self._client.timeout_ms)
-        target = self._targets[topic_partition] = _Target(
-            topic_partition, self._connections[leader], encode_string(topic_partition.topic), prefix
-        )
+        self._prefix = produce.prefix(self._id, self._client.timeout_ms)
+        key = encode_string(topic_partition.topic), topic_partition.partition
+        target = self._targets[topic_partition] = _Target(topic_partition, leader, key)
         return target

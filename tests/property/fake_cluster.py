@@ -396,9 +396,20 @@ class FakeCluster:
 
     def _produce(self, body: bytes) -> bytes:
         transactional_id, at = _string(body, 0)
-        name, at = _string(body, at + 10)
-        _count, _partition, size = struct.unpack_from(">iii", body, at)
-        data = body[at + 12 : at + 12 + size]
+        (topics,), at = struct.unpack_from(">i", body, at + 6), at + 10
+        answer = struct.pack(">i", topics)
+        for _ in range(topics):
+            name, at = _string(body, at)
+            count, _partition, size = struct.unpack_from(">iii", body, at)
+            assert count == 1, "topics have one partition"
+            error, base = self._append(transactional_id, name, body[at + 12 : at + 12 + size])
+            at += 12 + size
+            answer += _written(name)
+            answer += struct.pack(">iihqqqi", 1, 0, error, base, -1, 0, 0) + b"\xff\xff"
+        return answer + struct.pack(">i", 0)
+
+    def _append(self, transactional_id: str, name: str, data: bytes) -> tuple[int, int]:
+        """Append a batch to a log, and return an error code and the base offset."""
         header = BatchHeader._make(HEADER.unpack_from(data))
         known = self.ids[transactional_id]
         fenced = (known.producer_id, known.epoch) != (header.producer_id, header.producer_epoch)
@@ -411,14 +422,7 @@ class FakeCluster:
             if name in known.topics
             else _INVALID_TXN_STATE
         )
-        base = -1 if error else self.logs[name].append(header, data[HEADER_BYTES:])
-        answer = struct.pack(">i", 1) + _written(name)
-        return (
-            answer
-            + struct.pack(">iihqqqi", 1, 0, error, base, -1, 0, 0)
-            + b"\xff\xff"
-            + struct.pack(">i", 0)
-        )
+        return error, -1 if error else self.logs[name].append(header, data[HEADER_BYTES:])
 
 
 def _string(data: bytes, at: int) -> tuple[str, int]:
