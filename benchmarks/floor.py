@@ -1,0 +1,208 @@
+"""What the brokers alone need for a copy, and how far from that the copy is.
+
+Run with `python -m benchmarks.floor`. A client that does nothing sends the same fetches and drops
+the answers, and sends prepared batches of the size that the copy writes, as many as it writes; what
+it and the brokers use is the floor. The table shows it beside the copy, medians of interleaved
+runs: wall seconds, CPU seconds of the client, of the source's broker and of the destination's.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import psutil
+
+from benchmarks import inputs
+from benchmarks.clusters import (
+    create_own_topics,
+    create_topic,
+    delete_topics,
+    embedded,
+    make_input,
+    scan,
+)
+from benchmarks.contenders.relay_task import works
+from benchmarks.inputs import Input
+from benchmarks.seeding import Record
+from benchmarks.values import Case, Cost, Extent
+from benchmarks.workers import run_together
+from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.errors import DestinationError, SourceError
+from relay_pipelines.model import Cluster, CopyOptions, OffsetRange, TopicPartition
+from relay_pipelines.protocol import fetch, produce
+from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.protocol.fetch import encode_string
+from relay_pipelines.protocol.reader import read
+from relay_pipelines.protocol.records import BatchBuilder
+
+_INPUTS = ("1k-128k", "1k-16k", "100b-128k")
+_REPETITIONS = 5
+_LIMIT_SECONDS = 120.0
+_WAIT_MS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """The requests of one topic-partition's copy.
+
+    Args:
+        offsets: where each fetch begins.
+        batch: what each produce request carries.
+        batches: the number of produce requests.
+    """
+
+    source: Cluster
+    destination: Cluster
+    source_partition: TopicPartition
+    offsets: tuple[int, ...]
+    fetch_bytes: int
+    destination_partition: TopicPartition
+    batch: bytes
+    batches: int
+
+    def run(self) -> None:
+        """Send all requests; one fetch and up to five produce requests are in flight."""
+        at, to = self.source_partition, self.destination_partition
+        with (
+            ClusterClient(self.source, SourceError, "floor") as source,
+            ClusterClient(self.destination, DestinationError, "floor") as destination,
+            source.lease(source.leader(at)) as fetching,
+            destination.lease(destination.leader(to)) as producing,
+        ):
+            topic = encode_string(to.topic)
+            request = produce.encode(
+                produce.prefix(None, _WAIT_MS),
+                [produce.SentBatch(topic, to.partition, b"", self.batch)],
+            )
+            waiting: deque[int] = deque()
+            sent = 0
+            for number, offset in enumerate(self.offsets, 1):
+                asked = fetch.encode(
+                    [fetch.FetchPosition(at, offset, -1)],
+                    max_bytes=self.fetch_bytes,
+                    partition_max_bytes=self.fetch_bytes,
+                    max_wait_ms=_WAIT_MS,
+                )
+                answer = fetching.send(fetch.API_KEY, fetch.VERSION, asked)
+                while sent < self.batches * number // len(self.offsets):
+                    while len(waiting) >= produce.MAX_IN_FLIGHT:
+                        producing.receive(waiting.popleft())
+                    waiting.append(producing.send(produce.API_KEY, produce.VERSION, *request))
+                    sent += 1
+                fetching.receive(answer)
+            while waiting:
+                producing.receive(waiting.popleft())
+
+
+@dataclass(frozen=True, slots=True)
+class _Used:
+    seconds: float
+    client: float
+    source: float
+    destination: float
+
+
+def main() -> None:
+    """Print a table."""
+    print("| input | | s | CPU s: client | source | destination | all |")
+    print("|---|---|---|---|---|---|---|")
+    with embedded("source") as source, embedded("destination") as destination:
+        create_own_topics(destination.cluster())
+        for wanted in (one for one in inputs.INPUTS if one.name in _INPUTS):
+            _compare(wanted, source, destination)
+
+
+def _compare(wanted: Input, source: EmbeddedCluster, destination: EmbeddedCluster) -> None:
+    topic = f"floor-{wanted.name}"
+    extents = make_input(source.cluster(), topic, wanted)
+    rows: dict[str, list[_Used]] = {"floor": [], "relay, tasks alone": []}
+    floors: list[Floor] = []
+    for _ in range(_REPETITIONS):
+        case = Case(
+            f"a{uuid.uuid4().hex[:6]}",
+            source.cluster(),
+            destination.cluster(),
+            topic,
+            extents,
+            "none",
+            _LIMIT_SECONDS,
+        )
+        create_topic(case.destination, case.destination_topic)
+        copy = lambda: run_together(works(case), _LIMIT_SECONDS)  # noqa: B023, E731 - called at once
+        rows["relay, tasks alone"].append(_measured(copy, source, destination))
+        floors = floors or _floors(case, scan(case.destination, case.destination_topic))
+        delete_topics(case.destination, case.destination_topic)
+        create_topic(case.destination, floors[0].destination_partition.topic)
+        rows["floor"].append(
+            _measured(lambda: run_together(floors, _LIMIT_SECONDS), source, destination)  # noqa: B023 - called at once
+        )
+        delete_topics(case.destination, floors[0].destination_partition.topic)
+    for name, found in rows.items():
+        columns = [
+            statistics.median(getattr(one, field) for one in found)
+            for field in ("seconds", "client", "source", "destination")
+        ]
+        figures = " | ".join(f"{value:.2f}" for value in [*columns, sum(columns[1:])])
+        print(f"| {wanted.title} | {name} | {figures} |", flush=True)
+    delete_topics(source.cluster(), topic)
+
+
+def _measured(
+    copy: Callable[[], Cost], source: EmbeddedCluster, destination: EmbeddedCluster
+) -> _Used:
+    time.sleep(1.0)  # the brokers finish with the run before
+    brokers = [psutil.Process(one.brokers[0].pid) for one in (source, destination)]
+    before = [sum(broker.cpu_times()[:2]) for broker in brokers]
+    cost = copy()
+    assert not cost.error, cost.error
+    used = [
+        sum(broker.cpu_times()[:2]) - then for broker, then in zip(brokers, before, strict=True)
+    ]
+    assert cost.copy_seconds is not None
+    assert cost.copy_cpu_seconds is not None
+    return _Used(cost.copy_seconds, cost.copy_cpu_seconds, *used)
+
+
+def _floors(case: Case, written: Sequence[Extent]) -> list[Floor]:
+    """The requests of a copy that has been made, by what it has `written`."""
+    floors = []
+    for extent, copied in zip(case.extents, written, strict=True):
+        at = extent.range.topic_partition
+        floors.append(
+            Floor(
+                case.source,
+                case.destination,
+                at,
+                tuple(_offsets(case.source, extent.range)),
+                CopyOptions().fetch_max_bytes,
+                TopicPartition("floor", at.partition),
+                _batch(copied.size_bytes // copied.batches, copied.records // copied.batches),
+                copied.batches,
+            )
+        )
+    return floors
+
+
+def _offsets(source: Cluster, wanted: OffsetRange) -> list[int]:
+    with ClusterClient(source, SourceError, "floor") as client:
+        fetched = read(client, wanted, CopyOptions().fetch_max_bytes, SystemClock())
+        return [spans[0].start for spans in fetched if spans]
+
+
+def _batch(size_bytes: int, records: int) -> bytes:
+    """Return a batch of about this size with so many records."""
+    builder = BatchBuilder(0, 2 * size_bytes)
+    value = bytes(max(1, size_bytes // records - 20))
+    builder.extend(itertools.repeat(Record(1_700_000_000_000, b"%08x" % 0, value, []), records))
+    return bytes(builder.build().data)
+
+
+if __name__ == "__main__":
+    main()
