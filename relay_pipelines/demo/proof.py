@@ -89,8 +89,8 @@ def compare(topic_partition: TopicPartition, source: Content, destination: Conte
 def compare_all(source: Side, destination: Side) -> list[Comparison]:
     """Compare every topic-partition that either side has."""
     return [
-        compare(one, source.get(one, []), destination.get(one, []))
-        for one in sorted({*source, *destination})
+        compare(at, source.get(at, []), destination.get(at, []))
+        for at in sorted({*source, *destination})
     ]
 
 
@@ -119,8 +119,12 @@ def _read(cluster: Cluster, wanted: Sequence[TopicPartition], over: threading.Ev
             "log_level": 0,
         }
     )
-    content: dict[tuple[str, int], Content] = {(one.topic, one.partition): [] for one in wanted}
-    consumer.assign([KafkaTopicPartition(*one, OFFSET_BEGINNING) for one in content])
+    content: dict[tuple[str, int], Content] = {
+        (topic_partition.topic, topic_partition.partition): [] for topic_partition in wanted
+    }
+    consumer.assign(
+        [KafkaTopicPartition(*topic_partition, OFFSET_BEGINNING) for topic_partition in content]
+    )
     unread = set(content)
     try:
         while unread and not over.is_set():
@@ -134,7 +138,9 @@ def _read(cluster: Cluster, wanted: Sequence[TopicPartition], over: threading.Ev
                     raise KafkaException(message.error())
     finally:
         consumer.close()
-    return {TopicPartition(*one): records for one, records in content.items()}
+    return {
+        TopicPartition(*topic_partition): records for topic_partition, records in content.items()
+    }
 
 
 def _record(message: Message) -> Record:

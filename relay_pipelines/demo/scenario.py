@@ -188,10 +188,10 @@ class _Scenario:
         """Compare all clusters and the ledger; True if they agree."""
         with self.reporter.step("Read all clusters with another client and compare every record"):
             clusters = [*self.environment.nodes, self.environment.destination]
-            one, other, destination = read_all(clusters, TOPIC_PARTITIONS)
-            comparisons = compare_all(one, destination)
+            first, second, destination = read_all(clusters, TOPIC_PARTITIONS)
+            comparisons = compare_all(first, destination)
             self.reporter.show(comparison_table(comparisons))
-            identical = "yes" if one == other else "NO"
+            identical = "yes" if first == second else "NO"
             self.reporter.say(f"upstream nodes identical, offsets included: {identical}")
         with self.reporter.step("Ask the ledger which records came from which node"):
             self.ledger.poll()
@@ -203,7 +203,7 @@ class _Scenario:
             self.reporter.say(
                 f"every offset once, and as many records as at the destination: {says}"
             )
-        return one == other and not wrong and all(each.equal for each in comparisons)
+        return first == second and not wrong and all(each.equal for each in comparisons)
 
     def _start_run(self, log: str) -> RelayProcess:
         folder, width = self.environment.folder, self.reporter.quoted_width
@@ -254,5 +254,5 @@ def _open_transactions(destination: Cluster) -> tuple[int, int]:
     with ClusterClient(destination, DestinationError, "relay-demo") as client:
         stable = client.list_offsets(TOPIC_PARTITIONS, LATEST, READ_COMMITTED)
         written = client.list_offsets(TOPIC_PARTITIONS, LATEST, READ_UNCOMMITTED)
-    hidden = [written[one] - stable[one] for one in TOPIC_PARTITIONS if written[one] > stable[one]]
+    hidden = [written[at] - stable[at] for at in TOPIC_PARTITIONS if written[at] > stable[at]]
     return len(hidden), sum(hidden)
