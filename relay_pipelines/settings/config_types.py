@@ -146,7 +146,7 @@ def _give_up_after_ms(value: object) -> int:
 
 def _whole_number(value: object) -> int:
     """Refuse `true`, which pydantic takes for 1; a string of digits comes from `${ENV_VAR}`."""
-    if isinstance(value, str) and re.fullmatch(r"\d{1,18}", value.strip()):
+    if isinstance(value, str) and re.fullmatch(r"\d{1,19}", value.strip()):
         return int(value)
     if isinstance(value, int) and not isinstance(value, bool):
         return value

@@ -13,6 +13,7 @@ from relay_pipelines.plan.topic_selection import Rename, RenameRule, is_topic_na
 from relay_pipelines.settings.config_types import (
     Count,
     Duration,
+    NotNegative,
     Pattern,
     PositiveSize,
     Problem,
@@ -59,7 +60,7 @@ class WindowSettings(Section):
 
     every: Duration = 30_000
     """Create a window at most this often, if there are new records; without delay in a backlog."""
-    max_records: Count = 10_000_000
+    max_records: Annotated[NotNegative, Field(gt=0)] = 10_000_000
     """More records than this are divided into several windows."""
     max_bytes: PositiveSize = 10 << 30
     """The same in bytes on the source's disk."""

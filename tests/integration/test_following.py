@@ -245,7 +245,7 @@ def test_a_refused_value_stops_the_run(followed: Followed) -> None:
     plan = run_plan.plan(replace(taken, source_configs=wrong))
     (failure,) = run(plan, mirror, no_spark, [], CLOCK).failures
     assert f"IncrementalAlterConfigs of topic {followed.copy_of} with INVALID_CONFIG" in failure
-    assert failure.endswith("; correct the value, or take the key off topics.config_keys")
+    assert failure.endswith("; correct the value, or remove the key from topics.config_keys")
 
 
 def test_commands_report_differences(
