@@ -119,17 +119,15 @@ def _read(cluster: Cluster, wanted: Sequence[TopicPartition], over: threading.Ev
             "log_level": 0,
         }
     )
-    content: dict[tuple[str, int], Content] = {
-        (topic_partition.topic, topic_partition.partition): [] for topic_partition in wanted
-    }
+    content: dict[TopicPartition, Content] = {at: [] for at in wanted}
     consumer.assign(
-        [KafkaTopicPartition(*topic_partition, OFFSET_BEGINNING) for topic_partition in content]
+        [KafkaTopicPartition(at.topic, at.partition, OFFSET_BEGINNING) for at in wanted]
     )
     unread = set(content)
     try:
         while unread and not over.is_set():
             for message in consumer.consume(_MESSAGES, 0.2):
-                source = message.topic(), message.partition()
+                source = TopicPartition(message.topic(), message.partition())
                 if not message.error():
                     content[source].append(_record(message))
                 elif message.error().code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - its public name
@@ -138,9 +136,7 @@ def _read(cluster: Cluster, wanted: Sequence[TopicPartition], over: threading.Ev
                     raise KafkaException(message.error())
     finally:
         consumer.close()
-    return {
-        TopicPartition(*topic_partition): records for topic_partition, records in content.items()
-    }
+    return content
 
 
 def _record(message: Message) -> Record:
