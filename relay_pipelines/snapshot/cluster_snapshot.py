@@ -412,9 +412,9 @@ class _SnapshotBuilder:
 
     def _existing(self, topics: _Topics, policies: Mapping[str, RecordPolicy]) -> list[str]:
         written = {
-            topic_written
+            name
             for topic, destination in topics.destinations.items()
-            for topic_written in _topics_written(destination, policies[topic])
+            for name in _topics_written(destination, policies[topic])
         }
         return sorted(written.intersection(self._at_destination.topics))
 

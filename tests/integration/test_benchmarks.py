@@ -44,7 +44,9 @@ def test_half_of_an_lz4_batch_compresses() -> None:
     assert 0.45 < len(batch.data) / BY_NAME["1k-lz4"].batch_bytes < 0.6
 
 
-@pytest.mark.parametrize("contender", [RelayTask(), ConfluentLoop()], ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "contender", [RelayTask(), ConfluentLoop()], ids=lambda contender: contender.name
+)
 def test_a_contender_copies_every_record_and_says_what_it_cost(
     contender: RelayTask | ConfluentLoop,
     source_cluster: EmbeddedCluster,

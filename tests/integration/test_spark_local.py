@@ -59,7 +59,7 @@ def test_several_topics_in_one_job(
         for partition, records in copied.source.records.items():
             expected[copied.source.topic, partition] = len(records)
             assert_equal(records, copied.arrived(partition))
-    compare.assert_ledger_covers(copied.destination, copied.name, ends, expected)
+    compare.assert_ledger_covers(mirror.destination, mirror.name, ends, expected)
     _assert_same(outcomes, compare.ledger(mirror.destination, mirror.name))
 
 
