@@ -129,9 +129,9 @@ class _Scenario:
         with self.reporter.step(
             f"Mirror while {more} more events a second arrive, and kill the mirror"
         ) as show:
-            # about 100 commits in ten seconds, however much is copied
+            # about 100 commits in five seconds, however much is copied
             size = max(16, min(1024, events // 1000))
-            text = self.environment.write_relay_yaml(_COPY_YAML.format(size=size, rate=10 * size))
+            text = self.environment.write_relay_yaml(_COPY_YAML.format(size=size, rate=20 * size))
             self.reporter.say("relay.yaml:")
             self.reporter.quote(text.splitlines())
             known, end = self.ledger.poll(), self.writers.written.total()
