@@ -135,6 +135,8 @@ class UnsupportedError(RelayError):
 class TopicDeletedError(RelayError):
     """The source topic was deleted after it was planned; its copy stays."""
 
+    side = Side.SOURCE
+
 
 class RecordTooLargeError(RelayError):
     """One record exceeds the destination's max.message.bytes."""

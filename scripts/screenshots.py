@@ -73,7 +73,7 @@ def main() -> None:
 
 def done(dagster: Dagster) -> list[str]:
     """The copied windows, newest first."""
-    return [one.window for one in graphql.runs(dagster) if one.status == "SUCCESS"]
+    return [run.window for run in graphql.runs(dagster) if run.status == "SUCCESS"]
 
 
 def tamper(dagster: Dagster, stage: Environment, window: str) -> None:

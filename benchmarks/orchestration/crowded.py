@@ -25,7 +25,7 @@ from benchmarks.orchestration.idle import ticks
 from relay_pipelines.demo.dagster import Dagster, running
 from relay_pipelines.lanes import naming
 from relay_pipelines.sensors.planner import PRUNED_PER_TICK
-from relay_pipelines.settings.windows import WindowSettings
+from relay_pipelines.settings import WindowSettings
 
 _TOPICS = 2
 _REPEATED = 5

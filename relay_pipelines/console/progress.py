@@ -26,7 +26,7 @@ _NARROW = 70
 def progress(mirror: str, console: Console) -> Iterator[Observer]:
     """Show the progress of one run of a mirror."""
     if not console.is_terminal:
-        yield Lines(mirror, console)
+        yield Lines(lambda line: console.print(f"{mirror}: {line}", soft_wrap=True))
         return
     bars = Bars(console)
     with bars.live:
@@ -34,37 +34,43 @@ def progress(mirror: str, console: Console) -> Iterator[Observer]:
 
 
 class Lines:
-    """Prints a line every few seconds, for logs and pipes."""
+    """Writes a line every few seconds, for logs and pipes.
+
+    Args:
+        write: prints or logs a line.
+    """
 
     def __init__(
-        self, mirror: str, console: Console, monotonic: Callable[[], float] = time.monotonic
+        self,
+        write: Callable[[str], None],
+        every_seconds: float = _LINE_SECONDS,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._mirror = mirror
-        self._console = console
+        self._write = write
+        self._every_seconds = every_seconds
         self._monotonic = monotonic
-        self._total = self._done = self._records = self._size_bytes = 0
-        self._started = self._printed = monotonic()
-        self._printed_done = 0
+        self._total = self._done = self._size_bytes = 0
+        self._started = self._written_at = monotonic()
+        self._written_done = 0
 
     def begin(self, plan: RunPlan) -> None:
-        """Print what will be copied."""
+        """Write what will be copied."""
         if plan.windows:
             self._total = sum(plan.offsets(window) for window in plan.windows)
             topics = plural(len(plan.windows), "topic")
             records, node = plural(self._total, "record"), plan.snapshot.node.name
-            self._print(f"copying {records} of {topics} from {node}")
+            self._write(f"copying {records} of {topics} from {node}")
 
     def committed(self, entries: Sequence[LedgerEntry]) -> None:
-        """Print the progress, unless the last line is too recent."""
+        """Write the progress, unless the last line is too recent."""
         now = self._monotonic()
         if entries and not self._done:
             self._started = now  # the rate does not include the start of Spark
         self._done += sum(len(entry.source) for entry in entries)
-        self._records += sum(entry.records for entry in entries)
         self._size_bytes += sum(entry.size_bytes for entry in entries)
-        if now - self._printed >= _LINE_SECONDS and self._done > self._printed_done:
-            self._printed, self._printed_done = now, self._done
-            self._print(self._line(now - self._started))
+        if now - self._written_at >= self._every_seconds and self._done > self._written_done:
+            self._written_at, self._written_done = now, self._done
+            self._write(self._line(now - self._started))
 
     def end(self, result: RunResult) -> None:
         """Do nothing: the summary follows."""
@@ -78,9 +84,6 @@ class Lines:
         rate = self._done / elapsed
         left = seconds(max(0, self._total - self._done) / rate)
         return f"{line}, {count(rate)} records/s, {left} left"
-
-    def _print(self, line: str) -> None:
-        self._console.print(f"{self._mirror}: {line}", soft_wrap=True)
 
 
 class Bars:

@@ -145,9 +145,9 @@ class Copier:
         self._transactions = transactions
         self._clock = clock
         self._by_destination = {
-            to: one
-            for one in ranges
-            for to in (one.progress.range.destination, one.progress.quarantine)
+            to: range_copy
+            for range_copy in ranges
+            for to in (range_copy.progress.range.destination, range_copy.progress.quarantine)
         }
         self._prepared: set[RangeCopy] = set()
         self._finished_bytes = 0
@@ -179,37 +179,44 @@ class Copier:
 
     def _waiting(self) -> list[RangeCopy]:
         """Return the ranges that are neither copied nor failed; those that fail most come last."""
-        return sorted((one for one in self._ranges if one.is_waiting), key=lambda one: one.failures)
+        return sorted(
+            (range_copy for range_copy in self._ranges if range_copy.is_waiting),
+            key=lambda range_copy: range_copy.failures,
+        )
 
     def _failing_since(self) -> float:
         """Return when the oldest failure began after which its range has had no commit."""
-        since = [one.failing_since for one in self._ranges if one.is_waiting]
+        since = [range_copy.failing_since for range_copy in self._ranges if range_copy.is_waiting]
         return min((each for each in since if each >= 0), default=-1.0)
 
     def _attempt(self) -> None:
         """Copy all that can be copied; raise an error that is left and may pass."""
         waiting = self._waiting()
         # one that has failed may break the transaction again: it then holds no other
-        is_careful = any(one.failures for one in waiting)
+        is_careful = any(range_copy.failures for range_copy in waiting)
         together = 1 if is_careful else _TOGETHER
-        for one in waiting:
-            one.begin_attempt()
+        for range_copy in waiting:
+            range_copy.begin_attempt()
         self._prepared.clear()
         self._finished_bytes = 0
         try:
-            found = self._transactions.start([one.progress for one in waiting])
-            self._refresh(waiting, {at: one.checkpoint for at, one in found.items()})
+            found = self._transactions.start([range_copy.progress for range_copy in waiting])
+            self._refresh(waiting, {at: current.checkpoint for at, current in found.items()})
             self._begin_transaction()
-            for index, one in enumerate(waiting):
+            for index, range_copy in enumerate(waiting):
                 self._prepare(waiting[index : index + together], found)
-                with self._isolated(one):
-                    one.progress.start_from(found[one.progress.source])
-                    self._copy_range(one)
+                with self._isolated(range_copy):
+                    range_copy.progress.start_from(found[range_copy.progress.source])
+                    self._copy_range(range_copy)
                 is_due = is_careful or self._clock.monotonic() >= self._deadline
-                if one.error is not None or is_due:
+                if range_copy.error is not None or is_due:
                     self._commit()
-                if one.error is not None and one.error.retryable and not one.error.topic_partition:
-                    self._all_failed(waiting[index + 1 :], one.error)  # the cluster is away
+                if (
+                    range_copy.error is not None
+                    and range_copy.error.retryable
+                    and not range_copy.error.topic_partition
+                ):
+                    self._all_failed(waiting[index + 1 :], range_copy.error)  # the cluster is away
                     break
             self._commit()
         except _TransactionBrokenError as broken:
@@ -221,12 +228,13 @@ class Copier:
         except RelayError as error:  # of `start`
             self._all_failed(waiting, error)
             self._transactions.fail()
-        left = [one for one in waiting if one.is_waiting]
-        if left and all(one.failures for one in left):  # else the others need not wait
-            raise next(one.error for one in left if one.error is not None)
+        left = [range_copy for range_copy in waiting if range_copy.is_waiting]
+        # else the others need not wait
+        if left and all(range_copy.failures for range_copy in left):
+            raise next(range_copy.error for range_copy in left if range_copy.error is not None)
 
     @contextmanager
-    def _isolated(self, one: RangeCopy) -> Iterator[None]:
+    def _isolated(self, range_copy: RangeCopy) -> Iterator[None]:
         """Keep a failure that is the range's own from the others."""
         wall, cpu = self._clock.monotonic(), time.process_time()
         try:
@@ -234,18 +242,18 @@ class Copier:
         except _TransactionBrokenError:
             raise
         except RelayError as error:
-            one.note_failure(error, self._clock)
+            range_copy.note_failure(error, self._clock)
         except Exception as error:  # noqa: BLE001 - a bug must not stop the other ranges
             traceback.print_exc()  # for the executor's log
             failed = RelayError(
                 f"the copy failed: {describe(error)}",
                 remedy="see the trace in the log of the Spark executor",
             )
-            one.note_failure(failed, self._clock)
+            range_copy.note_failure(failed, self._clock)
         finally:
-            one.seconds += self._clock.monotonic() - wall
-            one.cpu_seconds += time.process_time() - cpu
-        if one.error is not None and one.has_sent:
+            range_copy.seconds += self._clock.monotonic() - wall
+            range_copy.cpu_seconds += time.process_time() - cpu
+        if range_copy.error is not None and range_copy.has_sent:
             raise _TransactionBrokenError
 
     @contextmanager
@@ -264,17 +272,17 @@ class Copier:
             raise _TransactionBrokenError from error
 
     def _all_failed(self, ranges: Iterable[RangeCopy], error: RelayError) -> None:
-        for one in ranges:
-            one.note_failure(self._shared(error, one), self._clock)
+        for range_copy in ranges:
+            range_copy.note_failure(self._shared(error, range_copy), self._clock)
 
-    def _shared(self, error: RelayError, one: RangeCopy) -> RelayError:
+    def _shared(self, error: RelayError, range_copy: RangeCopy) -> RelayError:
         """Return an error of several ranges as that of one; it must not name another."""
         is_of_another = error.topic_partition in self._by_destination
         if len(self._ranges) == 1 or (error.retryable and not is_of_another):
             return error
         own = copy(error)
         own.__cause__ = error
-        own.topic_partition, own.offset = one.progress.source, None
+        own.topic_partition, own.offset = range_copy.progress.source, None
         return own
 
     def _fenced(self, error: FencedError) -> None:
@@ -287,17 +295,17 @@ class Copier:
         if self._may_take_over_again:
             self._may_take_over_again = False
             return
-        for one in self._waiting():
-            one.fail_for_good(self._shared(error, one))
+        for range_copy in self._waiting():
+            range_copy.fail_for_good(self._shared(error, range_copy))
 
     def _give_up(self, error: RelayError) -> None:
         """Fail the ranges that have failed for too long; there is at least one."""
         since = self._failing_since()
         patience = self._options.give_up_after_ms / 1000
-        for one in self._waiting():
-            overdue = self._clock.monotonic() - one.failing_since >= patience >= 0
-            if one.failing_since >= 0 and (one.failing_since == since or overdue):
-                one.fail_for_good(one.last_error or error)
+        for range_copy in self._waiting():
+            overdue = self._clock.monotonic() - range_copy.failing_since >= patience >= 0
+            if range_copy.failing_since >= 0 and (range_copy.failing_since == since or overdue):
+                range_copy.fail_for_good(range_copy.last_error or error)
 
     def _refresh(
         self,
@@ -307,9 +315,13 @@ class Copier:
         """Ask the node about several ranges at once, as far as it answers."""
         if len(self._ranges) == 1:
             return
-        known = {at: one for at, one in (checkpoints or {}).items() if one is not None}
+        known = {
+            at: checkpoint
+            for at, checkpoint in (checkpoints or {}).items()
+            if checkpoint is not None
+        }
         with suppress(RelayError):  # each range then asks for itself, and fails for itself
-            self._nodes.refresh([one.progress.range for one in ranges], known)
+            self._nodes.refresh([range_copy.progress.range for range_copy in ranges], known)
 
     def _prepare(
         self, coming: Sequence[RangeCopy], found: Mapping[TopicPartition, Current]
@@ -318,106 +330,116 @@ class Copier:
         if len(coming) == 1 or coming[0] in self._prepared:
             return
         starts = {}
-        for one in coming:
-            checkpoint = found[one.progress.source].checkpoint
-            source = one.progress.range.source
+        for range_copy in coming:
+            checkpoint = found[range_copy.progress.source].checkpoint
+            source = range_copy.progress.range.source
             start = source.start if checkpoint is None else checkpoint.next_offset
             if start < source.end:
-                starts[one.progress.source] = start
+                starts[range_copy.progress.source] = start
         self._waiting_since = self._clock.monotonic()
         for _ in self._nodes.fetch_first(starts):
             if self._clock.monotonic() - self._waiting_since >= _LONGEST_WAIT_SECONDS:
                 self._commit()
         with self._in_transaction():
-            self._transactions.announce(one.progress.range.destination for one in coming)
+            self._transactions.announce(
+                range_copy.progress.range.destination for range_copy in coming
+            )
         self._prepared.update(coming)
 
-    def _copy_range(self, one: RangeCopy) -> None:
-        start = one.source.open(one.progress.checkpoint)
-        one.chunk = Chunk(start)
+    def _copy_range(self, range_copy: RangeCopy) -> None:
+        start = range_copy.source.open(range_copy.progress.checkpoint)
+        range_copy.chunk = Chunk(start)
         self._waiting_since = self._clock.monotonic()
-        with closing(one.source.portions(start)) as portions:
+        with closing(range_copy.source.portions(start)) as portions:
             for portion in portions:
-                self._send(one, portion)
-                self._commit_if_due(one, chunk_ends=portion.ends_chunk)
-        one.is_read = True
-        if len(one.chunk):
-            self._finish_chunk(one)
+                self._send(range_copy, portion)
+                self._commit_if_due(range_copy, chunk_ends=portion.ends_chunk)
+        range_copy.is_read = True
+        if len(range_copy.chunk):
+            self._finish_chunk(range_copy)
         else:
-            one.is_done = True
+            range_copy.is_done = True
 
     def _begin_transaction(self) -> None:
         now = self._clock.monotonic()
-        self._deadline = now + min(one.options.chunk_ms for one in self._ranges) / 1000
+        self._deadline = (
+            now + min(range_copy.options.chunk_ms for range_copy in self._ranges) / 1000
+        )
         self._waiting_since = now
         self._finished_bytes = 0
 
-    def _send(self, one: RangeCopy, portion: Portion) -> None:
-        to = one.progress.range.destination
+    def _send(self, range_copy: RangeCopy, portion: Portion) -> None:
+        to = range_copy.progress.range.destination
         with self._in_transaction():
             for record, error in portion.quarantined:
-                one.has_sent = True
-                batch = one.progress.quarantine_batch(record, error)
-                self._transactions.send(one.progress.quarantine, batch, one.throttles)
+                range_copy.has_sent = True
+                batch = range_copy.progress.quarantine_batch(record, error)
+                self._transactions.send(range_copy.progress.quarantine, batch, range_copy.throttles)
             for batch in portion.batches:
-                one.has_sent = True
-                self._transactions.send(to, batch, one.throttles)
-        one.chunk.add(portion)
+                range_copy.has_sent = True
+                self._transactions.send(to, batch, range_copy.throttles)
+        range_copy.chunk.add(portion)
         if portion.end >= 0:
             self._waiting_since = self._clock.monotonic()
 
-    def _commit_if_due(self, one: RangeCopy, *, chunk_ends: bool) -> None:
+    def _commit_if_due(self, range_copy: RangeCopy, *, chunk_ends: bool) -> None:
         """Commit a chunk that is large or old enough, and before any long wait."""
         now = self._clock.monotonic()
-        throttled = self._transactions.throttled_seconds(one.throttles)
+        throttled = self._transactions.throttled_seconds(range_copy.throttles)
         is_due = (
             chunk_ends
-            or one.chunk.size_bytes + self._finished_bytes >= one.options.chunk_bytes
+            or range_copy.chunk.size_bytes + self._finished_bytes >= range_copy.options.chunk_bytes
             or now + throttled >= self._deadline
             or (
                 self._transactions.is_open
                 and max(throttled, now - self._waiting_since) >= _LONGEST_WAIT_SECONDS
             )
         )
-        if is_due and len(one.chunk):
-            self._finish_chunk(one)
+        if is_due and len(range_copy.chunk):
+            self._finish_chunk(range_copy)
             self._commit()
-            one.chunk = Chunk(one.chunk.end)
+            range_copy.chunk = Chunk(range_copy.chunk.end)
         elif is_due:
             self._commit()  # what is finished of other ranges does not wait for this one
         if throttled:
             self._clock.sleep(throttled)
 
-    def _finish_chunk(self, one: RangeCopy) -> None:
+    def _finish_chunk(self, range_copy: RangeCopy) -> None:
         """Send what was held back; make sure that all of the chunk is from one log."""
-        self._send(one, one.source.flush())
-        one.chunk.finish()
-        one.is_finished = True
-        self._finished_bytes += one.chunk.size_bytes
+        self._send(range_copy, range_copy.source.flush())
+        range_copy.chunk.finish()
+        range_copy.is_finished = True
+        self._finished_bytes += range_copy.chunk.size_bytes
 
     def _commit(self) -> None:
         """Commit the chunks that are finished."""
-        finished = [one for one in self._ranges if one.is_waiting and one.is_finished]
+        finished = [
+            range_copy
+            for range_copy in self._ranges
+            if range_copy.is_waiting and range_copy.is_finished
+        ]
         if not finished:
             return
         self._refresh(finished)
         logs = []
-        for one in finished:
-            with self._isolated(one):
-                logs.append(one.source.verify_same_log())
-            if one.error is not None:
+        for range_copy in finished:
+            with self._isolated(range_copy):
+                logs.append(range_copy.source.verify_same_log())
+            if range_copy.error is not None:
                 raise _TransactionBrokenError
         with self._in_transaction():
             self._transactions.drain()
         commits = []
-        for one, log in zip(finished, logs, strict=True):
-            with self._isolated(one):
-                commits.append(self._transactions.next_commit(one.progress, one.chunk, log))
-            if one.error is not None:
+        for range_copy, log in zip(finished, logs, strict=True):
+            with self._isolated(range_copy):
+                commits.append(
+                    self._transactions.next_commit(range_copy.progress, range_copy.chunk, log)
+                )
+            if range_copy.error is not None:
                 raise _TransactionBrokenError
         with self._in_transaction():
             self._transactions.commit(commits)
-        for one in finished:
-            one.committed()
+        for range_copy in finished:
+            range_copy.committed()
         self._prepared.clear()
         self._begin_transaction()

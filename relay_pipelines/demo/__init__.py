@@ -1,7 +1,6 @@
 """`relay demo` and `relay ui`: three Kafka clusters on this machine and a mirror between them.
 
 scenario       the demo from beginning to end: copy, two kills, proof
-kill_timing    when a run is in the middle of its copy
 environment    temporary folder, clusters, topics, relay.yaml
 relay_process  `relay` as a process that can be killed
 shop           the events of a made-up web shop and their producers

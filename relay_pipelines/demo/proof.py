@@ -89,8 +89,8 @@ def compare(topic_partition: TopicPartition, source: Content, destination: Conte
 def compare_all(source: Side, destination: Side) -> list[Comparison]:
     """Compare every topic-partition that either side has."""
     return [
-        compare(one, source.get(one, []), destination.get(one, []))
-        for one in sorted({*source, *destination})
+        compare(at, source.get(at, []), destination.get(at, []))
+        for at in sorted({*source, *destination})
     ]
 
 
@@ -119,13 +119,15 @@ def _read(cluster: Cluster, wanted: Sequence[TopicPartition], over: threading.Ev
             "log_level": 0,
         }
     )
-    content: dict[tuple[str, int], Content] = {(one.topic, one.partition): [] for one in wanted}
-    consumer.assign([KafkaTopicPartition(*one, OFFSET_BEGINNING) for one in content])
+    content: dict[TopicPartition, Content] = {at: [] for at in wanted}
+    consumer.assign(
+        [KafkaTopicPartition(at.topic, at.partition, OFFSET_BEGINNING) for at in wanted]
+    )
     unread = set(content)
     try:
         while unread and not over.is_set():
             for message in consumer.consume(_MESSAGES, 0.2):
-                source = message.topic(), message.partition()
+                source = TopicPartition(message.topic(), message.partition())
                 if not message.error():
                     content[source].append(_record(message))
                 elif message.error().code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - its public name
@@ -134,7 +136,7 @@ def _read(cluster: Cluster, wanted: Sequence[TopicPartition], over: threading.Ev
                     raise KafkaException(message.error())
     finally:
         consumer.close()
-    return {TopicPartition(*one): records for one, records in content.items()}
+    return content
 
 
 def _record(message: Message) -> Record:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from relay_pipelines.demo.environment import MIRROR
 from relay_pipelines.errors import RetriableError
-from relay_pipelines.model import Cluster, CopyOptions, LedgerEntry, OffsetRange, TopicPartition
+from relay_pipelines.model import Cluster, CopyOptions, LedgerEntry, OffsetRange
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.state.ledger_reader import LedgerFollower
 
@@ -65,22 +65,3 @@ def shares(entries: Iterable[LedgerEntry]) -> list[Share]:
         else:
             made.append(Share(entry.source, entry.node, entry.records, 1))
     return made
-
-
-def unexplained(
-    given: Sequence[Share], found: Mapping[TopicPartition, int]
-) -> list[TopicPartition]:
-    """Return the topic-partitions where ledger and destination disagree or offsets are not unique.
-
-    Args:
-        found: the number of records of each at the destination.
-    """
-    wrong = []
-    for topic_partition in sorted({*found, *(share.source.topic_partition for share in given)}):
-        own = [share for share in given if share.source.topic_partition == topic_partition]
-        ends = [0, *(share.source.end for share in own)]
-        seamless = [share.source.start for share in own] == ends[:-1]
-        records = sum(share.records for share in own)
-        if not seamless or records != found.get(topic_partition, 0):
-            wrong.append(topic_partition)
-    return wrong

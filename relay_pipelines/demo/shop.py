@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import random
 import threading
-import time
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -134,7 +133,6 @@ class Arrivals:
         self._per_second = per_second
         self._clock = clock
         self._over = threading.Event()
-        self._extra = 0
         self._thread = threading.Thread(target=self._write, name="demo-arrivals", daemon=True)
         self.count = 0
         self._thread.start()
@@ -144,21 +142,14 @@ class Arrivals:
         self._over.set()
         self._thread.join()
 
-    def add(self, count: int) -> None:
-        """Write this many more events at once."""
-        self._extra = count
-        while self._extra and self._thread.is_alive():
-            time.sleep(_TICK_SECONDS)
-
     def _write(self) -> None:
-        started, extra = self._clock.monotonic(), 0
+        started = self._clock.monotonic()
         while not self._over.wait(_TICK_SECONDS):
-            extra += self._extra
-            due = extra + int((self._clock.monotonic() - started) * self._per_second)
+            due = int((self._clock.monotonic() - started) * self._per_second)
             self._writers.write(
                 self._shop.event(self._clock.now_ms()) for _ in range(due - self.count)
             )
-            self.count, self._extra = due, 0
+            self.count = due
 
 
 def _config(node: Cluster, compression: str) -> dict[str, object]:

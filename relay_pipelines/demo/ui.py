@@ -5,18 +5,18 @@ from __future__ import annotations
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-from relay_pipelines.console.formatting import count, stdout
+from relay_pipelines.console.formatting import stdout
 from relay_pipelines.demo.dagster import Dagster, running
-from relay_pipelines.demo.environment import MIRROR, Environment, start_clusters, temporary_folder
+from relay_pipelines.demo.environment import MIRROR, Environment, temporary_folder
 from relay_pipelines.demo.reporter import Reporter
-from relay_pipelines.demo.shop import PARTITIONS, Arrivals, NodeWriters, Shop
+from relay_pipelines.demo.scenario import open_shop
+from relay_pipelines.demo.shop import PARTITIONS, Arrivals
 from relay_pipelines.errors import RelayError
 from relay_pipelines.lanes.topic_catalog import Catalog
 from relay_pipelines.protocol.clock import Clock, SystemClock
 
 _EVENTS = 60_000
 _PER_SECOND = 100
-_NIGHT_MS = 4 * 3600 * 1000
 _WINDOWS = """\
     window:
       every: 15s
@@ -64,12 +64,8 @@ def start_stack(
     folder: Path, port: int, reporter: Reporter, clock: Clock, until_the_end: ExitStack
 ) -> tuple[Dagster, Environment]:
     """Start clusters, events and Dagster with its sensors; they end with the exit stack."""
-    with reporter.step("Start three clusters: upstream-a, upstream-b, destination"):
-        environment = until_the_end.enter_context(start_clusters(folder))
-    shop, writers = Shop(_EVENTS), NodeWriters(environment.nodes)
-    with reporter.step(f"Write {count(_EVENTS)} events of a web shop to both upstream clusters"):
-        writers.write(shop.history(_EVENTS, clock.now_ms() - _NIGHT_MS))
-        writers.flush()
+    opened = open_shop(folder, _EVENTS, reporter, clock)
+    environment, shop, writers = until_the_end.enter_context(opened)
     environment.write_relay_yaml(_WINDOWS)
     Catalog.beside(folder / "relay.yaml").learn(MIRROR, PARTITIONS)
     until_the_end.enter_context(closing(Arrivals(shop, writers, _PER_SECOND, clock)))

@@ -85,7 +85,7 @@ def first_acls(decisions: Sequence[AclDecision], destination: Sequence[Acl]) -> 
 
     With the first ACL, every operation that no ACL allows is refused.
     """
-    topics = {one.acl.resource for one in decisions if one.state is State.MISSING}
+    topics = {decision.acl.resource for decision in decisions if decision.state is State.MISSING}
     return sorted(topic for topic in topics if not any(acl.covers(topic) for acl in destination))
 
 
@@ -117,7 +117,7 @@ def _decide(
     why = _why_not_copied(acl, wanted)
     if why:
         return AclDecision(acl, source_acl, State.NOT_COPIED, why)
-    if any(one.decides(acl) for one in existing):
+    if any(other.decides(acl) for other in existing):
         return AclDecision(acl, source_acl, State.THERE)
     if not is_ours:
         return AclDecision(acl, source_acl, State.NOT_COPIED, "nothing was copied to it yet")
@@ -135,9 +135,9 @@ def _why_not_copied(acl: Acl, wanted: Mapping[str, Mapping[Acl, Acl]]) -> str:
     if acl.permission is Permission.DENY:
         return ""
     denial = replace(acl, permission=Permission.DENY)
-    if any(one.decides(denial) for acls in wanted.values() for one in acls):
+    if any(other.decides(denial) for acls in wanted.values() for other in acls):
         return "denied as well"
     for topic, acls in wanted.items():
-        if not any(one.decides(acl) for one in acls):
+        if not any(other.decides(acl) for other in acls):
             return f"not allowed on {topic}, which is copied to the same topic"
     return ""

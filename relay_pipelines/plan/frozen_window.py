@@ -37,7 +37,7 @@ class FrozenWindow:
     @property
     def topics(self) -> list[str]:
         """The source topics, sorted."""
-        return sorted({one.topic_partition.topic for one in self.ranges})
+        return sorted({offset_range.topic_partition.topic for offset_range in self.ranges})
 
     @property
     def records(self) -> int:
@@ -47,11 +47,11 @@ class FrozenWindow:
     @property
     def ends(self) -> dict[TopicPartition, int]:
         """Where the next window begins."""
-        return {one.topic_partition: one.end for one in self.ranges}
+        return {offset_range.topic_partition: offset_range.end for offset_range in self.ranges}
 
     def windows(self, topics: Collection[str]) -> list[Window]:
         """One window for each of these topics that the key covers, even if nothing is new in it."""
-        grouped = groupby(self.ranges, key=lambda one: one.topic_partition.topic)
+        grouped = groupby(self.ranges, key=lambda offset_range: offset_range.topic_partition.topic)
         return [Window(topic, tuple(ranges)) for topic, ranges in grouped if topic in topics]
 
     def to_json(self) -> str:

@@ -133,8 +133,8 @@ def choose_node(
         current: the node that was read last; None if none was, or if it is to be left.
         first: where to begin without a current node.
     """
-    names = [one.name for one in verdicts]
-    healthy = [one.name for one in verdicts if one.healthy]
+    names = [verdict.name for verdict in verdicts]
+    healthy = [verdict.name for verdict in verdicts if verdict.healthy]
     if current in healthy:
         preferred = healthy[0]
         if failback is Failback.WHEN_HEALTHY and names.index(preferred) < names.index(current):
@@ -144,8 +144,11 @@ def choose_node(
     begin = names.index(current) + 1 if current in names else first
     in_turn = [verdicts[(begin + step) % len(verdicts)] for step in range(len(verdicts))]
     if healthy:
-        left = next((f"{one.name}: {one.why}" for one in verdicts if one.name == current), "")
-        chosen = next(one.name for one in in_turn if one.healthy)
+        left = next(
+            (f"{verdict.name}: {verdict.why}" for verdict in verdicts if verdict.name == current),
+            "",
+        )
+        chosen = next(verdict.name for verdict in in_turn if verdict.healthy)
         return NodeChoice(chosen, f"the next healthy one; {left}" if left else "healthy", verdicts)
     return _least_bad_node(in_turn, current, verdicts)
 
@@ -154,16 +157,22 @@ def _least_bad_node(
     in_turn: Sequence[NodeVerdict], current: str | None, verdicts: Sequence[NodeVerdict]
 ) -> NodeChoice:
     """The node with the least lag; without any, the most complete one, if all nodes answered."""
-    eligible = [one for one in in_turn if one.eligible]
+    eligible = [verdict for verdict in in_turn if verdict.eligible]
     if eligible:
-        chosen = min(eligible, key=lambda one: one.behind)
+        chosen = min(eligible, key=lambda verdict: verdict.behind)
         return NodeChoice(chosen.name, "all nodes lag too far; this one lags the least", verdicts)
-    incomplete = [one for one in in_turn if one.incomplete_partitions]
-    if incomplete and all(one.quarantined or one.incomplete_partitions for one in in_turn):
-        chosen = min(incomplete, key=lambda one: (one.incomplete_partitions, one.name != current))
+    incomplete = [verdict for verdict in in_turn if verdict.incomplete_partitions]
+    if incomplete and all(
+        verdict.quarantined or verdict.incomplete_partitions for verdict in in_turn
+    ):
+        chosen = min(
+            incomplete, key=lambda verdict: (verdict.incomplete_partitions, verdict.name != current)
+        )
         why = f"no node has all records, this one has most; {chosen.why}"
         return NodeChoice(chosen.name, why, verdicts)
-    return NodeChoice(None, "; ".join(f"{one.name}: {one.why}" for one in verdicts), verdicts)
+    return NodeChoice(
+        None, "; ".join(f"{verdict.name}: {verdict.why}" for verdict in verdicts), verdicts
+    )
 
 
 def _best_resume_offset(

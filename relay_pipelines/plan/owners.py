@@ -62,24 +62,24 @@ def with_owners(
     Ranges have ids of their own if they are turned into rows, if their topic has its own options,
     or if they share a destination topic-partition.
     """
-    written = Counter(one.destination for one in ranges)
+    written = Counter(copy_range.destination for copy_range in ranges)
     small = {
-        one.source.topic_partition
-        for one in ranges
-        if not one.record_policy.in_rows
-        and one.record_policy.options is None
-        and written[one.destination] == 1
-        and _is_small(one, sizes_bytes)
+        copy_range.source.topic_partition
+        for copy_range in ranges
+        if not copy_range.record_policy.in_rows
+        and copy_range.record_policy.options is None
+        and written[copy_range.destination] == 1
+        and _is_small(copy_range, sizes_bytes)
     }
     sharing = small if len(small) > 1 else set()
     return [
         replace(
-            one,
-            owner=shared_id(mirror, scope, one.source.topic_partition)
-            if one.source.topic_partition in sharing
-            else own_id(mirror, one.source.topic_partition),
+            copy_range,
+            owner=shared_id(mirror, scope, copy_range.source.topic_partition)
+            if copy_range.source.topic_partition in sharing
+            else own_id(mirror, copy_range.source.topic_partition),
         )
-        for one in ranges
+        for copy_range in ranges
     ]
 
 
@@ -98,8 +98,8 @@ def present_owner(
     return own_id(mirror, source) if is_copied else claimant_id(mirror)
 
 
-def _is_small(one: CopyRange, sizes_bytes: Mapping[TopicPartition, int]) -> bool:
-    size_bytes = sizes_bytes.get(one.source.topic_partition)
+def _is_small(copy_range: CopyRange, sizes_bytes: Mapping[TopicPartition, int]) -> bool:
+    size_bytes = sizes_bytes.get(copy_range.source.topic_partition)
     if size_bytes is None:
-        return len(one.source) <= _SMALL_RECORDS
+        return len(copy_range.source) <= _SMALL_RECORDS
     return size_bytes <= _SMALL_BYTES

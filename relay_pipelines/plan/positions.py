@@ -128,8 +128,10 @@ def plan_windows(positions: Iterable[Position]) -> WindowPlan:
 def uncopied(positions: Iterable[Position]) -> dict[TopicPartition, OffsetRange]:
     """The offsets not copied yet, held back or not; empty (and falsy) where nothing is new."""
     return {
-        one.topic_partition: OffsetRange(one.topic_partition, one.begin, one.end_offset)
-        for one in positions
+        position.topic_partition: OffsetRange(
+            position.topic_partition, position.begin, position.end_offset
+        )
+        for position in positions
     }
 
 

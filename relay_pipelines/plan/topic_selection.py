@@ -53,7 +53,10 @@ def select(
     Raises:
         re.error: a pattern is not a regular expression; the settings refuse those.
     """
-    allowed, denied = [re.compile(one) for one in allow], [re.compile(one) for one in deny]
+    allowed, denied = (
+        [re.compile(pattern) for pattern in allow],
+        [re.compile(pattern) for pattern in deny],
+    )
     return [_decide(topic, allowed, denied) for topic in sorted(set(all_topics))]
 
 

@@ -29,8 +29,12 @@ def backlog(
         planned: where the windows cut so far end. A checkpoint above that counts instead: other
             runs copy, too.
     """
-    held_back = {one.topic_partition: data_loss(one) is not None for one in positions}
-    planned_positions = [_as_planned(one, planned.get(one.topic_partition)) for one in positions]
+    held_back = {
+        position.topic_partition: data_loss(position) is not None for position in positions
+    }
+    planned_positions = [
+        _as_planned(position, planned.get(position.topic_partition)) for position in positions
+    ]
     return [
         OffsetRange(at, new.start, new.start if held_back[at] else max(new.start, new.end))
         for at, new in sorted(uncopied(planned_positions).items())
@@ -49,17 +53,22 @@ def cut(
     """
 
     def fits(share: int) -> bool:
-        counts = [min(len(one), share) for one in waiting]
-        sizes = [bytes_per_offset.get(one.topic_partition, 0.0) for one in waiting]
+        counts = [min(len(offset_range), share) for offset_range in waiting]
+        sizes = [
+            bytes_per_offset.get(offset_range.topic_partition, 0.0) for offset_range in waiting
+        ]
         return (
             sum(counts) <= limits.max_records and sum(map(mul, counts, sizes)) <= limits.max_bytes
         )
 
-    low, high = 1, max((len(one) for one in waiting), default=1)
+    low, high = 1, max((len(offset_range) for offset_range in waiting), default=1)
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if fits(middle) else (low, middle - 1)
-    return [replace(one, end=one.start + min(len(one), low)) for one in waiting]
+    return [
+        replace(offset_range, end=offset_range.start + min(len(offset_range), low))
+        for offset_range in waiting
+    ]
 
 
 def _as_planned(position: Position, planned: int | None) -> Position:

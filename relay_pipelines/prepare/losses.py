@@ -31,7 +31,11 @@ def accept_losses(snapshot: ClusterSnapshot, mirror: Mirror, clock: Clock) -> li
     Raises:
         RelayError: the destination does not answer, or refuses.
     """
-    lost = [one for one in snapshot.positions if isinstance(data_loss(one), DataLossError)]
+    lost = [
+        position
+        for position in snapshot.positions
+        if isinstance(data_loss(position), DataLossError)
+    ]
     options = mirror.copy_options
     accepted: list[DataLossError] = []
     topics.create_state_topics(snapshot, mirror.destination.replication_factor, options, clock)
@@ -103,7 +107,10 @@ def _fence_former_owners(
     """Fence every id that may have owned it: a task may still hold one, and an open chunk."""
     at = position.topic_partition
     scopes = {"", "main", topic_scope(at.topic), *mirror.all_lanes}
-    ids = {own_id(snapshot.mirror, at), *(shared_id(snapshot.mirror, one, at) for one in scopes)}
+    ids = {
+        own_id(snapshot.mirror, at),
+        *(shared_id(snapshot.mirror, scope, at) for scope in scopes),
+    }
     for former in sorted(ids):
         take_over(client, former, mirror.copy_options, clock).release()
 

@@ -59,13 +59,13 @@ def find_divergence(
     with source_client(name, node, timeout_ms, "divergence") as client:
         topics = client.metadata().topics
         by_source = {
-            one.source: one
-            for one in checkpoints
-            if one.source.topic in topics
-            and one.source.partition in topics[one.source.topic].leaders
+            committed.source: committed
+            for committed in checkpoints
+            if committed.source.topic in topics
+            and committed.source.partition in topics[committed.source.topic].leaders
         }
         ends = client.list_offsets(by_source, LATEST, READ_COMMITTED)
-        for at, one in sorted(by_source.items()):
-            if ends[at] >= one.next_offset and has_diverged(client, one, clock):
-                return str(diverged(node.name, one))
+        for at, committed in sorted(by_source.items()):
+            if ends[at] >= committed.next_offset and has_diverged(client, committed, clock):
+                return str(diverged(node.name, committed))
     return ""

@@ -66,11 +66,11 @@ def _foreign(
 ) -> dict[str, list[CopyRange]]:
     """Return the ranges that another id owns, by that id."""
     foreign: dict[str, list[CopyRange]] = defaultdict(list)
-    for one in ranges:
-        at = one.source.topic_partition
+    for copy_range in ranges:
+        at = copy_range.source.topic_partition
         owner = present_owner(mirror, at, known.owners, is_copied=at in known.checkpoints)
-        if owner != one.owner:
-            foreign[owner].append(one)
+        if owner != copy_range.owner:
+            foreign[owner].append(copy_range)
     return foreign
 
 
@@ -88,16 +88,16 @@ def _claim(
 
     def abort_leftovers() -> None:
         """Take the ids of this run over: a killed task may have left a transaction open."""
-        for planned in sorted({one.owner for one in ranges} - {owner}):
+        for planned in sorted({copy_range.owner for copy_range in ranges} - {owner}):
             take_over(client, planned, options, clock).release()
 
     checkpoints.wait_for_open_transactions(client, homes, options, clock, abort_leftovers)
     still = _foreign(mirror, ranges, checkpoints.read_all(client, mirror, clock)).get(owner, [])
     records: dict[TopicPartition, list[tuple[bytes, bytes, int]]] = defaultdict(list)
-    for one in still:
-        source = one.source.topic_partition
+    for copy_range in still:
+        source = copy_range.source.topic_partition
         home = checkpoints.home(checkpoints.TOPIC, checkpoints.key_of(mirror, source))
-        claimed = OwnerRecord(mirror, source, one.owner, clock.now_ms())
+        claimed = OwnerRecord(mirror, source, copy_range.owner, clock.now_ms())
         records[home].append(checkpoints.owner_record(claimed))
     batches = [(home, batch) for home, some in records.items() for batch in encode_all(some)]
     if batches:

@@ -33,7 +33,7 @@ def prepare_snapshot(
         with suppress(FencedError):
             record_starts(snapshot, mirror, clock)
         snapshot = take_snapshot()
-    lost = any(isinstance(data_loss(one), DataLossError) for one in snapshot.positions)
+    lost = any(isinstance(data_loss(position), DataLossError) for position in snapshot.positions)
     if mirror.on_data_loss is OnDataLoss.FAIL or not lost:
         return snapshot
     accepted = losses.accept_losses(snapshot, mirror, clock)

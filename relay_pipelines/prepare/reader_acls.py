@@ -36,7 +36,7 @@ class AclReport:
     def missing(self) -> list[Acl]:
         """The ACLs to create, denials first."""
         return sorted(
-            (one.acl for one in self.decisions if one.state is State.MISSING),
+            (decision.acl for decision in self.decisions if decision.state is State.MISSING),
             key=lambda acl: acl.permission,
         )
 

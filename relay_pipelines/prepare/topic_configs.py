@@ -115,7 +115,7 @@ def sync(
         PermissionDeniedError: the user may not alter a topic.
         RelayError: the destination refuses a value, or does not answer.
     """
-    ours = [one for one in differences(snapshot) if one.is_ours]
+    ours = [difference for difference in differences(snapshot) if difference.is_ours]
     if not ours:
         return snapshot, []
     name = snapshot.mirror
@@ -137,10 +137,15 @@ def _altered(
     client: ClusterClient, snapshot: ClusterSnapshot, changed: Sequence[Difference]
 ) -> Configs:
     """Read the configurations back: a broker sees new ones after the controller has answered."""
-    keys = {one.topic: list(snapshot.destination_configs[one.topic]) for one in changed}
+    keys = {
+        difference.topic: list(snapshot.destination_configs[difference.topic])
+        for difference in changed
+    }
     all_keys = sorted({key for keys_of_topic in keys.values() for key in keys_of_topic})
     configs = topic_configs(client, list(keys), all_keys)
-    if not all(_is_set(one, configs[one.topic].get(one.key)) for one in changed):
+    if not all(
+        _is_set(difference, configs[difference.topic].get(difference.key)) for difference in changed
+    ):
         raise DestinationError(
             f"{snapshot.destination} accepted new topic configurations and does not show them"
         )

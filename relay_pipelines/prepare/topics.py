@@ -62,7 +62,10 @@ def _configs(snapshot: ClusterSnapshot, destination: str) -> dict[str, str]:
     configs = snapshot.source_configs[source]
     # explicit, as the brokers' default may be LogAppendTime; `topics.config_keys` takes precedence
     ours = {} if _TIMESTAMP_TYPE in configs else _KEEP_TIMESTAMPS
-    return {**ours, **{key: one.value for key, one in configs.items() if not one.is_default}}
+    return {
+        **ours,
+        **{key: config.value for key, config in configs.items() if not config.is_default},
+    }
 
 
 def to_create(snapshot: ClusterSnapshot) -> list[NewTopic]:
@@ -193,9 +196,11 @@ def nothing_selected(snapshot: ClusterSnapshot, allow: Sequence[str]) -> list[st
     Args:
         allow: the patterns of `topics.allow`.
     """
-    if snapshot.unseen or any(one.included for one in snapshot.decisions):
+    if snapshot.unseen or any(decision.included for decision in snapshot.decisions):
         return []
-    shown = [one.topic for one in snapshot.decisions if not one.topic.startswith("__")]
+    shown = [
+        decision.topic for decision in snapshot.decisions if not decision.topic.startswith("__")
+    ]
     names = [pattern.replace("\\.", ".").replace(".*", "") for pattern in allow]
     what = (
         f"no topic is selected: topics.allow and topics.deny select none of the {len(shown)} topics"
@@ -206,7 +211,7 @@ def nothing_selected(snapshot: ClusterSnapshot, allow: Sequence[str]) -> list[st
 
 
 def _did_you_mean(names: Sequence[str], snapshot: ClusterSnapshot) -> str:
-    shown = [one.topic for one in snapshot.decisions]
+    shown = [decision.topic for decision in snapshot.decisions]
     close = dict.fromkeys(near for name in names for near in difflib.get_close_matches(name, shown))
     suggestions = " or ".join(map(repr, list(close)[:_SUGGESTIONS]))
     return f"did you mean {suggestions}? " if close else ""
@@ -227,7 +232,11 @@ def _create(
 
         retry(ask, snapshot.mirror, options, clock, client)
         _wait_for_leaders(
-            client, {one.name: one.partitions for one in wanted}, snapshot.mirror, options, clock
+            client,
+            {topic.name: topic.partitions for topic in wanted},
+            snapshot.mirror,
+            options,
+            clock,
         )
 
 

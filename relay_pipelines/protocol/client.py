@@ -462,9 +462,9 @@ def _list_offsets_request(
                 name=name,
                 partitions=[
                     topic_type.ListOffsetsPartition(
-                        partition_index=one, current_leader_epoch=-1, timestamp=timestamp
+                        partition_index=partition, current_leader_epoch=-1, timestamp=timestamp
                     )
-                    for one in partitions
+                    for partition in partitions
                 ],
             )
             for name, partitions in topics.items()
@@ -484,11 +484,11 @@ def _epochs_request(
                 topic=name,
                 partitions=[
                     partition_type(
-                        partition=one,
+                        partition=partition,
                         current_leader_epoch=-1,
-                        leader_epoch=epochs[TopicPartition(name, one)],
+                        leader_epoch=epochs[TopicPartition(name, partition)],
                     )
-                    for one in partitions
+                    for partition in partitions
                 ],
             )
             for name, partitions in topics.items()

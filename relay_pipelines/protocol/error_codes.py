@@ -60,7 +60,7 @@ _REMEDIES = {
     32: "set message.timestamp.before.max.ms and message.timestamp.after.max.ms of the destination"
     " topic as at the source",
     38: "lower destination.replication_factor: the destination has too few brokers",
-    40: "correct the value, or take the key off topics.config_keys",
+    40: "correct the value, or remove the key from topics.config_keys",
     44: "the destination's policy refused it: create the topic by hand or relax the policy",
     87: "a record breaks a rule of the destination topic, such as a null key in a compacted topic:"
     " see its cleanup.policy",

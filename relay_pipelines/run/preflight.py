@@ -100,7 +100,7 @@ def check_sql(name: str, mirror: Mirror, session: Callable[[], Any]) -> Iterator
 
 def _classes(name: str, mirror: Mirror) -> Iterator[Finding]:
     for settings in mirror.record_settings:
-        specs = [(user_class.FILTER, one.spec) for one in settings.filters]
+        specs = [(user_class.FILTER, chosen.spec) for chosen in settings.filters]
         specs += [(user_class.TRANSFORM, settings.transform.spec)] if settings.transform else []
         for purpose, spec in specs:
             try:
@@ -124,12 +124,12 @@ def _probe(
     yield Finding(Level.OK, where, f"answers with {brokers}, Kafka 2.4 or newer")
     visible = sorted(
         topic
-        for topic, one in metadata.topics.items()
-        if not one.is_internal and not one.error_code
+        for topic, shown in metadata.topics.items()
+        if not shown.is_internal and not shown.error_code
     )
     if at_source:
         decisions = select(visible, mirror.topics.allow, mirror.topics.deny)
-        visible = [one.topic for one in decisions if one.included]
+        visible = [decision.topic for decision in decisions if decision.included]
     try:
         admin.topic_configs(client, visible[:1], NEEDED_CONFIGS)
     except RelayError as error:
@@ -147,8 +147,10 @@ def _topics(
         yield Finding(Level.OK, name, f"{_count(len(included), 'topic')} selected: {shown}")
     for conflict in topics.conflicts(snapshot):
         yield Finding(Level.WARNING, name, conflict)
-    for one in topic_configs.differences(snapshot):
-        yield Finding(Level.WARNING, name, str(one), one.remedy(sync=mirror.topics.sync_configs))
+    for difference in topic_configs.differences(snapshot):
+        yield Finding(
+            Level.WARNING, name, str(difference), difference.remedy(sync=mirror.topics.sync_configs)
+        )
     for deleted in topics.deleted(snapshot):
         remedy = "delete the copy when nobody needs it, and add the topic to topics.deny"
         yield Finding(Level.WARNING, name, deleted, remedy)
@@ -167,7 +169,9 @@ def _topics(
 
 
 def _patterns(name: str, mirror: Mirror, snapshot: ClusterSnapshot) -> Iterator[Finding]:
-    shown = [one.topic for one in snapshot.decisions if not one.topic.startswith("__")]
+    shown = [
+        decision.topic for decision in snapshot.decisions if not decision.topic.startswith("__")
+    ]
     for key, patterns in (
         ("allow", mirror.topics.allow),
         ("deny", mirror.topics.deny),

@@ -146,7 +146,7 @@ class _Run:
         """Make the destination ready; return what is to be copied, and under which ids."""
         snapshot = plan.snapshot
         ranges = with_owners(snapshot.mirror, scope, plan.ranges, plan.sizes_bytes)
-        for record_policy in {one.record_policy for one in ranges}:
+        for record_policy in {copy_range.record_policy for copy_range in ranges}:
             # an error in a class would fail every task
             user_class.construct_all(record_policy)
         factor = self._mirror.destination.replication_factor
@@ -204,7 +204,7 @@ class _Run:
 def fence(job: CopyJob, ranges: Sequence[CopyRange], clock: Clock) -> None:
     """Abort the transactions that cancelled tasks left open: readers would wait for them."""
     with destination_client(job.mirror, job.destination, job.options) as client:
-        for owner in sorted({owner_of(job.mirror, one) for one in ranges}):
+        for owner in sorted({owner_of(job.mirror, copy_range) for copy_range in ranges}):
             # a run that is being stopped does not wait for a destination that does not answer
             take_over(client, owner, job.options, clock, patient=False)
 
@@ -224,7 +224,7 @@ def _wait_until_visible(
             ask = partial(client.list_offsets, of, LATEST, isolation)
             return retry(ask, job.mirror, job.options, clock, client, patient=patient)
 
-        waiting = {one.destination for one in ranges}
+        waiting = {copy_range.destination for copy_range in ranges}
         ends = end_offsets(waiting, READ_UNCOMMITTED)
         while waiting and clock.monotonic() < deadline:
             stable = end_offsets(waiting, READ_COMMITTED)

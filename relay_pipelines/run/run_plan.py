@@ -40,7 +40,11 @@ class RunPlan:
     @property
     def ranges(self) -> list[CopyRange]:
         """All ranges, with what a task must know about them."""
-        return [self._copy_range(one) for window in self.windows for one in window.ranges]
+        return [
+            self._copy_range(offset_range)
+            for window in self.windows
+            for offset_range in window.ranges
+        ]
 
     def offsets(self, window: Window) -> int:
         """The number of offsets: of records, unless some were compacted away or aborted."""
@@ -48,13 +52,16 @@ class RunPlan:
 
     def size_bytes(self, window: Window) -> int | None:
         """The window's estimated size; None if the source does not report all sizes."""
-        sizes = [self.sizes_bytes.get(one.topic_partition) for one in window.ranges]
+        sizes = [
+            self.sizes_bytes.get(offset_range.topic_partition) for offset_range in window.ranges
+        ]
         return None if None in sizes else sum(filter(None, sizes))
 
     def seconds(self, window: Window) -> float:
         """Estimate how long one task copies the window."""
         return sum(
-            copy_seconds(one, self.sizes_bytes.get(one.topic_partition)) for one in window.ranges
+            copy_seconds(offset_range, self.sizes_bytes.get(offset_range.topic_partition))
+            for offset_range in window.ranges
         )
 
     def _copy_range(self, source: OffsetRange) -> CopyRange:
@@ -90,22 +97,23 @@ def plan_frozen(snapshot: ClusterSnapshot, frozen: FrozenWindow) -> RunPlan:
 
     Topics that are not in the snapshot are left out.
     """
-    positions = {one.topic_partition: one for one in snapshot.positions}
+    positions = {position.topic_partition: position for position in snapshot.positions}
     errors = [
         error
-        for one in frozen.ranges
-        if (position := positions.get(one.topic_partition)) and (error := data_loss(position))
+        for offset_range in frozen.ranges
+        if (position := positions.get(offset_range.topic_partition))
+        and (error := data_loss(position))
     ]
     held_back = {error.topic_partition for error in errors}
     windows = []
     for window in frozen.windows(snapshot.destinations):
         ranges = [
-            replace(one, start=position.begin)
-            for one in window.ranges
-            if (position := positions.get(one.topic_partition))
-            and one.end > position.begin
-            and one.topic_partition not in held_back
-            and not is_superseded(snapshot, frozen, one)
+            replace(offset_range, start=position.begin)
+            for offset_range in window.ranges
+            if (position := positions.get(offset_range.topic_partition))
+            and offset_range.end > position.begin
+            and offset_range.topic_partition not in held_back
+            and not is_superseded(snapshot, frozen, offset_range)
         ]
         if ranges:
             windows.append(Window(window.topic, tuple(ranges)))
@@ -121,14 +129,22 @@ def is_superseded(snapshot: ClusterSnapshot, frozen: FrozenWindow, planned: Offs
 def bytes_per_offset(snapshot: ClusterSnapshot) -> dict[TopicPartition, float]:
     """The average size of a source offset on disk, where the source reports it."""
     return {
-        one.topic_partition: snapshot.sizes_bytes[one.topic_partition]
-        / max(1, one.end_offset - one.low_watermark)
-        for one in snapshot.positions
-        if one.topic_partition in snapshot.sizes_bytes
+        position.topic_partition: snapshot.sizes_bytes[position.topic_partition]
+        / max(1, position.end_offset - position.low_watermark)
+        for position in snapshot.positions
+        if position.topic_partition in snapshot.sizes_bytes
     }
 
 
 def _sizes(snapshot: ClusterSnapshot, windows: Sequence[Window]) -> dict[TopicPartition, int]:
     average = bytes_per_offset(snapshot)
-    ranges = [one for window in windows for one in window.ranges if one.topic_partition in average]
-    return {one.topic_partition: int(average[one.topic_partition] * len(one)) for one in ranges}
+    ranges = [
+        offset_range
+        for window in windows
+        for offset_range in window.ranges
+        if offset_range.topic_partition in average
+    ]
+    return {
+        offset_range.topic_partition: int(average[offset_range.topic_partition] * len(offset_range))
+        for offset_range in ranges
+    }

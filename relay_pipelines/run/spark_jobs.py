@@ -56,15 +56,17 @@ class SparkJobs:
         self._tag = f"relay-{job.run_id}"
         slots = spark_session.slots(session)
         by_sql: dict[Sql | None, list[CopyRange]] = defaultdict(list)
-        for one in ranges:
-            by_sql[one.record_policy.sql if one.record_policy.in_rows else None].append(one)
+        for copy_range in ranges:
+            by_sql[
+                copy_range.record_policy.sql if copy_range.record_policy.in_rows else None
+            ].append(copy_range)
         packed = {
             sql: pack(ranges_of_sql, slots, sizes_bytes, job.options.parallelism)
             for sql, ranges_of_sql in by_sql.items()
         }
         all_groups = [group for groups in packed.values() for group in groups]
         self._job = replace(job, options=_share(job.options, min(slots, len(all_groups))))
-        self._planned = [one.source for one in ranges]
+        self._planned = [copy_range.source for copy_range in ranges]
         self._failures: list[RelayError] = []
         self.outcomes: list[Outcome] = []
         shared = {sql: _with_shares(groups, all_groups) for sql, groups in packed.items()}
@@ -91,7 +93,7 @@ class SparkJobs:
     @property
     def errors(self) -> list[RelayError]:
         """Why jobs ended early, and which ranges have no outcome; valid once all have ended."""
-        missing = sorted(set(self._planned).difference(one.range for one in self.outcomes))
+        missing = sorted(set(self._planned).difference(outcome.range for outcome in self.outcomes))
         if not missing:
             return self._failures
         shown = ", ".join(map(str, missing[:_SHOWN]))
@@ -138,11 +140,15 @@ class SparkJobs:
             nonlocal waiting, last_progress
             waiting = self._with_checkpoints(waiting) if outcomes else waiting
             new = self._copy_rows(waiting, sql)
-            if any(one.chunks or one.status is Status.DONE for one in new):
+            if any(outcome.chunks or outcome.status is Status.DONE for outcome in new):
                 last_progress = self._clock.monotonic()
             outcomes.update({outcome.range.topic_partition: outcome for outcome in new})
             again = [
-                [one for one in group if _may_pass(outcomes[one.source.topic_partition])]
+                [
+                    copy_range
+                    for copy_range in group
+                    if _may_pass(outcomes[copy_range.source.topic_partition])
+                ]
                 for group in waiting
             ]
             waiting = [group for group in again if group]
@@ -162,7 +168,9 @@ class SparkJobs:
         except RelayError as error:
             if not sql_rows.is_sql_error(error):
                 raise
-            ranges = [one for group in self._with_checkpoints(groups) for one in group]
+            ranges = [
+                copy_range for group in self._with_checkpoints(groups) for copy_range in group
+            ]
             failing = sql_rows.find_failing_record(self._session, self._job, ranges, sql, self._tag)
             raise (failing or error) from error
 
@@ -174,7 +182,10 @@ class SparkJobs:
             committed = retry(ask, job.mirror, job.options, self._clock, client).checkpoints
         # `checkpoint_position` may stay: a task reads newer checkpoints in any case
         return [
-            [replace(one, checkpoint=committed.get(one.source.topic_partition)) for one in group]
+            [
+                replace(copy_range, checkpoint=committed.get(copy_range.source.topic_partition))
+                for copy_range in group
+            ]
             for group in groups
         ]
 
@@ -193,16 +204,19 @@ def _with_shares(groups: Groups, all_groups: Groups) -> Groups:
     """Divide the bytes per second of topics with their own options among the topic's tasks."""
     tasks: dict[str, int] = defaultdict(int)
     for group in all_groups:
-        for topic in {one.source.topic_partition.topic for one in group}:
+        for topic in {copy_range.source.topic_partition.topic for copy_range in group}:
             tasks[topic] += 1
     return [
-        [_with_share(one, tasks[one.source.topic_partition.topic]) for one in group]
+        [
+            _with_share(copy_range, tasks[copy_range.source.topic_partition.topic])
+            for copy_range in group
+        ]
         for group in groups
     ]
 
 
-def _with_share(one: CopyRange, tasks: int) -> CopyRange:
-    policy = one.record_policy
+def _with_share(copy_range: CopyRange, tasks: int) -> CopyRange:
+    policy = copy_range.record_policy
     if policy.options is None:
-        return one
-    return replace(one, record_policy=replace(policy, options=_share(policy.options, tasks)))
+        return copy_range
+    return replace(copy_range, record_policy=replace(policy, options=_share(policy.options, tasks)))

@@ -1,4 +1,14 @@
-"""relay.yaml: its keys, and the only code that reads files and environment variables."""
+"""relay.yaml: its keys, and the only code that reads files and environment variables.
+
+loading            from the file to `Settings`, or to one error that names all problems
+models             the whole file: spark, metrics and the mirrors
+clusters           the source's nodes and the destination: addresses, security, health
+topics             which topics are copied, their names, and their windows and lanes in Dagster
+copying            how records are copied, which ones, and how they change
+start              where to start a topic that was never copied
+config_types       what the keys above are made of: mappings, and the types of their values
+validation_errors  problems as lines: where, what was expected, what was found
+"""
 
 from __future__ import annotations
 
@@ -6,8 +16,7 @@ from relay_pipelines.settings.clusters import Destination, Health, Node, Securit
 from relay_pipelines.settings.copying import Backoff, Copying
 from relay_pipelines.settings.loading import load
 from relay_pipelines.settings.models import Metrics, Mirror, Settings, Spark
-from relay_pipelines.settings.topics import Topics
-from relay_pipelines.settings.windows import LaneSettings, WindowSettings
+from relay_pipelines.settings.topics import LaneSettings, Topics, WindowSettings
 
 __all__ = [
     "Backoff",

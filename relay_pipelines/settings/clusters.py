@@ -9,16 +9,17 @@ from pydantic import Field
 
 from relay_pipelines import model
 from relay_pipelines.plan.node_choice import Failback
-from relay_pipelines.settings.config_model import Problem, Section
-from relay_pipelines.settings.values import (
+from relay_pipelines.settings.config_types import (
     Count,
     Duration,
     Endpoint,
     ExistingFile,
     Name,
     NotNegative,
+    Problem,
     RequestSize,
     Secret,
+    Section,
     Servers,
     Text,
 )

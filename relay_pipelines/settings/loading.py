@@ -13,7 +13,7 @@ import yaml
 from pydantic import ValidationError
 
 from relay_pipelines.errors import ConfigError
-from relay_pipelines.settings.config_model import Location, Problem
+from relay_pipelines.settings.config_types import Location, Problem
 from relay_pipelines.settings.models import Settings
 from relay_pipelines.settings.validation_errors import describe, dotted
 

@@ -17,24 +17,29 @@ from relay_pipelines import model
 from relay_pipelines.errors import ConfigError
 from relay_pipelines.plan.positions import OnDataLoss
 from relay_pipelines.settings.clusters import Destination, Source
-from relay_pipelines.settings.config_model import Problem, Section
-from relay_pipelines.settings.copying import Copying
-from relay_pipelines.settings.records import RecordSettings
-from relay_pipelines.settings.start import Start
-from relay_pipelines.settings.topics import Override, Topics, lane_name
-from relay_pipelines.settings.validation_errors import nearest
-from relay_pipelines.settings.values import (
+from relay_pipelines.settings.config_types import (
     FileInExistingFolder,
     GiveUpAfter,
     HostPort,
     LaneName,
     MirrorName,
     Owner,
+    Problem,
+    Section,
     SparkValue,
     Text,
     matches,
 )
-from relay_pipelines.settings.windows import LaneSettings, WindowSettings
+from relay_pipelines.settings.copying import Copying, RecordSettings
+from relay_pipelines.settings.start import Start
+from relay_pipelines.settings.topics import (
+    LaneSettings,
+    Override,
+    Topics,
+    WindowSettings,
+    lane_name,
+)
+from relay_pipelines.settings.validation_errors import nearest
 
 # a lane of very many topics is divided: its second part is named after it, with `_2`
 _LANE_PART = re.compile(r"(?P<lane>.+)_\d+")

@@ -12,8 +12,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.protocol.clock import moment_ms
-from relay_pipelines.settings.config_model import Problem, Section, expected
-from relay_pipelines.settings.values import NotNegative, Text
+from relay_pipelines.settings.config_types import NotNegative, Problem, Section, Text, expected
 
 
 class StartPolicy(StrEnum):

@@ -1,4 +1,4 @@
-"""The key `topics`: which topics are copied, their names, and what differs for some of them."""
+"""Which topics are copied, their names, and their windows and lanes in Dagster."""
 
 from __future__ import annotations
 
@@ -10,11 +10,18 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, PlainValidator
 
 from relay_pipelines.plan.topic_selection import Rename, RenameRule, is_topic_name, target
-from relay_pipelines.settings.config_model import Problem, Section, expected, refuse
-from relay_pipelines.settings.copying import Copying
-from relay_pipelines.settings.records import RecordSettings
-from relay_pipelines.settings.values import Pattern
-from relay_pipelines.settings.windows import WindowSettings
+from relay_pipelines.settings.config_types import (
+    Count,
+    Duration,
+    NotNegative,
+    Pattern,
+    PositiveSize,
+    Problem,
+    Section,
+    expected,
+    refuse,
+)
+from relay_pipelines.settings.copying import Copying, RecordSettings
 
 DEFAULT_CONFIG_KEYS = (
     "cleanup.policy",
@@ -46,6 +53,38 @@ _NEVER_COPIED = {
 # remote.storage.enable cannot be unset without losing the remote segments, and local.retention.*
 # only has a meaning with it
 _TIERED = ("remote.", "local.retention.")
+
+
+class WindowSettings(Section):
+    """When a window is created, and how large it may be."""
+
+    every: Duration = 30_000
+    """Create a window at most this often, if there are new records; without delay in a backlog."""
+    max_records: Annotated[NotNegative, Field(gt=0)] = 10_000_000
+    """More records than this are divided into several windows."""
+    max_bytes: PositiveSize = 10 << 30
+    """The same in bytes on the source's disk."""
+    ahead: Count = 3
+    """How many windows of a backlog may wait to be copied."""
+    keep: Count = 1_000
+    """How many windows Dagster keeps, with their runs; the ledger has its own retention."""
+    lag_target: Duration = 600_000
+    """The lag check fails when the oldest record that is not copied yet is older than this."""
+
+    def problems(self) -> Iterator[Problem]:
+        """Find values that contradict each other."""
+        if self.keep <= self.ahead:
+            why = "must be more than ahead: windows that wait to be copied would be deleted"
+            yield ("keep",), why
+
+
+class LaneSettings(Section):
+    """Topics that get windows of their own."""
+
+    topics: tuple[Pattern, ...] = Field(min_length=1)
+    """Regular expressions that match the whole name of a source topic."""
+    window: WindowSettings | None = None
+    """Replaces the mirror's window settings."""
 
 
 class Override(RecordSettings):

@@ -15,7 +15,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from relay_pipelines.settings.config_model import Location, Problem
+from relay_pipelines.settings.config_types import Location, Problem
 
 # a refused address may contain a password
 _SECRET_KEYS = frozenset({"password", "key_password", "client_secret", "token_endpoint"})

@@ -114,11 +114,11 @@ class ClusterSnapshot:
     @property
     def copied_to(self) -> set[str]:
         """The destination topics that this mirror has copied to: it may alter only these."""
-        return {one.destination.topic for one in self.checkpoints.values()}
+        return {committed.destination.topic for committed in self.checkpoints.values()}
 
     def positions_of(self, topic: str) -> list[Position]:
         """The positions of one topic."""
-        return [one for one in self.positions if one.topic_partition.topic == topic]
+        return [position for position in self.positions if position.topic_partition.topic == topic]
 
     @cached_property
     def destinations(self) -> dict[str, str]:
@@ -335,7 +335,7 @@ class _SnapshotBuilder:
 
     def _select_topics(self, only_topic: str | None, belongs: Belongs) -> _Topics:
         decisions = self._decide(self._at_source.topics)
-        included = [one.topic for one in decisions if one.included]
+        included = [decision.topic for decision in decisions if decision.included]
         names = [topic for topic in included if only_topic in {None, topic} and belongs(topic)]
         if only_topic is not None and not names:
             raise _not_mirrored(only_topic, decisions)
@@ -378,7 +378,7 @@ class _SnapshotBuilder:
             checkpoints = checkpoint.read_all(self._destination, self._name, self._clock)
         if checkpoints.checkpoints:
             return checkpoints, {}
-        return checkpoints, {one.source.topic_partition: one for one in entries}
+        return checkpoints, {entry.source.topic_partition: entry for entry in entries}
 
     def _has_copies(self, topics: _Topics) -> bool:
         """Whether any record was written to the destination topics: else none can be duplicated."""
@@ -389,32 +389,32 @@ class _SnapshotBuilder:
     def _deleted(self, checkpoints: CheckpointSnapshot, belongs: Belongs) -> dict[str, str]:
         """Source topic -> destination topic, of copied and selected topics that are not shown."""
         deleted = {
-            at.topic: one.destination.topic
-            for at, one in checkpoints.checkpoints.items()
+            at.topic: committed.destination.topic
+            for at, committed in checkpoints.checkpoints.items()
             if at.topic not in self._at_source.topics
         }
         return {
-            one.topic: deleted[one.topic]
-            for one in self._decide(deleted)
-            if one.included and belongs(one.topic)
+            decision.topic: deleted[decision.topic]
+            for decision in self._decide(deleted)
+            if decision.included and belongs(decision.topic)
         }
 
     def _unseen(self, deleted: Container[str], belongs: Belongs) -> list[str]:
         """The topics that relay.yaml spells out, that were never copied, and that are not shown."""
         return [
-            one.topic
-            for one in self._decide(literal_names(self._mirror.topics.allow))
-            if one.included
-            and one.topic not in self._at_source.topics
-            and one.topic not in deleted
-            and belongs(one.topic)
+            decision.topic
+            for decision in self._decide(literal_names(self._mirror.topics.allow))
+            if decision.included
+            and decision.topic not in self._at_source.topics
+            and decision.topic not in deleted
+            and belongs(decision.topic)
         ]
 
     def _existing(self, topics: _Topics, policies: Mapping[str, RecordPolicy]) -> list[str]:
         written = {
-            one
+            name
             for topic, destination in topics.destinations.items()
-            for one in _topics_written(destination, policies[topic])
+            for name in _topics_written(destination, policies[topic])
         }
         return sorted(written.intersection(self._at_destination.topics))
 
@@ -434,10 +434,10 @@ class _SnapshotBuilder:
             self._mirror,
         ).all()
         return [
-            replace(one, available_elsewhere=selection.available_elsewhere(one, lost[0]))
-            if (lost := losses(one))
-            else one
-            for one in positions
+            replace(position, available_elsewhere=selection.available_elsewhere(position, lost[0]))
+            if (lost := losses(position))
+            else position
+            for position in positions
         ]
 
     def _configs(self, topics: Sequence[str], existing: Sequence[str]) -> tuple[Configs, Configs]:
@@ -450,10 +450,10 @@ class _SnapshotBuilder:
         self, new_topics: Sequence[str], positions: Sequence[Position]
     ) -> list[StartRecord]:
         starts: dict[str, dict[int, int]] = {topic: {} for topic in new_topics}
-        for one in positions:
-            at = one.topic_partition
+        for position in positions:
+            at = position.topic_partition
             if at.topic in starts:
-                starts[at.topic][at.partition] = one.begin
+                starts[at.topic][at.partition] = position.begin
         node, now_ms = self._source.cluster.name, self._clock.now_ms()
         return [
             StartRecord(
@@ -484,7 +484,10 @@ def _refuse_shared_quarantines(
 
 
 def _not_mirrored(topic: str, decisions: Sequence[TopicDecision]) -> ConfigError:
-    why = next((one.why for one in decisions if one.topic == topic), "the source has no such topic")
+    why = next(
+        (decision.why for decision in decisions if decision.topic == topic),
+        "the source has no such topic",
+    )
     return ConfigError(
         f"topic {topic!r} is not mirrored: {why}", remedy="see `relay plan` for every topic and why"
     )

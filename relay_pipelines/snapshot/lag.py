@@ -25,7 +25,11 @@ def oldest_uncopied_ms(snapshot: ClusterSnapshot, options: CopyOptions, clock: C
     """
     waiting = heapq.nlargest(_PARTITIONS_READ, uncopied(snapshot.positions).values(), key=len)
     with source_client(snapshot.mirror, snapshot.node, options.request_timeout_ms, "lag") as client:
-        timestamps = [_first_timestamp_ms(client, one, clock) for one in waiting if len(one)]
+        timestamps = [
+            _first_timestamp_ms(client, offset_range, clock)
+            for offset_range in waiting
+            if len(offset_range)
+        ]
     return min((ms for ms in timestamps if ms is not None), default=None)
 
 

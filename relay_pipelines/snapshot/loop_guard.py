@@ -42,16 +42,16 @@ def refuse_copies_of_copies(
     except PermissionDeniedError:
         return  # without the permission, a loop cannot be detected
     one_cluster = source.cluster_id == destination_id
-    for one in checkpoints:
-        topic = one.destination.topic
+    for committed in checkpoints:
+        topic = committed.destination.topic
         if (
             topic in destinations
-            and destination_id in one.cluster_ids.values()
-            and (not one_cluster or destinations[topic] == one.source.topic)
+            and destination_id in committed.cluster_ids.values()
+            and (not one_cluster or destinations[topic] == committed.source.topic)
         ):
             raise ConfigError(
                 f"topic {topic!r} at source node {source.cluster} is a copy of topic"
-                f" {one.source.topic!r} of the destination, made by mirror {one.mirror!r}:"
-                " copying it would create a loop",
+                f" {committed.source.topic!r} of the destination, made by mirror"
+                f" {committed.mirror!r}: copying it would create a loop",
                 remedy=f"add {topic!r} to topics.deny",
             )

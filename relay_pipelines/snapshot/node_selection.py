@@ -69,7 +69,9 @@ def probe(
         answer.result() if answer.done() else NodeState(node, None, timeout_ms, f"{node}: {late}")
         for node, answer in answers.items()
     ]
-    return [replace(one, quarantined=(quarantined or {}).get(one.node.name, "")) for one in states]
+    return [
+        replace(state, quarantined=(quarantined or {}).get(state.node.name, "")) for state in states
+    ]
 
 
 def choose_node(
@@ -81,7 +83,7 @@ def choose_node(
         attempt: every attempt after the first prefers another node, whatever was read last.
     """
     health = mirror.source.health
-    views = [one.view for one in states]
+    views = [state.view for state in states]
     verdicts = judge_nodes(views, checkpoints.next_offsets, health.lag_threshold)
     last = _last_node(checkpoints.checkpoints)
     first = secrets.randbelow(len(states)) if health.randomize_initial and last is None else 0
@@ -150,20 +152,20 @@ def select_node(
         tuple(other for other in others if other.name not in checkpoints.quarantined),
         last if last not in {None, node.name} else "",
         tuple(choice.verdicts),
-        tuple(one.view for one in states if one.node != node and not one.quarantined),
+        tuple(state.view for state in states if state.node != node and not state.quarantined),
     )
 
 
 def _no_node(states: Sequence[NodeState], choice: NodeChoice) -> RelayError:
     what = f"no node of the source can be read: {choice.why}"
-    readable = [one for one in states if not one.quarantined]
+    readable = [state for state in states if not state.quarantined]
     if not readable:
         remedy = "rebuild one of them, then `relay nodes --clear NODE`"
         return DivergedNodeError(what, remedy=remedy)
-    refusals = [one.refusal for one in readable if one.refusal]
+    refusals = [state.refusal for state in readable if state.refusal]
     kind = type(refusals[0]) if len(refusals) == len(readable) else SourceError
     remedy = "see `relay nodes`"
-    if any(one.incomplete_partitions for one in choice.verdicts):
+    if any(verdict.incomplete_partitions for verdict in choice.verdicts):
         remedy = (
             "start the nodes that do not answer, or remove them from source.nodes to give up"
             f" the records that only they have; {remedy}"
@@ -172,7 +174,9 @@ def _no_node(states: Sequence[NodeState], choice: NodeChoice) -> RelayError:
 
 
 def _last_node(checkpoints: Mapping[TopicPartition, Checkpoint]) -> str | None:
-    last = max(checkpoints.values(), key=lambda one: one.committed_at_ms, default=None)
+    last = max(
+        checkpoints.values(), key=lambda checkpoint: checkpoint.committed_at_ms, default=None
+    )
     return None if last is None else last.node
 
 
@@ -183,7 +187,10 @@ def _probe(name: str, mirror: Mirror, node: Cluster, clock: Clock) -> NodeState:
             topics = client.metadata().topics
             decisions = select(topics, mirror.topics.allow, mirror.topics.deny)
             wanted = [
-                at for one in decisions if one.included for at in topics[one.topic].topic_partitions
+                at
+                for decision in decisions
+                if decision.included
+                for at in topics[decision.topic].topic_partitions
             ]
             low = client.list_offsets(wanted, EARLIEST, READ_COMMITTED)
             ends = client.list_offsets(wanted, LATEST, READ_COMMITTED)

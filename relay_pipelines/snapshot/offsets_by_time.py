@@ -25,7 +25,7 @@ def ranges_between(
     Raises:
         RelayError: the source does not answer.
     """
-    ends = {one.topic_partition: one.end_offset for one in snapshot.positions}
+    ends = {position.topic_partition: position.end_offset for position in snapshot.positions}
     with source_client(snapshot.mirror, snapshot.node, options.request_timeout_ms) as client:
 
         def first_offsets(since_ms: int) -> dict[TopicPartition, int]:

@@ -97,9 +97,15 @@ class Positions:
     def _with_open_since(self, positions: Sequence[Position]) -> list[Position]:
         """Add since when transactions are open; the ones with the most records are asked first."""
         held_up = sorted(
-            (one.open_transaction for one in positions if one.open_transaction),
+            (position.open_transaction for position in positions if position.open_transaction),
             key=len,
             reverse=True,
         )
-        since = timestamps_ms(self._source, {one.topic_partition: one.start for one in held_up})
-        return [replace(one, open_since_ms=since.get(one.topic_partition)) for one in positions]
+        since = timestamps_ms(
+            self._source,
+            {transaction.topic_partition: transaction.start for transaction in held_up},
+        )
+        return [
+            replace(position, open_since_ms=since.get(position.topic_partition))
+            for position in positions
+        ]

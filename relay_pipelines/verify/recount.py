@@ -122,7 +122,7 @@ def recount(
     Raises:
         RelayError: the destination does not answer, or refuses.
     """
-    wanted = [one for one in ranges if len(one)]
+    wanted = [offset_range for offset_range in ranges if len(offset_range)]
     recounts: dict[TopicPartition, Recount] = {}
     if not wanted:
         return recounts
@@ -132,14 +132,24 @@ def recount(
             ask = partial(_entries, mirror, wanted, destination, options, clock, committed_since_ms)
             entries = retry(ask, mirror, options, clock)
             topics = sorted(
-                {one.destination.topic_partition.topic for some in entries.values() for one in some}
+                {
+                    entry.destination.topic_partition.topic
+                    for some in entries.values()
+                    for entry in some
+                }
             )
             ask_configs = partial(topic_configs, client, topics, (_CLEANUP, _CODEC))
             configs = retry(ask_configs, mirror, options, clock, client)
-            for one in wanted:
-                count = partial(_count, client, one, entries, configs, options, clock)
-                recounts[one.topic_partition] = retry(count, mirror, options, clock, client)
-            wanted = [one for one in wanted if recounts[one.topic_partition].foreign]
+            for offset_range in wanted:
+                count = partial(_count, client, offset_range, entries, configs, options, clock)
+                recounts[offset_range.topic_partition] = retry(
+                    count, mirror, options, clock, client
+                )
+            wanted = [
+                offset_range
+                for offset_range in wanted
+                if recounts[offset_range.topic_partition].foreign
+            ]
             if not wanted:
                 break
     return recounts
@@ -167,7 +177,10 @@ def _entries(
     follower = LedgerFollower(destination, mirror, None, options, clock)
     try:
         entries = _by_source(follower.history(max(0, since_ms - _CLOCK_SKEW_MS)), since_ms)
-        if any(_uncovered(one, entries.get(one.topic_partition, [])) for one in wanted):
+        if any(
+            _uncovered(offset_range, entries.get(offset_range.topic_partition, []))
+            for offset_range in wanted
+        ):
             entries = _by_source(follower.history(settled=True), since_ms)
     finally:
         follower.close()
@@ -194,7 +207,7 @@ def _by_source(
             else:
                 ended.add(at)
         grouped[at].append(entry)
-    return {at: sorted(some, key=lambda one: one.source) for at, some in grouped.items()}
+    return {at: sorted(some, key=lambda entry: entry.source) for at, some in grouped.items()}
 
 
 def _uncovered(wanted: OffsetRange, entries: Sequence[LedgerEntry]) -> int:
@@ -223,17 +236,19 @@ class _RangeCount:
         self._client = client
         self._entries = entries.get(wanted.topic_partition, [])
         self._ours = [
-            one
-            for one in self._entries
-            if one.source.start < wanted.end and one.source.end > wanted.start and len(one.source)
+            entry
+            for entry in self._entries
+            if entry.source.start < wanted.end
+            and entry.source.end > wanted.start
+            and len(entry.source)
         ]
         # of all sources: several may be pinned to one destination
-        destinations = {one.destination.topic_partition for one in self._ours}
+        destinations = {entry.destination.topic_partition for entry in self._ours}
         self._written = [
-            one.destination
+            entry.destination
             for some in entries.values()
-            for one in some
-            if one.records and one.destination.topic_partition in destinations
+            for entry in some
+            if entry.records and entry.destination.topic_partition in destinations
         ]
         self._configs = configs
         self._options = options
@@ -245,20 +260,23 @@ class _RangeCount:
         result.unaccounted = _uncovered(result.range, ours)
         # offsets may be uncovered because a loss was accepted since
         result.gaps = [
-            one.gap
-            for one in self._entries
-            if one.gap
+            entry.gap
+            for entry in self._entries
+            if entry.gap
             and (
-                _concerns(one.source, result.range) or (result.unaccounted and not len(one.source))
+                _concerns(entry.source, result.range)
+                or (result.unaccounted and not len(entry.source))
             )
         ]
-        result.doubled = sum(len(one.source) for one in ours) - _covered(one.source for one in ours)
+        result.doubled = sum(len(entry.source) for entry in ours) - _covered(
+            entry.source for entry in ours
+        )
         if ours:
-            result.recorded = sum(one.records for one in ours)
-            result.rewritten = sum(one.rewritten for one in ours)
-            for one in ours:
-                result.skipped.update(one.skipped)
-                result.nodes.add(one.node)
+            result.recorded = sum(entry.records for entry in ours)
+            result.rewritten = sum(entry.rewritten for entry in ours)
+            for entry in ours:
+                result.skipped.update(entry.skipped)
+                result.nodes.add(entry.node)
             self._scan()
         return result
 
@@ -266,27 +284,34 @@ class _RangeCount:
         result = self._result
         # the first chunks of a mirror have no destination offsets while they have no record
         placed = [
-            one.destination for one in self._ours if one.destination.start >= 0 and not one.gap
+            entry.destination
+            for entry in self._ours
+            if entry.destination.start >= 0 and not entry.gap
         ]
         if not placed:
             return
         at = placed[0].topic_partition
-        begin, last = min(one.start for one in placed), max(one.end for one in placed)
+        begin, last = (
+            min(offset_range.start for offset_range in placed),
+            max(offset_range.end for offset_range in placed),
+        )
         self._wait_until_readable(at, last)
         low = self._client.list_offsets([at], EARLIEST, READ_COMMITTED)[at]
         end = self._end(at, last)
         if "compact" in self._value(at.topic, _CLEANUP):
             result.thinned = "the destination is compacted"
         elif low > begin:
-            result.expired = sum(one.records for one in self._ours if one.destination.start < low)
+            result.expired = sum(
+                entry.records for entry in self._ours if entry.destination.start < low
+            )
             result.thinned = "retention at the destination has begun to delete them"
         result.recompressed = self._value(at.topic, _CODEC) not in {"", "producer"}
         result.scanned = OffsetRange(at, max(low, begin), max(low, begin, end))
         digests = self._count_records(result.scanned)
         result.differing = sum(
-            f"{digests[index]:08x}" != one.digest
-            for index, one in enumerate(self._ours)
-            if one.records and not (result.expired and one.destination.start < low)
+            f"{digests[index]:08x}" != entry.digest
+            for index, entry in enumerate(self._ours)
+            if entry.records and not (result.expired and entry.destination.start < low)
         )
 
     def _count_records(self, scanned: OffsetRange) -> Counter[int]:
@@ -312,22 +337,24 @@ class _RangeCount:
 
     def _end(self, at: TopicPartition, last: int) -> int:
         """Where the mirror's next chunk begins; after the last one, the end of the destination."""
-        following = [one.start for one in self._written if one.start >= last]
+        following = [written.start for written in self._written if written.start >= last]
         return min([*following, self._client.list_offsets([at], LATEST, READ_COMMITTED)[at]])
 
     def _chunk_of(self, offset: int) -> int | None:
         return next(
             (
                 index
-                for index, one in enumerate(self._ours)
-                if one.destination.start <= offset < one.destination.end
+                for index, entry in enumerate(self._ours)
+                if entry.destination.start <= offset < entry.destination.end
             ),
             None,
         )
 
     def _is_of_another_source(self, index: int | None, offset: int) -> bool:
         ours = None if index is None else self._ours[index].destination
-        return any(one.start <= offset < one.end and one != ours for one in self._written)
+        return any(
+            written.start <= offset < written.end and written != ours for written in self._written
+        )
 
     def _value(self, topic: str, key: str) -> str:
         return str(getattr(self._configs.get(topic, {}).get(key), "value", ""))
@@ -340,9 +367,9 @@ def _concerns(gap: OffsetRange, wanted: OffsetRange) -> bool:
 
 def _covered(ranges: Iterable[OffsetRange]) -> int:
     total, position = 0, -1
-    for one in sorted(ranges):
-        total += max(0, one.end - max(one.start, position))
-        position = max(position, one.end)
+    for offset_range in sorted(ranges):
+        total += max(0, offset_range.end - max(offset_range.start, position))
+        position = max(position, offset_range.end)
     return total
 
 

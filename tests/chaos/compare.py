@@ -22,9 +22,9 @@ def ledger(cluster: EmbeddedCluster, mirror: str) -> list[dict[str, Any]]:
     homes = [TopicPartition(*at) for at in _partitions(cluster, "__relay_ledger")]
     found = [record for home in homes for record in records_of(cluster.cluster(), home)]
     entries = [
-        json.loads(one.value or b"")
-        for one in found
-        if (one.key or b"").startswith(f"{mirror}/".encode())
+        json.loads(record.value or b"")
+        for record in found
+        if (record.key or b"").startswith(f"{mirror}/".encode())
     ]
     return sorted(entries, key=lambda entry: (_source(entry), entry["source"]["start"]))
 
@@ -34,7 +34,7 @@ def ends(
 ) -> dict[tuple[str, int], int]:
     """The last stable offset of every topic-partition, or its high watermark."""
     level = IsolationLevel.READ_COMMITTED if stable else IsolationLevel.READ_UNCOMMITTED
-    asked = {confluent_kafka.TopicPartition(*one): OffsetSpec.latest() for one in wanted}
+    asked = {confluent_kafka.TopicPartition(*at): OffsetSpec.latest() for at in wanted}
     admin = _admin(cluster)
     answers = admin.list_offsets(asked, isolation_level=level)
     return {
@@ -74,7 +74,7 @@ def assert_ledger_covers(
 
 def held_back(cluster: EmbeddedCluster, topics: list[str]) -> list[str]:
     """Topic-partitions where an open transaction blocks read_committed readers, and its offset."""
-    wanted = [one for topic in topics for one in _partitions(cluster, topic)]
+    wanted = [at for topic in topics for at in _partitions(cluster, topic)]
     stable, high = ends(cluster, wanted), ends(cluster, wanted, stable=False)
     return [f"{at} at {stable[at]} of {high[at]}" for at in wanted if stable[at] != high[at]]
 

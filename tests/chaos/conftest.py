@@ -47,5 +47,5 @@ def new_mirror(tmp_path: Path) -> Iterator[Callable[[Source, EmbeddedCluster], M
         return made[-1]
 
     yield make
-    for one in made:
-        one.close()
+    for created in made:
+        created.close()

@@ -52,7 +52,10 @@ class Source:
         return cls(
             cluster,
             topic,
-            {one: records_of(cluster.cluster(), TopicPartition(topic, one)) for one in partitions},
+            {
+                partition: records_of(cluster.cluster(), TopicPartition(topic, partition))
+                for partition in partitions
+            },
         )
 
     @classmethod
@@ -66,7 +69,7 @@ class Source:
     @property
     def ends(self) -> dict[tuple[str, int], int]:
         """The last stable offsets."""
-        return compare.ends(self.cluster, [(self.topic, one) for one in self.records])
+        return compare.ends(self.cluster, [(self.topic, partition) for partition in self.records])
 
 
 @dataclass

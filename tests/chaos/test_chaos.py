@@ -24,12 +24,12 @@ AT = TopicPartition("topic", 0)
 def test_chaos(local_session: Any, tmp_path: Path) -> None:
     """Records are copied once and correctly while tasks, Spark workers and brokers are killed."""
     report = storm(MINUTES, 0, SEED, lambda: local_session, tmp_path, SystemClock(), print)
-    assert [(at, one) for at, one in report.verdicts.items() if not one.good] == []
+    assert [(at, verdict) for at, verdict in report.verdicts.items() if not verdict.good] == []
     assert (report.ledger, report.held_back, report.tally.refusals) == ("", [], [])
     # and there were faults of every kind
     assert min(report.struck.values()) >= 1, report.struck
     assert report.struck["task killed"] > 20
-    assert report.total(lambda one: one.expected) > 5_000
+    assert report.total(lambda verdict: verdict.expected) > 5_000
     assert 0 < report.stall.seconds < 120
 
 

@@ -10,12 +10,12 @@ from relay_pipelines.copy.failpoints import Failpoint
 from tests.chaos.harness import Mirror
 
 FAULTS = [
-    *((Failpoint.AFTER_INIT_PRODUCER_ID, one) for one in (1, 2)),
-    *((Failpoint.MID_CHUNK, one) for one in (1, 40)),
-    *((Failpoint.BEFORE_CHECKPOINT, one) for one in (1, 3)),
-    *((Failpoint.BEFORE_END_TXN, one) for one in (1, 3)),
-    *((Failpoint.AFTER_END_TXN, one) for one in (1, 3)),
-    *((Failpoint.BEFORE_OUTCOME, one) for one in (1, 2)),
+    *((Failpoint.AFTER_INIT_PRODUCER_ID, hit) for hit in (1, 2)),
+    *((Failpoint.MID_CHUNK, hit) for hit in (1, 40)),
+    *((Failpoint.BEFORE_CHECKPOINT, hit) for hit in (1, 3)),
+    *((Failpoint.BEFORE_END_TXN, hit) for hit in (1, 3)),
+    *((Failpoint.AFTER_END_TXN, hit) for hit in (1, 3)),
+    *((Failpoint.BEFORE_OUTCOME, hit) for hit in (1, 2)),
 ]
 
 

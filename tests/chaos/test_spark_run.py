@@ -41,9 +41,9 @@ def test_driver_killed(mirror: Mirror) -> None:
         assert first.end() == -signal.SIGKILL
         second = mirror.start_run()
         assert second.end() == 0, second.errors.read_text()[-2000:]
-        for one in orphans:
-            if one.is_running():
-                one.resume()
+        for orphan in orphans:
+            if orphan.is_running():
+                orphan.resume()
         _, alive = psutil.wait_procs(orphans, 30)
         assert alive == []
     finally:

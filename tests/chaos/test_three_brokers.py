@@ -67,8 +67,10 @@ class Operator:
 
     def coordinator(self, key: str) -> Broker:
         """The transaction coordinator of a transactional id."""
-        with ClusterClient(self._cluster.cluster(), DestinationError) as one:
-            return self._brokers[until(lambda: _coordinator(one, key), f"coordinator of {key}")]
+        with ClusterClient(self._cluster.cluster(), DestinationError) as cluster_client:
+            return self._brokers[
+                until(lambda: _coordinator(cluster_client, key), f"coordinator of {key}")
+            ]
 
     def restart_one_by_one(self) -> None:
         """A rolling restart, which waits for in-sync replicas before each broker."""
@@ -87,13 +89,16 @@ class Operator:
 
     def _in_sync(self) -> bool:
         topics = self._admin.list_topics(timeout=30).topics.values()
-        found = [one for topic in topics for one in topic.partitions.values()]
-        return all(one.leader > 0 and len(one.isrs) == len(one.replicas) for one in found)
+        found = [partition for topic in topics for partition in topic.partitions.values()]
+        return all(
+            partition.leader > 0 and len(partition.isrs) == len(partition.replicas)
+            for partition in found
+        )
 
 
-def _coordinator(one: ClusterClient, key: str) -> int | None:
+def _coordinator(cluster_client: ClusterClient, key: str) -> int | None:
     try:
-        return one.coordinator(key)
+        return cluster_client.coordinator(key)
     except DestinationError:
         return None
 
@@ -209,21 +214,23 @@ def elect(cluster: EmbeddedCluster) -> Callable[[], object]:
 
 
 ELECTIONS: dict[str, Callable[[Mirror], Callable[[], object]]] = {
-    "the leader of the source is killed": lambda one: kill(
-        Operator(one.source.cluster).leader(one.source.topic)
+    "the leader of the source is killed": lambda mirror: kill(
+        Operator(mirror.source.cluster).leader(mirror.source.topic)
     ),
-    "the leader of the destination is killed": lambda one: kill(
-        Operator(one.destination).leader(one.topic)
+    "the leader of the destination is killed": lambda mirror: kill(
+        Operator(mirror.destination).leader(mirror.topic)
     ),
-    "the transaction coordinator is killed": lambda one: kill(
-        Operator(one.destination).coordinator(own_id(one.name, TopicPartition(one.source.topic, 0)))
+    "the transaction coordinator is killed": lambda mirror: kill(
+        Operator(mirror.destination).coordinator(
+            own_id(mirror.name, TopicPartition(mirror.source.topic, 0))
+        )
     ),
-    "leaders move back at the source": lambda one: elect(one.source.cluster),
-    "leaders move back at the destination": lambda one: elect(one.destination),
+    "leaders move back at the source": lambda mirror: elect(mirror.source.cluster),
+    "leaders move back at the destination": lambda mirror: elect(mirror.destination),
 }
 RESTARTS: dict[str, Callable[[Mirror], Callable[[], object]]] = {
-    "the source is restarted": lambda one: Operator(one.source.cluster).restart_one_by_one,
-    "the destination is restarted": lambda one: Operator(one.destination).restart_one_by_one,
+    "the source is restarted": lambda mirror: Operator(mirror.source.cluster).restart_one_by_one,
+    "the destination is restarted": lambda mirror: Operator(mirror.destination).restart_one_by_one,
 }
 
 

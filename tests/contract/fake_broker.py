@@ -147,12 +147,12 @@ class FakeBroker:
         )
         topics = [
             topic(
-                error_code=0 if one.name == self.at.topic else _UNKNOWN_TOPIC,
-                name=one.name,
+                error_code=0 if asked_topic.name == self.at.topic else _UNKNOWN_TOPIC,
+                name=asked_topic.name,
                 is_internal=False,
-                partitions=[partition] if one.name == self.at.topic else [],
+                partitions=[partition] if asked_topic.name == self.at.topic else [],
             )
-            for one in asked.topics or ()
+            for asked_topic in asked.topics or ()
         ]
         answer = MetadataResponse(
             brokers=[broker(node_id=NODE_ID, host=host, port=port, rack=None)],
@@ -172,7 +172,7 @@ class FakeBroker:
         partition = topic.ListOffsetsPartitionResponse
         topics = [
             topic(
-                name=one.name,
+                name=asked_topic.name,
                 partitions=[
                     partition(
                         partition_index=each.partition_index,
@@ -181,10 +181,10 @@ class FakeBroker:
                         offset=start if each.timestamp == _EARLIEST else end,
                         leader_epoch=0,
                     )
-                    for each in one.partitions
+                    for each in asked_topic.partitions
                 ],
             )
-            for one in asked.topics
+            for asked_topic in asked.topics
         ]
         return bytes(ListOffsetsResponse(throttle_time_ms=0, topics=topics).encode(version=version))
 
@@ -203,11 +203,11 @@ class FakeBroker:
             result(
                 error_code=0,
                 error_message=None,
-                resource_type=one.resource_type,
-                resource_name=one.resource_name,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
                 configs=[value],
             )
-            for one in asked.resources
+            for resource in asked.resources
         ]
         return bytes(
             DescribeConfigsResponse(throttle_time_ms=0, results=results).encode(version=version)
@@ -239,7 +239,7 @@ class FakeBroker:
             answer.log_start_offset,
         )
         body += struct.pack(">i", len(answer.aborted)) + b"".join(
-            struct.pack(">qq", *one) for one in answer.aborted
+            struct.pack(">qq", *transaction) for transaction in answer.aborted
         )
         body += struct.pack(">ii", -1, len(answer.records)) + answer.records
         return body, answer

@@ -72,7 +72,7 @@ def account_of(steps: Sequence[Step]) -> Account:
             account[len(account)] = "control"
             continue
         ending = next(
-            (end for one, end in steps[number:] if one == producer and isinstance(end, str)),
+            (end for sender, end in steps[number:] if sender == producer and isinstance(end, str)),
             "commit",
         )
         for _ in range(what):
@@ -114,8 +114,8 @@ class FakeLog:
                 records += data
                 following = end
         aborted = tuple(
-            (one, first)
-            for one, first, last in self._aborted
+            (sender, first)
+            for sender, first, last in self._aborted
             if first < following and last >= offset
         )
         return Answer(

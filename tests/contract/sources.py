@@ -145,9 +145,9 @@ def account_read(
                 account |= dict.fromkeys(range(piece.start, piece.end), str(piece.skipped))
             else:
                 account |= {
-                    one.offset: one.value.decode()
-                    for one in decode(piece.run.data)
-                    if piece.start <= one.offset < piece.end
+                    record.offset: record.value.decode()
+                    for record in decode(piece.run.data)
+                    if piece.start <= record.offset < piece.end
                 }
     assert position == wanted.end
     return account

@@ -88,7 +88,7 @@ def _copied(session: Any, request: Request) -> dict[str, Any]:
         cores = slots(session)
     found: dict[str, Any] = {
         "slots": cores,
-        "warnings": [str(one.message) for one in said],
+        "warnings": [str(message.message) for message in said],
         "package": _package(session),
     }
     if request.job is None:
@@ -101,7 +101,7 @@ def _copied(session: Any, request: Request) -> dict[str, Any]:
         submit(session, request.job, request.groups, f"run-{number}")
         for number in range(request.times)
     ]
-    return found | {"outcomes": [[asdict(outcome) for outcome in one] for one in outcomes]}
+    return found | {"outcomes": [[asdict(outcome) for outcome in group] for group in outcomes]}
 
 
 def _package(session: Any) -> str:

@@ -108,7 +108,7 @@ def connect_server(
 
 def executors() -> list[psutil.Process]:
     """Return the JVMs that run the tasks of the standalone cluster."""
-    return [one for one in psutil.Process().children(recursive=True) if _is_executor(one)]
+    return [child for child in psutil.Process().children(recursive=True) if _is_executor(child)]
 
 
 def _is_executor(process: psutil.Process) -> bool:

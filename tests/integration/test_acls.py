@@ -75,13 +75,13 @@ def granted(cluster: EmbeddedCluster) -> set[tuple[str, str, str, str, str]]:
     admin = AdminClient(client(cluster.cluster(Listener.PLAINTEXT)))
     return {
         (
-            one.name,
-            one.resource_pattern_type.name,
-            one.principal,
-            one.operation.name,
-            one.permission_type.name,
+            binding.name,
+            binding.resource_pattern_type.name,
+            binding.principal,
+            binding.operation.name,
+            binding.permission_type.name,
         )
-        for one in admin.describe_acls(anything).result(30)
+        for binding in admin.describe_acls(anything).result(30)
     }
 
 
@@ -151,8 +151,8 @@ class Guarded:
         topics.create(taken, None, OPTIONS, CLOCK)
         ranges = run_plan.plan(taken).ranges
         assert [
-            one.error
-            for one in copy_ranges(CopyJob("m", "run", taken.node, taken.destination), ranges)
+            outcome.error
+            for outcome in copy_ranges(CopyJob("m", "run", taken.node, taken.destination), ranges)
         ] == [""]
 
     def mirror(
@@ -228,8 +228,8 @@ def test_acls_reports_then_apply_grants_reading_only(
     assert main([*command, "--json"]) == 0
     (shown,) = json.loads(capsys.readouterr().out)["mirrors"]
     lines = {
-        (one["topic"], one["permission"], one["operation"], one["principal"], one["state"])
-        for one in shown["acls"]
+        (row["topic"], row["permission"], row["operation"], row["principal"], row["state"])
+        for row in shown["acls"]
     }
     expected = [
         ("DENY", "READ", "User:eve"),
@@ -238,11 +238,11 @@ def test_acls_reports_then_apply_grants_reading_only(
         ("ALLOW", "READ", "User:*"),
     ]
     foreign = (copied, "ALLOW", "WRITE", "User:ann", "not copied")
-    assert {one for one in lines if one[0] == copied} == {
+    assert {line for line in lines if line[0] == copied} == {
         foreign,
-        *((copied, *one, "missing") for one in expected),
+        *((copied, *rest, "missing") for rest in expected),
     }
-    assert {one[-1] for one in lines if one[0] != copied} == {"not copied"}, (
+    assert {line[-1] for line in lines if line[0] != copied} == {"not copied"}, (
         "nothing was copied to it yet"
     )
 

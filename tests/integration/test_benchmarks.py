@@ -15,7 +15,7 @@ from benchmarks.targets import targets
 from benchmarks.values import Case, Cost, Result
 from relay_pipelines.embedded import EmbeddedCluster
 
-BY_NAME = {one.name: one for one in INPUTS}
+BY_NAME = {case.name: case for case in INPUTS}
 RECORDS = 3_000
 
 
@@ -44,7 +44,9 @@ def test_half_of_an_lz4_batch_compresses() -> None:
     assert 0.45 < len(batch.data) / BY_NAME["1k-lz4"].batch_bytes < 0.6
 
 
-@pytest.mark.parametrize("contender", [RelayTask(), ConfluentLoop()], ids=lambda one: one.name)
+@pytest.mark.parametrize(
+    "contender", [RelayTask(), ConfluentLoop()], ids=lambda contender: contender.name
+)
 def test_a_contender_copies_every_record_and_says_what_it_cost(
     contender: RelayTask | ConfluentLoop,
     source_cluster: EmbeddedCluster,
@@ -60,8 +62,8 @@ def test_a_contender_copies_every_record_and_says_what_it_cost(
     clusters.create_topic(destination, case.destination_topic)
     cost = contender.copy(case)
     assert cost.error == ""
-    assert [one.records for one in clusters.scan(destination, case.destination_topic)] == [
-        one.records for one in extents
+    assert [extent.records for extent in clusters.scan(destination, case.destination_topic)] == [
+        extent.records for extent in extents
     ]
     assert cost.copy_seconds
     assert cost.copy_cpu_seconds

@@ -166,8 +166,8 @@ def test_status_shows_each_topic_partition(copied: Copied) -> None:
     (found,) = json.loads(relay(copied.config, "status", "-m", "plain", "--json").stdout)["mirrors"]
     assert (found["mirror"], found["lag_records"]) == ("plain", 0)
     (topic,) = found["topics"]
-    for partition, one in enumerate(topic["topic_partitions"]):
-        assert one.pop("committed_at") is not None
+    for partition, position in enumerate(topic["topic_partitions"]):
+        assert position.pop("committed_at") is not None
         expected = {
             "source_start": 0,
             "source_end": PLAIN,
@@ -176,7 +176,7 @@ def test_status_shows_each_topic_partition(copied: Copied) -> None:
             "node": "one",
         }
         expected |= {"high_watermark": PLAIN, "open_transaction": None}
-        assert one == {"partition": partition, "problem": None, **expected}
+        assert position == {"partition": partition, "problem": None, **expected}
     table = relay(copied.config, "status", "-m", "plain").stdout
     assert re.search(r"^ *1 +1,500 +1,500 +0 +one +20\d\d-", table, re.MULTILINE), table
 
@@ -191,7 +191,7 @@ def test_nodes_prefers_a_node_that_serves(copied: Copied, tmp_path: Path) -> Non
     done = relay(configured(tmp_path, {"n": both}), "nodes", "--json")
     (shown,) = json.loads(done.stdout)["mirrors"]
     assert (done.returncode, shown["chosen"]) == (0, "one")
-    assert [(one["node"], one["reachable"], one["healthy"]) for one in shown["nodes"]] == [
+    assert [(node["node"], node["reachable"], node["healthy"]) for node in shown["nodes"]] == [
         ("gone", False, False),
         ("one", True, True),
     ]
@@ -641,7 +641,7 @@ def open_transactions(cluster: Cluster, *topics: str) -> list[str]:
     stable = admin.list_offsets(wanted, isolation_level=IsolationLevel.READ_COMMITTED)
     latest = admin.list_offsets(wanted, isolation_level=IsolationLevel.READ_UNCOMMITTED)
     return [
-        f"{one.topic}-{one.partition}"
-        for one in wanted
-        if stable[one].result(30).offset != latest[one].result(30).offset
+        f"{at.topic}-{at.partition}"
+        for at in wanted
+        if stable[at].result(30).offset != latest[at].result(30).offset
     ]

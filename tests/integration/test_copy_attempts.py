@@ -59,7 +59,9 @@ class HurriedClock(SystemClock):
 
 
 @pytest.mark.parametrize("kind", [DestinationError, SourceError, AbortableError])
-@pytest.mark.parametrize("point", [one for one in Failpoint if one is not Failpoint.BEFORE_OUTCOME])
+@pytest.mark.parametrize(
+    "point", [point for point in Failpoint if point is not Failpoint.BEFORE_OUTCOME]
+)
 @pytest.mark.parametrize("number", [1, 2])
 def test_a_failed_attempt_is_repeated(
     mirror: Mirror,

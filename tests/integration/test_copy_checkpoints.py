@@ -66,7 +66,7 @@ def test_all_checkpoints_of_a_mirror(
     )
     longer.try_copy(0, 7)
     found, _ = until(lambda: _when_complete(client, mirrors[0].name, 3), "all checkpoints")
-    assert {at: one.next_offset for at, one in found.items()} == {
+    assert {at: committed.next_offset for at, committed in found.items()} == {
         mirror.at: n + 1 for n, mirror in enumerate(mirrors)
     }
     for mirror in mirrors:
@@ -81,7 +81,7 @@ def _when_complete(
     found, ends = stored.checkpoints, stored.ends
     return (
         (found, ends)
-        if max((one.next_offset for one in found.values()), default=0) == last
+        if max((committed.next_offset for committed in found.values()), default=0) == last
         else None
     )
 

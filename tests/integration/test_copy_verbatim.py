@@ -84,7 +84,7 @@ def test_odd_records_survive_both_ways(mirror: Mirror, codec: str) -> None:
 
 def test_one_record_batches_are_merged(mirror: Mirror) -> None:
     """Hundreds of batches of one record arrive as one batch, every record unchanged."""
-    mirror.write(*([one] for one in numbered(500)), compression_type="lz4")
+    mirror.write(*([record] for record in numbered(500)), compression_type="lz4")
     outcome = mirror.copy()
     assert outcome.records == outcome.rewritten == 500
     assert outcome.batches == 1
@@ -116,7 +116,7 @@ def test_records_of_all_sizes_arrive(
         for size in (0, 1, 8 << 10, 100_000, 1 << 20, 10 << 20, 3, 5 << 20)
     ]
     records = [Record(None, value) for value in values]
-    mirror.write(*([one] for one in records), records[:4], compression_type=codec)
+    mirror.write(*([record] for record in records), records[:4], compression_type=codec)
     assert mirror.copy().records == 12
     mirror.assert_equal()
 
@@ -143,15 +143,17 @@ def test_timestamps_are_kept(
     mirror.write(numbered(3, size), numbered(2, size, 3))
     mirror.copy()
     original, copied = mirror.original(), mirror.copied()
-    assert [one[:3] for one in copied] == [one[:3] for one in original]
-    assert {one.timestamp[0] for one in original} == {
+    assert [record[:3] for record in copied] == [record[:3] for record in original]
+    assert {record.timestamp[0] for record in original} == {
         CREATE_TIME if here == "CreateTime" else LOG_APPEND_TIME
     }
-    assert {one.timestamp[0] for one in copied} == {
+    assert {record.timestamp[0] for record in copied} == {
         CREATE_TIME if there == "CreateTime" else LOG_APPEND_TIME
     }
     if there == "CreateTime":
-        assert [one.timestamp[1] for one in copied] == [one.timestamp[1] for one in original]
+        assert [record.timestamp[1] for record in copied] == [
+            record.timestamp[1] for record in original
+        ]
 
 
 @pytest.mark.parametrize("size", [20, 10_000], ids=["merged", "verbatim"])

@@ -53,7 +53,7 @@ def reading(spark: Any, copied: Mirror, folder: Path, **options: str) -> Any:
 def test_every_column_is_read(spark: Any, mirror: Mirror, tmp_path: Path) -> None:
     """All columns are as an independent client reads them."""
     rows = reading(spark, mirror, tmp_path).load().orderBy("offset").collect()
-    assert [(one.key, one.value, one.offset) for one in rows] == [
+    assert [(row.key, row.value, row.offset) for row in rows] == [
         (record.key, record.value, number) for number, record in enumerate(mirror.original())
     ]
     assert rows[4].asDict(recursive=True) | {"timestamp": None} == {
@@ -67,7 +67,7 @@ def test_every_column_is_read(spark: Any, mirror: Mirror, tmp_path: Path) -> Non
         "timestamp_type": "CreateTime",
     }
     assert {
-        int(one.timestamp.timestamp() * 1000) - NOON_MS - one.offset * 60_000 for one in rows
+        int(row.timestamp.timestamp() * 1000) - NOON_MS - row.offset * 60_000 for row in rows
     } == {0}
     assert list(rows[0].asDict()) == list(COLUMNS)
 
@@ -77,7 +77,7 @@ def test_either_side_and_any_range(spark: Any, mirror: Mirror, tmp_path: Path) -
 
     def offsets(**options: str) -> list[int]:
         found = reading(spark, mirror, tmp_path, **options).schema("offset long").load()
-        return sorted(one.offset for one in found.collect())
+        return sorted(row.offset for row in found.collect())
 
     assert offsets(side="destination") == list(range(10))
     assert offsets(start="5", end="8") == [5, 6, 7]

@@ -112,7 +112,7 @@ def assert_provenance(lines: list[str], records: int) -> None:
         "the node died in the middle of a topic-partition"
     )
     by_node = {
-        name: sum(one[3] for parts in table.values() for one in parts if one[0] == name)
+        name: sum(part[3] for parts in table.values() for part in parts if part[0] == name)
         for name in (dead, other)
     }
     assert min(by_node.values()) > 0

@@ -125,16 +125,16 @@ class Pair:
         outcomes = list(
             copy_ranges(CopyJob(taken.mirror, "run", taken.node, self.destination), ranges)
         )
-        assert [one.error for one in outcomes] == [""] * len(outcomes)
+        assert [outcome.error for outcome in outcomes] == [""] * len(outcomes)
         # a commit is answered before its markers are written: readers see it a moment later
-        ends = {one.source.topic_partition: one.source.end for one in ranges}
+        ends = {copy_range.source.topic_partition: copy_range.source.end for copy_range in ranges}
         until(lambda: ends.items() <= self._reached(taken.mirror).items(), "the checkpoint")
         return taken.node.name
 
     def _reached(self, name: str) -> dict[TopicPartition, int]:
         return {
-            at: one.next_offset
-            for at, one in cluster_snapshot.read_checkpoints(
+            at: committed.next_offset
+            for at, committed in cluster_snapshot.read_checkpoints(
                 name, self.mirror(), CLOCK
             ).checkpoints.items()
         }
@@ -147,8 +147,8 @@ class Pair:
 def mirror_file(name: str, mirror: Mirror) -> str:
     """Return a relay.yaml that holds only this mirror."""
     nodes = [
-        {"name": one.name, "bootstrap_servers": list(one.bootstrap_servers)}
-        for one in mirror.source.nodes
+        {"name": node.name, "bootstrap_servers": list(node.bootstrap_servers)}
+        for node in mirror.source.nodes
     ]
     destination = {"bootstrap_servers": list(mirror.destination.bootstrap_servers)}
     topics = {"allow": list(mirror.topics.allow), "rename": mirror.topics.rename}
@@ -186,7 +186,7 @@ def test_a_node_fails_in_the_middle_of_a_range(
     for _ in range(300):
         pair.write(10)
     taken = pair.snapshot()
-    assert (taken.node.name, [one.name for one in taken.other_nodes]) == ("a", ["b"])
+    assert (taken.node.name, [node.name for node in taken.other_nodes]) == ("a", ["b"])
     create(pair.destination, f"pair.{pair.topic}", 1, KEPT)
     options = CopyOptions(
         chunk_bytes=1,
@@ -215,8 +215,8 @@ def test_a_node_fails_in_the_middle_of_a_range(
             (broker.start if how == "killed" else broker.resume)()
     assert outcome.status is Status.DONE, outcome.error
     assert resumed < 15, "it takes 5 s at most where nothing else runs"
-    assert [one.node for one in outcome.segments] == ["a", "b"]
-    assert [one.start for one in outcome.segments] == [0, outcome.segments[0].end]
+    assert [segment.node for segment in outcome.segments] == ["a", "b"]
+    assert [segment.start for segment in outcome.segments] == [0, outcome.segments[0].end]
     assert outcome.segments[-1].end == 3000
     at = TopicPartition(pair.topic, 0)
     copy = TopicPartition(f"pair.{pair.topic}", 0)
@@ -249,7 +249,7 @@ def test_a_task_does_not_fail_over_to_an_empty_node(pair: Pair) -> None:
         finally:
             pair.a.brokers[0].start()
     assert outcome.status is Status.DONE, outcome.error
-    assert [one.node for one in outcome.segments] == ["a", "b"]
+    assert [segment.node for segment in outcome.segments] == ["a", "b"]
     until(lambda: pair.arrived() == 400, "all records")
 
 
@@ -312,7 +312,10 @@ def test_a_diverged_node_is_kept_out_until_it_is_cleared(
     pair.write(5)
     taken = pair.snapshot(retry=1)
     assert (taken.node.name, taken.other_nodes) == ("a", ())
-    assert {one.name: one.quarantined for one in taken.verdicts} == {"a": False, "b": True}
+    assert {verdict.name: verdict.quarantined for verdict in taken.verdicts} == {
+        "a": False,
+        "b": True,
+    }
 
     config = tmp_path / "relay.yaml"
     config.write_text(mirror_file(name, mirror))
@@ -321,7 +324,7 @@ def test_a_diverged_node_is_kept_out_until_it_is_cleared(
         [*relay, "nodes", "--json"], capture_output=True, text=True, check=True
     ).stdout
     (shown,) = json.loads(table)["mirrors"]
-    assert [one["why"].startswith("quarantined: ") for one in shown["nodes"]] == [False, True]
+    assert [node["why"].startswith("quarantined: ") for node in shown["nodes"]] == [False, True]
     wrong = subprocess.run(
         [*relay, "nodes", "--clear", "c"], capture_output=True, text=True, check=False
     )
@@ -360,7 +363,7 @@ def test_no_node_can_be_read(pair: Pair, caplog: pytest.LogCaptureFixture) -> No
     clock = Sleeping()
     mirror = pair.mirror()
     nodes = tuple(
-        one.model_copy(update={"bootstrap_servers": (DOWN,)}) for one in mirror.source.nodes
+        node.model_copy(update={"bootstrap_servers": (DOWN,)}) for node in mirror.source.nodes
     )
     nobody = mirror.model_copy(update={"source": mirror.source.model_copy(update={"nodes": nodes})})
     with pytest.raises(SourceError) as caught:
@@ -411,8 +414,8 @@ def test_copies_must_not_loop(pair: Pair) -> None:
     def copy(name: str, wanted: Mirror) -> None:
         taken = cluster_snapshot.take_snapshot(name, wanted, CLOCK)
         ranges = run_plan.plan(taken).ranges
-        for one in ranges:
-            create(taken.destination, one.destination.topic, 1, KEPT)
+        for copy_range in ranges:
+            create(taken.destination, copy_range.destination.topic, 1, KEPT)
         (outcome,) = copy_ranges(CopyJob(name, "run", taken.node, taken.destination), ranges)
         assert outcome.status is Status.DONE, outcome.error
         # brokers answer EndTxn before they have written all markers
@@ -447,7 +450,7 @@ def test_a_diverged_node_is_not_read(pair: Pair) -> None:
         write(pair.b, TopicPartition(pair.topic, 0), [Record(b"k", b"something else")])
     taken = pair.snapshot()
     ranges = run_plan.plan(
-        replace(taken, positions=[replace(one, end_offset=13) for one in taken.positions])
+        replace(taken, positions=[replace(position, end_offset=13) for position in taken.positions])
     ).ranges
     (b,) = taken.other_nodes
 

@@ -112,7 +112,9 @@ def test_dropped_records_are_accounted_for(mirror: Mirror, folder: Path) -> None
     outcome = copy(mirror, folder, "EveryNth", n=3)
     assert outcome.status is Status.DONE, outcome.error
     assert (outcome.records, outcome.skipped) == (20, {"filtered": 40})
-    assert mirror.copied() == [one for one in mirror.original() if int(one.value or b"") % 3 == 0]
+    assert mirror.copied() == [
+        record for record in mirror.original() if int(record.value or b"") % 3 == 0
+    ]
     mirror.assert_ledger_closes()
 
 
@@ -123,7 +125,7 @@ def test_every_filter_must_keep_a_record(mirror: Mirror, folder: Path) -> None:
             copy(mirror, folder, "EveryNth", "Keyed", start=start, end=end, n=1).status
             is Status.DONE
         )
-    assert [int(one.value or b"") for one in mirror.copied()] == [
+    assert [int(record.value or b"") for record in mirror.copied()] == [
         number for number in range(60) if number % 10 != 7
     ]
     mirror.assert_ledger_closes()
@@ -177,7 +179,7 @@ def test_a_failing_record_goes_into_quarantine(mirror: Mirror, folder: Path) -> 
         {"filtered": 48, "quarantined": 1},
     )
     mirror.assert_ledger_closes()
-    assert [int(one.value or b"") for one in mirror.copied()] == [
+    assert [int(record.value or b"") for record in mirror.copied()] == [
         number for number in range(0, 60, 5) if number != 25
     ]
     (found,) = records_of(mirror.destination, quarantine)

@@ -77,7 +77,7 @@ class Followed:
         outcomes = list(
             copy_ranges(CopyJob(taken.mirror, "run", taken.node, taken.destination), ranges)
         )
-        assert [one.error for one in outcomes] == [""]
+        assert [outcome.error for outcome in outcomes] == [""]
         until(
             lambda: TopicPartition(self.topic, 0) in self.surveyed().checkpoints, "the checkpoint"
         )
@@ -91,8 +91,8 @@ class Followed:
     def differences(self, **more: Any) -> dict[str, tuple[str | None, str]]:
         """Return source and destination value per key that differs."""
         return {
-            one.key: (one.wanted, one.there)
-            for one in topic_configs.differences(self.surveyed(**more))
+            difference.key: (difference.wanted, difference.there)
+            for difference in topic_configs.differences(self.surveyed(**more))
         }
 
     def config(self, folder: Path, **more: Any) -> str:
@@ -149,7 +149,7 @@ def test_a_run_applies_configuration_differences(followed: Followed) -> None:
     assert followed.differences() == expected
     done = followed.run(sync_configs=True)
 
-    assert (done.failures, {one.key for one in done.reconfigured}) == ([], set(expected))
+    assert (done.failures, {change.key for change in done.reconfigured}) == ([], set(expected))
     assert own_configs(followed.destination, followed.copy_of) == {
         **KEPT,
         "retention.ms": "7000000",
@@ -206,7 +206,7 @@ def test_topics_of_others_are_left_alone(followed: Followed) -> None:
     assert topic_configs.sync(taken, OPTIONS, CLOCK) == (taken, [])
     configure(followed.source, ResourceType.TOPIC, followed.topic, segment_ms=5_000_000)
     until(lambda: "segment.ms" in followed.differences(), "the configuration")
-    assert [one.key for one in followed.run(sync_configs=True).reconfigured] == ["segment.ms"]
+    assert [change.key for change in followed.run(sync_configs=True).reconfigured] == ["segment.ms"]
     assert own_configs(followed.destination, f"copy.{other}") == {"retention.ms": "8000000"}
 
 
@@ -245,7 +245,7 @@ def test_a_refused_value_stops_the_run(followed: Followed) -> None:
     plan = run_plan.plan(replace(taken, source_configs=wrong))
     (failure,) = run(plan, mirror, no_spark, [], CLOCK).failures
     assert f"IncrementalAlterConfigs of topic {followed.copy_of} with INVALID_CONFIG" in failure
-    assert failure.endswith("; correct the value, or take the key off topics.config_keys")
+    assert failure.endswith("; correct the value, or remove the key from topics.config_keys")
 
 
 def test_commands_report_differences(
@@ -266,9 +266,10 @@ def test_commands_report_differences(
     assert f"warning: {followed.name}: {differs}; {hint}\n" in capsys.readouterr().err
     assert main(["plan", "-c", config, "--json"]) == 0
     (shown,) = json.loads(capsys.readouterr().out)["mirrors"]
-    assert [(one["key"], one["wanted"], one["there"]) for one in shown["config_differences"]] == [
-        ("retention.ms", "7000000", "-1")
-    ]
+    assert [
+        (difference["key"], difference["wanted"], difference["there"])
+        for difference in shown["config_differences"]
+    ] == [("retention.ms", "7000000", "-1")]
     assert main(["run", "-c", config]) == 0
     assert f"warning: {followed.name}: {differs}; {hint}\n" in capsys.readouterr().err
 

@@ -49,7 +49,7 @@ def copy(taken: ClusterSnapshot) -> None:
     outcomes = list(
         copy_ranges(CopyJob(taken.mirror, "run", taken.node, taken.destination), ranges)
     )
-    assert [one.error for one in outcomes] == [""] * len(outcomes)
+    assert [outcome.error for outcome in outcomes] == [""] * len(outcomes)
 
 
 def grow(cluster: Cluster, topic: str, count: int) -> None:
@@ -85,7 +85,7 @@ def test_new_partitions_are_copied_from_their_first_record(
     for partition in range(3):
         at = TopicPartition(f"copy.{topic_name}", partition)
         settled_end(destination, at)
-        assert [one.value for one in records_of(destination, at)] == [b"%d" % partition]
+        assert [record.value for record in records_of(destination, at)] == [b"%d" % partition]
     assert topics.to_grow(surveyed(clusters, topic_name)) == {}
 
 

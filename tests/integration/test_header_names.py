@@ -88,7 +88,7 @@ def quarantined(
 ) -> list[tuple[bytes | None, tuple[tuple[str, bytes | None], ...], bytes | None]]:
     """Value, headers and offset of each record in quarantine."""
     found = header_names.read(mirror.destination, TopicPartition(f"{mirror.topic}.quarantine", 0))
-    names = {bytes.fromhex(name): value for one in found for name, value in one.headers[-5:]}
+    names = {bytes.fromhex(name): value for record in found for name, value in record.headers[-5:]}
     assert set(names) == {
         b"relay.mirror",
         b"relay.topic",
@@ -97,7 +97,8 @@ def quarantined(
         b"relay.error",
     }
     return [
-        (one.value, one.headers[:-5], dict(one.headers)[b"relay.offset".hex()]) for one in found
+        (record.value, record.headers[:-5], dict(record.headers)[b"relay.offset".hex()])
+        for record in found
     ]
 
 
@@ -105,9 +106,9 @@ def in_quarantine(
     *numbers: int,
 ) -> list[tuple[bytes | None, tuple[tuple[str, bytes | None], ...], bytes | None]]:
     return [
-        (one.value, one.headers, one.value)
+        (record.value, record.headers, record.value)
         for number in numbers
-        for one in numbered(number, number + 1)
+        for record in numbered(number, number + 1)
     ]
 
 
@@ -171,7 +172,7 @@ def test_a_filter_sees_surrogates(mirror: Mirror, folder: Path) -> None:
     """A filter sees each byte that is not UTF-8 as a surrogate."""
     keeping = RecordPolicy(filters=(ClassSpec("name_filters:Named", folder=str(folder)),))
     assert copy(mirror, keeping).status is Status.DONE
-    assert [int(one.value or b"") for one in copied(mirror)] == [
+    assert [int(record.value or b"") for record in copied(mirror)] == [
         n for n in range(40) if n % 2 == 0 or n in ODD
     ]
 
@@ -186,7 +187,9 @@ def test_a_filter_that_fails_on_surrogates(mirror: Mirror, folder: Path) -> None
     create(mirror.destination, f"{mirror.topic}.quarantine", 1, KEPT)
     outcome = copy(mirror, RecordPolicy(filters=filters, on_record_error=OnRecordError.QUARANTINE))
     assert (outcome.error, outcome.skipped) == ("", {"quarantined": 4})
-    assert copied(mirror) == [one for one in numbered(0, 40) if int(one.value or b"") not in ODD]
+    assert copied(mirror) == [
+        record for record in numbered(0, 40) if int(record.value or b"") not in ODD
+    ]
     assert quarantined(mirror) == in_quarantine(*ODD)
 
 
@@ -215,9 +218,9 @@ def test_sql_refuses_such_names(
     )
     assert (outcome.error, outcome.skipped.get("quarantined")) == ("", 4)
     expected = [
-        one
-        for one in numbered(0, 30 if "offset" in record_policy.where else 40)
-        if int(one.value or b"") not in ODD
+        record
+        for record in numbered(0, 30 if "offset" in record_policy.where else 40)
+        if int(record.value or b"") not in ODD
     ]
     assert copied(mirror) == expected
     assert quarantined(mirror) == in_quarantine(*ODD)
@@ -235,7 +238,7 @@ def test_names_made_by_sql(local_session: Any, mirror: Mirror) -> None:
     assert (
         copy_rows(local_session, mirror, RecordPolicy(select=(("headers", made),)), 3).error == ""
     )
-    assert [one.headers for one in copied(mirror)] == [
+    assert [record.headers for record in copied(mirror)] == [
         (("61ff", b"%d" % number),) for number in range(3)
     ]
 

@@ -112,15 +112,15 @@ class Copied:
         outcomes = list(
             copy_ranges(CopyJob(taken.mirror, "run", taken.node, self.destination), ranges)
         )
-        assert [one.error for one in outcomes] == [""] * len(outcomes)
-        ends = {one.source.topic_partition: one.source.end for one in ranges}
+        assert [outcome.error for outcome in outcomes] == [""] * len(outcomes)
+        ends = {copy_range.source.topic_partition: copy_range.source.end for copy_range in ranges}
         until(lambda: ends.items() <= self.reached().items(), "the checkpoint")
-        return [one.source for one in ranges]
+        return [copy_range.source for copy_range in ranges]
 
     def reached(self) -> dict[TopicPartition, int]:
         """Return the next offset of each checkpoint."""
         stored = cluster_snapshot.read_checkpoints(self.name, self.mirror(), CLOCK)
-        return {at: one.next_offset for at, one in stored.checkpoints.items()}
+        return {at: committed.next_offset for at, committed in stored.checkpoints.items()}
 
     def arrived(self) -> list[Record]:
         """Return the records at the destination."""
@@ -244,7 +244,7 @@ def assert_goes_on(copied: Copied, case: Case) -> None:
     """Check the copy with `on_data_loss: continue`."""
     taken = copied.snapshot("continue")
     planned_at_ms = CLOCK.now_ms()
-    assert [case.says in str(one) for one in taken.accepted] == [True]
+    assert [case.says in str(loss) for loss in taken.accepted] == [True]
     if copied.to.topic not in taken.destination_topics:
         create(copied.destination, copied.to.topic, 1, KEPT)
     (went_on,) = copied.copy(taken)
@@ -258,7 +258,7 @@ def assert_goes_on(copied: Copied, case: Case) -> None:
     assert (len(gap.source), gap.source.end) == (case.lost, went_on.start)
 
     found = copied.recount(went_on, planned_at_ms)
-    assert [case.says in one for one in found.gaps] == [True]
+    assert [case.says in said for said in found.gaps] == [True]
     assert (found.problems, found.counted) == ([], len(went_on))
     if case.goes_on.start:
         assert not copied.recount(OffsetRange(copied.at, 0, 5), 1).gaps, (
@@ -267,7 +267,7 @@ def assert_goes_on(copied: Copied, case: Case) -> None:
     void = copied.recount(OffsetRange(copied.at, 600, 610), 1)
     assert void.unaccounted == 10
     if not case.lost:
-        assert ([case.says in one for one in void.gaps], void.problems) == ([True], []), (
+        assert ([case.says in said for said in void.gaps], void.problems) == ([True], []), (
             "planned before the loss, never copied"
         )
 
@@ -388,7 +388,7 @@ def test_two_drivers_accept_a_loss_once(copied: Copied) -> None:
     first, second = (cluster_snapshot.take_snapshot(copied.name, mirror, CLOCK) for _ in range(2))
     assert len(losses.accept_losses(first, mirror, CLOCK)) == 1
     assert losses.accept_losses(second, mirror, CLOCK) == []
-    assert [bool(one.gap) for one in copied.ledger()] == [False, True]
+    assert [bool(entry.gap) for entry in copied.ledger()] == [False, True]
 
 
 def test_a_snapshot_accepts_no_loss(copied: Copied) -> None:

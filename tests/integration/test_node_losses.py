@@ -78,25 +78,32 @@ class Pair:
         outcomes = list(
             copy_ranges(CopyJob(taken.mirror, "run", taken.node, self.destination), ranges)
         )
-        assert [one.error for one in outcomes] == [""] * len(outcomes)
-        ends = {one.source.topic_partition: one.source.end for one in ranges}
+        assert [outcome.error for outcome in outcomes] == [""] * len(outcomes)
+        ends = {copy_range.source.topic_partition: copy_range.source.end for copy_range in ranges}
         until(lambda: ends.items() <= self._reached().items(), "the checkpoints")
         return {
-            one.source.topic_partition.partition: (one.source.start, one.source.end)
-            for one in ranges
+            copy_range.source.topic_partition.partition: (
+                copy_range.source.start,
+                copy_range.source.end,
+            )
+            for copy_range in ranges
         }
 
     def _reached(self) -> dict[TopicPartition, int]:
-        return {at: one.next_offset for at, one in self.snapshot("fail").checkpoints.items()}
+        return {
+            at: committed.next_offset for at, committed in self.snapshot("fail").checkpoints.items()
+        }
 
     def arrived(self, partition: int) -> list[bytes | None]:
         at = TopicPartition(f"pair.{self.topic}", partition)
         settled_end(self.destination, at)
-        return [one.value for one in records_of(self.destination, at)]
+        return [record.value for record in records_of(self.destination, at)]
 
     def written(self, lost: range = range(0)) -> list[bytes | None]:
         """Return the records of each topic-partition without the lost ones."""
-        return [one.value for number, one in enumerate(numbered(WRITTEN)) if number not in lost]
+        return [
+            record.value for number, record in enumerate(numbered(WRITTEN)) if number not in lost
+        ]
 
 
 @pytest.fixture(scope="module")
@@ -172,7 +179,7 @@ def test_records_that_no_node_has_are_lost(pair: Pair) -> None:
     assert "retention took the offsets [10, 20) before they were copied" in str(loss)
 
     taken = pair.snapshot("continue")
-    assert [type(one) for one in taken.accepted] == [RetentionPassedError]
+    assert [type(loss) for loss in taken.accepted] == [RetentionPassedError]
     assert pair.copy(taken) == {0: (20, 30), 1: (10, 30)}
     assert [pair.arrived(0), pair.arrived(1)] == [pair.written(range(10, 20)), pair.written()]
 

@@ -126,8 +126,10 @@ def test_ranges_of_one_owner_share_a_transaction(
 
     outcomes = topic.copy(ranges)
 
-    assert {(one.status, one.records, one.chunks) for one in outcomes} == {(Status.DONE, 3, 1)}
-    assert len(commits) == len({one.owner for one in ranges}) == SLOTS
+    assert {(outcome.status, outcome.records, outcome.chunks) for outcome in outcomes} == {
+        (Status.DONE, 3, 1)
+    }
+    assert len(commits) == len({copy_range.owner for copy_range in ranges}) == SLOTS
     topic.assert_copied()
     topic.write()
     assert statuses(topic.copy(topic.planned())) == {Status.DONE}
@@ -167,13 +169,13 @@ def test_a_range_that_fails_does_not_stop_the_others(topic: Topic, tmp_path: Pat
     failing = topic.partitions[5]
     spec = ClassSpec("one_filter:Raises", folder=str(tmp_path))
     ranges = [
-        replace(one, record_policy=RecordPolicy(filters=(spec,)))
-        if one.source.topic_partition == failing
-        else one
-        for one in topic.planned()
+        replace(copy_range, record_policy=RecordPolicy(filters=(spec,)))
+        if copy_range.source.topic_partition == failing
+        else copy_range
+        for copy_range in topic.planned()
     ]
 
-    outcomes = {one.range.topic_partition: one for one in topic.copy(ranges)}
+    outcomes = {outcome.range.topic_partition: outcome for outcome in topic.copy(ranges)}
 
     failed = outcomes.pop(failing)
     assert (failed.status, failed.error_kind) == (Status.FAILED, "FilterError")
@@ -187,13 +189,13 @@ def test_a_range_that_another_run_has_claimed(topic: Topic) -> None:
     """Its old owner refuses it with one line, and copies the other ranges."""
     planned, taken = topic.planned(), topic.partitions[7]
     claimed = [
-        replace(one, owner=own_id(topic.mirror_name, taken))
-        for one in planned
-        if one.source.topic_partition == taken
+        replace(copy_range, owner=own_id(topic.mirror_name, taken))
+        for copy_range in planned
+        if copy_range.source.topic_partition == taken
     ]
     topic.claim(claimed)
 
-    outcomes = {one.range.topic_partition: one for one in topic.copy(planned)}
+    outcomes = {outcome.range.topic_partition: outcome for outcome in topic.copy(planned)}
 
     refused = outcomes.pop(taken)
     assert refused.status is Status.FENCED
@@ -206,7 +208,7 @@ def test_a_range_that_another_run_has_claimed(topic: Topic) -> None:
 def test_a_claim_in_the_middle_of_a_copy(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     """The claim fences the task, which takes its id back and copies what is still its own."""
     planned = topic.planned()
-    first = min(planned, key=lambda one: one.owner)
+    first = min(planned, key=lambda copy_range: copy_range.owner)
     taken = first.source.topic_partition
     claimed = [replace(first, owner=own_id(topic.mirror_name, taken))]
     pending = [first]
@@ -216,10 +218,10 @@ def test_a_claim_in_the_middle_of_a_copy(topic: Topic, monkeypatch: pytest.Monke
             pending.clear()
             topic.claim(claimed)
 
-    group = [one for one in planned if one.owner == first.owner]
+    group = [copy_range for copy_range in planned if copy_range.owner == first.owner]
     monkeypatch.setattr(transaction, "failpoint", failpoint)
 
-    outcomes = {one.range.topic_partition: one for one in topic.copy(group)}
+    outcomes = {outcome.range.topic_partition: outcome for outcome in topic.copy(group)}
 
     assert outcomes.pop(taken).status is Status.FENCED
     assert statuses(list(outcomes.values())) == {Status.DONE}
@@ -266,7 +268,7 @@ def test_a_mirror_that_was_copied_without_owners(topic: Topic) -> None:
 def test_what_a_killed_attempt_left_open_is_aborted_at_once(topic: Topic) -> None:
     """A transaction of the task's last id hides the checkpoints of its first one for a second."""
     ranges = topic.planned()
-    last = max(one.owner for one in ranges)
+    last = max(copy_range.owner for copy_range in ranges)
     with ClusterClient(topic.destination, DestinationError) as client:
         killed = take_over(client, last, CopyOptions(), CLOCK)
         state = checkpoint.homes(checkpoint.TOPIC)

@@ -58,7 +58,7 @@ SAYS = {
 
 def written(cluster: Cluster) -> dict[str, Any]:
     """The section of relay.yaml that describes a cluster."""
-    said = {one.name: getattr(cluster.security, one.name) for one in fields(Security)}
+    said = {field.name: getattr(cluster.security, field.name) for field in fields(Security)}
     return {
         "bootstrap_servers": list(cluster.bootstrap_servers),
         "security": {key: value for key, value in said.items() if value not in {None, True}},
@@ -94,7 +94,7 @@ def checked(folder: Path, source: Cluster, destination: Cluster, topic: str) -> 
 
 def errors(found: list[Finding]) -> list[str]:
     """Return the lines of the errors."""
-    lines = [str(one) for one in found if one.level is Level.ERROR]
+    lines = [str(finding) for finding in found if finding.level is Level.ERROR]
     assert not [line for line in lines if "\n" in line or PASSWORD in line]
     return lines
 
@@ -113,9 +113,9 @@ def grant(guarded: EmbeddedCluster, user: str, topic: str) -> None:
         "create": (topics, copy, CREATE),
     }
     seen = [
-        (topics, name, one)
+        (topics, name, operation)
         for name in (topic, copy, checkpoint.TOPIC, ledger.TOPIC)
-        for one in (DESCRIBE, CONFIGS)
+        for operation in (DESCRIBE, CONFIGS)
     ]
     bindings = [
         AclBinding(
@@ -127,7 +127,10 @@ def grant(guarded: EmbeddedCluster, user: str, topic: str) -> None:
             operation,
             AclPermissionType.ALLOW,
         )
-        for kind, name, operation in [*seen, *(one for what, one in needed.items() if what != user)]
+        for kind, name, operation in [
+            *seen,
+            *(entry for what, entry in needed.items() if what != user),
+        ]
     ]
     admin = AdminClient(independent.client(guarded.cluster()))
     for granted in admin.create_acls(bindings).values():

@@ -117,7 +117,7 @@ def by_source(values: list[bytes]) -> dict[str, list[bytes]]:
 
 
 def both_at_once(*work: Callable[[], object]) -> None:
-    threads = [threading.Thread(target=one) for one in work]
+    threads = [threading.Thread(target=step) for step in work]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -132,10 +132,10 @@ def test_many_topics_to_one_partition(pinned: Pinned) -> None:
     groups = pack(run_plan.plan(taken).ranges, slots=4)
     assert [len(group) for group in groups] == [4]
     outcomes = list(copy_ranges(pinned.job(taken), groups[0]))
-    assert [one.error for one in outcomes] == [""] * 4
+    assert [outcome.error for outcome in outcomes] == [""] * 4
     assert by_source(pinned.copied()) == expected(pinned, 50)
-    found = pinned.recount([one.range for one in outcomes])
-    assert [(one.problems, one.counted) for one in found] == [([], 50)] * 4
+    found = pinned.recount([outcome.range for outcome in outcomes])
+    assert [(result.problems, result.counted) for result in found] == [([], 50)] * 4
 
 
 def test_interleaved_chunks_are_told_apart(pinned: Pinned) -> None:
@@ -158,14 +158,18 @@ def test_interleaved_chunks_are_told_apart(pinned: Pinned) -> None:
     assert by_source(pinned.copied()) == expected(pinned, 50)
     sources = [value.decode().rpartition(":")[0] for value in pinned.copied()]
     assert sum(before != after for before, after in pairwise(sources)) > 3, "they did not meet"
-    wanted = [one.source for one in ranges]
-    assert [(one.problems, one.counted) for one in pinned.recount(wanted)] == [([], 50)] * 4
+    wanted = [copy_range.source for copy_range in ranges]
+    assert [(result.problems, result.counted) for result in pinned.recount(wanted)] == [
+        ([], 50)
+    ] * 4
 
     write(pinned.destination, pinned.to, [Record(None, b"of nobody")])
     assert any(
-        "did not write: 1" in problem for one in pinned.recount(wanted) for problem in one.problems
+        "did not write: 1" in problem
+        for result in pinned.recount(wanted)
+        for problem in result.problems
     )
 
 
 def _of(ranges: list[CopyRange], topic: str) -> list[CopyRange]:
-    return [one for one in ranges if one.source.topic_partition.topic == topic]
+    return [copy_range for copy_range in ranges if copy_range.source.topic_partition.topic == topic]

@@ -216,7 +216,7 @@ def test_a_corrupt_batch_is_read_from_another_node(
     nodes.with_options(chunk_bytes=1)
     (outcome,) = copy_ranges(over_nodes(nodes, source_cluster), [nodes.range()])
     assert (outcome.status, outcome.error, outcome.node) == (Status.DONE, "", "b")
-    assert [one.node for one in outcome.segments] == ["a", "b"]
+    assert [segment.node for segment in outcome.segments] == ["a", "b"]
     assert_equal(records_of(source_cluster.cluster(), nodes.at), nodes.copied())
 
 

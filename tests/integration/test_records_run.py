@@ -154,31 +154,34 @@ def test_every_topic_has_its_own_record_policy(topics: Topics, local_session: An
         assert result.topics[bad.topic].skipped["quarantined"] == 1, number
         for partition in range(2):
             assert topics.copied("plain", partition) == topics.written("plain", partition)
-            good = [one for one in topics.written("filtered", partition) if one.key != b"bad"]
+            good = [
+                record for record in topics.written("filtered", partition) if record.key != b"bad"
+            ]
             assert topics.copied("filtered", partition) == [
-                one for one in good if country(one) == "de"
+                record for record in good if country(record) == "de"
             ]
             wanted = [
-                one
-                for one in topics.written("predicate", partition)
-                if country(one) in {"de", "fr"}
+                record
+                for record in topics.written("predicate", partition)
+                if country(record) in {"de", "fr"}
             ]
             assert topics.copied("predicate", partition) == wanted
             made = [
-                one._replace(key=country(one).encode()) for one in topics.written("anew", partition)
+                record._replace(key=country(record).encode())
+                for record in topics.written("anew", partition)
             ]
             assert topics.copied("anew", partition) == made
         both = topics.copied("both", 1)
         assert topics.copied("both", 0) == []
         written = [
-            one
+            record
             for kind in ("one", "two")
             for partition in range(2)
-            for one in topics.written(kind, partition)
+            for record in topics.written(kind, partition)
         ]
         assert sorted(both) == sorted(written)
     quarantined = topics.copied("filtered.quarantine", 1)
-    assert [(one.key, one.value) for one in quarantined] == [(b"bad", b"no json")] * 2
+    assert [(record.key, record.value) for record in quarantined] == [(b"bad", b"no json")] * 2
     told = dict(quarantined[1].headers)
     assert told["h"] == b"1"
     assert (told["relay.topic"], told["relay.partition"], told["relay.offset"]) == (
@@ -194,7 +197,7 @@ def test_every_topic_has_its_own_record_policy(topics: Topics, local_session: An
         for at in range(2)
     ]
     counted = recount.recount("handled", ranges, topics.destination, CopyOptions(), CLOCK, 0)
-    assert [one.problems for one in counted.values()] == [[]] * len(ranges)
+    assert [result.problems for result in counted.values()] == [[]] * len(ranges)
 
 
 def test_check_reports_bad_sql_and_missing_classes(topics: Topics) -> None:
@@ -244,7 +247,7 @@ def test_an_unexpected_error_of_one_job_spares_the_others(
     monkeypatch.setattr(job, "submit", end)
     result = run(topics.config(), local_session)
     assert result.exit_code == 1
-    ended, without = (str(one) for one in result.errors)
+    ended, without = (str(error) for error in result.errors)
     assert ended.startswith("the copy job ended with ValueError: not foreseen; ")
     first = OffsetRange(TopicPartition(topics.name("filtered"), 0), 0, 20)
     assert without.startswith(f"8 of 12 planned ranges have no outcome: {first}, ")

@@ -410,7 +410,7 @@ def test_each_range_is_counted_by_itself(
     write(mirror.destination, mirror.at, numbered(1))
     ranges = [OffsetRange(mirror.at, 0, 100), OffsetRange(other.at, 0, 10)]
     found = recount(mirror.name, ranges, mirror.destination, mirror.options, SystemClock(), 0)
-    assert {at: one.problems for at, one in found.items()} == {
+    assert {at: result.problems for at, result in found.items()} == {
         mirror.at: [FOREIGN.format(1)],
         other.at: [],
     }

@@ -109,7 +109,7 @@ def copy(
 
 
 def values(mirror: Mirror) -> list[int]:
-    return [int(one.value or b"") for one in mirror.copied()]
+    return [int(record.value or b"") for record in mirror.copied()]
 
 
 def test_a_predicate_drops_records(local_session: Any, mirror: Mirror) -> None:
@@ -223,7 +223,8 @@ def test_a_transform_runs_after_predicate_and_expressions(
     )
     assert copy(local_session, mirror, record_policy).error == ""
     expected = [
-        replace_value(one, b"%s!|%s!" % (one.value, one.value)) for one in mirror.original()[50:]
+        replace_value(record, b"%s!|%s!" % (record.value, record.value))
+        for record in mirror.original()[50:]
     ]
     assert mirror.copied() == expected
 
@@ -283,11 +284,11 @@ def test_quarantine_before_and_after_sql(local_session: Any, mirror: Mirror, fol
         7,
         {"filtered": 50, "quarantined": 3},
     )
-    assert [one.value for one in mirror.copied()] == [
+    assert [record.value for record in mirror.copied()] == [
         b"%d!" % number for number in range(1, 20, 2) if number not in {3, 9, 15}
     ]
     found = records_of(mirror.destination, quarantine)
-    assert sorted((one.value, dict(one.headers)["relay.offset"]) for one in found) == [
+    assert sorted((record.value, dict(record.headers)["relay.offset"]) for record in found) == [
         (b"15!", b"15"),
         (b"3", b"3"),
         (b"9!", b"9"),

@@ -77,7 +77,8 @@ class Hunt:
     def document(self, source: dict[str, Any], destination: dict[str, Any]) -> dict[str, Any]:
         """The content of a relay.yaml."""
         servers = [
-            list(self.guarded.address(one)) for one in (Listener.SASL_SSL, Listener.SASL_PLAINTEXT)
+            list(self.guarded.address(listener))
+            for listener in (Listener.SASL_SSL, Listener.SASL_PLAINTEXT)
         ]
         mirror = {
             "source": {
@@ -120,7 +121,9 @@ class Hunt:
     def assert_nothing_in_files(self) -> None:
         """Check all files below the folder, including compressed values of databases."""
         files = [
-            one for one in self.folder.rglob("*") if one.is_file() and self._kept not in one.parents
+            path
+            for path in self.folder.rglob("*")
+            if path.is_file() and self._kept not in path.parents
         ]
         assert files
         for file in files:

@@ -201,7 +201,9 @@ def test_responses_survive_reauthentication(
         asked.append(ask())
     assert bytes(first) == as_it_came
     assert connection.unanswered == 3
-    assert [bytes(connection.receive(one)) for one in asked] == [as_it_came] * 3
+    assert [bytes(connection.receive(correlation_id)) for correlation_id in asked] == [
+        as_it_came
+    ] * 3
     connection.close()
 
 

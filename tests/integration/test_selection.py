@@ -36,13 +36,13 @@ def test_a_missing_topic_name_fails_every_command(
     source, destination = source_cluster.cluster(), destination_cluster.cluster()
     create(destination, topic, 1, KEPT)
     misspelt = topic.replace("orders", "odrers")
-    allow = [one.replace(".", r"\.") for one in (topic, misspelt)]
+    allow = [name.replace(".", r"\.") for name in (topic, misspelt)]
     config = configured(tmp_path, {"m": mirror(source, destination, *allow)})
     what = f"m: topics.allow names {misspelt!r}, and node one (127.0.0.1:"
     meant = f"shows no such topic; did you mean {topic!r}"  # and perhaps topics of other tests
 
     assert main(["check", "-c", str(config)]) == 1
-    (line,) = [one for one in capsys.readouterr().out.splitlines() if misspelt in one]
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if misspelt in line]
     assert line.startswith(f"error   {what}")
     assert meant in line
     assert line.endswith("? If it exists, grant the user Describe on it")
@@ -53,7 +53,7 @@ def test_a_missing_topic_name_fails_every_command(
     assert main(["status", "-c", str(config)]) == 0
     assert capsys.readouterr().err.startswith(f"warning: {what}")
     assert main(["run", "-c", str(config)]) == 1
-    (line,) = [one for one in capsys.readouterr().err.splitlines() if one.startswith("error: ")]
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
     assert line.startswith(f"error: {what}")
     assert meant in line
     assert line.endswith("? If it exists, grant the user Describe on it")

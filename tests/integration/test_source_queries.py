@@ -81,8 +81,11 @@ class Question:
         ranges = offsets_by_time.ranges_between(
             self.snapshot(), since, until, self.mirror().copy_options, CLOCK
         )
-        assert [one.topic_partition for one in ranges] == [self.first, self.second]
-        return [(one.start, one.end) for one in ranges]
+        assert [offset_range.topic_partition for offset_range in ranges] == [
+            self.first,
+            self.second,
+        ]
+        return [(offset_range.start, offset_range.end) for offset_range in ranges]
 
     def oldest_ms(self, taken: ClusterSnapshot | None = None) -> int | None:
         """Return the timestamp of the oldest uncopied record."""
@@ -189,12 +192,12 @@ class TestNodes:
         made = node_selection.choose_node(
             question.mirror(DOWN, question.serving), [down, serving], CheckpointSnapshot()
         )
-        assert (made.name, [one.healthy for one in made.verdicts]) == ("n1", [False, True])
+        assert (made.name, [verdict.healthy for verdict in made.verdicts]) == ("n1", [False, True])
 
     def test_no_error_is_raised_when_all_nodes_are_down(self, question: Question) -> None:
         """When all nodes are down, the probe returns their errors instead of raising one."""
         states = node_selection.probe("q", question.mirror(DOWN, DOWN), CLOCK)
-        assert [bool(one.error) for one in states] == [True, True]
+        assert [bool(state.error) for state in states] == [True, True]
         made = node_selection.choose_node(question.mirror(DOWN, DOWN), states, CheckpointSnapshot())
         assert made.name is None
         assert made.why.count("cannot be reached") == 2
@@ -236,7 +239,7 @@ class TestLag:
         """The first record after the checkpoint counts."""
         question.write(question.first, T0, T0 + DAY_MS)
         taken = question.snapshot()
-        at_the_second = [replace_next(one, 1) for one in taken.positions]
+        at_the_second = [replace_next(position, 1) for position in taken.positions]
         assert question.oldest_ms(with_positions(taken, at_the_second)) == T0 + DAY_MS
 
     def test_aborted_records_do_not_count(self, question: Question) -> None:
@@ -257,7 +260,7 @@ class TestLag:
         question.write(question.second, T0 + DAY_MS)
         delete_before(question.source, question.first, 5)
         taken = question.snapshot()
-        behind = [replace_next(one, 0) for one in taken.positions]
+        behind = [replace_next(position, 0) for position in taken.positions]
         assert question.oldest_ms(with_positions(taken, behind)) == T0 + DAY_MS
 
     def test_append_time_counts_where_the_broker_sets_it(

@@ -39,24 +39,26 @@ def test_several_topics_in_one_job(
 ) -> None:
     """Each topic-partition is copied by one task, small ones packed; outcomes match the ledger."""
     mirrors = [mirror, *(dataclasses.replace(mirror, source=small) for small in small_sources)]
-    for one in mirrors:
-        one.prepare()
-    ranges = list(itertools.chain.from_iterable(one.job()[1] for one in mirrors))
+    for copied in mirrors:
+        copied.prepare()
+    ranges = list(itertools.chain.from_iterable(copied.job()[1] for copied in mirrors))
     groups = pack(ranges, slots(local_session), {})
     assert slots(local_session) == 2
     assert len(groups) < len(ranges)
 
     outcomes = submit(local_session, mirror.job()[0], groups, "several")
 
-    assert Counter(outcome.range for outcome in outcomes) == Counter(one.source for one in ranges)
+    assert Counter(outcome.range for outcome in outcomes) == Counter(
+        copy_range.source for copy_range in ranges
+    )
     assert {outcome.status for outcome in outcomes} == {Status.DONE}
     expected: dict[tuple[str, int], int] = {}
     ends: dict[tuple[str, int], int] = {}
-    for one in mirrors:
-        ends |= one.source.ends
-        for partition, records in one.source.records.items():
-            expected[one.source.topic, partition] = len(records)
-            assert_equal(records, one.arrived(partition))
+    for copied in mirrors:
+        ends |= copied.source.ends
+        for partition, records in copied.source.records.items():
+            expected[copied.source.topic, partition] = len(records)
+            assert_equal(records, copied.arrived(partition))
     compare.assert_ledger_covers(mirror.destination, mirror.name, ends, expected)
     _assert_same(outcomes, compare.ledger(mirror.destination, mirror.name))
 
@@ -101,7 +103,9 @@ def test_failure_is_an_outcome(local_session: Any, mirror: Mirror) -> None:
         ),
         ranges[1],
     ]
-    first, second = submit(local_session, missing, [[one] for one in ranges], "failing")
+    first, second = submit(
+        local_session, missing, [[copy_range] for copy_range in ranges], "failing"
+    )
     assert first.status is Status.FAILED
     assert first.error_kind == "DestinationError"
     assert "missing" in first.error

@@ -107,7 +107,7 @@ def test_a_standalone_cluster_receives_the_package(
     """Executors without the package receive it from the driver, and copy."""
     job, ranges = mirror.job()
     answer = client.ask(
-        Request(standalone_master, None, ON_LOOPBACK, job, [[one] for one in ranges])
+        Request(standalone_master, None, ON_LOOPBACK, job, [[copy_range] for copy_range in ranges])
     )
     assert statuses(answer) == ["done", "done"]
     assert "relay_pipelines.zip" in answer["package"]
@@ -128,12 +128,12 @@ def test_a_killed_executor_costs_no_record(
     (executor,) = spark_processes.executors()
     orphans = executor.children(recursive=True)
     try:
-        assert any(one.status() == psutil.STATUS_STOPPED for one in orphans)
+        assert any(orphan.status() == psutil.STATUS_STOPPED for orphan in orphans)
         executor.kill()
         assert statuses(wait()) == ["done", "done"]
-        for one in orphans:
-            if one.is_running():
-                one.resume()
+        for orphan in orphans:
+            if orphan.is_running():
+                orphan.resume()
         psutil.wait_procs(orphans, 30)
     finally:
         kill(orphans)
@@ -145,7 +145,9 @@ def test_spark_connect_copies_without_warnings(
 ) -> None:
     """A copy through Spark Connect works on a cold and on a warm server, without warnings."""
     job, ranges = mirror.job()
-    answer = client.ask(Request(None, connect_remote, {}, job, [[one] for one in ranges], times=2))
+    answer = client.ask(
+        Request(None, connect_remote, {}, job, [[copy_range] for copy_range in ranges], times=2)
+    )
     assert statuses(answer) == ["done"] * 4
     assert [outcome["records"] > 0 for outcome in answer["outcomes"][1]] == [False, False]
     assert "relay_pipelines.zip" in answer["package"]

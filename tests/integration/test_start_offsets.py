@@ -59,13 +59,13 @@ class Begun:
         )
         ranges = run_plan.plan(taken).ranges
         outcomes = list(copy_ranges(CopyJob(name, "run", taken.node, self.destination), ranges))
-        assert [one.error for one in outcomes] == [""] * len(outcomes)
-        ends = {one.source.topic_partition: one.source.end for one in ranges}
+        assert [outcome.error for outcome in outcomes] == [""] * len(outcomes)
+        ends = {copy_range.source.topic_partition: copy_range.source.end for copy_range in ranges}
         until(
             lambda: (
                 {
-                    at: one.next_offset
-                    for at, one in cluster_snapshot.read_checkpoints(
+                    at: committed.next_offset
+                    for at, committed in cluster_snapshot.read_checkpoints(
                         name, mirror, CLOCK
                     ).checkpoints.items()
                 }.items()
@@ -73,7 +73,10 @@ class Begun:
             ),
             "the checkpoints",
         )
-        begun = {one.source.topic_partition.partition: one.source.start for one in ranges}
+        begun = {
+            copy_range.source.topic_partition.partition: copy_range.source.start
+            for copy_range in ranges
+        }
         return [begun.get(partition, -1) for partition in range(2)]
 
     def arrived(self, partition: int) -> int:

@@ -85,17 +85,23 @@ class Topic:
         outcomes = list(
             copy_ranges(CopyJob(taken.mirror, "run", taken.node, self.destination), ranges[:only])
         )
-        assert [one.error for one in outcomes] == [""] * len(outcomes)
-        ends = {one.source.topic_partition: one.source.end for one in ranges[:only]}
+        assert [outcome.error for outcome in outcomes] == [""] * len(outcomes)
+        ends = {
+            copy_range.source.topic_partition: copy_range.source.end for copy_range in ranges[:only]
+        }
         until(lambda: ends.items() <= self.reached().items(), "the checkpoints")
         return [
-            (one.source.topic_partition.partition, one.source.start, one.source.end)
-            for one in ranges
+            (
+                copy_range.source.topic_partition.partition,
+                copy_range.source.start,
+                copy_range.source.end,
+            )
+            for copy_range in ranges
         ]
 
     def reached(self) -> dict[TopicPartition, int]:
         stored = cluster_snapshot.read_checkpoints(self.mirror_name, self.mirror(), CLOCK)
-        return {at: one.next_offset for at, one in stored.checkpoints.items()}
+        return {at: committed.next_offset for at, committed in stored.checkpoints.items()}
 
     def starts(self) -> dict[int, int]:
         """Return the start record."""
@@ -158,7 +164,7 @@ def test_an_interrupted_first_run_keeps_its_start_offsets(topic: Topic) -> None:
 def test_a_plan_fixes_no_start_offsets(topic: Topic) -> None:
     """`plan` shows where the mirror would start; `start: earliest` writes no start record."""
     taken = topic.looked_at()
-    assert [one.begin for one in taken.positions] == [HISTORY] * 3
+    assert [position.begin for position in taken.positions] == [HISTORY] * 3
     assert not run_plan.plan(taken).windows
     topic.snapshot("earliest")
     assert topic.starts() == {}
@@ -172,13 +178,13 @@ def test_a_second_driver_keeps_the_first_start_offsets(topic: Topic) -> None:
     first = topic.looked_at()
     topic.write(range(3), 5)
     second = topic.looked_at()
-    assert [dict(one.new_starts[0].starts)[0] for one in (first, second)] == [10, 15]
+    assert [dict(taken.new_starts[0].starts)[0] for taken in (first, second)] == [10, 15]
 
     for taken in (first, second):
         prepared_snapshot.record_starts(taken, topic.mirror(), CLOCK)
 
     assert topic.starts() == {0: 10, 1: 10, 2: 10}
-    assert [one.begin for one in topic.snapshot().positions] == [10] * 3
+    assert [position.begin for position in topic.snapshot().positions] == [10] * 3
 
 
 def test_an_overtaken_driver_uses_the_other_start_offsets(
@@ -199,7 +205,7 @@ def test_an_overtaken_driver_uses_the_other_start_offsets(
         prepared_snapshot.record_starts(late, topic.mirror(), CLOCK)
     monkeypatch.setattr(prepared_snapshot, "commit", overtaken)
 
-    assert [one.begin for one in topic.snapshot().positions] == [15] * 3
+    assert [position.begin for position in topic.snapshot().positions] == [15] * 3
     assert topic.starts() == {0: 15, 1: 15, 2: 15}
 
 
@@ -208,7 +214,7 @@ def test_concurrent_drivers_plan_from_the_same_offsets(topic: Topic) -> None:
     with ThreadPoolExecutor(6) as pool:
         surveys = [pool.submit(topic.snapshot) for _ in range(5)]
         pool.submit(lambda: [topic.write(range(3), 1) for _ in range(20)]).result()
-    begins = {tuple(one.begin for one in done.result().positions) for done in surveys}
+    begins = {tuple(position.begin for position in done.result().positions) for done in surveys}
     assert begins == {tuple(topic.starts().values())}
 
 
@@ -220,13 +226,15 @@ def test_a_new_partition_starts_at_its_first_record(topic: Topic) -> None:
         future.result(30)
     at = TopicPartition(topic.name, 3)
     until(
-        lambda: at in {one.topic_partition for one in topic.looked_at().positions}, "the partition"
+        lambda: at in {position.topic_partition for position in topic.looked_at().positions},
+        "the partition",
     )
     write(topic.source, at, [Record(None, b"new")])
     (window,) = run_plan.plan(topic.snapshot()).windows
-    assert [(one.topic_partition.partition, one.start, one.end) for one in window.ranges] == [
-        (3, 0, 1)
-    ]
+    assert [
+        (offset_range.topic_partition.partition, offset_range.start, offset_range.end)
+        for offset_range in window.ranges
+    ] == [(3, 0, 1)]
 
 
 @pytest.mark.parametrize("count", [2, 12], ids=["shorter", "longer"])
@@ -250,7 +258,7 @@ def test_retention_that_passes_the_start_is_a_loss(topic: Topic) -> None:
     assert "retention took the offsets [10, 13) before they were copied" in str(loss)
 
     taken = topic.snapshot(on_data_loss="continue")
-    assert [type(one) for one in taken.accepted] == [RetentionPassedError]
+    assert [type(loss) for loss in taken.accepted] == [RetentionPassedError]
     assert topic.copy(taken) == [(0, 10, 15), (1, 13, 15), (2, 10, 15)]
     follower = LedgerFollower(
         topic.destination, topic.mirror_name, None, topic.mirror().copy_options, CLOCK
@@ -259,7 +267,9 @@ def test_retention_that_passes_the_start_is_a_loss(topic: Topic) -> None:
         entries = follower.history(settled=True)
     finally:
         follower.close()
-    assert [(len(one.source), one.skipped) for one in entries if one.gap] == [(3, {"lost": 3})]
+    assert [(len(entry.source), entry.skipped) for entry in entries if entry.gap] == [
+        (3, {"lost": 3})
+    ]
     assert not topic.snapshot(on_data_loss="continue").accepted
 
 

@@ -73,7 +73,7 @@ def quota(servers: tuple[str, ...], client_id: str, key: str, rate: float) -> No
     )
     with ClusterClient(Cluster("quota", servers), DestinationError) as client:
         answer = client.call_any(Request(entries=[entry], validate_only=False), 0)
-        assert [one.error_code for one in answer.entries] == [0]
+        assert [entry.error_code for entry in answer.entries] == [0]
 
 
 def test_a_timed_out_transaction_is_no_takeover(

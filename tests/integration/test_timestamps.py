@@ -73,17 +73,20 @@ def test_source_timestamps_arrive(
     copy(mirror_of(source_cluster, stamping_cluster, f"{topic_name}-.*"), topic_name, local_session)
 
     for topic, config in topics.items():
-        original = [one for _, one in read(source_cluster.cluster(), TopicPartition(topic, 0))]
+        original = [
+            record for _, record in read(source_cluster.cluster(), TopicPartition(topic, 0))
+        ]
         copied = [
-            one for _, one in read(stamping_cluster.cluster(), TopicPartition(f"copy.{topic}", 0))
+            record
+            for _, record in read(stamping_cluster.cluster(), TopicPartition(f"copy.{topic}", 0))
         ]
         assert len(original) == 40
-        assert {one.timestamp[0] for one in original} == {
+        assert {record.timestamp[0] for record in original} == {
             LOG_APPEND_TIME if config else CREATE_TIME
         }
-        assert [one[:3] for one in copied] == [one[:3] for one in original]
-        assert [one.timestamp for one in copied] == [
-            (CREATE_TIME, one.timestamp[1]) for one in original
+        assert [record[:3] for record in copied] == [record[:3] for record in original]
+        assert [record.timestamp for record in copied] == [
+            (CREATE_TIME, record.timestamp[1]) for record in original
         ]
 
 

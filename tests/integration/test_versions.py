@@ -107,7 +107,7 @@ def test_three_runs_copy_everything_once(
     def copied() -> int:
         result = run(config, local_session)
         assert (result.exit_code, result.errors) == (0, [])
-        return sum(one.records for one in result.outcomes)
+        return sum(outcome.records for outcome in result.outcomes)
 
     source_data.fill(source_cluster, topic_name)
     for codec in CODECS:
@@ -140,14 +140,17 @@ def test_append_times_arrive(
     source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str
 ) -> None:
     """Timestamps set by the source's broker arrive as the records' own."""
-    types = ({"message.timestamp.type": one} for one in ("LogAppendTime", "CreateTime"))
+    types = (
+        {"message.timestamp.type": timestamp_type}
+        for timestamp_type in ("LogAppendTime", "CreateTime")
+    )
     mirror = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name, *types)
     mirror.write(numbered(3), numbered(3, 20_000, 3))
     mirror.copy()
     original, copied = mirror.original(), mirror.copied()
-    assert [one[:3] for one in copied] == [one[:3] for one in original]
-    assert [one.timestamp for one in copied] == [
-        (CREATE_TIME, one.timestamp[1]) for one in original
+    assert [record[:3] for record in copied] == [record[:3] for record in original]
+    assert [record.timestamp for record in copied] == [
+        (CREATE_TIME, record.timestamp[1]) for record in original
     ]
 
 

@@ -116,7 +116,7 @@ class Environment:
         independent.write(
             self.source.cluster(),
             TopicPartition(topic, partition),
-            [Record(None, one.encode()) for one in values],
+            [Record(None, value.encode()) for value in values],
         )
 
     def read(self, topic: str, partition: int = 0) -> list[str]:
@@ -124,7 +124,7 @@ class Environment:
         found = independent.records_of(
             self.destination.cluster(), TopicPartition(f"{self.name}.{topic}", partition)
         )
-        return [(one.value or b"").decode() for one in found]
+        return [(record.value or b"").decode() for record in found]
 
     def tick(self, lane: int = 0, cursor: str | None = None) -> SensorResult:
         """Evaluate a planner and apply the result as a daemon does, but launch no runs."""
@@ -223,22 +223,27 @@ class Environment:
 
 def failure(result: dg.ExecuteInProcessResult) -> str:
     """The error message of a failed run."""
-    events = [one for one in result.all_events if one.event_type is DagsterEventType.STEP_FAILURE]
+    events = [
+        event for event in result.all_events if event.event_type is DagsterEventType.STEP_FAILURE
+    ]
     data = events[0].step_failure_data
     return str(data.user_failure_data.description if data.user_failure_data else data.error)
 
 
 def checks(result: dg.ExecuteInProcessResult) -> dict[str, dg.AssetCheckEvaluation]:
     """The count checks of a run by topic."""
-    return {one.asset_key.path[-1]: one for one in result.get_asset_check_evaluations()}
+    return {
+        evaluation.asset_key.path[-1]: evaluation
+        for evaluation in result.get_asset_check_evaluations()
+    }
 
 
 def evaluations(result: SensorResult, check: str) -> list[dg.AssetCheckEvaluation]:
     """The evaluations of one check."""
     return [
-        one
-        for one in result.asset_events
-        if isinstance(one, dg.AssetCheckEvaluation) and one.check_name == check
+        event
+        for event in result.asset_events
+        if isinstance(event, dg.AssetCheckEvaluation) and event.check_name == check
     ]
 
 

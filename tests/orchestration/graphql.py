@@ -54,20 +54,20 @@ def runs(dagster: Dagster) -> list[Run]:
     found = dagster.ask(_RUNS)["runsOrError"]["results"]
     return [
         Run(
-            one["runId"],
-            one["status"],
-            one["jobName"],
-            {tag["key"]: tag["value"] for tag in one["tags"]},
+            run["runId"],
+            run["status"],
+            run["jobName"],
+            {tag["key"]: tag["value"] for tag in run["tags"]},
         )
-        for one in found
+        for run in found
     ]
 
 
 def messages(dagster: Dagster, run_id: str) -> list[str]:
     """The messages in the log of a run."""
     return [
-        one.get("message") or ""
-        for one in dagster.ask(_LOGS, {"id": run_id})["logsForRun"]["events"]
+        event.get("message") or ""
+        for event in dagster.ask(_LOGS, {"id": run_id})["logsForRun"]["events"]
     ]
 
 
@@ -108,7 +108,9 @@ def backfill(dagster: Dagster, keys: Sequence[Sequence[str]], windows: Sequence[
 
 def backfills(dagster: Dagster) -> list[str]:
     """The ids of all backfills."""
-    return [one["id"] for one in dagster.ask(_BACKFILLS)["partitionBackfillsOrError"]["results"]]
+    return [
+        started["id"] for started in dagster.ask(_BACKFILLS)["partitionBackfillsOrError"]["results"]
+    ]
 
 
 def backfill_ended(dagster: Dagster, backfill_id: str, seconds: float = 120.0) -> str:
@@ -128,7 +130,7 @@ def ended(dagster: Dagster, run_id: str, seconds: float = 120.0) -> Run:
 
     def found() -> Run | None:
         return next(
-            (one for one in runs(dagster) if one.id == run_id and one.status in _ENDED), None
+            (run for run in runs(dagster) if run.id == run_id and run.status in _ENDED), None
         )
 
     result: Run = until(found, f"the end of run {run_id}", seconds, PAUSE_SECONDS)
@@ -146,4 +148,4 @@ def partitions(dagster: Dagster, key: Sequence[str]) -> dict[str, list[str]]:
 def checks(dagster: Dagster, key: Sequence[str], name: str) -> list[dict[str, Any]]:
     """The evaluations of a check, the newest first."""
     found = dagster.ask(_CHECKS, {"key": {"path": list(key)}, "name": name})["assetCheckExecutions"]
-    return [one["evaluation"] for one in found if one["evaluation"]]
+    return [execution["evaluation"] for execution in found if execution["evaluation"]]

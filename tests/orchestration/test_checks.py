@@ -145,8 +145,8 @@ def test_a_diverged_node_is_reported(environment: Environment, topics: list[str]
     (request,) = environment.tick().run_requests or []
     assert environment.run(request).success
     servers = {
-        name: one.cluster().bootstrap_servers[0]
-        for name, one in (("a", environment.source), ("other", environment.destination))
+        name: cluster.cluster().bootstrap_servers[0]
+        for name, cluster in (("a", environment.source), ("other", environment.destination))
     }
     nodes = [{"name": name, "bootstrap_servers": server} for name, server in servers.items()]
     create(environment.destination.cluster(), topic, 2, {"retention.ms": "-1"})

@@ -101,7 +101,7 @@ class DevEnvironment:
     def copied(self) -> int:
         """The number of records at the destination."""
         try:
-            return sum(len(read(self.destination, one)) for one in self.copies)
+            return sum(len(read(self.destination, at)) for at in self.copies)
         except Exception:  # noqa: BLE001 - the topic is not there yet
             return 0
 
@@ -146,7 +146,7 @@ def test_from_end_to_end(dev: DevEnvironment) -> None:
         dev.produce(3)
         dev.all_arrived()
         first = until(
-            lambda: [one for one in graphql.runs(dagster) if one.status == "SUCCESS"],
+            lambda: [run for run in graphql.runs(dagster) if run.status == "SUCCESS"],
             "a success",
             pause_seconds=graphql.PAUSE_SECONDS,
         )[-1]
@@ -159,7 +159,7 @@ def test_from_end_to_end(dev: DevEnvironment) -> None:
         dev.all_arrived(240)
 
         def statuses() -> list[str]:
-            return [one.status for one in graphql.runs(dagster) if one.window == killed.window]
+            return [run.status for run in graphql.runs(dagster) if run.window == killed.window]
 
         until(lambda: statuses()[0] == "SUCCESS", "the retry", pause_seconds=graphql.PAUSE_SECONDS)
         assert statuses()[-1] == "FAILURE"
@@ -195,7 +195,8 @@ def test_from_end_to_end(dev: DevEnvironment) -> None:
         assert graphql.backfill_ended(dagster, frozen) == "COMPLETED_SUCCESS"
         dev.assert_equal()
         assert all(
-            one["success"] for one in graphql.checks(dagster, dev.asset, naming.MESSAGE_COUNTS)
+            evaluation["success"]
+            for evaluation in graphql.checks(dagster, dev.asset, naming.MESSAGE_COUNTS)
         )
 
         dev.produce(2)
@@ -203,14 +204,14 @@ def test_from_end_to_end(dev: DevEnvironment) -> None:
     with dev.dagster() as dagster:
         dagster.start_sensor(dev.planner)
         dev.all_arrived()
-        assert not [one for one in graphql.runs(dagster) if one.status == "FAILURE"]
+        assert not [run for run in graphql.runs(dagster) if run.status == "FAILURE"]
 
 
 def kill_during_copy(dev: DevEnvironment, dagster: Dagster) -> graphql.Run:
     """Kill the process of the active run with SIGKILL after its first commit."""
     before = dev.copied()
     run: graphql.Run = until(
-        lambda: next((one for one in graphql.runs(dagster) if one.status == "STARTED"), None),
+        lambda: next((run for run in graphql.runs(dagster) if run.status == "STARTED"), None),
         "a run",
         pause_seconds=graphql.PAUSE_SECONDS,
     )
@@ -236,7 +237,7 @@ def stop_sensor(dagster: Dagster, name: str) -> None:
     ]["id"]
     dagster.ask("mutation($id: String!) { stopSensor(id: $id) { __typename } }", {"id": state})
     until(
-        lambda: all(one.status in {"SUCCESS", "FAILURE"} for one in graphql.runs(dagster)),
+        lambda: all(run.status in {"SUCCESS", "FAILURE"} for run in graphql.runs(dagster)),
         "the end of all runs",
         pause_seconds=graphql.PAUSE_SECONDS,
     )
@@ -254,7 +255,7 @@ def test_the_daemon_is_killed_in_the_middle_of_a_tick(dev: DevEnvironment) -> No
     with dev.dagster() as dagster:
         dev.all_arrived()
         until(
-            lambda: {one.status for one in graphql.runs(dagster)} == {"SUCCESS"},
+            lambda: {run.status for run in graphql.runs(dagster)} == {"SUCCESS"},
             "the end of the run",
             pause_seconds=graphql.PAUSE_SECONDS,
         )

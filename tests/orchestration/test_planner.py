@@ -72,7 +72,7 @@ def test_old_windows_are_pruned(environment: Environment, topics: list[str]) -> 
         )
         == expected
     )
-    assert [one.tags[naming.TAG_PARTITION] for one in environment.instance.get_runs()] == expected[
+    assert [run.tags[naming.TAG_PARTITION] for run in environment.instance.get_runs()] == expected[
         ::-1
     ]
     assert environment.instance.get_materialized_partitions(
@@ -105,9 +105,9 @@ def test_a_window_that_is_being_copied_is_not_pruned(
 
     assert oldest not in environment.instance.get_dynamic_partitions(partitions)
     assert [
-        one.run_id
-        for one in environment.instance.get_runs()
-        if one.tags[naming.TAG_PARTITION] == oldest
+        run.run_id
+        for run in environment.instance.get_runs()
+        if run.tags[naming.TAG_PARTITION] == oldest
     ] == [again.run_id]
 
 
@@ -178,7 +178,7 @@ def test_a_topic_that_was_deleted_at_the_source(
     environment.fill(topics[1], ["never copied"], partition=1)
     before = environment.tick()
     (waiting,) = before.run_requests or []
-    assert [one.passed for one in evaluations(before, naming.SOURCE_TOPICS)] == [True]
+    assert [evaluation.passed for evaluation in evaluations(before, naming.SOURCE_TOPICS)] == [True]
     delete(environment.source.cluster(), topics[1])
 
     after = environment.tick(cursor=before.cursor)

@@ -40,8 +40,8 @@ def test_from_new_records_to_a_checked_copy(environment: Environment, topics: li
     assert run.success
     assert environment.read(topics[0]) == [f"a{number}" for number in range(100)]
     assert environment.read(topics[1], 1) == [f"b{number}" for number in range(50)]
-    events = [one.materialization for one in run.get_asset_materialization_events()]
-    told = {one.asset_key.path[-1]: one.metadata for one in events}
+    events = [event.materialization for event in run.get_asset_materialization_events()]
+    told = {event.asset_key.path[-1]: event.metadata for event in events}
     assert [told[topic]["records"].value for topic in topics] == [100, 50, 0]
     assert [told[topic]["lag before"].value for topic in topics] == [100, 50, 0]
     assert [told[topic]["lag after"].value for topic in topics] == [0, 0, 0]
@@ -61,8 +61,8 @@ def test_a_done_window_copies_nothing_again(environment: Environment, topics: li
     assert again.success
     assert len(environment.read(topics[0])) == 100
     assert all(check.passed for check in checks(again).values())
-    events = [one.materialization for one in again.get_asset_materialization_events()]
-    assert [one.metadata["copied by this run"].value for one in events] == [0, 0, 0]
+    events = [event.materialization for event in again.get_asset_materialization_events()]
+    assert [event.metadata["copied by this run"].value for event in events] == [0, 0, 0]
 
 
 def test_windows_in_the_wrong_order_lose_nothing(
@@ -128,8 +128,8 @@ def test_run_tags_name_a_dead_node(
     with EmbeddedCluster("dying", folder=tmp_path_factory.mktemp("dying")) as dying:
         both = {"a": dying.cluster(), "b": environment.source.cluster()}
         nodes = [
-            {"name": name, "bootstrap_servers": one.bootstrap_servers[0]}
-            for name, one in both.items()
+            {"name": name, "bootstrap_servers": cluster.bootstrap_servers[0]}
+            for name, cluster in both.items()
         ]
         environment.write(
             [topic_name], source={"nodes": nodes, "health": {"request_timeout": "2s"}}
@@ -144,7 +144,7 @@ def test_run_tags_name_a_dead_node(
         write(both["b"], at, [Record(None, b"5")])
         (second,) = environment.tick().run_requests or []
         assert environment.run(second).success
-    windows = [str(one.partition_key) for one in (first, second)]
+    windows = [str(run.partition_key) for run in (first, second)]
     told = [
         environment.instance.get_runs(dg.RunsFilter(tags={"dagster/partition": window}))[0].tags
         for window in windows

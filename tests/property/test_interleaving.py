@@ -116,27 +116,30 @@ def test_no_byte_of_one_range_reaches_another(
         )
         kept = fails_at if way is not copy_as_kept else -1
         outcomes = copy(way, source, destination, Trouble(Random(seed), rate), kept)
-        assert [one.range.topic_partition.topic for one in outcomes] == ["a", "b"]
-        reached = {topic: one.next_offset for topic, one in latest(destination).items()}
+        assert [outcome.range.topic_partition.topic for outcome in outcomes] == ["a", "b"]
+        reached = {topic: committed.next_offset for topic, committed in latest(destination).items()}
         for topic in "ab":
-            found = [one.value for one in destination.logs[topic].committed()]
+            found = [record.value for record in destination.logs[topic].committed()]
             assert found == values(topic, RECORDS)[: reached.get(topic, 0)]
         if kept < 0 and rate == 0:
-            assert [one.status for one in outcomes] == [Status.DONE, Status.DONE], [
-                one.error for one in outcomes
+            assert [outcome.status for outcome in outcomes] == [Status.DONE, Status.DONE], [
+                outcome.error for outcome in outcomes
             ]
         elif rate == 0:
-            assert [one.status for one in outcomes] == [Status.FAILED, Status.DONE], [
-                one.error for one in outcomes
+            assert [outcome.status for outcome in outcomes] == [Status.FAILED, Status.DONE], [
+                outcome.error for outcome in outcomes
             ]
         outcomes = copy(way, source, destination, lambda: "", -1)
-        assert [one.error for one in outcomes] == ["", ""]
+        assert [outcome.error for outcome in outcomes] == ["", ""]
         for topic in "ab":
-            assert [one.value for one in destination.logs[topic].committed()] == values(
+            assert [record.value for record in destination.logs[topic].committed()] == values(
                 topic, RECORDS
             )
         entries = [
-            ledger.from_record(one.value) for one in destination.logs[ledger.TOPIC].committed()
+            ledger.from_record(record.value)
+            for record in destination.logs[ledger.TOPIC].committed()
         ]
-        assert all(len(one.source) == one.records + sum(one.skipped.values()) for one in entries)
-        assert sum(one.records for one in entries) == 2 * RECORDS
+        assert all(
+            len(entry.source) == entry.records + sum(entry.skipped.values()) for entry in entries
+        )
+        assert sum(entry.records for entry in entries) == 2 * RECORDS

@@ -131,7 +131,10 @@ def whole(topic: str, end: int, **record_policy: Any) -> CopyRange:
 
 
 def checkpoints_of(cluster: FakeCluster) -> list[Checkpoint]:
-    return [checkpoint.from_record(one.value) for one in cluster.logs[checkpoint.TOPIC].committed()]
+    return [
+        checkpoint.from_record(written.value)
+        for written in cluster.logs[checkpoint.TOPIC].committed()
+    ]
 
 
 def test_the_fingerprint_outlives_the_buffer_of_its_fetch() -> None:
@@ -192,8 +195,10 @@ def test_a_chunk_holds_rows_of_one_node() -> None:
     with served(source=bad, other=good, destination=copies):
         (outcome,) = copy_as_rows(job(OTHER), [whole("a", 20)], Clock())
     assert outcome.error == ""
-    entries = [ledger.from_record(one.value) for one in copies.logs[ledger.TOPIC].committed()]
-    assert [(one.source.start, one.source.end, one.node) for one in entries] == [
+    entries = [
+        ledger.from_record(written.value) for written in copies.logs[ledger.TOPIC].committed()
+    ]
+    assert [(entry.source.start, entry.source.end, entry.node) for entry in entries] == [
         (0, 10, "source"),
         (10, 20, "other"),
     ]
@@ -211,7 +216,7 @@ def test_a_filter_quotes_a_header_that_is_not_utf8(on_error: OnRecordError) -> N
         outcomes = copy_as_it_is(job(), ranges, Clock())
     rows = [outcome_row(outcome).column("outcome")[0].as_py() for outcome in outcomes]
     assert [Outcome.from_json(row) for row in rows] == outcomes
-    assert [one.status is Status.DONE for one in outcomes] == [
+    assert [outcome.status is Status.DONE for outcome in outcomes] == [
         on_error is OnRecordError.QUARANTINE,
         True,
     ]
@@ -290,7 +295,7 @@ def test_checkpoints_that_are_lost_during_a_run() -> None:
     ):
         (outcome,) = copy_as_it_is(job(chunk_bytes=1000), [whole("a", 40)], Clock())
     assert (outcome.error_kind, outcome.exit_code) == ("CheckpointLostError", 3)
-    values = [one.value for one in copies.logs["a"].committed()]
+    values = [written.value for written in copies.logs["a"].committed()]
     assert len(values) == len(set(values)) == outcome.next_offset
 
 

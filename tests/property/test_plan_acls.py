@@ -19,7 +19,7 @@ IMPLIES_DESCRIBE = {Operation.READ, Operation.WRITE, Operation.DELETE, Operation
 
 
 def lists(names: list[str]) -> st.SearchStrategy[list[Acl]]:
-    one = st.builds(
+    acl = st.builds(
         Acl,
         resource=st.sampled_from(names),
         permission=st.sampled_from(Permission),
@@ -30,7 +30,7 @@ def lists(names: list[str]) -> st.SearchStrategy[list[Acl]]:
         ),
         prefixed=st.booleans(),
     )
-    return st.lists(one, max_size=8)
+    return st.lists(acl, max_size=8)
 
 
 def authorizes(
@@ -38,18 +38,18 @@ def authorizes(
 ) -> bool:
     """The answer of Kafka's StandardAuthorizer without allow.everyone.if.no.acl.found."""
     matching = [
-        one
-        for one in acls
-        if (topic.startswith(one.resource) if one.prefixed else one.resource in {topic, "*"})
-        and one.principal in {principal, "User:*"}
-        and one.host in {host, "*"}
+        acl
+        for acl in acls
+        if (topic.startswith(acl.resource) if acl.prefixed else acl.resource in {topic, "*"})
+        and acl.principal in {principal, "User:*"}
+        and acl.host in {host, "*"}
     ]
     if any(
-        one.permission is Permission.DENY and one.operation in {operation, Operation.ALL}
-        for one in matching
+        acl.permission is Permission.DENY and acl.operation in {operation, Operation.ALL}
+        for acl in matching
     ):
         return False
-    allowed = {one.operation for one in matching if one.permission is Permission.ALLOW}
+    allowed = {acl.operation for acl in matching if acl.permission is Permission.ALLOW}
     implied = operation is Operation.DESCRIBE and allowed & IMPLIES_DESCRIBE
     implied_configs = operation is Operation.DESCRIBE_CONFIGS and Operation.ALTER_CONFIGS in allowed
     return bool(allowed & {operation, Operation.ALL} or implied or implied_configs)
@@ -59,16 +59,19 @@ def authorizes(
 def test_nothing_widens(source: list[Acl], before: list[Acl]) -> None:
     """Nobody gains a right that they lacked before and do not have on every source of the topic."""
     created = [
-        one.acl
-        for one in plan_acls(source, before, TOPICS, COPIED_TO)
-        if one.state is State.MISSING
+        decision.acl
+        for decision in plan_acls(source, before, TOPICS, COPIED_TO)
+        if decision.state is State.MISSING
     ]
-    assert {one.resource for one in created} <= COPIED_TO
-    assert not any(one.prefixed for one in created)
-    assert {one.operation for one in created} <= set(READERS)
+    assert {acl.resource for acl in created} <= COPIED_TO
+    assert not any(acl.prefixed for acl in created)
+    assert {acl.operation for acl in created} <= set(READERS)
     after = before + created
     for who in itertools.product(
-        PRINCIPALS, HOSTS, [one for one in Operation if one is not Operation.ALL], sorted(THERE)
+        PRINCIPALS,
+        HOSTS,
+        [operation for operation in Operation if operation is not Operation.ALL],
+        sorted(THERE),
     ):
         if authorizes(after, *who) and not authorizes(before, *who):
             assert all(
@@ -80,11 +83,13 @@ def test_nothing_widens(source: list[Acl], before: list[Acl]) -> None:
 def test_readers_of_the_source_may_read_the_copy(source: list[Acl]) -> None:
     """Readers get what they need unless the destination denies it; a second plan adds nothing."""
     created = [
-        one.acl for one in plan_acls(source, [], TOPICS, COPIED_TO) if one.state is State.MISSING
+        decision.acl
+        for decision in plan_acls(source, [], TOPICS, COPIED_TO)
+        if decision.state is State.MISSING
     ]
     for who in itertools.product(PRINCIPALS, HOSTS):
         assert authorizes(created, *who, Operation.READ, "c.one") == authorizes(
             source, *who, Operation.READ, "a.one"
         )
     again = plan_acls(source, created, TOPICS, COPIED_TO)
-    assert [one for one in again if one.state is State.MISSING] == []
+    assert [decision for decision in again if decision.state is State.MISSING] == []

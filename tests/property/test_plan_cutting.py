@@ -50,15 +50,17 @@ planned_ends = st.dictionaries(topic_partitions, offsets)
 def test_every_offset_is_in_exactly_one_window(waiting, sizes, limits):
     """Consecutive windows join without gap or overlap, and they come to an end."""
     left = waiting
-    reached = [one.start for one in waiting]
+    reached = [offset_range.start for offset_range in waiting]
     while any(map(len, left)):
         window = cut(left, sizes, limits)
-        assert [one.topic_partition for one in window] == [one.topic_partition for one in waiting]
-        assert [one.start for one in window] == reached
+        assert [offset_range.topic_partition for offset_range in window] == [
+            offset_range.topic_partition for offset_range in waiting
+        ]
+        assert [offset_range.start for offset_range in window] == reached
         assert all(len(taken) > 0 for taken, had in zip(window, left, strict=True) if len(had))
-        reached = [one.end for one in window]
+        reached = [offset_range.end for offset_range in window]
         left = [replace(had, start=taken.end) for had, taken in zip(left, window, strict=True)]
-    assert reached == [one.end for one in waiting]
+    assert reached == [offset_range.end for offset_range in waiting]
 
 
 @given(waiting_ranges(), sizes, limits)
@@ -66,8 +68,10 @@ def test_no_window_exceeds_its_limits(waiting, sizes, limits):
     """Only where no range has more than one offset: less than that is no window."""
     window = cut(waiting, sizes, limits)
     records = sum(map(len, window))
-    size = sum(len(one) * sizes.get(one.topic_partition, 0.0) for one in window)
-    least = all(len(one) <= 1 for one in window)
+    size = sum(
+        len(offset_range) * sizes.get(offset_range.topic_partition, 0.0) for offset_range in window
+    )
+    least = all(len(offset_range) <= 1 for offset_range in window)
     assert least or (records <= limits.max_records and size <= limits.max_bytes)
 
 
@@ -76,10 +80,10 @@ def test_no_window_is_smaller_than_it_must_be(waiting, sizes, limits):
     """One more offset per unfinished topic-partition breaks a limit: a run costs its start."""
     window = cut(waiting, sizes, limits)
     share = max(map(len, window), default=0) + 1
-    larger = [min(len(one), share) for one in waiting]
+    larger = [min(len(offset_range), share) for offset_range in waiting]
     size = sum(
-        count * sizes.get(one.topic_partition, 0.0)
-        for count, one in zip(larger, waiting, strict=True)
+        count * sizes.get(offset_range.topic_partition, 0.0)
+        for count, offset_range in zip(larger, waiting, strict=True)
     )
     assert window == waiting or sum(larger) > limits.max_records or size > limits.max_bytes
 
@@ -87,46 +91,58 @@ def test_no_window_is_smaller_than_it_must_be(waiting, sizes, limits):
 @given(position_lists(), planned_ends)
 def test_the_backlog_begins_where_plans_and_checkpoints_end(positions, planned):
     """The larger of planned end and checkpoint wins; ranges never run backwards."""
-    found = {one.topic_partition: one for one in backlog(positions, planned)}
-    assert set(found) == {one.topic_partition for one in positions}
-    for one in positions:
+    found = {
+        offset_range.topic_partition: offset_range for offset_range in backlog(positions, planned)
+    }
+    assert set(found) == {position.topic_partition for position in positions}
+    for position in positions:
         known = [
-            end for end in (planned.get(one.topic_partition), one.next_offset) if end is not None
+            end
+            for end in (planned.get(position.topic_partition), position.next_offset)
+            if end is not None
         ]
-        cut_here = found[one.topic_partition]
+        cut_here = found[position.topic_partition]
         assert not known or cut_here.start == max(known)
         assert cut_here.start <= cut_here.end
-        assert len(cut_here) == 0 or cut_here.end == one.end_offset
+        assert len(cut_here) == 0 or cut_here.end == position.end_offset
 
 
 @given(position_lists(), planned_ends)
 def test_a_guarded_topic_partition_is_not_cut(positions, planned):
     """What a guard holds back has an empty range; what none does has all that is left."""
-    for one, cut_here in zip(
-        sorted(positions, key=lambda one: one.topic_partition),
+    for position, cut_here in zip(
+        sorted(positions, key=lambda position: position.topic_partition),
         backlog(positions, planned),
         strict=True,
     ):
-        if data_loss(one) is not None:
+        if data_loss(position) is not None:
             assert len(cut_here) == 0
         else:
-            assert cut_here.end >= one.end_offset
+            assert cut_here.end >= position.end_offset
 
 
 @given(position_lists())
 def test_without_plans_the_backlog_is_what_is_uncopied(positions):
     """The planner and the lag it reports tell the same story, but for what guards hold back."""
     expected = uncopied(positions)
-    guarded = {one.topic_partition for one in positions if data_loss(one) is not None}
-    for one in backlog(positions, {}):
-        assert one.start == expected[one.topic_partition].start
-        assert one.topic_partition in guarded or one == expected[one.topic_partition]
+    guarded = {
+        position.topic_partition for position in positions if data_loss(position) is not None
+    }
+    for offset_range in backlog(positions, {}):
+        assert offset_range.start == expected[offset_range.topic_partition].start
+        assert (
+            offset_range.topic_partition in guarded
+            or offset_range == expected[offset_range.topic_partition]
+        )
 
 
 @given(position_lists(), planned_ends)
 def test_a_backlog_that_was_planned_leaves_nothing(positions, planned):
     """The next tick cuts nothing twice."""
-    ends = {one.topic_partition: one.end for one in backlog(positions, planned)}
+    ends = {
+        offset_range.topic_partition: offset_range.end
+        for offset_range in backlog(positions, planned)
+    }
     assert not any(map(len, backlog(positions, ends)))
 
 
@@ -146,7 +162,9 @@ def test_a_frozen_window_comes_back_as_it_was_written(
     )
     back = FrozenWindow.from_json(frozen.key, frozen.to_json())
     assert back == frozen
-    assert [one for window in back.windows(back.topics) for one in window.ranges] == ranges
+    assert [
+        offset_range for window in back.windows(back.topics) for offset_range in window.ranges
+    ] == ranges
     assert [window.topic for window in back.windows(back.topics)] == back.topics
 
 

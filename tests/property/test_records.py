@@ -113,8 +113,8 @@ def test_both_codecs_agree(wanted: list[Record], codec: int, timestamp_type: int
         stamped = bytearray(data)
         stamped[22] |= timestamp_type
         found = list(python_codec.records(memoryview(stamped)))
-        assert [(one.offset, seen(one)) for one in found] == [
-            (one.offset, seen(one)) for one in decode(memoryview(stamped))
+        assert [(record.offset, seen(record)) for record in found] == [
+            (record.offset, seen(record)) for record in decode(memoryview(stamped))
         ]
         builder = python_codec.Builder(codec, 1 << 20)
         for record in decode(data):
@@ -135,14 +135,14 @@ def test_a_run_of_batches(wanted: list[list[Record]], codec: int) -> None:
     for batch in wanted:
         for data in built(batch, codec):
             log += len(expected).to_bytes(8, "big") + data[8:]
-            expected += [seen(one) for one in decode(data)]
-    assert expected == [one for batch in wanted for one in batch]
+            expected += [seen(record) for record in decode(data)]
+    assert expected == [record for batch in wanted for record in batch]
     found = [
-        one
+        record
         for run in split(memoryview(bytes(log)), SmallBatch.below(1 << 20))
-        for one in checked_records(run, 1 << 30)
+        for record in checked_records(run, 1 << 30)
     ]
-    assert [(one.offset, seen(one)) for one in found] == list(enumerate(expected))
+    assert [(record.offset, seen(record)) for record in found] == list(enumerate(expected))
 
 
 @pytest.mark.parametrize("odd", [0, 1, 500, 999])
@@ -154,7 +154,7 @@ def test_only_the_rest_of_a_batch_is_built_in_python(odd: int) -> None:
     ]
     found = built(wanted, 0)
     assert len(found) == (1 if odd == 0 else 2)
-    assert [seen(one) for data in found for one in decode(data)] == wanted
+    assert [seen(record) for data in found for record in decode(data)] == wanted
 
 
 @given(

@@ -82,16 +82,18 @@ def copy(wanted: list[CopyRange], *others: Cluster) -> dict[str, Outcome]:
         "m", "run", SOURCE, DESTINATION, IMPATIENT, other_nodes=others, node_timeout_ms=1_000
     )
     found = list(task.copy_ranges(job, wanted, Clock()))
-    return {one.range.topic_partition.topic: one for one in found}
+    return {outcome.range.topic_partition.topic: outcome for outcome in found}
 
 
 def only_fails(outcomes: dict[str, Outcome], copies: FakeCluster, *failed: str) -> None:
     """The others are done and copied; the errors name what they are about."""
-    assert {topic for topic, one in outcomes.items() if one.status is not Status.DONE} == {*failed}
-    for topic, one in outcomes.items():
+    assert {topic for topic, outcome in outcomes.items() if outcome.status is not Status.DONE} == {
+        *failed
+    }
+    for topic, outcome in outcomes.items():
         found = [record.value for record in copies.logs[topic].committed()]
         assert found == (values(topic, RECORDS) if topic not in failed else [])
-        assert one.error.startswith(f"{topic}-0") if topic in failed else not one.error
+        assert outcome.error.startswith(f"{topic}-0") if topic in failed else not outcome.error
 
 
 @pytest.mark.parametrize("failing", ["a", "e", "j", "bgj"])
@@ -115,7 +117,7 @@ def test_a_topic_lost_in_the_middle_stops_no_neighbour(how: str, at_request: int
 
     with served(Requests(lose), source=filled(TOPICS, RECORDS), destination=copies):
         outcomes = copy(ranges())
-    failed = [topic for topic, one in outcomes.items() if one.status is not Status.DONE]
+    failed = [topic for topic, outcome in outcomes.items() if outcome.status is not Status.DONE]
     assert failed in (["e"], [])
     only_fails(outcomes, copies, *failed)
 
@@ -142,10 +144,12 @@ def test_a_fenced_group_names_each_range() -> None:
 
     with served(Requests(fence), source=filled(TOPICS, RECORDS), destination=copies):
         outcomes = copy(ranges())
-    fenced = {topic: one for topic, one in outcomes.items() if one.status is Status.FENCED}
+    fenced = {
+        topic: outcome for topic, outcome in outcomes.items() if outcome.status is Status.FENCED
+    }
     assert len(fenced) > 1
-    for topic, one in fenced.items():
-        assert one.error.startswith(f"{topic}-0")
+    for topic, outcome in fenced.items():
+        assert outcome.error.startswith(f"{topic}-0")
 
 
 def test_crossed_renames_blame_the_right_range() -> None:
@@ -153,8 +157,10 @@ def test_crossed_renames_blame_the_right_range() -> None:
     copies = destination()
     to = dict(zip(TOPICS, TOPICS[1:] + TOPICS[:1], strict=True))
     wanted = [
-        replace(one, destination=TopicPartition(to[one.source.topic_partition.topic], 0))
-        for one in ranges()
+        replace(
+            copy_range, destination=TopicPartition(to[copy_range.source.topic_partition.topic], 0)
+        )
+        for copy_range in ranges()
     ]
     at = TopicPartition("b", 0)
     known = replace(
@@ -163,16 +169,18 @@ def test_crossed_renames_blame_the_right_range() -> None:
         destination_next_offset=1_000,
     )
     wanted = [
-        replace(one, checkpoint=known) if one.source.topic_partition == at else one
-        for one in wanted
+        replace(copy_range, checkpoint=known)
+        if copy_range.source.topic_partition == at
+        else copy_range
+        for copy_range in wanted
     ]
     with served(Requests(), source=filled(TOPICS, RECORDS), destination=copies):
         outcomes = copy(wanted)
-    assert {topic for topic, one in outcomes.items() if one.error} == {"b"}
+    assert {topic for topic, outcome in outcomes.items() if outcome.error} == {"b"}
     assert outcomes["b"].error_kind == "DestinationTopicLostError"
-    for topic, one in outcomes.items():
+    for topic, outcome in outcomes.items():
         found = [record.value for record in copies.logs[to[topic]].committed()]
-        assert found == ([] if one.error else values(topic, RECORDS))
+        assert found == ([] if outcome.error else values(topic, RECORDS))
 
 
 def test_renamed_neighbours_outlive_a_lost_copy() -> None:
@@ -185,15 +193,15 @@ def test_renamed_neighbours_outlive_a_lost_copy() -> None:
     )
     wanted = [
         replace(
-            one,
-            destination=TopicPartition(f"x{one.source.topic_partition.topic}", 0),
-            checkpoint=known if one.source.topic_partition.topic == "b" else None,
+            copy_range,
+            destination=TopicPartition(f"x{copy_range.source.topic_partition.topic}", 0),
+            checkpoint=known if copy_range.source.topic_partition.topic == "b" else None,
         )
-        for one in ranges()
+        for copy_range in ranges()
     ]
     with served(Requests(), source=filled(TOPICS, RECORDS), destination=copies):
         outcomes = copy(wanted)
-    assert {topic for topic, one in outcomes.items() if one.error} == {"b"}
+    assert {topic for topic, outcome in outcomes.items() if outcome.error} == {"b"}
 
 
 def claim(wanted: list[CopyRange]) -> None:
@@ -202,7 +210,7 @@ def claim(wanted: list[CopyRange]) -> None:
 
 
 def owned(copies: FakeCluster) -> set[bytes]:
-    return {one.key for one in copies.logs[checkpoint.TOPIC].committed()}
+    return {record.key for record in copies.logs[checkpoint.TOPIC].committed()}
 
 
 @pytest.mark.parametrize("mishap", ["lost", "unheard"])
@@ -237,14 +245,14 @@ def test_lanes_that_start_together_all_get_their_ranges() -> None:
 def test_a_task_refuses_only_what_another_id_owns() -> None:
     """Its run was stopped before it copied, and another run has claimed two of its ranges."""
     copies = destination()
-    others = [replace(one, owner="relay.m./2") for one in ranges()[3:5]]
+    others = [replace(copy_range, owner="relay.m./2") for copy_range in ranges()[3:5]]
     with served(Requests(), source=filled(TOPICS, RECORDS), destination=copies):
         claim(ranges())
         claim(others)
         outcomes = copy(ranges())
         only_fails(outcomes, copies, "d", "e")
         assert outcomes["d"].status is outcomes["e"].status is Status.FENCED
-        assert all(one.status is Status.DONE for one in copy(others).values())
+        assert all(outcome.status is Status.DONE for outcome in copy(others).values())
 
 
 def test_answers_of_an_earlier_attempt_are_dropped() -> None:
@@ -294,7 +302,7 @@ def test_a_waiting_source_leaves_no_transaction_open(
     ):
         outcomes = list(task.copy_ranges(job, ranges(), SteppedClock()))
     assert late == [0, 1]
-    assert [one.error for one in outcomes] == [""] * len(TOPICS)
+    assert [outcome.error for outcome in outcomes] == [""] * len(TOPICS)
     copied = TOPICS.index(late_topic.decode())
     before, after = copies.logs[checkpoint.TOPIC].committed()[copied - 1 : copied + 1]
     assert after.offset - before.offset > 1  # a marker is between them

@@ -108,7 +108,7 @@ class World:
         self.destination.leaderless.clear()
         known = self.state()
         chosen = self._random.choice(["relay.m./1", "relay.m.lane/1", ""])
-        topics = [one for one in TOPICS if self._random.random() < 0.8] or ["a"]
+        topics = [topic for topic in TOPICS if self._random.random() < 0.8] or ["a"]
         return self.copy(topics, chosen, known, copies=copies, fails=fails, fails_at=fails_at)
 
     def state(self) -> CheckpointSnapshot:
@@ -164,19 +164,20 @@ class World:
     def verify(self) -> None:
         """Each topic has its own first records, in order, up to its checkpoint."""
         reached = {}
-        for one in self.destination.logs[checkpoint.TOPIC].committed():
-            if not one.key.endswith(b"/owner"):
-                found = checkpoint.from_record(one.value)
+        for record in self.destination.logs[checkpoint.TOPIC].committed():
+            if not record.key.endswith(b"/owner"):
+                found = checkpoint.from_record(record.value)
                 assert found.next_offset >= reached.get(found.source.topic, 0)
                 reached[found.source.topic] = found.next_offset
         entries = [
-            ledger.from_record(one.value) for one in self.destination.logs[ledger.TOPIC].committed()
+            ledger.from_record(record.value)
+            for record in self.destination.logs[ledger.TOPIC].committed()
         ]
         for topic in TOPICS:
-            found = [one.value for one in self.destination.logs[topic].committed()]
+            found = [record.value for record in self.destination.logs[topic].committed()]
             assert found == values(topic, RECORDS)[: reached.get(topic, 0)]
             position = 0
-            for entry in (one for one in entries if one.source.topic_partition.topic == topic):
+            for entry in (each for each in entries if each.source.topic_partition.topic == topic):
                 assert entry.source.start == position
                 assert len(entry.source) == entry.records
                 position = entry.source.end
@@ -210,13 +211,15 @@ def test_every_topic_is_copied_once(
                 outcomes = world.run(fails=fails, fails_at=fails_at)
             world.verify()
         if others == rate == 0:
-            failed = {one.range.topic_partition.topic for one in outcomes if one.error}
+            failed = {outcome.range.topic_partition.topic for outcome in outcomes if outcome.error}
             assert failed <= set(fails)
         world.calm()
         known = world.state()
         outcomes = world.copy(TOPICS, "relay.m./2", known)
-        assert [one.error for one in outcomes] == [""] * len(TOPICS)
-        assert all(one.status is Status.DONE for one in outcomes)
+        assert [outcome.error for outcome in outcomes] == [""] * len(TOPICS)
+        assert all(outcome.status is Status.DONE for outcome in outcomes)
         world.verify()
-        assert world.state().checkpoints.keys() == {TopicPartition(one, 0) for one in TOPICS}
-        assert all(one.next_offset == RECORDS for one in world.state().checkpoints.values())
+        assert world.state().checkpoints.keys() == {TopicPartition(topic, 0) for topic in TOPICS}
+        assert all(
+            committed.next_offset == RECORDS for committed in world.state().checkpoints.values()
+        )

@@ -43,9 +43,11 @@ def write(
     )
     try:
         for records in batches:
-            for one in records:
-                headers = [(Name(name), value) for name, value in one.headers]
-                producer.send(at.topic, one.value, one.key, headers, at.partition, one.timestamp[1])
+            for record in records:
+                headers = [(Name(name), value) for name, value in record.headers]
+                producer.send(
+                    at.topic, record.value, record.key, headers, at.partition, record.timestamp[1]
+                )
             producer.flush(60)
     finally:
         producer.close()
@@ -58,7 +60,12 @@ def read(cluster: Cluster, at: TopicPartition) -> list[Record]:
         batch = DefaultRecordBatch(data)
         batch._buffer = _Buffer(data)
         found += [
-            Record(one.key, one.value, tuple(one.headers), (one.timestamp_type + 1, one.timestamp))
-            for one in batch
+            Record(
+                record.key,
+                record.value,
+                tuple(record.headers),
+                (record.timestamp_type + 1, record.timestamp),
+            )
+            for record in batch
         ]
     return found

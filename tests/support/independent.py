@@ -90,12 +90,13 @@ def create(
 
 def _leaders(admin: AdminClient, topic: str) -> list[int]:
     partitions = admin.list_topics(topic, timeout=30).topics[topic].partitions.values()
-    return [one.leader for one in partitions if one.leader > 0]
+    return [partition.leader for partition in partitions if partition.leader > 0]
 
 
 def _served(admin: AdminClient, topic: str, partitions: int) -> bool:
     wanted = {
-        confluent_kafka.TopicPartition(topic, one): OffsetSpec.latest() for one in range(partitions)
+        confluent_kafka.TopicPartition(topic, partition): OffsetSpec.latest()
+        for partition in range(partitions)
     }
     try:
         for answer in admin.list_offsets(wanted).values():

@@ -74,7 +74,7 @@ def test_lines_come_every_few_seconds_and_only_after_commits() -> None:
     """Outside a terminal there is a first line, then one every two seconds with new commits."""
     now = 100.0
     screen = Screen(terminal=False)
-    lines = Lines("m", screen.console, lambda: now)
+    lines = Lines(screen.console.print, monotonic=lambda: now)
     lines.begin(planned(2))
     for at, entries in [
         (109.0, [entry("topic-0", 0, 100)]),
@@ -86,16 +86,16 @@ def test_lines_come_every_few_seconds_and_only_after_commits() -> None:
         now = at
         lines.committed(entries)
     assert screen.text.splitlines() == [
-        "m: copying 2,000 records of 2 topics from node1",
-        "m: 100 of 2,000 records (5 %), 100 B",
-        "m: 200 of 2,000 records (10 %), 200 B, 50 records/s, 36 s left",
-        "m: 2,000 of 2,000 records (100 %), 400 B, 200 records/s, 0.0 s left",
+        "copying 2,000 records of 2 topics from node1",
+        "100 of 2,000 records (5 %), 100 B",
+        "200 of 2,000 records (10 %), 200 B, 50 records/s, 36 s left",
+        "2,000 of 2,000 records (100 %), 400 B, 200 records/s, 0.0 s left",
     ]
 
 
 def test_a_run_with_nothing_to_copy_shows_no_progress() -> None:
     screen = Screen(terminal=False)
-    Lines("m", screen.console).begin(planned(0))
+    Lines(screen.console.print).begin(planned(0))
     assert screen.text == ""
 
 

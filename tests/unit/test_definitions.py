@@ -141,7 +141,9 @@ class TestNames:
 
     def test_sensors(self, repository):
         """A planner per lane ticks every ten seconds or faster; a health sensor per mirror."""
-        assert {one.name: one.minimum_interval_seconds for one in repository.sensor_defs} == {
+        assert {
+            sensor.name: sensor.minimum_interval_seconds for sensor in repository.sensor_defs
+        } == {
             "health_logs": 30,
             "health_to_eu": 30,
             "plan_logs__main": 10,
@@ -161,7 +163,7 @@ class TestNames:
 
     def test_ops_and_pools(self, sample):
         """A pool per lane runs its windows one after the other; limits use its name."""
-        assert {one.op.name: one.op.pool for one in copying(sample)} == {
+        assert {asset.op.name: asset.op.pool for asset in copying(sample)} == {
             "mirror_to_eu__main": "relay_to_eu__main",
             "mirror_to_eu__main_2": "relay_to_eu__main_2",
             "mirror_to_eu__big": "relay_to_eu__big",
@@ -201,7 +203,7 @@ def test_loads_without_a_catalog(sample, catalog):
     """Without a catalog, only the topics that relay.yaml names have assets."""
     file = sample.parent / "var" / "relay" / "topics.json"
     file.unlink() if catalog is None else file.write_text(catalog)
-    assert sorted(key.path[-1] for one in copying(sample) for key in one.keys) == [
+    assert sorted(key.path[-1] for asset in copying(sample) for key in asset.keys) == [
         "payments",
         "shop-orders",
         "shop.orders",

@@ -59,8 +59,8 @@ def test_equal_sides_are_equal_whatever_their_offsets():
 
 
 def test_a_topic_partition_that_is_missing_on_one_side_is_compared():
-    assert [one.lost for one in compare_all({AT: content(A, B)}, {})] == [2]
-    assert [one.foreign for one in compare_all({}, {AT: content(A, B)})] == [2]
+    assert [comparison.lost for comparison in compare_all({AT: content(A, B)}, {})] == [2]
+    assert [comparison.foreign for comparison in compare_all({}, {AT: content(A, B)})] == [2]
 
 
 def test_nodes_are_identical_only_with_equal_offsets():

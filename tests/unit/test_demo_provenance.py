@@ -1,13 +1,12 @@
-"""The ledger alone says which node delivered which records, and where that is not certain."""
+"""The ledger alone says which node delivered which records."""
 
 from __future__ import annotations
 
 import io
 
-import pytest
 from rich.console import Console
 
-from relay_pipelines.demo.provenance import Share, shares, unexplained
+from relay_pipelines.demo.provenance import Share, shares
 from relay_pipelines.demo.reporter import shares_table
 from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
 
@@ -42,7 +41,6 @@ LEDGER = [
     entry(ONE, 0, 10, "a"),
     entry(ONE, 40, 41, "a"),
 ]
-FOUND = {ONE: 41, OTHER: 20}
 
 
 def test_consecutive_offsets_of_a_node_are_one_share_in_any_order_of_the_ledger():
@@ -54,35 +52,6 @@ def test_consecutive_offsets_of_a_node_are_one_share_in_any_order_of_the_ledger(
         Share(OffsetRange(OTHER, 0, 50), "b", records=20, chunks=1),
     ]
     assert shares([]) == []
-
-
-@pytest.mark.parametrize(
-    ("entries", "found", "open_questions"),
-    [
-        pytest.param(LEDGER, FOUND, [], id="all explained"),
-        pytest.param(LEDGER, FOUND | {ONE: 40}, [ONE], id="a record of the ledger is missing"),
-        pytest.param(
-            LEDGER,
-            FOUND | {OTHER: 21},
-            [OTHER],
-            id="a record is not in the ledger",
-        ),
-        pytest.param(
-            [*LEDGER, entry(ONE, 30, 40, "a")],
-            FOUND | {ONE: 51},
-            [ONE],
-            id="offsets from both nodes",
-        ),
-        pytest.param(
-            [*LEDGER, entry(ONE, 50, 60, "b")], FOUND | {ONE: 51}, [ONE], id="a gap between offsets"
-        ),
-        pytest.param([entry(ONE, 5, 10, "a")], {ONE: 5}, [ONE], id="the first offsets are missing"),
-        pytest.param(LEDGER[1:], FOUND, [OTHER], id="a topic-partition is not in the ledger"),
-        pytest.param(LEDGER, {ONE: 41}, [OTHER], id="a topic-partition is missing"),
-    ],
-)
-def test_disagreements_with_the_ledger_are_named(entries, found, open_questions):
-    assert unexplained(shares(entries), found) == open_questions
 
 
 def test_the_table_gives_each_nodes_sum_and_fits_into_80_columns():

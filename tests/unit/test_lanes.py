@@ -251,10 +251,10 @@ class TestCatalog:
         together = threading.Barrier(threads)
 
         def learn(number: int) -> None:
-            one = Catalog(catalog.path)
+            own = Catalog(catalog.path)
             together.wait()
             for topic in range(each):
-                one.learn(f"m{number % 3}", [f"t{number}.{topic}"])
+                own.learn(f"m{number % 3}", [f"t{number}.{topic}"])
 
         with ThreadPoolExecutor(threads) as pool:
             list(pool.map(learn, range(threads)))

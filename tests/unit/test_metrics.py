@@ -136,7 +136,7 @@ def test_a_run_with_nothing_to_copy_succeeds_but_has_no_window(observer: Metrics
 def test_failures_count_on_the_side_that_caused_them(observer: MetricsObserver) -> None:
     """A failure that either side may have caused only counts in the total."""
     observer.begin(planned())
-    kinds = ("SourceError", "DestinationError", "PermissionDeniedError")
+    kinds = ("SourceError", "TopicDeletedError", "DestinationError", "PermissionDeniedError")
     outcomes = [
         Outcome(
             OffsetRange(HERE, 0, 9),
@@ -152,7 +152,8 @@ def test_failures_count_on_the_side_that_caused_them(observer: MetricsObserver) 
     observer.end(RunResult("m", "r", {}, outcomes, [DataLossError("gone")], seconds=1.0))
     for kind in (*kinds, "DataLossError"):
         assert value(observer, "failures_total", mirror="m", error=kind) == 1
-    assert value(observer, "source_errors_total", node_id="node1", error="SourceError") == 1
+    for kind in ("SourceError", "TopicDeletedError"):
+        assert value(observer, "source_errors_total", node_id="node1", error=kind) == 1
     assert value(observer, "source_errors_total", node_id="node1", error="DataLossError") == 1
     assert value(observer, "target_errors_total", error="DestinationError") == 1
     assert value(observer, "target_errors_total", error="PermissionDeniedError") is None

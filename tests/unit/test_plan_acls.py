@@ -119,10 +119,14 @@ CASES = [
 )
 def test_missing_acls(source: list[str], destination: list[str], created: list[str]) -> None:
     found = plan_acls(
-        [acl(one) for one in source], [acl(one) for one in destination], TOPICS, COPIED_TO
+        [acl(shown) for shown in source], [acl(shown) for shown in destination], TOPICS, COPIED_TO
     )
-    assert {one.acl for one in found if one.state is State.MISSING} == {acl(one) for one in created}
-    assert [bool(one.why) for one in found] == [one.state is State.NOT_COPIED for one in found]
+    assert {decision.acl for decision in found if decision.state is State.MISSING} == {
+        acl(shown) for shown in created
+    }
+    assert [bool(decision.why) for decision in found] == [
+        decision.state is State.NOT_COPIED for decision in found
+    ]
 
 
 def test_every_decision_is_explained() -> None:
@@ -134,9 +138,12 @@ def test_every_decision_is_explained() -> None:
         "DENY READ * User:bob",
     ]
     found = plan_acls(
-        [acl(one) for one in source], [], {"orders.new": "eu.new", **TOPICS}, COPIED_TO
+        [acl(shown) for shown in source], [], {"orders.new": "eu.new", **TOPICS}, COPIED_TO
     )
-    lines = [f"{one.acl} | {one.source_acl} | {one.why or one.state}" for one in found]
+    lines = [
+        f"{decision.acl} | {decision.source_acl} | {decision.why or decision.state}"
+        for decision in found
+    ]
     assert lines == [
         "DENY READ on eu.a to User:bob from * | DENY READ on * to User:bob from * | missing",
         (

@@ -47,7 +47,9 @@ BACKLOGS = [
 
 
 @pytest.mark.parametrize(
-    ("held", "planned", "expected"), [one[1:] for one in BACKLOGS], ids=[one[0] for one in BACKLOGS]
+    ("held", "planned", "expected"),
+    [case[1:] for case in BACKLOGS],
+    ids=[case[0] for case in BACKLOGS],
 )
 def test_backlog(held, planned, expected):
     """Every topic-partition has a range, which starts where plans and checkpoints end."""
@@ -117,7 +119,9 @@ CUTS = [
 
 
 @pytest.mark.parametrize(
-    ("waiting", "sizes", "limits", "ends"), [one[1:] for one in CUTS], ids=[one[0] for one in CUTS]
+    ("waiting", "sizes", "limits", "ends"),
+    [case[1:] for case in CUTS],
+    ids=[case[0] for case in CUTS],
 )
 def test_cut(waiting, sizes, limits, ends):
     """A window is the start of every range, as much of it as the limits allow."""
@@ -134,7 +138,7 @@ UNCOPIED = [
 
 
 @pytest.mark.parametrize(
-    ("held", "expected"), [one[1:] for one in UNCOPIED], ids=[one[0] for one in UNCOPIED]
+    ("held", "expected"), [case[1:] for case in UNCOPIED], ids=[case[0] for case in UNCOPIED]
 )
 def test_uncopied(held, expected):
     """The result does not depend on whether a data-loss guard would stop the copy."""
@@ -180,7 +184,8 @@ class TestFrozenWindow:
         """Windows outlive an upgrade."""
         fields = json.loads(FROZEN.to_json())
         topics = {
-            topic: [[*one, None] for one in ranges] for topic, ranges in fields["topics"].items()
+            topic: [[*offsets, None] for offsets in ranges]
+            for topic, ranges in fields["topics"].items()
         }
         assert (
             FrozenWindow.from_json(

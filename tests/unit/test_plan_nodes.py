@@ -149,7 +149,8 @@ JUDGED = [
 def test_judged(views, copied, threshold, expected):
     """The expected values are eligible, healthy and behind, per node."""
     assert [
-        (one.eligible, one.healthy, one.behind) for one in judge_nodes(views, copied, threshold)
+        (verdict.eligible, verdict.healthy, verdict.behind)
+        for verdict in judge_nodes(views, copied, threshold)
     ] == expected
 
 

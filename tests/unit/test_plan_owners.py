@@ -20,7 +20,7 @@ def a_range(topic: str, partition: int = 0, to: str = "", **more: object) -> Cop
 
 def owners(*ranges: CopyRange, **sizes: int) -> list[str]:
     known = {TopicPartition(topic, 0): size for topic, size in sizes.items()}
-    return [one.owner for one in with_owners("m", "lane", ranges, known)]
+    return [copy_range.owner for copy_range in with_owners("m", "lane", ranges, known)]
 
 
 def test_small_ranges_share_ids() -> None:
@@ -38,14 +38,14 @@ def test_small_ranges_share_ids() -> None:
         a_range("throttled", record_policy=RecordPolicy(options=CopyOptions())),
         a_range("pinned", to="all"),
     ],
-    ids=lambda one: one.source.topic_partition.topic,
+    ids=lambda copy_range: copy_range.source.topic_partition.topic,
 )
 def test_ranges_with_ids_of_their_own(other: CopyRange) -> None:
     """A range that is large, or copied in another way than its neighbors, shares nothing."""
     ranges = [a_range("a"), a_range("b"), other, a_range("also", to="all")]
     found = dict(
         zip(
-            [one.source.topic_partition.topic for one in ranges],
+            [copy_range.source.topic_partition.topic for copy_range in ranges],
             owners(*ranges, big=MIB + 1),
             strict=True,
         )
@@ -65,8 +65,10 @@ def test_present_owner() -> None:
     recorded, copied, new = a_range("recorded"), a_range("copied"), a_range("new")
     owners = {recorded.source.topic_partition: "another"}
     found = [
-        present_owner("m", one.source.topic_partition, owners, is_copied=one is copied)
-        for one in (recorded, copied, new)
+        present_owner(
+            "m", copy_range.source.topic_partition, owners, is_copied=copy_range is copied
+        )
+        for copy_range in (recorded, copied, new)
     ]
     assert found == ["another", "relay.m.copied.0", "relay.m./claims"]
 

@@ -92,7 +92,10 @@ def test_a_limit_on_a_topic():
 
 
 def test_ranges_pinned_to_one_topic_partition_stay_in_one_task():
-    ranges = [replace(one, destination=TopicPartition("all", 0)) for one in of_topic("t", 4, 5 * M)]
+    ranges = [
+        replace(planned, destination=TopicPartition("all", 0))
+        for planned in of_topic("t", 4, 5 * M)
+    ]
     assert len(pack(ranges, slots=8)) == 1
 
 

@@ -27,6 +27,11 @@ REFUSED = [
         "@.window.max_records: expected more than 0, got 0",
     ),
     (
+        "windows of more records than a topic can have",
+        {"@/window/max_records": 2**63},
+        "@.window.max_records: expected at most 9223372036854775807, got 9223372036854775808",
+    ),
+    (
         "a count with a unit",
         {"@/window/max_records": "10M"},
         "@.window.max_records: expected a whole number, got '10M'",
@@ -191,6 +196,12 @@ def test_an_override_of_windows_is_a_lane(load_mirror):
     window = mirror.all_lanes["orders_big"].window
     assert (window.max_records, window.every, window.ahead) == (5, 5_000, 2)
     assert mirror.all_lanes["orders_big"].topics == (r"Orders\.big",)
+
+
+@pytest.mark.parametrize("written", [3_000_000_000, str(2**63 - 1)])
+def test_windows_may_have_more_records_than_an_int32_counts(load_mirror, written):
+    """A string of digits comes from an environment variable."""
+    assert load_mirror({"@/window/max_records": written}).window.max_records == int(written)
 
 
 def test_start_offsets_may_be_larger_than_an_int32(load_mirror):

@@ -91,8 +91,8 @@ class Environment:
     def arrived(self, at: TopicPartition) -> list[Record]:
         """All committed records of a topic-partition at the destination."""
         return [
-            record_policies.comparable(at.topic, one)
-            for one in records_of(self.destination.cluster(), at)
+            record_policies.comparable(at.topic, record)
+            for record in records_of(self.destination.cluster(), at)
         ]
 
     def ledger_complaint(self, expected: Mapping[TopicPartition, list[Record]]) -> str:

@@ -57,14 +57,14 @@ class FaultInjector:
     def _inject(self, disruption: Disruption, over: threading.Event) -> None:
         named = self._named()
         when = ", during a copy" if self._watch.copying.is_set() else ""
-        struck = [named[one.target] for one in disruption.faults]
+        struck = [named[fault.target] for fault in disruption.faults]
         try:
             for fault, name in zip(disruption.faults, struck, strict=True):
                 with self._spared.get(name, nullcontext()):
                     self._inject_fault(fault, self._brokers[name])
             told = (
-                f"{name} ({one.target}) {one.kind}"
-                for one, name in zip(disruption.faults, struck, strict=True)
+                f"{name} ({fault.target}) {fault.kind}"
+                for fault, name in zip(disruption.faults, struck, strict=True)
             )
             self._say(f"{' and '.join(told)}{when}, for {disruption.hold_seconds:.1f} s")
             over.wait(disruption.hold_seconds)

@@ -79,7 +79,7 @@ def scenario(seed: int) -> Iterator[Disruption]:
 
 
 def _disruption(fault: Fault, chance: random.Random) -> Disruption:
-    others = [one for one in Target if one != fault.target]
+    others = [target for target in Target if target != fault.target]
     second = (
         (Fault(chance.choice(others), chance.choice(list(Kind))),)
         if chance.random() < _SECOND_FAULT
@@ -99,6 +99,6 @@ def _hold(faults: Sequence[Fault]) -> tuple[float, float]:
     # nothing is copied without the destination, so its faults are short
     return (
         _DESTINATION_HOLD_SECONDS
-        if any(one.target is Target.DESTINATION for one in faults)
+        if any(fault.target is Target.DESTINATION for fault in faults)
         else _NODE_HOLD_SECONDS
     )

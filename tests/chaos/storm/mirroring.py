@@ -69,7 +69,7 @@ class Watch:
 
     def committed(self, entries: Sequence[LedgerEntry]) -> None:
         """Called twice a second."""
-        self._tally.records += sum(one.records for one in entries)
+        self._tally.records += sum(entry.records for entry in entries)
         self._tick()
 
     def end(self, _result: RunResult) -> None:
@@ -162,18 +162,18 @@ class Mirroring:
             self.tally.switched += 1
         self._node = first
         nodes = [[segment.node for segment in outcome.segments] for outcome in result.outcomes]
-        self.tally.split += sum(len(set(one)) > 1 for one in nodes)
-        others = [one[-1] for one in nodes if set(one) - {first}]
+        self.tally.split += sum(len(set(names)) > 1 for names in nodes)
+        others = [names[-1] for names in nodes if set(names) - {first}]
         if others:
             self.tally.moved += 1
             self._node = others[-1]
 
     def _failed(self, errors: Sequence[RelayError], outcomes: Sequence[Outcome]) -> None:
         self.tally.failed += 1
-        bad = [one for one in outcomes if one.status is not Status.DONE]
-        kinds = {type(one).__name__ for one in errors} | {one.error_kind for one in bad}
-        lines = [str(one) for one in errors] + [one.error for one in bad]
-        codes = [one.exit_code for one in errors] + [one.exit_code for one in bad]
+        bad = [outcome for outcome in outcomes if outcome.status is not Status.DONE]
+        kinds = {type(error).__name__ for error in errors} | {outcome.error_kind for outcome in bad}
+        lines = [str(error) for error in errors] + [outcome.error for outcome in bad]
+        codes = [error.exit_code for error in errors] + [outcome.exit_code for outcome in bad]
         self.tally.failures.update(kinds)
         self.tally.refusals += [line for line, code in zip(lines, codes, strict=True) if code > 1]
         if lines != self._said:

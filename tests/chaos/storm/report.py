@@ -39,7 +39,7 @@ class Report:
     def good(self) -> bool:
         """Whether the copy is complete, unaltered and in order, and the ledger agrees."""
         return (
-            all(one.good for one in self.verdicts.values())
+            all(verdict.good for verdict in self.verdicts.values())
             and not self.ledger
             and not self.held_back
         )
@@ -66,11 +66,11 @@ class Report:
             "longest stall": f"{stall.seconds:.1f} s{where}",
             "ledger": self.ledger or "covers every offset once",
             "open transactions": "; ".join(self.held_back) or "0",
-            "records": count(self.total(lambda one: one.expected)),
-            "lost": count(self.total(lambda one: one.lost)),
-            "doubled": count(self.total(lambda one: one.doubled)),
-            "foreign": count(self.total(lambda one: one.foreign)),
-            "out of order": count(self.total(lambda one: one.disordered)),
+            "records": count(self.total(lambda verdict: verdict.expected)),
+            "lost": count(self.total(lambda verdict: verdict.lost)),
+            "doubled": count(self.total(lambda verdict: verdict.doubled)),
+            "foreign": count(self.total(lambda verdict: verdict.foreign)),
+            "out of order": count(self.total(lambda verdict: verdict.disordered)),
         }.items():
             table.add_row(name, value)
         return table
@@ -80,14 +80,14 @@ class Report:
         table = _table("source against destination", "topic-partition")
         for name in ("records", "arrived", "lost", "doubled", "foreign", "out of order"):
             table.add_column(name, justify="right", no_wrap=True)
-        for at, one in self.verdicts.items():
+        for at, verdict in self.verdicts.items():
             figures = (
-                one.expected,
-                one.arrived,
-                one.lost,
-                one.doubled,
-                one.foreign,
-                one.disordered,
+                verdict.expected,
+                verdict.arrived,
+                verdict.lost,
+                verdict.doubled,
+                verdict.foreign,
+                verdict.disordered,
             )
             table.add_row(str(at), *map(count, figures))
         return table

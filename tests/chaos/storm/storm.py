@@ -137,8 +137,8 @@ def _report(
     expected = {
         at: [
             made
-            for _, one in records
-            if (made := record_policies.expected(at.topic, one)) is not None
+            for _, record in records
+            if (made := record_policies.expected(at.topic, record)) is not None
         ]
         for at, records in source.items()
     }

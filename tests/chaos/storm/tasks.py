@@ -131,9 +131,9 @@ def _outcomes(
         node_timeout_ms=mirror.source.health.request_timeout,
     )
     ranges: Mapping[str, list[CopyRange]] = defaultdict(list)
-    for one in claimed:
-        topic = one.source.topic_partition.topic
-        ranges[topic if one.record_policy.in_rows else ""].append(one)
+    for copy_range in claimed:
+        topic = copy_range.source.topic_partition.topic
+        ranges[topic if copy_range.record_policy.in_rows else ""].append(copy_range)
     yield from copy_ranges(job, ranges[""], clock)
     for topic, copy in ((WHERE, copy_kept), (SELECTED, copy_rows)):
         yield from copy(job, ranges[topic], _rows(job, topic, ranges[topic], clock), clock)

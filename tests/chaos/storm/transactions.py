@@ -58,8 +58,8 @@ class Transactions:
         while self._begins(transaction, over):
             transaction += 1
             records = [
-                self._record(written + one, chance)
-                for one in range(chance.randint(1, _MOST_RECORDS))
+                self._record(written + number, chance)
+                for number in range(chance.randint(1, _MOST_RECORDS))
             ]
             written += len(records)
             open_seconds = (

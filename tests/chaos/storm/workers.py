@@ -30,11 +30,11 @@ class Workers:
 def _running() -> list[psutil.Process]:
     """The processes forked by the PySpark daemon."""
     found = []
-    for one in psutil.Process().children(recursive=True):
+    for child in psutil.Process().children(recursive=True):
         try:
-            parent = one.parent()
+            parent = child.parent()
             if parent is not None and "pyspark.worker" in parent.cmdline():
-                found.append(one)
+                found.append(child)
         except psutil.NoSuchProcess:
             continue
     return found

@@ -75,18 +75,18 @@ class Writer:
             f"a node refused {len(self._refused)} records, the first with: {self._refused[0]}"
         )
 
-    def _write(self, at: TopicPartition, one: Record) -> None:
+    def _write(self, at: TopicPartition, sent: Record) -> None:
         for producer in self._producers.values():
             while True:
                 try:
                     producer.produce(
                         at.topic,
-                        one.value,
-                        one.key,
+                        sent.value,
+                        sent.key,
                         at.partition,
                         self._delivered,
-                        timestamp=one.timestamp[1],
-                        headers=list(one.headers),
+                        timestamp=sent.timestamp[1],
+                        headers=list(sent.headers),
                     )
                     break
                 except BufferError:

@@ -1,27 +1,33 @@
-"""The types of values in relay.yaml: sizes, durations, addresses, files, patterns, names."""
+"""What relay.yaml is made of: its mappings (`Section`) and the types of their values.
+
+A message built here never contains the value: a value may be a secret, and only
+`validation_errors.py` decides whether it may be shown.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
+    BaseModel,
     BeforeValidator,
     ByteSize,
+    ConfigDict,
     Field,
     SecretStr,
     TypeAdapter,
     ValidationError,
     ValidationInfo,
+    model_validator,
 )
 from pydantic_core import PydanticCustomError
-
-from relay_pipelines.settings.config_model import expected
 
 _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
@@ -31,6 +37,60 @@ _DURATION_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_
 _DURATION = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>ms|s|m|h|d)", re.IGNORECASE)
 _HOST_PORT = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:/@\[\]]+):(?P<port>\d{1,5})")
 _IN_CONFIG_FOLDER = "relative paths start at the folder of the configuration file"
+
+Location = tuple[str | int, ...]
+Problem = tuple[Location, str]
+"""Where, below the value that is validated, and what is wrong."""
+
+
+def expected(what: str, why: str = "") -> PydanticCustomError:
+    """The value is not `what`; `why` explains the rule if it is not obvious."""
+    return PydanticCustomError("expected", "expected {what}", {"what": what, "why": why})
+
+
+def refuse(problems: Iterable[Problem]) -> None:
+    """Raise all problems at once, if there are any."""
+    if found := list(problems):
+        raise PydanticCustomError("problems", "several problems", {"found": found})
+
+
+class Section(BaseModel):
+    """A mapping of relay.yaml: unknown keys are errors, a key without a value has its default."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_default(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        known = {field.alias or name for name, field in cls.model_fields.items()}
+        return {key: value for key, value in data.items() if value is not None or key not in known}
+
+    @model_validator(mode="after")
+    def _has_no_problems(self) -> Self:
+        refuse(self.problems())
+        return self
+
+    def problems(self) -> Iterable[Problem]:
+        """Find keys that contradict each other."""
+        return ()
+
+    def overridden_by(self, override: Self | None) -> Self:
+        """Return these settings with every key that `override` sets replaced, at any depth."""
+        if override is None:
+            return self
+        changed = {}
+        for name in override.model_fields_set:
+            here, there = getattr(self, name), getattr(override, name)
+            changed[name] = (
+                here.overridden_by(there)
+                if isinstance(here, Section) and isinstance(there, Section)
+                else there
+            )
+        return self.model_copy(update=changed)
 
 
 def matches(pattern: str, what: str) -> AfterValidator:
@@ -86,7 +146,7 @@ def _give_up_after_ms(value: object) -> int:
 
 def _whole_number(value: object) -> int:
     """Refuse `true`, which pydantic takes for 1; a string of digits comes from `${ENV_VAR}`."""
-    if isinstance(value, str) and re.fullmatch(r"\d{1,18}", value.strip()):
+    if isinstance(value, str) and re.fullmatch(r"\d{1,19}", value.strip()):
         return int(value)
     if isinstance(value, int) and not isinstance(value, bool):
         return value
