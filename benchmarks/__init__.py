@@ -8,6 +8,8 @@ run                copies each input with each contender, interleaved
 values, medians    the measured values and their medians over the repetitions
 profiling          the CPU profile of one task
 machine, tree      describes the machine; measures a command with all its child processes
+merging, floor     what a small batch costs, and what the brokers alone need: run on their own
+growth             the cost as topics and executors grow: run on its own
 targets, report    the targets, and docs/benchmarks.md
 orchestration      the costs of Dagster, a benchmark of its own
 """

@@ -37,7 +37,7 @@ def seed(cluster: Cluster, topic: str, wanted: Input) -> None:
     """Write the input into an existing, empty topic."""
     with ClusterClient(cluster, SourceError, "seeding") as client:
         for partition in range(PARTITIONS):
-            _send(client, TopicPartition(topic, partition), batches(wanted, partition))
+            send(client, TopicPartition(topic, partition), batches(wanted, partition))
 
 
 def batches(wanted: Input, partition: int) -> Iterator[Batch]:
@@ -82,7 +82,8 @@ def _packed(wanted: Input, records: Iterable[Record]) -> Iterator[Batch]:
         yield builder.build()
 
 
-def _send(client: ClusterClient, to: TopicPartition, batches: Iterator[Batch]) -> None:
+def send(client: ClusterClient, to: TopicPartition, batches: Iterator[Batch]) -> None:
+    """Write batches to a topic-partition without a transaction."""
     prefix, key = produce.prefix(None, _TIMEOUT_MS), (encode_string(to.topic), to.partition)
     waiting: deque[int] = deque()
     with client.lease(client.leader(to)) as connection:

@@ -15,7 +15,7 @@ from math import ceil
 from relay_pipelines.model import CopyRange, OffsetRange, TopicPartition
 
 RANGE_SECONDS = 0.02
-SHARED_RANGE_SECONDS = 0.003  # besides its part of a transaction
+SHARED_RANGE_SECONDS = 0.001  # besides its part of a transaction
 RECORDS_PER_SECOND = 1_000_000
 BYTES_PER_SECOND = 350_000_000
 TASK_SECONDS = 0.2

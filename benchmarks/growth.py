@@ -1,0 +1,199 @@
+"""What a run needs as the work grows: `python -m benchmarks.growth [topics|executors]`.
+
+`topics` copies 1, 10, 100 and 1,000 topics of one small batch each in one task, and counts its
+requests and connections; then it runs `relay run` and `relay plan` for the same. `executors` copies
+the same topic on Spark standalone with 1, 4 and 16 executors of a core each; on a machine with
+fewer cores this shows what executors cost, not how much faster they are. The model in docs/cost.md
+takes its constants from these tables.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import yaml
+
+from benchmarks import clusters, tree
+from benchmarks.contenders.relay_process import COMMAND
+from benchmarks.contenders.relay_spark import cpu_by_process, cpu_since
+from benchmarks.inputs import Input
+from benchmarks.seeding import send
+from benchmarks.workers import peak_memory_bytes
+from relay_pipelines.copy.task import copy_ranges
+from relay_pipelines.errors import SourceError
+from relay_pipelines.model import Cluster, CopyJob, CopyRange, OffsetRange, TopicPartition
+from relay_pipelines.plan.owners import with_owners
+from relay_pipelines.protocol.admin import NewTopic, create_topics
+from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.protocol.connection import Connection
+from relay_pipelines.protocol.records import encode
+from relay_pipelines.spark.job import submit
+from relay_pipelines.spark.session import connect, end
+
+_TOPICS = (1, 10, 100, 1_000)
+_EXECUTORS = (1, 4, 16)
+_FETCH, _PRODUCE = 1, 0
+_LARGE = Input("large", "1 GB", 1_000_000, 1024, 128 << 10)
+
+
+def main(parts: list[str]) -> None:
+    """Print the tables."""
+    with clusters.embedded("source") as source, clusters.embedded("destination") as destination:
+        clusters.create_own_topics(destination.cluster())
+        if "topics" in parts:
+            _topics(source.cluster(), destination.cluster())
+        if "executors" in parts:
+            _executors(source.cluster(), destination.cluster())
+
+
+def _topics(source: Cluster, destination: Cluster) -> None:
+    print(
+        "| topics | task: s | CPU s | fetches | produces | others | connections | memory MB |",
+        end="",
+    )
+    print(" run: s | CPU s | nothing new: s | CPU s | plan: s | CPU s |")
+    print(f"|{'---|' * 14}")
+    for count in _TOPICS:
+        names = [f"growth-{count}-{number:04}" for number in range(count)]
+        for cluster in (source, destination):
+            _create(cluster, names)
+        _fill(source, names)
+        task = _task(source, destination, names)
+        with tempfile.TemporaryDirectory(prefix="relay-growth-") as folder:
+            config = Path(folder) / "relay.yaml"
+            config.write_text(yaml.safe_dump(_settings(source, destination, f"growth-{count}-.*")))
+            commands = [
+                figure
+                for command in ("run", "run", "plan")
+                for figure in _command(command, config, Path(folder) / "figures.json")
+            ]
+        print(
+            f"| {count:,} | {' | '.join([*task, *(f'{one:.1f}' for one in commands)])} |",
+            flush=True,
+        )
+
+
+def _task(source: Cluster, destination: Cluster, names: list[str]) -> list[str]:
+    ranges = [
+        CopyRange(OffsetRange(TopicPartition(name, 0), 0, 1), TopicPartition(name, 0))
+        for name in names
+    ]
+    job = CopyJob(f"growth{len(names)}", "run", source, destination)
+    owned = with_owners(job.mirror, "", ranges, {})
+    with _counted() as (requests, connections):
+        began, cpu = time.monotonic(), time.process_time()
+        outcomes = list(copy_ranges(job, owned))
+        used = time.monotonic() - began, time.process_time() - cpu
+    assert not any(outcome.error for outcome in outcomes)
+    fetches, produces = requests.pop(_FETCH), requests.pop(_PRODUCE)
+    counts = fetches, produces, requests.total(), connections.total()
+    memory = f"{peak_memory_bytes() / 1e6:.0f}"
+    return [*(f"{one:.2f}" for one in used), *(f"{one:,}" for one in counts), memory]
+
+
+@contextmanager
+def _counted() -> Iterator[tuple[Counter[int], Counter[str]]]:
+    """Count the requests of this process by their key, and its connections by cluster."""
+    requests: Counter[int] = Counter()
+    connections: Counter[str] = Counter()
+    real_send, real_call, real_connect = Connection.send, Connection.call, Connection._connect  # noqa: SLF001 - counts what no public name shows
+
+    def counted_send(self: Connection, api_key: int, *rest: Any) -> int:
+        requests[api_key] += 1
+        return real_send(self, api_key, *rest)
+
+    def counted_call(self: Connection, request: Any, version: int) -> Any:
+        requests[request.API_KEY] += 1
+        return real_call(self, request, version)
+
+    def counted_connect(self: Connection) -> Any:
+        connections[self.cluster.name] += 1
+        return real_connect(self)
+
+    with (
+        patch.object(Connection, "send", counted_send),
+        patch.object(Connection, "call", counted_call),
+        patch.object(Connection, "_connect", counted_connect),
+    ):
+        yield requests, connections
+
+
+def _executors(source: Cluster, destination: Cluster) -> None:
+    topic = "growth-large"
+    extents = clusters.make_input(source, topic, _LARGE)
+    print("| executors | start and first job: s | CPU s | copy of 1 GB: s | CPU s |")
+    print("|---|---|---|---|---|")
+    for executors in _EXECUTORS:
+        began = time.monotonic()
+        session = connect(f"local-cluster[{executors},1,1024]")
+        job = CopyJob(f"growth-{executors}", "run", source, destination)
+        submit(session, job, [[]] * executors, "first")
+        started, start_cpu = time.monotonic() - began, sum(cpu_by_process(session).values())
+        wanted = f"growth-large-{executors}"
+        clusters.create_topic(destination, wanted)
+        ranges = [
+            [
+                CopyRange(
+                    extent.range, TopicPartition(wanted, extent.range.topic_partition.partition)
+                )
+            ]
+            for extent in extents
+        ]
+        before, began = cpu_by_process(session), time.monotonic()
+        outcomes = submit(session, job, ranges, "copy")
+        assert not any(outcome.error for outcome in outcomes)
+        figures = [started, start_cpu, time.monotonic() - began, cpu_since(session, before)]
+        print(f"| {executors} | {' | '.join(f'{one:.1f}' for one in figures)} |", flush=True)
+        end(session)
+        clusters.delete_topics(destination, wanted)
+
+
+def _create(cluster: Cluster, names: list[str]) -> None:
+    with ClusterClient(cluster, SourceError, "growth") as client:
+        create_topics(client, [NewTopic(name, 1, {}) for name in names], None)
+    clusters.create_topic(cluster, names[-1], partitions=1)  # waits for its leader
+
+
+def _fill(source: Cluster, names: list[str]) -> None:
+    with ClusterClient(source, SourceError, "growth") as client:
+        for name in names:
+            send(
+                client,
+                TopicPartition(name, 0),
+                iter([encode(b"key", bytes(1024), 1_700_000_000_000)]),
+            )
+
+
+def _settings(source: Cluster, destination: Cluster, topics: str) -> dict[str, object]:
+    node = {"name": "source", "bootstrap_servers": list(source.bootstrap_servers)}
+    return {
+        "mirrors": {
+            "growth": {
+                "source": {"nodes": [node]},
+                "destination": {"bootstrap_servers": list(destination.bootstrap_servers)},
+                "topics": {"allow": [topics], "rename": "run-{topic}"},
+            }
+        }
+    }
+
+
+def _command(command: str, config: Path, figures: Path) -> tuple[float, float]:
+    called = [sys.executable, tree.__file__, figures, COMMAND, "--config", config, command]
+    subprocess.run([str(one) for one in called], check=True, capture_output=True)
+    found = json.loads(figures.read_text())
+    assert not found["exit_code"]
+    return found["seconds"], found["cpu_seconds"]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:] or ["topics", "executors"])
