@@ -17,7 +17,7 @@ from relay_pipelines.snapshot.clients import destination_client
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.state import checkpoint as checkpoints
 from relay_pipelines.state import ledger
-from relay_pipelines.state.fencing import commit, take_over
+from relay_pipelines.state.fencing import commit, fence, take_over
 
 _BY_DRIVER = "driver"
 _LOG = logging.getLogger(__name__)
@@ -104,8 +104,7 @@ def _fence_former_owners(
     at = position.topic_partition
     scopes = {"", "main", topic_scope(at.topic), *mirror.all_lanes}
     ids = {own_id(snapshot.mirror, at), *(shared_id(snapshot.mirror, one, at) for one in scopes)}
-    for former in sorted(ids):
-        take_over(client, former, mirror.copy_options, clock).release()
+    fence(client, ids, mirror.copy_options, clock)
 
 
 def _moved_checkpoint(

@@ -18,8 +18,8 @@ from relay_pipelines.copy.chunk import fingerprint_of
 from relay_pipelines.copy.failover import FailoverSource
 from relay_pipelines.copy.failpoints import Failpoint
 from relay_pipelines.copy.position import matches_fingerprint
-from relay_pipelines.copy.row_reader import MARKER, read_rows
-from relay_pipelines.copy.task import copy_kept
+from relay_pipelines.copy.row_reader import MARKER, RECORD_COLUMNS, read_rows
+from relay_pipelines.copy.task import copy_kept, copy_rows
 from relay_pipelines.errors import DestinationError, PermissionDeniedError, SourceError
 from relay_pipelines.model import (
     Checkpoint,
@@ -36,12 +36,14 @@ from relay_pipelines.model import (
     Status,
     TopicPartition,
 )
+from relay_pipelines.plan.owners import own_id
 from relay_pipelines.protocol.batch import CRC_END, HEADER, HEADER_BYTES, Batch, BatchHeader
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.connection import Connection
+from relay_pipelines.protocol.producer import TransactionalProducer
 from relay_pipelines.protocol.python_codec import Record
-from relay_pipelines.protocol.records import BatchBuilder, decode
+from relay_pipelines.protocol.records import BatchBuilder, decode, encode
 from relay_pipelines.spark.job import outcome_row
 from relay_pipelines.state import checkpoint, ledger
 from tests.copying import copy_as_it_is, copy_as_rows
@@ -113,7 +115,7 @@ def served(**clusters: FakeCluster) -> Iterator[None]:
         yield
 
 
-def job(*others: Cluster, **options: int) -> CopyJob:
+def job(*others: Cluster, **options: int | None) -> CopyJob:
     return CopyJob(
         "m",
         "run",
@@ -359,3 +361,37 @@ def test_a_policy_of_before_makes_no_node_diverge(before: dict[str, Any]) -> Non
     with served(other=other, destination=copies):
         (outcome,) = copy_as_it_is(job(OTHER, give_up_after_ms=100), [whole("a", 11)], Clock())
     assert (outcome.diverged, outcome.error, outcome.records) == ({}, "", 5)
+
+
+@pytest.mark.parametrize("copy", [copy_kept, copy_rows])
+def test_a_task_of_rows_fences_no_other_task(copy: Any) -> None:
+    """A Spark job of rows knows the ranges of all its tasks; the one that commits is left alone."""
+    source, copies = filled((0, 5), topics="ab"), destination("a", "b")
+    ranges = [whole("a", 5), whole("b", 5)]
+    columns = ("offset",) if copy is copy_kept else RECORD_COLUMNS
+    with (
+        served(source=source, destination=copies),
+        ClusterClient(DESTINATION, DestinationError) as client,
+    ):
+        other = TransactionalProducer(client, own_id("m", TopicPartition("b", 0)), OPTIONS, Clock())
+        other.start()
+        home = TopicPartition(checkpoint.TOPIC, 0)
+        other.add([home])
+        other.send(home, encode(b"key", b"value", NOW))
+        other.drain()
+        now = [0.0]
+
+        class CommitsLater(SystemClock):
+            def monotonic(self) -> float:
+                return now[0]
+
+            def sleep(self, seconds: float) -> None:
+                now[0] += max(seconds, 0.1)
+                if other.is_open and now[0] > 3:
+                    other.commit()
+
+        clock = CommitsLater()
+        rows = read_rows(job(), ranges, [0], columns, clock)
+        (outcome,) = copy(job(), ranges, rows, clock)
+    assert not other.is_open, "it was aborted before it could commit"
+    assert (outcome.error, outcome.records) == ("", 5)
