@@ -395,3 +395,21 @@ def test_a_task_of_rows_fences_no_other_task(copy: Any) -> None:
         (outcome,) = copy(job(), ranges, rows, clock)
     assert not other.is_open, "it was aborted before it could commit"
     assert (outcome.error, outcome.records) == ("", 5)
+
+
+def test_a_gap_between_markers_is_no_part_of_them() -> None:
+    """The cleaner removed a record between two markers; the other node has not cleaned yet."""
+    first, other, copies = filled((0, 5)), filled((0, 5)), destination("a")
+    for node in (first, other):
+        node.logs["a"].append(CONTROL_BATCH, b"")
+        put(node, "a", batch(record(6)))
+        node.logs["a"].append(CONTROL_BATCH, b"")
+    del first.logs["a"].entries[2]
+    with served(source=first, other=other, destination=copies):
+        (outcome,) = copy_as_it_is(job(OTHER, coalesce_below_bytes=None), [whole("a", 8)], Clock())
+    assert (outcome.error, outcome.skipped) == ("", {"control": 2, "compaction_gap": 1})
+    for node in (first, other):
+        put(node, "a", batch(*map(record, range(8, 12))))
+    with served(other=other, destination=copies):
+        (outcome,) = copy_as_it_is(job(OTHER, give_up_after_ms=100), [whole("a", 12)], Clock())
+    assert (outcome.diverged, outcome.error, outcome.records) == ({}, "", 4)
