@@ -413,3 +413,24 @@ def test_a_gap_between_markers_is_no_part_of_them() -> None:
     with served(other=other, destination=copies):
         (outcome,) = copy_as_it_is(job(OTHER, give_up_after_ms=100), [whole("a", 12)], Clock())
     assert (outcome.diverged, outcome.error, outcome.records) == ({}, "", 4)
+
+
+def test_checkpoints_that_are_lost_before_a_task_begins() -> None:
+    """Another run has copied the rest since: what this run's driver has read is void."""
+    source, copies = filled((0, 5), (5, 10)), destination("a")
+    with (
+        served(source=source, destination=copies),
+        ClusterClient(DESTINATION, DestinationError) as client,
+    ):
+        for end in (2, 5):
+            assert not copy_as_it_is(job(), [whole("a", end)], Clock())[0].error
+        known = checkpoint.read_all(client, "m", Clock())
+        copies.logs[checkpoint.TOPIC].entries.clear()
+        lost = replace(whole("a", 10), source=OffsetRange(AT, 5, 10))
+        assert not copy_as_it_is(job(), [lost], Clock())[0].error
+        (end,) = {known.ends[home] for home in known.ends}
+        late = replace(lost, checkpoint=known.checkpoints[AT], checkpoint_position=end)
+        (outcome,) = copy_as_it_is(job(), [late], Clock())
+    assert (outcome.error_kind, outcome.exit_code) == ("CheckpointLostError", 3)
+    values = [one.value for one in copies.logs["a"].committed()]
+    assert len(values) == len(set(values)) == 10
