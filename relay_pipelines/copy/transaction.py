@@ -188,9 +188,7 @@ class RangeProgress:
                 epoch,
                 identity,
                 chunk.fingerprint(),
-                is_dense=(before.is_dense or chunk.records > 0)
-                and chunk.is_dense
-                and not self.range.record_policy.in_rows,
+                is_dense=(before.is_dense or chunk.records > 0) and chunk.is_dense,
             ),
             destination=to,
             destination_next_offset=landed[1] if landed else before.destination_next_offset,

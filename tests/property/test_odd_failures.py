@@ -46,7 +46,7 @@ from relay_pipelines.protocol.python_codec import Record
 from relay_pipelines.protocol.records import BatchBuilder, decode, encode
 from relay_pipelines.spark.job import outcome_row
 from relay_pipelines.state import checkpoint, ledger
-from tests.copying import copy_as_it_is, copy_as_rows
+from tests.copying import copy_as_it_is, copy_as_kept, copy_as_rows
 from tests.property.fake_cluster import FakeCluster, FakeSocket, put
 
 SOURCE, OTHER, DESTINATION = (
@@ -300,8 +300,10 @@ CONTROL_BATCH = BatchHeader(0, HEADER_BYTES - 12, 0, 2, 0, 0x30, 0, 0, 0, 9, 0, 
 
 
 @pytest.mark.parametrize("twice", [True, False])
-def test_a_node_with_shifted_offsets_is_a_divergence(twice: bool) -> None:  # noqa: FBT001
+@pytest.mark.parametrize("copy", [copy_as_it_is, copy_as_kept, copy_as_rows])
+def test_a_node_with_shifted_offsets_is_a_divergence(copy: Any, twice: bool) -> None:  # noqa: FBT001
     """The first node has a marker twice: the next offset on the other one would skip a record."""
+    where = "" if copy is copy_as_it_is else "true"
     first, other, copies = filled((0, 5)), filled((0, 5)), destination("a")
     for node in (first, other):
         node.cleanup_policy = "delete"
@@ -309,19 +311,35 @@ def test_a_node_with_shifted_offsets_is_a_divergence(twice: bool) -> None:  # no
     if twice:
         first.logs["a"].append(CONTROL_BATCH, b"")
     with served(source=first, other=other, destination=copies):
-        (outcome,) = copy_as_it_is(job(OTHER), [whole("a", 6 + twice)], Clock())
+        (outcome,) = copy(job(OTHER), [whole("a", 6 + twice, where=where)], Clock())
         assert (outcome.error, outcome.next_offset) == ("", 6 + twice)
         for node in (first, other):
             put(node, "a", batch(*map(record, range(5, 10))))
         known = checkpoints_of(copies)[-1]
-        wanted = replace(whole("a", 11), checkpoint=known)
+        wanted = replace(whole("a", 11, where=where), checkpoint=known)
     with served(other=other, destination=copies):
-        (outcome,) = copy_as_it_is(job(OTHER, give_up_after_ms=100), [wanted], Clock())
+        (outcome,) = copy(job(OTHER, give_up_after_ms=100), [wanted], Clock())
     if twice:
         assert "node other holds another record" in outcome.diverged["other"]
         assert outcome.next_offset == 7
     else:
         assert (outcome.error, outcome.records) == ("", 5)
+
+
+def test_a_reader_of_rows_notices_shifted_offsets() -> None:
+    """The first node fails right after a marker that it has twice, in the middle of the range."""
+    first, other, copies = filled((0, 5)), filled((0, 5)), destination("a")
+    for node in (first, other):
+        node.logs["a"].append(CONTROL_BATCH, b"")
+    first.logs["a"].append(CONTROL_BATCH, b"")
+    for node in (first, other):
+        put(node, "a", batch(*map(record, range(5, 10))))
+    corrupt(first, 3)
+    with served(source=first, other=other, destination=copies):
+        wanted = [whole("a", 11, where="true")]
+        (outcome,) = copy_as_rows(job(OTHER, fetch_max_bytes=900), wanted, Clock())
+    assert "node other holds another record" in outcome.diverged["other"]
+    assert (outcome.records, copies.logs["a"].committed()) == (0, [])
 
 
 def test_a_marker_where_the_last_record_was_is_a_divergence() -> None:
@@ -344,13 +362,14 @@ def test_a_marker_where_the_last_record_was_is_a_divergence() -> None:
         },
     ],
 )
-def test_a_policy_of_before_makes_no_node_diverge(before: dict[str, Any]) -> None:
+@pytest.mark.parametrize("copy", [copy_as_it_is, copy_as_rows])
+def test_a_policy_of_before_makes_no_node_diverge(copy: Any, before: dict[str, Any]) -> None:
     """What a filter of then left out, every node holds: after it is removed, all are good."""
     first, other, copies = filled((0, 5)), filled((0, 5)), destination("a", "a.quarantine")
     for node in (first, other):
         node.cleanup_policy = "delete"
     with served(source=first, other=other, destination=copies):
-        (outcome,) = copy_as_it_is(job(OTHER), [whole("a", 5, **before)], Clock())
+        (outcome,) = copy(job(OTHER), [whole("a", 5, **before)], Clock())
         assert (outcome.error, outcome.next_offset) == ("", 5)
         for node in (first, other):
             node.logs["a"].append(CONTROL_BATCH, b"")
