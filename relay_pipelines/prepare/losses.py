@@ -89,8 +89,7 @@ def _accept_loss(
 
 def _has_lost_owner(snapshot: ClusterSnapshot, position: Position) -> bool:
     """Whether the topic-partition was copied, but the checkpoint topic no longer says by whom."""
-    at = position.topic_partition
-    return at not in snapshot.checkpoints and at not in snapshot.owners
+    return position.ledger_end is not None and position.topic_partition not in snapshot.owners
 
 
 def _fence_former_owners(

@@ -23,6 +23,7 @@ from relay_pipelines.errors import (
     TopicRecreatedError,
 )
 from relay_pipelines.model import (
+    Checkpoint,
     Cluster,
     CopyJob,
     CopyOptions,
@@ -354,6 +355,24 @@ def test_an_empty_checkpoint_topic_is_no_first_run(
     delete(copied.destination, checkpoint.TOPIC)
     create(copied.destination, checkpoint.TOPIC, checkpoint.PARTITIONS, checkpoint.CONFIGS)
     assert "its checkpoint is gone" in str(copied.loss())
+
+
+def test_checkpoints_of_other_topics_hide_no_loss(
+    source_cluster: EmbeddedCluster, own_cluster: EmbeddedCluster, topic_name: str
+) -> None:
+    """After the loss of all checkpoints, another lane has copied, or accepted its own losses."""
+    copied = Copied(source_cluster.cluster(), own_cluster.cluster(), topic_name)
+    copied.write(10, 5)
+    delete(copied.destination, checkpoint.TOPIC)
+    create(copied.destination, checkpoint.TOPIC, checkpoint.PARTITIONS, checkpoint.CONFIGS)
+    other = TopicPartition("of-another-lane", 0)
+    key, value, _ = checkpoint.to_record(Checkpoint.initial(copied.name, other, other, 5))
+    write(copied.destination, checkpoint.home(checkpoint.TOPIC, key), [Record(key, value)])
+    assert other in copied.snapshot().checkpoints
+    assert "its checkpoint is gone" in str(copied.loss())
+    (went_on,) = copied.copy(copied.snapshot("continue"))
+    assert (went_on.start, went_on.end) == (10, 15)
+    assert copied.arrived() == copied.expected
 
 
 def test_a_new_mirror_reads_only_the_end_of_the_ledger(
