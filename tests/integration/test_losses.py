@@ -347,6 +347,25 @@ def test_a_deleted_checkpoint_topic_is_restored(
     assert "its checkpoint is gone" in copied.ledger()[1].gap
 
 
+def test_the_last_entry_counts_whatever_the_clocks_say(
+    source_cluster: EmbeddedCluster, own_cluster: EmbeddedCluster, topic_name: str
+) -> None:
+    """The last chunk was copied on a machine whose clock is an hour behind."""
+
+    class Behind(SystemClock):
+        def now_ms(self) -> int:
+            return super().now_ms() - 3_600_000
+
+    copied = Copied(source_cluster.cluster(), own_cluster.cluster(), topic_name)
+    copied.write(10, 5)
+    job = CopyJob(copied.name, "run", copied.source, copied.destination)
+    (outcome,) = copy_ranges(job, run_plan.plan(copied.snapshot()).ranges, Behind())
+    assert (outcome.error, outcome.next_offset) == ("", 15)
+    delete(copied.destination, checkpoint.TOPIC)
+    copied.write(15, 5)
+    assert "it was copied up to offset 15" in str(copied.loss())
+
+
 def test_an_empty_checkpoint_topic_is_no_first_run(
     source_cluster: EmbeddedCluster, own_cluster: EmbeddedCluster, topic_name: str
 ) -> None:
