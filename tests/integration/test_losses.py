@@ -362,6 +362,7 @@ def test_the_last_entry_counts_whatever_the_clocks_say(
     (outcome,) = copy_ranges(job, run_plan.plan(copied.snapshot()).ranges, Behind())
     assert (outcome.error, outcome.next_offset) == ("", 15)
     delete(copied.destination, checkpoint.TOPIC)
+    create(copied.destination, checkpoint.TOPIC, checkpoint.PARTITIONS, checkpoint.CONFIGS)
     copied.write(15, 5)
     assert "it was copied up to offset 15" in str(copied.loss())
 
