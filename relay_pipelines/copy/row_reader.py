@@ -234,12 +234,16 @@ class _RangeRows:
             fingerprint=fingerprint_of(last) if last else None,
         )
         # after a failover, the next node must hold what was read
-        self._checkpoint = (
-            self._checkpoint
-            or Checkpoint.initial(
-                self._job.mirror, self._topic_partition, self._range.destination, spans[0].start
-            )
-        ).advanced(marker.end, (epoch, epoch_end), identity, marker.fingerprint)
+        before = self._checkpoint or Checkpoint.initial(
+            self._job.mirror, self._topic_partition, self._range.destination, spans[0].start
+        )
+        self._checkpoint = before.advanced(
+            marker.end,
+            (epoch, epoch_end),
+            identity,
+            marker.fingerprint,
+            is_dense=(before.is_dense or last is not None) and not skipped[Skipped.COMPACTION_GAP],
+        )
         return [*batches, _marker(marker, self._columns)]
 
 

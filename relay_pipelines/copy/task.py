@@ -8,7 +8,7 @@ from __future__ import annotations
 import resource
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,13 +18,14 @@ from relay_pipelines.copy.failpoints import Failpoint, failpoint
 from relay_pipelines.copy.filtering import filter_chain
 from relay_pipelines.copy.sources import BatchSource, FetchedBatches
 from relay_pipelines.copy.throttle import Throttles
-from relay_pipelines.copy.transaction import Leftovers, RangeProgress, Transactions
+from relay_pipelines.copy.transaction import RangeProgress, Transactions
 from relay_pipelines.errors import DestinationError, FencedError, RelayError, RetriableError
 from relay_pipelines.model import CopyJob, CopyRange, Outcome, Status
 from relay_pipelines.plan.owners import owner_of
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock, SystemClock
 from relay_pipelines.state.checkpoint import Seen
+from relay_pipelines.state.fencing import abort_leftovers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,7 +50,7 @@ def copy_ranges(
     ranges = list(ranges)
     for number, each in enumerate(ranges):
         groups.setdefault(each.owner or str(number), []).append((each, partial(make_source, each)))
-    return _copy_each(job, groups.values(), _owners(job, ranges), clock)
+    return _copy_each(job, groups.values(), clock, {owner_of(job.mirror, one) for one in ranges})
 
 
 def copy_kept(
@@ -72,7 +73,7 @@ def copy_kept(
         return FetchedBatches(copy_range, job.options_for(copy_range), nodes, kept, clock)
 
     groups = ([(ranges[i], partial(make_source, i))] for i in stream.ranges())
-    return _copy_each(job, groups, _owners(job, ranges), clock)
+    return _copy_each(job, groups, clock)
 
 
 def copy_rows(
@@ -93,23 +94,23 @@ def copy_rows(
         return RowBatches(ranges[index], job.options_for(ranges[index]), stream, index)
 
     groups = ([(ranges[i], partial(make_source, i))] for i in stream.ranges())
-    return _copy_each(job, groups, _owners(job, ranges), clock)
-
-
-def _owners(job: CopyJob, ranges: Iterable[CopyRange]) -> list[str]:
-    return sorted({owner_of(job.mirror, one) for one in ranges})
+    return _copy_each(job, groups, clock)
 
 
 def _copy_each(
     job: CopyJob,
     groups: Iterable[Sequence[tuple[CopyRange, MakeSource]]],
-    owners: Sequence[str],
     clock: Clock,
+    owners: Collection[str] = (),
 ) -> Iterator[Outcome]:
     """Copy groups of ranges over the same connections; a group shares a transactional id.
 
     If a range gives up because a cluster cannot be reached, the groups after it fail at once with
     the same error. An error that names a topic-partition affects that range alone.
+
+    Args:
+        owners: the transactional ids of all groups, under which a killed attempt of this task may
+            have left a transaction open. Rows do not tell in advance which groups are the task's.
     """
     client_id = f"relay-{job.mirror}"
     unreachable: RelayError | None = None
@@ -120,7 +121,13 @@ def _copy_each(
             job.destination, DestinationError, client_id, job.options.request_timeout_ms
         ) as destination,
     ):
-        leftovers = Leftovers(owners, job.options, destination, clock)
+        left = set(owners)
+
+        def unblock(held: str) -> None:
+            """Abort, once, what hides checkpoints."""
+            abort_leftovers(destination, left - {held}, job.options, clock)
+            left.clear()
+
         for group in groups:
             ranges = [
                 RangeCopy(
@@ -134,9 +141,7 @@ def _copy_each(
             if unreachable is None:
                 options = ranges[0].options if len(ranges) == 1 else job.options
                 owner = ranges[0].progress.owner
-                transactions = Transactions(
-                    job, owner, options, destination, seen, leftovers, clock
-                )
+                transactions = Transactions(job, owner, options, destination, seen, unblock, clock)
                 Copier(ranges, options, transactions, nodes, clock).copy()
                 unreachable = next(filter(None, map(_unreachable_cluster, ranges)), None)
             else:

@@ -6,8 +6,7 @@ Runs in a task. docs/transactions.md argues why nothing is lost or doubled.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -189,9 +188,7 @@ class RangeProgress:
                 epoch,
                 identity,
                 chunk.fingerprint(),
-                is_dense=(before.is_dense or chunk.records > 0)
-                and chunk.is_dense
-                and not self.range.record_policy.in_rows,
+                is_dense=(before.is_dense or chunk.records > 0) and chunk.is_dense,
             ),
             destination=to,
             destination_next_offset=landed[1] if landed else before.destination_next_offset,
@@ -233,40 +230,15 @@ class Commit(NamedTuple):
     entry: LedgerEntry
 
 
-class Leftovers:
-    """Transactions that a killed attempt of this task may have left open under the task's ids.
-
-    They hide checkpoints in the topic until they time out, or until their id is taken over.
-    """
-
-    def __init__(
-        self,
-        owners: Sequence[str],
-        options: CopyOptions,
-        destination: ClusterClient,
-        clock: Clock,
-    ) -> None:
-        self._owners = set(owners)
-        self._options = options
-        self._destination = destination
-        self._clock = clock
-
-    def abort(self, held: str) -> None:
-        """Abort them, once; `held` is the id that the caller holds."""
-        for owner in sorted(self._owners - {held}):
-            producer = TransactionalProducer(self._destination, owner, self._options, self._clock)
-            with suppress(RelayError):  # then its timeout has to be waited for
-                producer.start()
-            producer.release()
-        self._owners.clear()
-
-
 class Transactions:
     """The transactions under one transactional id, one after the other.
 
     Each commits the records, checkpoints and ledger entries of one or several ranges together. Call
     order: `start`, then any number of `send` .. `drain` .. `commit`, then `release`. After an error
     only `release`, `start` or `abort_quietly`.
+
+    Args:
+        unblock: as of `wait_until_stable`; called with the transactional id.
     """
 
     def __init__(
@@ -276,10 +248,10 @@ class Transactions:
         options: CopyOptions,
         destination: ClusterClient,
         seen: checkpoints.Seen,
-        leftovers: Leftovers,
+        unblock: Callable[[str], None],
         clock: Clock,
     ) -> None:
-        self._leftovers = leftovers
+        self._unblock = unblock
         self._job = job
         self._seen = seen
         self._options = options
@@ -313,7 +285,7 @@ class Transactions:
             self._options,
             self._clock,
             self._seen,
-            partial(self._leftovers.abort, self._owner),
+            partial(self._unblock, self._owner),
         )
 
     def announce(self, destinations: Iterable[TopicPartition]) -> None:

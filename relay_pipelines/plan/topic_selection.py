@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from relay_pipelines.errors import ConfigError
+from relay_pipelines.model import TopicPartition
 
 _INTERNAL_PREFIX = "__"
 _PINNED = re.compile(r"(?P<topic>.+):(?P<partition>\d{1,9})")
@@ -92,6 +93,12 @@ class Target(NamedTuple):
 
     def __str__(self) -> str:
         return self.topic if self.partition is None else f"{self.topic}:{self.partition}"
+
+    def of(self, source: TopicPartition) -> TopicPartition:
+        """Return the topic-partition to which a source topic-partition is copied."""
+        return TopicPartition(
+            self.topic, source.partition if self.partition is None else self.partition
+        )
 
 
 def target(name: str) -> Target:

@@ -17,7 +17,7 @@ from relay_pipelines.snapshot.clients import destination_client
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.state import checkpoint as checkpoints
 from relay_pipelines.state import ledger
-from relay_pipelines.state.fencing import commit, take_over
+from relay_pipelines.state.fencing import commit, fence, take_over
 
 _BY_DRIVER = "driver"
 _LOG = logging.getLogger(__name__)
@@ -93,8 +93,7 @@ def _accept_loss(
 
 def _has_lost_owner(snapshot: ClusterSnapshot, position: Position) -> bool:
     """Whether the topic-partition was copied, but the checkpoint topic no longer says by whom."""
-    at = position.topic_partition
-    return at not in snapshot.checkpoints and at not in snapshot.owners
+    return position.ledger_end is not None and position.topic_partition not in snapshot.owners
 
 
 def _fence_former_owners(
@@ -111,8 +110,7 @@ def _fence_former_owners(
         own_id(snapshot.mirror, at),
         *(shared_id(snapshot.mirror, scope, at) for scope in scopes),
     }
-    for former in sorted(ids):
-        take_over(client, former, mirror.copy_options, clock).release()
+    fence(client, ids, mirror.copy_options, clock)
 
 
 def _moved_checkpoint(

@@ -125,7 +125,8 @@ def split(records: memoryview, small: SmallBatch | None = None) -> Iterator[Batc
     """Yield the complete batches in `records`; the broker may cut the last one anywhere.
 
     Args:
-        small: adjacent small batches with the same attributes come as one run.
+        small: adjacent small batches with the same attributes come as one run, except for markers:
+            nothing would tell what the cleaner removed between two of them.
 
     Raises:
         UnsupportedError: a batch is of magic 0 or 1 (written before Kafka 0.11).
@@ -137,7 +138,7 @@ def split(records: memoryview, small: SmallBatch | None = None) -> Iterator[Batc
         start, at = at, at + _SIZE_END + first.size_bytes
         if at > end:
             return
-        if small is not None and small.includes(first):
+        if small is not None and not first.is_control and small.includes(first):
             last_at, at = _run_end(records, start, at, small.limits[first.attributes & CODEC_MASK])
             last = first if last_at == start else _header(records, last_at)
         yield BatchRun(first, last, records[start:at])

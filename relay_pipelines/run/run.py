@@ -22,7 +22,7 @@ from relay_pipelines.run.signals import StoppableClock
 from relay_pipelines.run.spark_jobs import SparkJobs
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot.clients import destination_client
-from relay_pipelines.state.fencing import take_over
+from relay_pipelines.state.fencing import fence
 from relay_pipelines.state.ledger_reader import LedgerFollower
 
 _POLL_SECONDS = 0.5
@@ -128,7 +128,7 @@ class _Run:
         job = self._job(plan, window)
         jobs = self._watch(session(), job, ranges, plan)
         if self._result.interrupted or jobs.errors:
-            fence(job, ranges, self._clock)
+            abort_open_transactions(job, ranges, self._clock)
         patient = not self._result.interrupted
         self._count(self._follower.finish(patient=patient))
         _wait_until_visible(job, ranges, self._clock, patient=patient)
@@ -201,12 +201,12 @@ class _Run:
         node_quarantine.set_quarantine(result.mirror, self._mirror, result.diverged, self._clock)
 
 
-def fence(job: CopyJob, ranges: Sequence[CopyRange], clock: Clock) -> None:
+def abort_open_transactions(job: CopyJob, ranges: Sequence[CopyRange], clock: Clock) -> None:
     """Abort the transactions that cancelled tasks left open: readers would wait for them."""
+    owners = {owner_of(job.mirror, copy_range) for copy_range in ranges}
     with destination_client(job.mirror, job.destination, job.options) as client:
-        for owner in sorted({owner_of(job.mirror, copy_range) for copy_range in ranges}):
-            # a run that is being stopped does not wait for a destination that does not answer
-            take_over(client, owner, job.options, clock, patient=False)
+        # a run that is being stopped does not wait for a destination that does not answer
+        fence(client, owners, job.options, clock, patient=False)
 
 
 def _wait_until_visible(

@@ -68,8 +68,7 @@ class ClusterSnapshot:
         other_nodes: the nodes to fail over to, in order.
         previous_node: the node that was read before, if it is another one.
         verdicts: on every node that was asked.
-        ledger_entries: the last ledger entry per topic-partition, if the mirror has no checkpoints
-            at all but may have copied.
+        ledger_entries: the last ledger entry per topic-partition that has lost its checkpoint.
         record_policy: source topic -> how its records are copied.
         accepted: losses that were accepted just before the snapshot was taken.
         deleted: source topic -> destination topic, of topics that were copied and are selected, and
@@ -127,8 +126,7 @@ class ClusterSnapshot:
 
     def destination_of(self, source: TopicPartition) -> TopicPartition:
         """The topic-partition to which the records of a source topic-partition are copied."""
-        to = self.targets[source.topic]
-        return TopicPartition(to.topic, source.partition if to.partition is None else to.partition)
+        return self.targets[source.topic].of(source)
 
     def partitions_needed(self) -> dict[str, int]:
         """How many partitions every destination topic must have, quarantines included."""
@@ -356,35 +354,46 @@ class _SnapshotBuilder:
     def _ledger_without_checkpoints(
         self, topics: _Topics, checkpoints: CheckpointSnapshot
     ) -> tuple[CheckpointSnapshot, dict[TopicPartition, LedgerEntry]]:
-        """The last ledger entry of every source topic-partition, if all checkpoints are lost.
+        """The last ledger entry of every source topic-partition that has copies but no checkpoint.
 
-        The end of the ledger then says what the checkpoints said. Another run may have committed
-        the first checkpoints in the meantime: they win, and no entry is returned.
+        The end of the ledger then says what the checkpoint said. Another run may have committed a
+        first checkpoint in the meantime: it wins.
         """
-        if checkpoints.checkpoints or not self._has_copies(topics):
+        if not self._has_copies_only(topics, checkpoints):
             return checkpoints, {}
         options = self._mirror.copy_options
         follower = LedgerFollower(
             self._mirror.destination_cluster, self._name, None, options, self._clock
         )
         try:
-            entries = follower.history(settled=True, last_offsets=_LEDGER_OFFSETS)
+            history = follower.history(settled=True, last_offsets=_LEDGER_OFFSETS)
         finally:
             follower.close()
-        if entries and checkpoints.ends:
+        entries = {one.source.topic_partition: one for one in history}
+        if entries.keys() - checkpoints.checkpoints.keys() and checkpoints.ends:
             checkpoint.wait_for_open_transactions(
                 self._destination, checkpoint.homes(checkpoint.TOPIC), options, self._clock
             )
             checkpoints = checkpoint.read_all(self._destination, self._name, self._clock)
-        if checkpoints.checkpoints:
-            return checkpoints, {}
-        return checkpoints, {entry.source.topic_partition: entry for entry in entries}
+        lost = {at: entry for at, entry in entries.items() if at not in checkpoints.checkpoints}
+        return checkpoints, lost
 
-    def _has_copies(self, topics: _Topics) -> bool:
-        """Whether any record was written to the destination topics: else none can be duplicated."""
-        existing = map(self._at_destination.topics.get, topics.destinations.values())
-        wanted = {at for topic in existing if topic for at in topic.topic_partitions}
-        return any(self._destination.list_offsets(wanted, LATEST, READ_UNCOMMITTED).values())
+    def _has_copies_only(self, topics: _Topics, checkpoints: CheckpointSnapshot) -> bool:
+        """Whether a destination was written to whose source topic-partition has no checkpoint."""
+        wanted = {
+            topics.all_targets[topic].of(at)
+            for topic in topics.names
+            for at in self._at_source.topics[topic].topic_partitions
+            if at not in checkpoints.checkpoints
+        }
+        led = {
+            at
+            for topic in {one.topic for one in wanted}.intersection(self._at_destination.topics)
+            for at in self._at_destination.topics[topic].topic_partitions
+            if self._at_destination.topics[topic].leaders[at.partition] >= 0
+        }
+        ends = self._destination.list_offsets(wanted & led, LATEST, READ_UNCOMMITTED)
+        return any(ends.values())
 
     def _deleted(self, checkpoints: CheckpointSnapshot, belongs: Belongs) -> dict[str, str]:
         """Source topic -> destination topic, of copied and selected topics that are not shown."""

@@ -23,8 +23,8 @@ def topics_without_start(
     `earliest` needs none: everything that was never copied starts at its low watermark.
 
     Args:
-        copied: topic-partitions that were copied according to the ledger, if the mirror has lost
-            its checkpoints.
+        copied: topic-partitions that were copied according to the ledger, and that have lost their
+            checkpoints.
     """
     if start.policy is StartPolicy.EARLIEST:
         return []

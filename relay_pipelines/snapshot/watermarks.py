@@ -22,7 +22,7 @@ class Positions:
         source: the node to read.
         at_destination: all topics of the destination.
         destinations: source topic -> destination topic, of the included topics.
-        ledger_entries: the last ledger entry per topic-partition, if the mirror has no checkpoints.
+        ledger_entries: the last ledger entry per topic-partition that has lost its checkpoint.
     """
 
     def __init__(

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from relay_pipelines.errors import DestinationError, UnsupportedError
+from relay_pipelines.errors import CheckpointLostError, DestinationError, UnsupportedError
 from relay_pipelines.model import Checkpoint, CopyOptions, Fingerprint, OffsetRange, TopicPartition
 from relay_pipelines.protocol.batch import Batch
 from relay_pipelines.protocol.client import (
@@ -240,6 +240,7 @@ def read_current(
     Raises:
         DestinationError: the last stable offset is held back for longer than any transaction may
             last.
+        CheckpointLostError: the checkpoint topic was deleted and created again.
     """
     seen = seen or Seen(mirror)
     homes: dict[TopicPartition, list[TopicPartition]] = {}
@@ -263,9 +264,22 @@ class Seen:
     def read(
         self, client: ClusterClient, at: TopicPartition, start: int, end: int, clock: Clock
     ) -> None:
-        """Read a partition from `start`, or from where it was read to, through `end`."""
+        """Read a partition from `start`, or from where it was read to, through `end`.
+
+        Raises:
+            CheckpointLostError: the partition ends before what was read of it.
+        """
         first, position = self._read.get(at, (start, -1))
-        if start < first or not start <= position <= end:  # never read so far, or recreated since
+        if end < max(start, position):
+            raise CheckpointLostError(
+                f"the partition was read up to offset {max(start, position)}, and now ends at"
+                f" {end}: its topic was deleted and created again",
+                remedy=f"restore the topic {TOPIC}: without it, a run copies the records again",
+                topic_partition=at,
+                offset=end,
+            )
+        if not first <= start <= position:  # never read so far, or from a later offset
+            self._read.pop(at, None)
             first = position = start
             if position < end:
                 position = max(position, client.list_offsets([at], EARLIEST, READ_COMMITTED)[at])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
+from relay_pipelines.errors import RelayError
 from relay_pipelines.model import CopyOptions, TopicPartition
 from relay_pipelines.protocol.batch import Batch
 from relay_pipelines.protocol.client import ClusterClient
@@ -32,6 +34,38 @@ def take_over(
     producer = TransactionalProducer(client, transactional_id, options, clock)
     retry(producer.start, transactional_id, options, clock, client, patient=patient)
     return producer
+
+
+def fence(
+    client: ClusterClient,
+    transactional_ids: Iterable[str],
+    options: CopyOptions,
+    clock: Clock,
+    *,
+    patient: bool = True,
+) -> None:
+    """Take ids over and let go of them: their holders stop, and what they left open is aborted.
+
+    Args:
+        patient: as in `retry`.
+
+    Raises:
+        RelayError: the destination does not answer, or refuses.
+    """
+    for one in sorted(set(transactional_ids)):
+        take_over(client, one, options, clock, patient=patient).release()
+
+
+def abort_leftovers(
+    client: ClusterClient, transactional_ids: Iterable[str], options: CopyOptions, clock: Clock
+) -> None:
+    """Abort what a killed task may have left open, or leave it to its timeout.
+
+    Args:
+        transactional_ids: ids that only the caller may use now: other holders are fenced.
+    """
+    with suppress(RelayError):
+        fence(client, transactional_ids, options, clock, patient=False)
 
 
 def commit(

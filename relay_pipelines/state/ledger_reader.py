@@ -116,7 +116,15 @@ class LedgerFollower:
             for home in _HOMES
         ]
         found = [entry for offsets in ranges for entry in self._read(offsets)]
-        return sorted(found, key=lambda entry: (entry.committed_at_ms, entry.source))
+        newest: dict[TopicPartition, int] = {}
+
+        def committed_at_ms(entry: LedgerEntry) -> int:
+            """Return the time, but keep the order of a topic-partition where clocks differ."""
+            at = entry.source.topic_partition
+            newest[at] = max(newest.get(at, 0), entry.committed_at_ms)
+            return newest[at]
+
+        return sorted(found, key=committed_at_ms)
 
     def close(self) -> None:
         """Close the connections."""

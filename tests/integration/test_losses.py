@@ -23,6 +23,7 @@ from relay_pipelines.errors import (
     TopicRecreatedError,
 )
 from relay_pipelines.model import (
+    Checkpoint,
     Cluster,
     CopyJob,
     CopyOptions,
@@ -346,6 +347,26 @@ def test_a_deleted_checkpoint_topic_is_restored(
     assert "its checkpoint is gone" in copied.ledger()[1].gap
 
 
+def test_the_last_entry_counts_whatever_the_clocks_say(
+    source_cluster: EmbeddedCluster, own_cluster: EmbeddedCluster, topic_name: str
+) -> None:
+    """The last chunk was copied on a machine whose clock is an hour behind."""
+
+    class Behind(SystemClock):
+        def now_ms(self) -> int:
+            return super().now_ms() - 3_600_000
+
+    copied = Copied(source_cluster.cluster(), own_cluster.cluster(), topic_name)
+    copied.write(10, 5)
+    job = CopyJob(copied.name, "run", copied.source, copied.destination)
+    (outcome,) = copy_ranges(job, run_plan.plan(copied.snapshot()).ranges, Behind())
+    assert (outcome.error, outcome.next_offset) == ("", 15)
+    delete(copied.destination, checkpoint.TOPIC)
+    create(copied.destination, checkpoint.TOPIC, checkpoint.PARTITIONS, checkpoint.CONFIGS)
+    copied.write(15, 5)
+    assert "it was copied up to offset 15" in str(copied.loss())
+
+
 def test_an_empty_checkpoint_topic_is_no_first_run(
     source_cluster: EmbeddedCluster, own_cluster: EmbeddedCluster, topic_name: str
 ) -> None:
@@ -354,6 +375,24 @@ def test_an_empty_checkpoint_topic_is_no_first_run(
     delete(copied.destination, checkpoint.TOPIC)
     create(copied.destination, checkpoint.TOPIC, checkpoint.PARTITIONS, checkpoint.CONFIGS)
     assert "its checkpoint is gone" in str(copied.loss())
+
+
+def test_checkpoints_of_other_topics_hide_no_loss(
+    source_cluster: EmbeddedCluster, own_cluster: EmbeddedCluster, topic_name: str
+) -> None:
+    """After the loss of all checkpoints, another lane has copied, or accepted its own losses."""
+    copied = Copied(source_cluster.cluster(), own_cluster.cluster(), topic_name)
+    copied.write(10, 5)
+    delete(copied.destination, checkpoint.TOPIC)
+    create(copied.destination, checkpoint.TOPIC, checkpoint.PARTITIONS, checkpoint.CONFIGS)
+    other = TopicPartition("of-another-lane", 0)
+    key, value, _ = checkpoint.to_record(Checkpoint.initial(copied.name, other, other, 5))
+    write(copied.destination, checkpoint.home(checkpoint.TOPIC, key), [Record(key, value)])
+    assert other in copied.snapshot().checkpoints
+    assert "its checkpoint is gone" in str(copied.loss())
+    (went_on,) = copied.copy(copied.snapshot("continue"))
+    assert (went_on.start, went_on.end) == (10, 15)
+    assert copied.arrived() == copied.expected
 
 
 def test_a_new_mirror_reads_only_the_end_of_the_ledger(

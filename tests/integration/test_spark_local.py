@@ -14,7 +14,7 @@ from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.model import Status
 from relay_pipelines.plan.task_packing import pack
 from relay_pipelines.protocol.clock import SystemClock
-from relay_pipelines.run.run import fence
+from relay_pipelines.run.run import abort_open_transactions
 from relay_pipelines.spark.job import cancel, submit
 from relay_pipelines.spark.session import slots
 from tests.chaos import compare, source_data
@@ -122,7 +122,7 @@ def test_a_cancelled_job_can_be_resumed(
     told = cancelled(local_session, job, [ranges], lambda: local_trap.sprung)
     assert "cancel" in told.lower()
     assert "\n" not in told
-    fence(job, ranges, SystemClock())
+    abort_open_transactions(job, ranges, SystemClock())
     assert mirror.held_back() == []
     assert {outcome.status for outcome in submit(local_session, job, [ranges], "again")} == {
         Status.DONE

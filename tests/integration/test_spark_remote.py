@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from relay_pipelines.protocol.clock import SystemClock
-from relay_pipelines.run.run import fence
+from relay_pipelines.run.run import abort_open_transactions
 from tests.chaos.harness import PATIENCE_SECONDS, ROOT, Mirror, family, kill
 from tests.integration import spark_processes
 from tests.integration.conftest import Trap
@@ -179,7 +179,7 @@ def test_a_job_cancelled_through_spark_connect_can_be_resumed(
         Request(None, connect_remote, {}, job, [ranges], cancel_at=str(connect_trap.token))
     )
     assert "cancel" in answer["told"].lower()
-    fence(job, ranges, SystemClock())
+    abort_open_transactions(job, ranges, SystemClock())
     assert mirror.held_back() == []
     assert statuses(client.ask(Request(None, connect_remote, {}, job, [ranges]))) == [
         "done",

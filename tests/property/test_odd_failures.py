@@ -18,8 +18,8 @@ from relay_pipelines.copy.chunk import fingerprint_of
 from relay_pipelines.copy.failover import FailoverSource
 from relay_pipelines.copy.failpoints import Failpoint
 from relay_pipelines.copy.position import matches_fingerprint
-from relay_pipelines.copy.row_reader import MARKER, read_rows
-from relay_pipelines.copy.task import copy_kept
+from relay_pipelines.copy.row_reader import MARKER, RECORD_COLUMNS, read_rows
+from relay_pipelines.copy.task import copy_kept, copy_rows
 from relay_pipelines.errors import DestinationError, PermissionDeniedError, SourceError
 from relay_pipelines.model import (
     Checkpoint,
@@ -36,15 +36,17 @@ from relay_pipelines.model import (
     Status,
     TopicPartition,
 )
+from relay_pipelines.plan.owners import own_id
 from relay_pipelines.protocol.batch import CRC_END, HEADER, HEADER_BYTES, Batch, BatchHeader
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.connection import Connection
+from relay_pipelines.protocol.producer import TransactionalProducer
 from relay_pipelines.protocol.python_codec import Record
-from relay_pipelines.protocol.records import BatchBuilder, decode
+from relay_pipelines.protocol.records import BatchBuilder, decode, encode
 from relay_pipelines.spark.job import outcome_row
 from relay_pipelines.state import checkpoint, ledger
-from tests.copying import copy_as_it_is, copy_as_rows
+from tests.copying import copy_as_it_is, copy_as_kept, copy_as_rows
 from tests.property.fake_cluster import FakeCluster, FakeSocket, put
 
 SOURCE, OTHER, DESTINATION = (
@@ -113,7 +115,7 @@ def served(**clusters: FakeCluster) -> Iterator[None]:
         yield
 
 
-def job(*others: Cluster, **options: int) -> CopyJob:
+def job(*others: Cluster, **options: int | None) -> CopyJob:
     return CopyJob(
         "m",
         "run",
@@ -303,8 +305,10 @@ CONTROL_BATCH = BatchHeader(0, HEADER_BYTES - 12, 0, 2, 0, 0x30, 0, 0, 0, 9, 0, 
 
 
 @pytest.mark.parametrize("twice", [True, False])
-def test_a_node_with_shifted_offsets_is_a_divergence(twice: bool) -> None:  # noqa: FBT001
+@pytest.mark.parametrize("copy", [copy_as_it_is, copy_as_kept, copy_as_rows])
+def test_a_node_with_shifted_offsets_is_a_divergence(copy: Any, twice: bool) -> None:  # noqa: FBT001
     """The first node has a marker twice: the next offset on the other one would skip a record."""
+    where = "" if copy is copy_as_it_is else "true"
     first, other, copies = filled((0, 5)), filled((0, 5)), destination("a")
     for node in (first, other):
         node.cleanup_policy = "delete"
@@ -312,19 +316,35 @@ def test_a_node_with_shifted_offsets_is_a_divergence(twice: bool) -> None:  # no
     if twice:
         first.logs["a"].append(CONTROL_BATCH, b"")
     with served(source=first, other=other, destination=copies):
-        (outcome,) = copy_as_it_is(job(OTHER), [whole("a", 6 + twice)], Clock())
+        (outcome,) = copy(job(OTHER), [whole("a", 6 + twice, where=where)], Clock())
         assert (outcome.error, outcome.next_offset) == ("", 6 + twice)
         for node in (first, other):
             put(node, "a", batch(*map(record, range(5, 10))))
         known = checkpoints_of(copies)[-1]
-        wanted = replace(whole("a", 11), checkpoint=known)
+        wanted = replace(whole("a", 11, where=where), checkpoint=known)
     with served(other=other, destination=copies):
-        (outcome,) = copy_as_it_is(job(OTHER, give_up_after_ms=100), [wanted], Clock())
+        (outcome,) = copy(job(OTHER, give_up_after_ms=100), [wanted], Clock())
     if twice:
         assert "node other holds another record" in outcome.diverged["other"]
         assert outcome.next_offset == 7
     else:
         assert (outcome.error, outcome.records) == ("", 5)
+
+
+def test_a_reader_of_rows_notices_shifted_offsets() -> None:
+    """The first node fails right after a marker that it has twice, in the middle of the range."""
+    first, other, copies = filled((0, 5)), filled((0, 5)), destination("a")
+    for node in (first, other):
+        node.logs["a"].append(CONTROL_BATCH, b"")
+    first.logs["a"].append(CONTROL_BATCH, b"")
+    for node in (first, other):
+        put(node, "a", batch(*map(record, range(5, 10))))
+    corrupt(first, 3)
+    with served(source=first, other=other, destination=copies):
+        wanted = [whole("a", 11, where="true")]
+        (outcome,) = copy_as_rows(job(OTHER, fetch_max_bytes=900), wanted, Clock())
+    assert "node other holds another record" in outcome.diverged["other"]
+    assert (outcome.records, copies.logs["a"].committed()) == (0, [])
 
 
 def test_a_marker_where_the_last_record_was_is_a_divergence() -> None:
@@ -347,13 +367,14 @@ def test_a_marker_where_the_last_record_was_is_a_divergence() -> None:
         },
     ],
 )
-def test_a_policy_of_before_makes_no_node_diverge(before: dict[str, Any]) -> None:
+@pytest.mark.parametrize("copy", [copy_as_it_is, copy_as_rows])
+def test_a_policy_of_before_makes_no_node_diverge(copy: Any, before: dict[str, Any]) -> None:
     """What a filter of then left out, every node holds: after it is removed, all are good."""
     first, other, copies = filled((0, 5)), filled((0, 5)), destination("a", "a.quarantine")
     for node in (first, other):
         node.cleanup_policy = "delete"
     with served(source=first, other=other, destination=copies):
-        (outcome,) = copy_as_it_is(job(OTHER), [whole("a", 5, **before)], Clock())
+        (outcome,) = copy(job(OTHER), [whole("a", 5, **before)], Clock())
         assert (outcome.error, outcome.next_offset) == ("", 5)
         for node in (first, other):
             node.logs["a"].append(CONTROL_BATCH, b"")
@@ -364,3 +385,76 @@ def test_a_policy_of_before_makes_no_node_diverge(before: dict[str, Any]) -> Non
     with served(other=other, destination=copies):
         (outcome,) = copy_as_it_is(job(OTHER, give_up_after_ms=100), [whole("a", 11)], Clock())
     assert (outcome.diverged, outcome.error, outcome.records) == ({}, "", 5)
+
+
+@pytest.mark.parametrize("copy", [copy_kept, copy_rows])
+def test_a_task_of_rows_fences_no_other_task(copy: Any) -> None:
+    """A Spark job of rows knows the ranges of all its tasks; the one that commits is left alone."""
+    source, copies = filled((0, 5), topics="ab"), destination("a", "b")
+    ranges = [whole("a", 5), whole("b", 5)]
+    columns = ("offset",) if copy is copy_kept else RECORD_COLUMNS
+    with (
+        served(source=source, destination=copies),
+        ClusterClient(DESTINATION, DestinationError) as client,
+    ):
+        other = TransactionalProducer(client, own_id("m", TopicPartition("b", 0)), OPTIONS, Clock())
+        other.start()
+        home = TopicPartition(checkpoint.TOPIC, 0)
+        other.add([home])
+        other.send(home, encode(b"key", b"value", NOW))
+        other.drain()
+        now = [0.0]
+
+        class CommitsLater(SystemClock):
+            def monotonic(self) -> float:
+                return now[0]
+
+            def sleep(self, seconds: float) -> None:
+                now[0] += max(seconds, 0.1)
+                if other.is_open and now[0] > 3:
+                    other.commit()
+
+        clock = CommitsLater()
+        rows = read_rows(job(), ranges, [0], columns, clock)
+        (outcome,) = copy(job(), ranges, rows, clock)
+    assert not other.is_open, "it was aborted before it could commit"
+    assert (outcome.error, outcome.records) == ("", 5)
+
+
+def test_a_gap_between_markers_is_no_part_of_them() -> None:
+    """The cleaner removed a record between two markers; the other node has not cleaned yet."""
+    first, other, copies = filled((0, 5)), filled((0, 5)), destination("a")
+    for node in (first, other):
+        node.logs["a"].append(CONTROL_BATCH, b"")
+        put(node, "a", batch(record(6)))
+        node.logs["a"].append(CONTROL_BATCH, b"")
+    del first.logs["a"].entries[2]
+    with served(source=first, other=other, destination=copies):
+        (outcome,) = copy_as_it_is(job(OTHER, coalesce_below_bytes=None), [whole("a", 8)], Clock())
+    assert (outcome.error, outcome.skipped) == ("", {"control": 2, "compaction_gap": 1})
+    for node in (first, other):
+        put(node, "a", batch(*map(record, range(8, 12))))
+    with served(other=other, destination=copies):
+        (outcome,) = copy_as_it_is(job(OTHER, give_up_after_ms=100), [whole("a", 12)], Clock())
+    assert (outcome.diverged, outcome.error, outcome.records) == ({}, "", 4)
+
+
+def test_checkpoints_that_are_lost_before_a_task_begins() -> None:
+    """Another run has copied the rest since: what this run's driver has read is void."""
+    source, copies = filled((0, 5), (5, 10)), destination("a")
+    with (
+        served(source=source, destination=copies),
+        ClusterClient(DESTINATION, DestinationError) as client,
+    ):
+        for end in (2, 5):
+            assert not copy_as_it_is(job(), [whole("a", end)], Clock())[0].error
+        known = checkpoint.read_all(client, "m", Clock())
+        copies.logs[checkpoint.TOPIC].entries.clear()
+        lost = replace(whole("a", 10), source=OffsetRange(AT, 5, 10))
+        assert not copy_as_it_is(job(), [lost], Clock())[0].error
+        (end,) = {known.ends[home] for home in known.ends}
+        late = replace(lost, checkpoint=known.checkpoints[AT], checkpoint_position=end)
+        (outcome,) = copy_as_it_is(job(), [late], Clock())
+    assert (outcome.error_kind, outcome.exit_code) == ("CheckpointLostError", 3)
+    values = [one.value for one in copies.logs["a"].committed()]
+    assert len(values) == len(set(values)) == 10
