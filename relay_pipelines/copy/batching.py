@@ -31,11 +31,14 @@ _CHEAPER_MERGED = SmallBatch(
 
 Measured by `python -m benchmarks.merging`; ADR 16 has the figures.
 """
+_LEAST_LIMIT_BYTES = 32 << 10
 
 
-def small_batches(options: CopyOptions) -> SmallBatch:
+def small_batches(copy_range: CopyRange, options: CopyOptions) -> SmallBatch:
     """Return which batches are merged: those that cost less so than in a request of their own."""
     below_bytes = options.coalesce_below_bytes
+    if copy_range.max_message_bytes < _LEAST_LIMIT_BYTES:
+        below_bytes = 0  # compressed again, one that just fits might not fit any more
     return _CHEAPER_MERGED if below_bytes is None else SmallBatch.below(below_bytes)
 
 
@@ -144,7 +147,7 @@ class Batching:
         self, copy_range: CopyRange, options: CopyOptions, record_filter: RecordFilter | None
     ) -> None:
         self._range = copy_range
-        self._small = small_batches(options)
+        self._small = small_batches(copy_range, options)
         self._keeps_append_time = copy_range.timestamp_type is TimestampType.LOG_APPEND_TIME
         self._filter = record_filter
         self._merger = RecordMerger(copy_range, options)

@@ -176,7 +176,7 @@ class _RangeRows:
 
     def _fetched(self, identity: NodeIdentity) -> Iterator[pa.RecordBatch]:
         wanted = OffsetRange(self._topic_partition, self.position, self._range.source.end)
-        max_bytes, small = self._options.fetch_max_bytes, small_batches(self._options)
+        max_bytes, small = self._options.fetch_max_bytes, small_batches(self._range, self._options)
         with closing(self._nodes.read(wanted, max_bytes, self._clock, small)) as fetches:
             for spans in fetches:
                 if spans:

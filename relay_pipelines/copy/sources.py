@@ -126,7 +126,7 @@ class FetchedBatches:
         """Fetch spans from the node, and yield their batches."""
         self._batching = Batching(self._range, self._options, self._filter)
         wanted = OffsetRange(self._range.source.topic_partition, start, self._range.source.end)
-        max_bytes, small = self._options.fetch_max_bytes, small_batches(self._options)
+        max_bytes, small = self._options.fetch_max_bytes, small_batches(self._range, self._options)
         with closing(self._nodes.read(wanted, max_bytes, self._clock, small)) as fetches:
             for spans in self._fetched(fetches):
                 for span in spans:

@@ -458,3 +458,13 @@ def test_checkpoints_that_are_lost_before_a_task_begins() -> None:
     assert (outcome.error_kind, outcome.exit_code) == ("CheckpointLostError", 3)
     values = [one.value for one in copies.logs["a"].committed()]
     assert len(values) == len(set(values)) == 10
+
+
+def test_a_batch_that_just_fits_is_not_compressed_again() -> None:
+    """Compressed by another library, it might be a few bytes too large for the destination."""
+    source = filled((0, 5))
+    most = len(source.logs["a"].entries[0].data)
+    with served(source=source, destination=destination("a")):
+        wanted = replace(whole("a", 5), max_message_bytes=most)
+        (outcome,) = copy_as_it_is(job(coalesce_below_bytes=None), [wanted], Clock())
+    assert (outcome.error, outcome.records, outcome.rewritten) == ("", 5, 0)
