@@ -16,6 +16,7 @@ from relay_pipelines.model import CopyRange, TopicPartition
 
 SLOTS = 16
 """How many ids the small ranges of a run share. Another number makes the next run claim them."""
+_TOGETHER = 8
 _SMALL_BYTES = 1 << 20
 _SMALL_RECORDS = 2_000  # where the size is unknown
 
@@ -31,13 +32,16 @@ def owner_of(mirror: str, copy_range: CopyRange) -> str:
 
 
 def shared_id(mirror: str, scope: str, source: TopicPartition) -> str:
-    """Return the id that a small range shares with others; the partitions of a topic spread evenly.
+    """Return the id that a small range shares with others.
+
+    Eight partitions of a topic share one, because a commit asks about every topic in it; the others
+    spread evenly, because ranges of one id are copied by one task.
 
     Args:
         scope: of the run; runs of different scopes can copy at the same time. No topic's name
             contains a slash, so that no other id looks like this one.
     """
-    slot = (zlib.crc32(source.topic.encode()) + source.partition) % SLOTS
+    slot = (zlib.crc32(source.topic.encode()) + source.partition // _TOGETHER) % SLOTS
     return f"relay.{mirror}.{scope}/{slot}"
 
 

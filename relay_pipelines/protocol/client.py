@@ -120,8 +120,11 @@ class ClusterClient:
 
         Topic-partitions with an error, such as a deleted topic, are left out.
         """
+        wanted = list(topic_partitions)
+        if unknown := {at.topic for at in wanted}.difference(self._metadata.topics):
+            self.metadata(sorted(unknown))
         led: dict[int, list[TopicPartition]] = defaultdict(list)
-        for at in topic_partitions:
+        for at in wanted:
             with suppress(RetriableError):
                 led[self.leader(at)].append(at)
         found = {}

@@ -7,7 +7,6 @@ which nodes of the source are quarantined. The topic's partition for a key depen
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -146,8 +145,7 @@ def homes(topic: str) -> list[TopicPartition]:
 
 def to_record(checkpoint: Checkpoint) -> tuple[bytes, bytes, int]:
     """Return key, value and timestamp."""
-    fields = {"version": _VERSION, **dataclasses.asdict(checkpoint)}
-    value = json.dumps(fields, separators=(",", ":")).encode()
+    value = versioned_json(checkpoint, _VERSION)
     return key_of(checkpoint.mirror, checkpoint.source), value, checkpoint.committed_at_ms
 
 
@@ -164,16 +162,13 @@ def quarantine_batch(mirror: str, node: str, why: str, now_ms: int) -> Batch:
 
 def start_batch(start: StartRecord) -> Batch:
     """Return a batch of one record."""
-    value = json.dumps(
-        {"version": _VERSION, **dataclasses.asdict(start)}, separators=(",", ":")
-    ).encode()
+    value = versioned_json(start, _VERSION)
     return encode(start_key(start.mirror, start.topic), value, start.decided_at_ms)
 
 
 def owner_record(owner: OwnerRecord) -> tuple[bytes, bytes, int]:
     """Return key, value and timestamp."""
-    fields = {"version": _VERSION, **dataclasses.asdict(owner)}
-    value = json.dumps(fields, separators=(",", ":")).encode()
+    value = versioned_json(owner, _VERSION)
     return owner_key(owner.mirror, owner.source), value, owner.claimed_at_ms
 
 
@@ -202,6 +197,17 @@ def from_record(value: bytes) -> Checkpoint:
         fingerprint=None if fingerprint is None else Fingerprint(**fingerprint),
         **fields,
     )
+
+
+def versioned_json(value: Any, version: int) -> bytes:
+    """Return a dataclass as JSON that names its version."""
+    fields = {"version": version, **_fields(value)}
+    return json.dumps(fields, separators=(",", ":"), default=_fields).encode()
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    # not `asdict`: it copies every value, and a task writes thousands of these
+    return {name: getattr(value, name) for name in value.__slots__}
 
 
 def versioned(value: bytes, version: int, topic: str) -> dict[str, Any]:

@@ -5,13 +5,10 @@ An entry is committed with its data. Progress, metrics and the count checks of a
 
 from __future__ import annotations
 
-import dataclasses
-import json
-
 from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
 from relay_pipelines.protocol.batch import Batch
 from relay_pipelines.protocol.records import encode
-from relay_pipelines.state.checkpoint import key_of, versioned
+from relay_pipelines.state.checkpoint import key_of, versioned, versioned_json
 
 TOPIC = "__relay_ledger"
 CONFIGS = {"cleanup.policy": "delete", "retention.ms": str(30 * 24 * 3600 * 1000)}
@@ -20,8 +17,7 @@ _VERSION = 1
 
 def to_record(entry: LedgerEntry) -> tuple[bytes, bytes, int]:
     """Return key, value and timestamp."""
-    fields = {"version": _VERSION, **dataclasses.asdict(entry)}
-    value = json.dumps(fields, separators=(",", ":")).encode()
+    value = versioned_json(entry, _VERSION)
     return key_of(entry.mirror, entry.source.topic_partition), value, entry.committed_at_ms
 
 

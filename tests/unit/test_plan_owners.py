@@ -24,9 +24,10 @@ def owners(*ranges: CopyRange, **sizes: int) -> list[str]:
 
 
 def test_small_ranges_share_ids() -> None:
-    """The partitions of a topic spread evenly over the ids of the scope."""
-    found = Counter(owners(*(a_range("t", partition) for partition in range(3 * SLOTS))))
-    assert set(found.values()) == {3}
+    """The partitions of a topic spread over the ids of the scope, eight by eight."""
+    found = Counter(owners(*(a_range("t", partition) for partition in range(8 * SLOTS))))
+    assert set(found.values()) == {8}
+    assert len(set(owners(*(a_range("t", partition) for partition in range(8))))) == 1
     assert all(owner.startswith("relay.m.lane/") for owner in found)
 
 
