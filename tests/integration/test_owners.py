@@ -46,7 +46,7 @@ PARTITIONS = 32  # eight of them share an id
 
 
 class Topic:
-    """A topic with so many partitions that each shared id gets two, with three records each."""
+    """A topic whose partitions share four ids, with three records in each."""
 
     def __init__(self, source: Cluster, destination: Cluster, name: str) -> None:
         self.source, self.destination, self.name = source, destination, name
