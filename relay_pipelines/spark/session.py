@@ -15,17 +15,17 @@ from typing import Any
 from relay_pipelines.errors import ConfigError, RelayError
 from relay_pipelines.spark import class_archive, connectivity, package_archive
 
-_TASK_ATTEMPTS = 4
+TASK_ATTEMPTS = 4
 _UNKNOWN_SLOTS = 4
 # only the C1 compiler: this JVM schedules tasks, and the copy is Python; it starts with little more
 # than half the CPU time
 _SMALL_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 # these come before the user's own, in spark.driver.extraJavaOptions
 _JAVA_OPTIONS = "spark.driver.defaultJavaOptions"
-_DEFAULTS = {
+DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.task.maxFailures": str(_TASK_ATTEMPTS),
+    "spark.task.maxFailures": str(TASK_ATTEMPTS),
 }
 LOCAL_DEFAULTS = {
     "spark.driver.host": "127.0.0.1",
@@ -134,10 +134,10 @@ def _classic(master: str, conf: Mapping[str, str], *, verbose: bool) -> Any:
 
     local = _LOCAL.fullmatch(master)
     settings = {
-        **_DEFAULTS,
+        **DEFAULTS,
         **(LOCAL_DEFAULTS if local else {}),
         "spark.app.name": "relay",
-        "spark.master": f"local[{local[2] or '*'},{_TASK_ATTEMPTS}]" if local else master,
+        "spark.master": f"local[{local[2] or '*'},{TASK_ATTEMPTS}]" if local else master,
         **conf,
     }
     _start_jvm(settings, verbose=verbose)
