@@ -9,5 +9,7 @@ values, medians    the measured values and their medians over the repetitions
 profiling          the CPU profile of one task
 machine, tree      describes the machine; measures a command with all its child processes
 targets, report    the targets, and docs/benchmarks.md
+merging            when merging small batches pays, a benchmark of its own
+start, first_job   what a small run pays before it copies, a benchmark of its own
 orchestration      the costs of Dagster, a benchmark of its own
 """

@@ -62,6 +62,11 @@ def _key_and_value(given: str) -> tuple[str, str]:
         raise ConfigError(
             f"--conf {given} is not a Spark setting", remedy="write --conf spark.key=value"
         )
+    if key == "spark.speculation" and value.strip().lower() == "true":
+        raise ConfigError(
+            f"--conf {given}: two tasks would copy the same range and fence each other",
+            remedy="leave it out",
+        )
     return key, value
 
 
