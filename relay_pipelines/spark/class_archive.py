@@ -17,6 +17,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,13 +60,15 @@ def make_in_background() -> None:
         ):
             return
         attempt.touch()
-        subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", "relay_pipelines.spark.class_archive"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
+        # a process that lives on must reap it
+        threading.Thread(target=process.wait, daemon=True).start()
     except OSError as error:
         _log.debug("no archive of Spark's classes is made: %s", error)
 

@@ -13,6 +13,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -191,7 +192,7 @@ class ConnectServer:
         own = {"SPARK_PID_DIR": folder, "SPARK_LOG_DIR": folder}
         with self._log.open("wb") as log:
             # in the foreground of the script, because its daemon needs `ps`
-            return subprocess.Popen(  # noqa: S603 - Spark's own script
+            process = subprocess.Popen(  # noqa: S603 - Spark's own script
                 [script, "--wait", *options],
                 env={"PYSPARK_PYTHON": sys.executable, **os.environ, **own},
                 cwd=folder,
@@ -200,7 +201,10 @@ class ConnectServer:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 pass_fds=[lock],
-            ).pid
+            )
+        # a process that lives on must reap it
+        threading.Thread(target=process.wait, daemon=True).start()
+        return process.pid
 
     def _wait_until_it_answers(self) -> None:
         def answers() -> bool:
