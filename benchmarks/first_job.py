@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -22,6 +23,7 @@ def _frame() -> None:
 def _rdd() -> None:
     from pyspark import SparkConf, SparkContext
 
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     settings = {**session.DEFAULTS, **session.LOCAL_DEFAULTS}
     settings |= {"spark.master": "local[2]", "spark.app.name": "relay"}
     session._start_jvm(settings, verbose=False)  # noqa: SLF001 - with the same archive

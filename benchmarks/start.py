@@ -72,7 +72,8 @@ class _Bench:
         if old is not None:
             self._variants = {"old": {"PYTHONPATH": str(old.resolve())}, **self._variants}
         os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
-        subprocess.run([sys.executable, "-m", class_archive.__name__], check=True)
+        make = [sys.executable, "-m", class_archive.__name__]
+        subprocess.run(make, check=True, stderr=subprocess.DEVNULL)
         self._spent: dict[tuple[str, str], list[tuple[float, float]]] = {}
 
     def measure(self, repetition: int) -> None:

@@ -34,7 +34,7 @@ def client(tmp_path: Path) -> Iterator[Client]:
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The archive that two first runs at once have made."""
-    cache = tmp_path_factory.mktemp("cache")
+    cache = tmp_path_factory.mktemp("a cache")
     first = Client(tmp_path_factory.mktemp("first"), Path(sys.executable))
     waiting = [first.start(Request("local[1]"), XDG_CACHE_HOME=str(cache)) for _ in range(2)]
     for wait in waiting:
