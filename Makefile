@@ -25,6 +25,8 @@ $(STAMP): requirements.lock pyproject.toml | prerequisites
 	@# compile here, because a process that cannot write bytecode compiles its imports at every start
 	$(BIN)/uv pip sync --quiet --compile-bytecode --python $(BIN)/python --require-hashes requirements.lock
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@# Spark starts in half the time with it, and without it, too
+	-@$(BIN)/python -m relay_pipelines.spark.class_archive 2>/dev/null
 	@touch $@
 
 test: setup  ## Run all tests, with real brokers and real Spark, in two workers.

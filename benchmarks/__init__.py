@@ -11,5 +11,7 @@ machine, tree      describes the machine; measures a command with all its child 
 merging, floor     what a small batch costs, and what the brokers alone need: run on their own
 growth             the cost as topics and executors grow: run on its own
 targets, report    the targets, and docs/benchmarks.md
+merging            when merging small batches pays, a benchmark of its own
+start, first_job   what a small run pays before it copies, a benchmark of its own
 orchestration      the costs of Dagster, a benchmark of its own
 """

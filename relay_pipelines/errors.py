@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
     from relay_pipelines.model import TopicPartition
 
+INTERRUPTED = 130
+"""The exit code of a command that Ctrl-C or SIGTERM ended, as shells report it."""
+
 
 class Side(StrEnum):
     """Where a failure happened."""

@@ -8,6 +8,7 @@
     inspect_commands   the commands that write nothing: check, plan, status, ledger
     nodes_command      the command nodes
     acls_command       the command acls
+    spark_command      the command spark
 
 `relay_pipelines.console` prints. Spark, pandas and Dagster are imported when a command needs them.
 """

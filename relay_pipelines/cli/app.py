@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -176,6 +177,35 @@ def acls(
     from relay_pipelines.cli import acls_command as command
 
     return command.run(context.obj, mirror or [], apply=apply, as_json=as_json)
+
+
+class SparkAction(StrEnum):
+    """What to do with the Spark Connect server."""
+
+    START = "start"
+    STOP = "stop"
+    STATUS = "status"
+
+
+@app.command()
+def spark(
+    context: typer.Context,
+    action: SparkAction,
+    conf: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--conf",
+            metavar="KEY=VALUE",
+            help="Start it with this Spark configuration; may be repeated.",
+        ),
+    ] = None,
+) -> int:
+    """Start or stop a Spark Connect server on this machine, or show whether it runs."""
+    from relay_pipelines.cli import spark_command as command
+
+    if action is SparkAction.START:
+        return command.start(context.obj, conf or [])
+    return (command.stop if action is SparkAction.STOP else command.status)(context.obj)
 
 
 @app.command()

@@ -11,8 +11,7 @@ import typer
 
 from relay_pipelines.cli.app import app
 from relay_pipelines.console import messages
-from relay_pipelines.errors import RelayError
-from relay_pipelines.run.result import INTERRUPTED
+from relay_pipelines.errors import INTERRUPTED, RelayError
 
 _FAILED = 1
 _GLOBAL_FLAGS = ("--debug",)

@@ -25,13 +25,14 @@ def check(invocation: Invocation, names: Sequence[str]) -> int:
     clock, settings, stop = SystemClock(), invocation.settings(), StopSignal()
     session = Session(settings.spark, stop, verbose=invocation.debug)
     with stop.heard():
+        findings = [preflight.check_spark(settings.spark)]
+        for name, mirror in selected_mirrors(settings, names).items():
+            findings.append(preflight.check(name, mirror, clock))
+            findings.append(preflight.check_sql(name, mirror, session))
         try:
-            for name, mirror in selected_mirrors(settings, names).items():
-                for finding in chain(
-                    preflight.check(name, mirror, clock), preflight.check_sql(name, mirror, session)
-                ):
-                    stdout().print(tables.finding(finding), soft_wrap=True)
-                    invocation.raise_exit_code(finding.exit_code)
+            for finding in chain.from_iterable(findings):
+                stdout().print(tables.finding(finding), soft_wrap=True)
+                invocation.raise_exit_code(finding.exit_code)
         finally:
             session.stop()
     return invocation.exit_code

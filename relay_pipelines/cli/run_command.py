@@ -12,12 +12,12 @@ from relay_pipelines.cli.session import Session
 from relay_pipelines.console import messages, tables
 from relay_pipelines.console.formatting import count, open_transactions, plural, stderr, stdout
 from relay_pipelines.console.progress import progress
-from relay_pipelines.errors import RelayError
+from relay_pipelines.errors import INTERRUPTED, RelayError
 from relay_pipelines.plan.owners import topic_scope
 from relay_pipelines.prepare import prepared_snapshot, topic_configs, topics
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run_plan
-from relay_pipelines.run.result import INTERRUPTED, RunResult
+from relay_pipelines.run.result import RunResult
 from relay_pipelines.run.run import run as copy
 from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.run.signals import StopSignal

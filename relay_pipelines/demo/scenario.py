@@ -22,11 +22,10 @@ from relay_pipelines.demo.relay_process import RelayProcess
 from relay_pipelines.demo.reporter import Reporter, comparison_table, shares_table
 from relay_pipelines.demo.shop import PARTITIONS, Arrivals, NodeWriters, Shop
 from relay_pipelines.embedded.jars import KAFKA_VERSION
-from relay_pipelines.errors import DestinationError, RelayError
+from relay_pipelines.errors import INTERRUPTED, DestinationError, RelayError
 from relay_pipelines.model import Cluster, CopyOptions, LedgerEntry, OffsetRange
 from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, READ_UNCOMMITTED, ClusterClient
 from relay_pipelines.protocol.clock import Clock, SystemClock
-from relay_pipelines.run.result import INTERRUPTED
 from relay_pipelines.verify.recount import recount
 
 EVENTS = 240_000

@@ -22,7 +22,7 @@ from relay_pipelines.protocol import admin
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.run import run_plan
-from relay_pipelines.settings import Mirror
+from relay_pipelines.settings import Mirror, Spark
 from relay_pipelines.settings.validation_errors import nearest
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import NEEDED_CONFIGS, ClusterSnapshot
@@ -80,6 +80,18 @@ def check(name: str, mirror: Mirror, clock: Clock) -> Iterator[Finding]:
             yield from _topics(name, mirror, snapshot, clock)
         except RelayError as error:
             yield _error(name, error)
+
+
+def check_spark(spark: Spark) -> Iterator[Finding]:
+    """Yield whether the Spark Connect server answers, if there is one."""
+    if spark.remote:
+        from relay_pipelines.spark.connect_server import ConnectServer
+
+        server = ConnectServer(spark.remote)
+        try:
+            yield Finding(Level.OK, "spark", f"{server.address} answers: Spark {server.version()}")
+        except RelayError as error:
+            yield _error("spark", error)
 
 
 def check_sql(name: str, mirror: Mirror, session: Callable[[], Any]) -> Iterator[Finding]:

@@ -6,11 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from relay_pipelines.errors import RelayError, error_class
+from relay_pipelines.errors import INTERRUPTED, RelayError, error_class
 from relay_pipelines.model import LedgerEntry, Outcome, Status
 from relay_pipelines.prepare.topic_configs import Difference
-
-INTERRUPTED = 130  # what shells report after Ctrl-C
 
 
 @dataclass(slots=True)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from relay_pipelines.copy import user_class
 from relay_pipelines.errors import RelayError
@@ -19,11 +20,13 @@ from relay_pipelines.protocol.retries import retry
 from relay_pipelines.run.result import RunResult, tally
 from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.run.signals import StoppableClock
-from relay_pipelines.run.spark_jobs import SparkJobs
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot.clients import destination_client
 from relay_pipelines.state.fencing import fence
 from relay_pipelines.state.ledger_reader import LedgerFollower
+
+if TYPE_CHECKING:
+    from relay_pipelines.run.spark_jobs import SparkJobs
 
 _POLL_SECONDS = 0.5
 _VISIBLE_SECONDS = 5.0
@@ -65,8 +68,8 @@ def run(
     Errors of the clusters and of Spark do not raise: they end the run and are in its result.
 
     Args:
-        session: returns the Spark session; called only if there is something to copy. A run that
-            is stopped ends the session.
+        session: returns the Spark session; called on a thread of its own, and only if there is
+            something to copy. A run that is stopped ends the session.
         stop: called about twice a second; the run stops as on Ctrl-C if it returns True. For
             callers that handle signals themselves: a KeyboardInterrupt while entries are counted
             leaves the counts of the result too low.
@@ -123,10 +126,14 @@ class _Run:
         plan = self._sync_configs(plan)
         if not plan.ranges:
             return
-        ranges = self._prepare(plan, scope)
-        self._follower.start()
+        with ThreadPoolExecutor(1) as starting:
+            spark = starting.submit(session)  # while the destination is prepared
+            ranges = self._prepare(plan, scope)
+            self._follower.start()
+            from relay_pipelines.run.spark_jobs import SparkJobs  # Arrow is slow to import
         job = self._job(plan, window)
-        jobs = self._watch(session(), job, ranges, plan)
+        jobs = SparkJobs(spark.result(), job, ranges, plan.sizes_bytes, self._clock)
+        self._watch(jobs)
         if self._result.interrupted or jobs.errors:
             abort_open_transactions(job, ranges, self._clock)
         patient = not self._result.interrupted
@@ -167,12 +174,9 @@ class _Run:
             node_timeout_ms=self._mirror.source.health.request_timeout,
         )
 
-    def _watch(
-        self, spark: Any, job: CopyJob, ranges: Sequence[CopyRange], plan: RunPlan
-    ) -> SparkJobs:
-        """Start the Spark jobs and count what they commit until they end, or the run is stopped."""
+    def _watch(self, jobs: SparkJobs) -> None:
+        """Count what the Spark jobs commit until they end, or the run is stopped."""
         result, began = self._result, self._clock.monotonic()
-        jobs = SparkJobs(spark, job, ranges, plan.sizes_bytes, self._clock)
         try:
             while not jobs.ended(_POLL_SECONDS) and not result.interrupted:
                 self._count(self._follower.poll())
@@ -186,7 +190,6 @@ class _Run:
         if not result.interrupted:
             result.errors += jobs.errors
         result.copying_seconds = self._clock.monotonic() - began
-        return jobs
 
     def _count(self, entries: Sequence[LedgerEntry]) -> None:
         tally(self._result.topics, entries)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -52,7 +53,7 @@ class StopSignal:
     def shielded(self) -> Iterator[None]:
         """Raise only before or after the block, for a signal received before or within it.
 
-        Installs the handlers again: a new SparkContext replaces them.
+        Installs the handlers again: a SparkContext that starts on the main thread replaces them.
         """
         if self._requested:
             raise KeyboardInterrupt
@@ -61,8 +62,9 @@ class StopSignal:
             yield
         finally:
             self._shielding = False
-            for number in _SIGNALS:
-                signal.signal(number, self._receive)
+            if threading.current_thread() is threading.main_thread():
+                for number in _SIGNALS:
+                    signal.signal(number, self._receive)
         if self._requested:
             raise KeyboardInterrupt
 

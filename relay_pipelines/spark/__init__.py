@@ -3,7 +3,9 @@
 session             starts or joins a Spark session
 job                 the job that copies ranges as they are
 sql_rows            the job that passes records through SQL
+class_archive       an archive of Spark's classes, for a faster start
 package_archive     ships this package to executors
+connect_server      a Spark Connect server on this machine
 connectivity        checks that a master or server accepts connections
 daemon              imports the copy once for all Python workers of a local session
 """

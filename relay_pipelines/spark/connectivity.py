@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from relay_pipelines.errors import RelayError
 
 _SECONDS = 10.0
-_PORTS = {"sc": 15_002, "spark": 7_077}
+PORTS = {"sc": 15_002, "spark": 7_077}
 
 
 def check(address: str) -> None:
@@ -38,7 +38,7 @@ def check(address: str) -> None:
 
 def _targets(address: str) -> list[tuple[str, int]]:
     scheme, _, rest = address.partition("://")
-    if scheme not in _PORTS:
+    if scheme not in PORTS:
         return []
     parts = [urlsplit(f"//{host}") for host in rest.partition("/")[0].split(",")]
-    return [(part.hostname or "", part.port or _PORTS[scheme]) for part in parts]
+    return [(part.hostname or "", part.port or PORTS[scheme]) for part in parts]

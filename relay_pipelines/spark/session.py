@@ -4,31 +4,37 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import sys
+import threading
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from relay_pipelines.errors import ConfigError, RelayError
-from relay_pipelines.spark import connectivity, package_archive
+from relay_pipelines.spark import class_archive, connectivity, package_archive
 
-_TASK_ATTEMPTS = 4
+TASK_ATTEMPTS = 4
 _UNKNOWN_SLOTS = 4
-_DEFAULTS = {
+# only the C1 compiler: this JVM schedules tasks, and the copy is Python; it starts with little more
+# than half the CPU time
+_SMALL_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# these come before the user's own, in spark.driver.extraJavaOptions
+_JAVA_OPTIONS = "spark.driver.defaultJavaOptions"
+DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.task.maxFailures": str(_TASK_ATTEMPTS),
+    "spark.task.maxFailures": str(TASK_ATTEMPTS),
 }
-_LOCAL_DEFAULTS = {
+LOCAL_DEFAULTS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "512m",
     "spark.python.daemon.module": "relay_pipelines.spark.daemon",
-    # only the C1 compiler: this JVM schedules tasks, and the copy is Python; it starts with little
-    # more than half the CPU time
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": _SMALL_JVM,
 }
+"""Settings of a session on this machine."""
 _LOCAL = re.compile(r"local(\[([^,\]]+)\])?")
 
 
@@ -78,8 +84,20 @@ def end(session: Any) -> None:
 
     A worker would survive its cancelled task for seconds.
     """
+    context = context_of(session)
     with suppress(Exception):  # it has ended already
+        _end_accumulators(context)
         session.stop()
+    if context is not None:
+        class_archive.make_in_background()  # the next run starts with it
+
+
+def _end_accumulators(context: Any) -> None:
+    """End PySpark's server of accumulators on a thread: it takes a second, and we use none."""
+    server = getattr(context, "_accumulatorServer", None)
+    if server is not None:
+        context._accumulatorServer = None  # noqa: SLF001 - `stop` would wait for it
+        threading.Thread(target=server.shutdown, daemon=True).start()
 
 
 def slots(session: Any) -> int:
@@ -115,17 +133,35 @@ def _classic(master: str, conf: Mapping[str, str], *, verbose: bool) -> Any:
     from pyspark.sql import SparkSession
 
     local = _LOCAL.fullmatch(master)
-    defaults = {**_DEFAULTS, **(_LOCAL_DEFAULTS if local else {})}
-    builder = SparkSession.builder.appName("relay").master(
-        f"local[{local[2] or '*'},{_TASK_ATTEMPTS}]" if local else master
-    )
-    for key, value in {**defaults, **conf}.items():
-        builder = builder.config(key, value)
-    with nullcontext() if verbose else _silent_children():
-        session = builder.getOrCreate()
+    settings = {
+        **DEFAULTS,
+        **(LOCAL_DEFAULTS if local else {}),
+        "spark.app.name": "relay",
+        "spark.master": f"local[{local[2] or '*'},{TASK_ATTEMPTS}]" if local else master,
+        **conf,
+    }
+    _start_jvm(settings, verbose=verbose)
+    session = SparkSession.builder.config(map=settings).getOrCreate()
     if not local:
         session.sparkContext.addPyFile(str(package_archive.archive()))
     return session
+
+
+def _start_jvm(settings: dict[str, str], *, verbose: bool) -> None:
+    """Start the driver's JVM, unless this process has one; its workers inherit its stderr."""
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+
+    if SparkContext._gateway is not None:  # noqa: SLF001 - there is no other way to know
+        return
+    archive = class_archive.jvm_options(verbose=verbose)
+    if archive:
+        settings[_JAVA_OPTIONS] = f"{archive} {settings.get(_JAVA_OPTIONS, '')}"
+    # the JVM that only finds out how to start the other one
+    os.environ.setdefault("SPARK_LAUNCHER_OPTS", _SMALL_JVM)
+    output = {} if verbose else {"stderr": subprocess.DEVNULL}
+    gateway = launch_gateway(SparkConf().setAll(list(settings.items())), output)
+    SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001 - for `getOrCreate`
 
 
 def _remote(remote: str, conf: Mapping[str, str]) -> Any:
@@ -150,20 +186,6 @@ def _set(session: Any, key: str, value: str) -> None:
             f"the Spark Connect server does not let its clients set {key}",
             remedy="remove it from spark.conf, or set it where the server is started",
         ) from error
-
-
-@contextmanager
-def _silent_children() -> Iterator[None]:
-    """Discard the stderr of processes that start meanwhile: the JVM and its workers."""
-    sys.stderr.flush()
-    stderr, devnull = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(devnull, 2)
-    try:
-        yield
-    finally:
-        os.dup2(stderr, 2)
-        os.close(stderr)
-        os.close(devnull)
 
 
 def _refuse_speculation(session: Any) -> None:

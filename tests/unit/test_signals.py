@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -50,6 +52,26 @@ def test_a_shielded_signal_is_raised_after_the_block() -> None:
         assert finished
         with pytest.raises(KeyboardInterrupt), stop.shielded():
             raise AssertionError("the block must not run after a signal")
+
+
+def test_a_signal_is_raised_on_the_thread_that_was_shielded() -> None:
+    """Spark starts on a thread of its own; the main thread, which hears the signal, goes on."""
+    stop = StopSignal()
+    begun, heard = threading.Event(), threading.Event()
+
+    def start() -> None:
+        with stop.shielded():
+            begun.set()
+            heard.wait(10)
+
+    with stop.heard(), stop.deferred(), ThreadPoolExecutor(1) as executor:
+        starting = executor.submit(start)
+        begun.wait(10)
+        send(signal.SIGINT)
+        send(signal.SIGINT)
+        heard.set()
+        assert isinstance(starting.exception(10), KeyboardInterrupt)
+        assert signal.getsignal(signal.SIGINT) == stop._receive
 
 
 def test_handlers_that_are_set_in_the_block_are_replaced() -> None:

@@ -1,0 +1,127 @@
+"""Sessions on this machine with an archive of Spark's classes: one that fits, and none that does.
+
+A JVM that warns about an archive would do so on stdout, which is JSON here.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from crc32c import crc32c
+
+from tests.chaos.harness import ROOT
+from tests.integration.spark_client import Request
+from tests.integration.test_spark_remote import Client
+from tests.support.independent import until
+
+FOLDER = Path("relay_pipelines", "spark-classes")
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[Client]:
+    """Drivers whose workers run the Python of the tests."""
+    client = Client(tmp_path, Path(sys.executable))
+    yield client
+    client.close()
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The archive that two first runs at once have made."""
+    cache = tmp_path_factory.mktemp("a cache")
+    first = Client(tmp_path_factory.mktemp("first"), Path(sys.executable))
+    waiting = [first.start(Request("local[1]"), XDG_CACHE_HOME=str(cache)) for _ in range(2)]
+    for wait in waiting:
+        assert wait()["slots"] == 1
+    until(lambda: list((cache / FOLDER).glob("*.jsa")), "the archive", 120)
+    (archive,) = (cache / FOLDER).glob("*.jsa")
+    assert sorted(one.suffix for one in archive.parent.iterdir()) == [".attempt", ".jsa"]
+    yield archive
+    archive.unlink()  # it has 160 MB
+
+
+def source_of_classes(client: Client, cache: Path, folder: Path) -> str:
+    """Run a job in a new session; return from where its JVM loaded SparkContext.
+
+    The user's own options for the JVM apply, too.
+    """
+    log = folder / "classes.log"
+    conf = {"spark.driver.extraJavaOptions": f"-Xlog:class+load:file={log}"}
+    answer = client.ask(Request("local[1]", None, conf), XDG_CACHE_HOME=str(cache))
+    assert answer["package"] == str(ROOT / "relay_pipelines" / "__init__.py")
+    (line,) = [one for one in log.read_text().splitlines() if "spark.SparkContext source" in one]
+    return line.partition("source: ")[2]
+
+
+def copied(archive: Path, cache: Path, content: bytes) -> Path:
+    """Put an archive of another content into another cache, with the CRC of the first one."""
+    (cache / FOLDER).mkdir(parents=True)
+    copy = cache / FOLDER / archive.name
+    copy.write_bytes(content)
+    return copy
+
+
+def test_a_session_uses_the_archive_of_the_first_run(
+    client: Client, made: Path, tmp_path: Path
+) -> None:
+    """Two first runs at once make one archive, and the next one loads its classes from there."""
+    assert source_of_classes(client, made.parents[2], tmp_path) == "shared objects file (top)"
+
+
+def test_a_truncated_archive_is_removed(client: Client, made: Path, tmp_path: Path) -> None:
+    """A JVM would end with SIGBUS."""
+    content = made.read_bytes()
+    truncated = copied(made, tmp_path / "cache", content[: len(content) // 2])
+    assert source_of_classes(client, tmp_path / "cache", tmp_path).endswith(".jar")
+    assert not truncated.exists()
+
+
+def test_a_changed_archive_is_removed(client: Client, made: Path, tmp_path: Path) -> None:
+    """A JVM does not notice a changed byte."""
+    content = bytearray(made.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    changed = copied(made, tmp_path / "cache", content)
+    assert source_of_classes(client, tmp_path / "cache", tmp_path).endswith(".jar")
+    assert not changed.exists()
+
+
+def test_an_archive_of_another_jdk_is_ignored(client: Client, made: Path, tmp_path: Path) -> None:
+    """Its name and CRC are right, but the JVM that made it has another version."""
+    content = made.read_bytes()
+    start = content.index(b" for linux") - 8
+    other = content[:start] + b"00000000" + content[start + 8 :]
+    kept = copied(made, tmp_path / "cache", other)
+    kept = kept.rename(kept.with_stem(f"{made.stem.partition('-')[0]}-{crc32c(other):08x}"))
+    assert source_of_classes(client, tmp_path / "cache", tmp_path).endswith(".jar")
+    kept.unlink()  # it was not removed
+
+
+def test_a_cache_that_cannot_be_written(client: Client, tmp_path: Path) -> None:
+    """A session starts without an archive, and none is made."""
+    cache = tmp_path / "cache"
+    cache.write_text("a file")
+    assert source_of_classes(client, cache, tmp_path).endswith(".jar")
+    assert cache.read_text() == "a file"
+
+
+def test_a_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:
+    """If the JVM cannot write all of the archive, there is none, and the reason is one line."""
+    limit = 20_000_000
+    done = subprocess.run(
+        [sys.executable, "-m", "relay_pipelines.spark.class_archive"],
+        cwd=ROOT,
+        env=os.environ | {"XDG_CACHE_HOME": str(tmp_path)},
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("error: no archive of Spark's classes: ")
+    assert [one.suffix for one in (tmp_path / FOLDER).iterdir()] == [".attempt"]

@@ -1,0 +1,98 @@
+"""`relay spark`: a Spark Connect server on this machine."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from relay_pipelines.cli import main
+from relay_pipelines.embedded.ports import free_ports
+from relay_pipelines.spark.connect_server import ConnectServer
+
+NOBODY = "bootstrap_servers: '127.0.0.1:1'"
+YAML = (
+    f"spark: {{remote: '%s'}}\nmirrors: {{m: {{source: {{nodes: [{{name: n, {NOBODY}}}]}},"
+    f" destination: {{{NOBODY}}}, give_up_after: 1ms}}}}\n"
+)
+
+
+@pytest.fixture
+def remote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address in relay.yaml; a server that a test leaves there is stopped."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("RELAY_CONFIG", str(tmp_path / "relay.yaml"))
+    monkeypatch.setenv("SPARK_DAEMON_MEMORY", "512m")
+    remote = f"sc://127.0.0.1:{free_ports(1)[0]}"
+    (tmp_path / "relay.yaml").write_text(YAML % f"{remote}/;user_id=somebody")
+    yield remote
+    ConnectServer(remote).stop()
+
+
+def listeners(remote: str) -> set[str]:
+    """The addresses at which processes listen at the port of the server."""
+    port = int(remote.rpartition(":")[2])
+    found = [one.laddr for one in psutil.net_connections("tcp") if one.status == "LISTEN"]
+    return {address.ip.removeprefix("::ffff:") for address in found if address.port == port}
+
+
+def test_a_server_is_started_once_and_stopped(
+    remote: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A second start changes nothing; a stop waits for all processes, and may be repeated."""
+    described = rf"Spark \d+\.\d+\.\d+ at {remote}, process group (\d+), up [\d.]+ m?s?i?n?.*\n"
+    assert main(["spark", "start", "--conf", "spark.ui.enabled=false"]) == 0
+    started = re.fullmatch("started: " + described, capfd.readouterr().out)
+    assert started
+    assert listeners(remote) == {"127.0.0.1"}
+    server = [one for one in psutil.process_iter() if os.getpgid(one.pid) == int(started[1])]
+    assert server
+
+    assert main(["spark", "start"]) == 0
+    again = re.fullmatch("runs already: " + described, capfd.readouterr().out)
+    assert again
+    assert again[1] == started[1]
+    assert main(["spark", "status"]) == 0
+    assert re.fullmatch(described, capfd.readouterr().out)
+    main(["check"])
+    assert re.match(rf"ok +spark: {remote} answers: Spark \d", capfd.readouterr().out)
+
+    assert main(["spark", "stop"]) == 0
+    assert capfd.readouterr().out == f"stopped: {remote}\n"
+    assert not any(one.is_running() and one.status() != "zombie" for one in server)
+    assert main(["spark", "stop"]) == 0
+    assert capfd.readouterr().out == f"does not run: {remote}\n"
+    assert main(["spark", "status"]) == 1
+    assert capfd.readouterr().err.startswith(f"error: no Spark answers at {remote}: ")
+    main(["check"])
+    assert re.match(rf"error +spark: no Spark answers at {remote}: ", capfd.readouterr().out)
+
+
+def test_a_server_that_does_not_start_is_reported(
+    remote: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The line names the log; the next start begins again."""
+    assert main(["spark", "start", "--conf", "spark.master=nowhere"]) == 1
+    log = tmp_path / "state" / "relay_pipelines" / f"spark-{remote.rpartition(':')[2]}/server.log"
+    assert capfd.readouterr().err == (
+        f"error: the Spark server at {remote} ended while it started; see {log}\n"
+    )
+    assert "nowhere" in log.read_text()
+    assert not ConnectServer(remote).runs()
+
+
+def test_another_process_at_the_port_is_no_server(
+    remote: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Neither does `start` replace it, nor do `status` and `check` take it for Spark."""
+    with socket.create_server(("127.0.0.1", int(remote.rpartition(":")[2]))):
+        assert main(["spark", "start"]) == 1
+        assert f"error: another process listens at {remote}; " in capfd.readouterr().err
+        assert main(["spark", "status"]) == 1
+        assert f"error: no Spark Connect server answers at {remote}: " in capfd.readouterr().err
+        assert not ConnectServer(remote).stop()
