@@ -12,7 +12,7 @@ from pathlib import Path
 _ROOT = Path(__file__).resolve().parent.parent
 _REPORT = _ROOT / "docs" / "benchmarks.md"
 _FOLDER = _ROOT / "var" / "benchmarks"
-_QUICK_INPUTS = ("1k-128k", "one-record", "compacted")
+_QUICK_INPUTS = ("1k-128k", "one-record", "compacted", "many")
 _QUICK_FACTOR = 0.05
 
 
