@@ -48,8 +48,13 @@ def main() -> int:
 
 
 def _parse(names: list[str]) -> argparse.Namespace:
+    from benchmarks.contenders.other_mirrors import KafRelay, TopicMirror
+
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks", description="Speed, CPU and memory beside other mirrors."
+        prog="python -m benchmarks",
+        description="Speed, CPU and memory beside other mirrors.",
+        epilog="kaf-relay and Kafka Topic Mirror take part if the environment variables"
+        f" {KafRelay.variable} and {TopicMirror.variable} are the paths of their binaries.",
     )
     parser.add_argument(
         "--quick",
