@@ -2,7 +2,7 @@
 
 inputs, seeding    the topics to copy, and writing them to the source
 clusters           creates, counts and deletes topics
-contenders         one module per way to copy, listed in `run.py`
+contenders         the ways to copy, listed in `run.py`
 workers            runs the tasks of a contender in processes of their own
 run                copies each input with each contender, interleaved
 values, medians    the measured values and their medians over the repetitions

@@ -12,7 +12,7 @@ from pathlib import Path
 _ROOT = Path(__file__).resolve().parent.parent
 _REPORT = _ROOT / "docs" / "benchmarks.md"
 _FOLDER = _ROOT / "var" / "benchmarks"
-_QUICK_INPUTS = ("1k-128k", "one-record", "compacted")
+_QUICK_INPUTS = ("1k-128k", "one-record", "compacted", "many")
 _QUICK_FACTOR = 0.05
 
 
@@ -48,8 +48,13 @@ def main() -> int:
 
 
 def _parse(names: list[str]) -> argparse.Namespace:
+    from benchmarks.contenders.other_mirrors import KafRelay, TopicMirror
+
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks", description="Speed, CPU and memory beside other mirrors."
+        prog="python -m benchmarks",
+        description="Speed, CPU and memory beside other mirrors.",
+        epilog="kaf-relay and Kafka Topic Mirror take part if the environment variables"
+        f" {KafRelay.variable} and {TopicMirror.variable} are the paths of their binaries.",
     )
     parser.add_argument(
         "--quick",

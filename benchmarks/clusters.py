@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,11 +12,11 @@ from confluent_kafka.admin import AdminClient
 
 from benchmarks.inputs import Input
 from benchmarks.seeding import seed
-from benchmarks.values import PARTITIONS, Extent
+from benchmarks.values import Case, Extent
 from relay_pipelines.embedded import EmbeddedCluster, Listener
 from relay_pipelines.errors import SourceError
 from relay_pipelines.model import Cluster, OffsetRange, TopicPartition
-from relay_pipelines.protocol.admin import NewTopic, create_topics
+from relay_pipelines.protocol import admin
 from relay_pipelines.protocol.client import (
     EARLIEST,
     LATEST,
@@ -25,7 +25,8 @@ from relay_pipelines.protocol.client import (
     ClusterClient,
 )
 from relay_pipelines.protocol.clock import SystemClock
-from relay_pipelines.protocol.reader import read
+from relay_pipelines.protocol.fetch import FetchResponse
+from relay_pipelines.protocol.reader import fetch_first, read
 from relay_pipelines.state import checkpoint, ledger
 from tests.support.certificates import make_certificates
 
@@ -50,6 +51,7 @@ _TIMEOUT_SECONDS = 60.0
 _CLEANING_SECONDS = 180.0
 _SETTLING_SECONDS = 10.0
 _SCAN_BYTES = 4 << 20
+_AT_ONCE = 200
 
 
 @contextmanager
@@ -69,20 +71,28 @@ def embedded(name: str) -> Iterator[EmbeddedCluster]:
         yield cluster
 
 
-def create_topic(
-    cluster: Cluster,
-    topic: str,
-    configs: Mapping[str, str] | None = None,
-    partitions: int = PARTITIONS,
+def create_topics(
+    cluster: Cluster, topics: Collection[str], partitions: int, configs: Mapping[str, str]
 ) -> None:
-    """Create a topic unless it exists, and wait until it accepts records."""
+    """Create topics unless they exist, and wait until they accept records."""
     with ClusterClient(cluster, SourceError) as client:
-        create_topics(client, [NewTopic(topic, partitions, configs or {})], None)
+        # a KRaft controller limits how many topics and topic-partitions one request may create
+        wanted = [admin.NewTopic(topic, partitions, configs) for topic in topics]
+        for first in range(0, len(wanted), _AT_ONCE):
+            admin.create_topics(client, wanted[first : first + _AT_ONCE], None)
         deadline = time.monotonic() + _TIMEOUT_SECONDS
-        while not _serves(client, topic):
+        while not _serves(client, topics):
             if time.monotonic() > deadline:
-                raise TimeoutError(f"topic {topic} has no leaders after {_TIMEOUT_SECONDS:g} s")
+                raise TimeoutError(
+                    f"topics such as {next(iter(topics))} have no leaders after"
+                    f" {_TIMEOUT_SECONDS:g} s"
+                )
             time.sleep(0.05)
+
+
+def create_destinations(cluster: Cluster, case: Case) -> None:
+    """Create the topics to copy to."""
+    create_topics(cluster, case.topics.values(), case.input.partitions, case.input.configs)
 
 
 def delete_topics(cluster: Cluster, *parts: str) -> None:
@@ -100,17 +110,20 @@ def delete_topics(cluster: Cluster, *parts: str) -> None:
 
 def create_own_topics(cluster: Cluster) -> None:
     """Create the state topics: `relay run` creates them itself, tasks alone do not."""
-    create_topic(cluster, checkpoint.TOPIC, checkpoint.CONFIGS, checkpoint.PARTITIONS)
-    create_topic(cluster, ledger.TOPIC, ledger.CONFIGS, checkpoint.PARTITIONS)
+    create_topics(cluster, [checkpoint.TOPIC], checkpoint.PARTITIONS, checkpoint.CONFIGS)
+    create_topics(cluster, [ledger.TOPIC], checkpoint.PARTITIONS, ledger.CONFIGS)
 
 
 def make_input(cluster: Cluster, topic: str, wanted: Input) -> tuple[Extent, ...]:
-    """Create and fill a topic, wait for the cleaner, and return what a consumer would find."""
-    create_topic(cluster, topic, _EAGER_CLEANING if wanted.compacted else {})
+    """Create and fill the topics, wait for the cleaner, and return what a consumer would find."""
+    partitions = wanted.topic_partitions(topic)
+    configs = wanted.configs | (_EAGER_CLEANING if wanted.compacted else {})
+    create_topics(cluster, {one.topic for one in partitions}, wanted.partitions, configs)
     seed(cluster, topic, wanted)
-    extents = scan(cluster, topic)
+    extents = scan(cluster, partitions)
     # one record per key stays, and the sentinel
-    expected = wanted.records // 2 + PARTITIONS if wanted.compacted else wanted.records
+    each = wanted.records_each // 2 + 1 if wanted.compacted else wanted.records_each
+    expected = each * len(partitions)
     deadline = time.monotonic() + _CLEANING_SECONDS
     while sum(extent.records for extent in extents) != expected:
         if time.monotonic() > deadline:
@@ -119,19 +132,36 @@ def make_input(cluster: Cluster, topic: str, wanted: Input) -> tuple[Extent, ...
                 f" {expected}"
             )
         time.sleep(1.0)
-        extents = scan(cluster, topic)
+        extents = scan(cluster, partitions)
     return extents
 
 
-def scan(cluster: Cluster, topic: str) -> tuple[Extent, ...]:
+def scan(cluster: Cluster, partitions: Sequence[TopicPartition]) -> tuple[Extent, ...]:
     """Count what a read_committed consumer would find, from batch headers."""
     with ClusterClient(cluster, SourceError, "counting") as client:
-        partitions = [TopicPartition(topic, partition) for partition in range(PARTITIONS)]
         starts = client.list_offsets(partitions, EARLIEST, READ_COMMITTED)
         ends = _settled_ends(client, partitions)
-        return tuple(
-            _extent(client, OffsetRange(one, starts[one], ends[one])) for one in partitions
-        )
+        extents: list[Extent] = []
+        for first in range(0, len(partitions), _AT_ONCE):
+            some = partitions[first : first + _AT_ONCE]
+            firsts = _first_records(client, {one: starts[one] for one in some})
+            extents += (
+                _extent(client, OffsetRange(one, starts[one], ends[one]), firsts.get(one))
+                for one in some
+            )
+        return tuple(extents)
+
+
+def _first_records(
+    client: ClusterClient, starts: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, FetchResponse]:
+    """Fetch together what would take a request for each of many topic-partitions."""
+    fetching = fetch_first(client, starts)
+    while True:
+        try:
+            next(fetching)
+        except StopIteration as done:
+            return dict(done.value)
 
 
 def _settled_ends(
@@ -147,9 +177,9 @@ def _settled_ends(
         time.sleep(0.05)
 
 
-def _extent(client: ClusterClient, wanted: OffsetRange) -> Extent:
+def _extent(client: ClusterClient, wanted: OffsetRange, first: FetchResponse | None) -> Extent:
     records = size_bytes = batches = 0
-    for spans in read(client, wanted, _SCAN_BYTES, SystemClock()):
+    for spans in read(client, wanted, _SCAN_BYTES, SystemClock(), first=first):
         for span in spans:
             if span.run is not None:
                 records += span.run.first.records
@@ -158,13 +188,14 @@ def _extent(client: ClusterClient, wanted: OffsetRange) -> Extent:
     return Extent(wanted, records, size_bytes, batches)
 
 
-def _serves(client: ClusterClient, topic: str) -> bool:
+def _serves(client: ClusterClient, topics: Collection[str]) -> bool:
     """Whether the leaders answer: metadata names a leader before it knows that it leads."""
-    found = client.metadata([topic]).topics[topic]
-    if found.error_code or any(leader < 0 for leader in found.leaders.values()):
+    found = client.metadata(list(topics)).topics.values()
+    if any(one.error_code or any(leader < 0 for leader in one.leaders.values()) for one in found):
         return False
+    partitions = [at for one in found for at in one.topic_partitions]
     try:
-        client.list_offsets(found.topic_partitions, LATEST, READ_UNCOMMITTED)
+        client.list_offsets(partitions, LATEST, READ_UNCOMMITTED)
     except SourceError:
         return False
     return True

@@ -21,7 +21,8 @@ import psutil
 from benchmarks import inputs
 from benchmarks.clusters import (
     create_own_topics,
-    create_topic,
+    create_destinations,
+    create_topics,
     delete_topics,
     embedded,
     make_input,
@@ -130,20 +131,20 @@ def _compare(wanted: Input, source: EmbeddedCluster, destination: EmbeddedCluste
             source.cluster(),
             destination.cluster(),
             topic,
+            wanted,
             extents,
-            "none",
             _LIMIT_SECONDS,
         )
-        create_topic(case.destination, case.destination_topic)
+        create_destinations(case.destination, case)
         copy = lambda: run_together(works(case), _LIMIT_SECONDS)  # noqa: B023, E731 - called at once
         rows["relay, tasks alone"].append(_measured(copy, source, destination))
-        floors = floors or _floors(case, scan(case.destination, case.destination_topic))
-        delete_topics(case.destination, case.destination_topic)
-        create_topic(case.destination, floors[0].destination_partition.topic)
+        floors = floors or _floors(case, scan(case.destination, [to for _, to in case.pairs]))
+        delete_topics(case.destination, case.attempt)
+        create_topics(case.destination, ["floor"], len(extents), {})
         rows["floor"].append(
             _measured(lambda: run_together(floors, _LIMIT_SECONDS), source, destination)  # noqa: B023 - called at once
         )
-        delete_topics(case.destination, floors[0].destination_partition.topic)
+        delete_topics(case.destination, "floor")
     for name, found in rows.items():
         columns = [
             statistics.median(getattr(one, field) for one in found)

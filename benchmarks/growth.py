@@ -33,7 +33,6 @@ from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import SourceError
 from relay_pipelines.model import Cluster, CopyJob, CopyRange, OffsetRange, TopicPartition
 from relay_pipelines.plan.owners import with_owners
-from relay_pipelines.protocol.admin import NewTopic, create_topics
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.connection import Connection
 from relay_pipelines.protocol.records import encode
@@ -66,7 +65,7 @@ def _topics(source: Cluster, destination: Cluster) -> None:
     for count in _TOPICS:
         names = [f"growth-{count}-{number:04}" for number in range(count)]
         for cluster in (source, destination):
-            _create(cluster, names)
+            clusters.create_topics(cluster, names, 1, {})
         _fill(source, names)
         task = _task(source, destination, names)
         with tempfile.TemporaryDirectory(prefix="relay-growth-") as folder:
@@ -140,7 +139,7 @@ def _executors(source: Cluster, destination: Cluster) -> None:
         submit(session, job, [[]] * executors, "first")
         started, start_cpu = time.monotonic() - began, sum(cpu_by_process(session).values())
         wanted = f"growth-large-{executors}"
-        clusters.create_topic(destination, wanted)
+        clusters.create_topics(destination, [wanted], len(extents), {})
         ranges = [
             [
                 CopyRange(
@@ -156,12 +155,6 @@ def _executors(source: Cluster, destination: Cluster) -> None:
         print(f"| {executors} | {' | '.join(f'{one:.1f}' for one in figures)} |", flush=True)
         end(session)
         clusters.delete_topics(destination, wanted)
-
-
-def _create(cluster: Cluster, names: list[str]) -> None:
-    with ClusterClient(cluster, SourceError, "growth") as client:
-        create_topics(client, [NewTopic(name, 1, {}) for name in names], None)
-    clusters.create_topic(cluster, names[-1], partitions=1)  # waits for its leader
 
 
 def _fill(source: Cluster, names: list[str]) -> None:

@@ -12,7 +12,7 @@ import sys
 import time
 import uuid
 
-from benchmarks.clusters import create_own_topics, create_topic, embedded, make_input
+from benchmarks.clusters import create_own_topics, create_topics, embedded, make_input
 from benchmarks.inputs import CODEC_NAMES, Input
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.model import Cluster, CopyJob, CopyOptions, CopyRange, TopicPartition
@@ -48,7 +48,7 @@ def _compare(source: Cluster, destination: Cluster, codec: int, size: int, value
     for _ in range(_REPETITIONS):
         for below, found in costs.items():
             topic = f"{name}-{uuid.uuid4().hex[:6]}"
-            create_topic(destination, topic)
+            create_topics(destination, [topic], wanted.partitions, {})
             options = CopyOptions(coalesce_below_bytes=below)
             job = CopyJob(topic, "run", source, destination, options)
             began, cpu = time.monotonic(), time.process_time()

@@ -20,31 +20,37 @@ Written by `make bench`. All contenders ran on the same machine, in the same run
 each repetition every contender copies every input once into a fresh topic, and a different
 contender goes first each time. Figures are medians of {repetitions} repetition{plural}. After each
 copy the benchmark reads the destination and counts its records; an incomplete copy is shown as such
-and enters no median. Every topic has two topic-partitions. Source, destination and contender share
-the machine. What Dagster costs around the copy, with 200 topics and with 25,000 old windows, is in
-[benchmarks-dagster.md](benchmarks-dagster.md); a run with a thousand kills is in
-[chaos.md](chaos.md).
+and enters no median. A topic has two topic-partitions unless the input says otherwise. Source,
+destination and contender share the machine. What Dagster costs around the copy, with 200 topics and
+with 25,000 old windows, is in [benchmarks-dagster.md](benchmarks-dagster.md); a run with a thousand
+kills is in [chaos.md](chaos.md).
 
 - **copy**: the time in which records move, after everything was started and imported. For
-  MirrorMaker 2 it lasts from the first arrival at the destination to the last. For the others it is
-  the call that copies, including connecting and taking over the transaction.
-- **whole**: from the start of the first process to its end; for MirrorMaker 2, which does not end,
-  to the last arrival.
+  MirrorMaker 2, kaf-relay and Kafka Topic Mirror it lasts from the first arrival at the destination
+  to the last, so it leaves out connecting and the first fetch, which counts for much where little
+  is copied. For the others it is the call that copies, including connecting and taking over the
+  transaction.
+- **whole**: from the start of the first process to its end; for the three that do not end, to the
+  last arrival.
 - **CPU**: of all processes of the contender; the brokers' CPU is not counted. For a warm Spark
   session: driver, JVM and Python workers.
-- **memory**: the largest resident size of a process that moves records: a Python task, or
-  MirrorMaker's JVM (at its end).
+- **memory**: the largest resident size of a process that moves records: a Python task; for
+  MirrorMaker's JVM, kaf-relay and Kafka Topic Mirror, the size at the end.
 
 Contenders: *relay, warm Spark session* is the job of a run in a session that has run before;
-*relay, tasks alone* is the same copy without Spark, a process per topic-partition; *TLS* means TLS
-1.3 on both sides; three copies first warm its listeners, as filling the source warms the plain
+*relay, tasks alone* is the same copy without Spark, in two processes; *TLS* means TLS 1.3 on both
+sides; three copies first warm its listeners, as filling the source warms the plain
 ones; *filter class* and *where* leave nothing out, but look at every record; the *data source*
 reads the topic and counts its records by a predicate, in a plain Spark session that has just
 counted the same; *relay run, cold* is the command from its start to its end; the *confluent-kafka
-loop* consumes and produces in Python with librdkafka's default batching, a process per
-topic-partition; *MirrorMaker 2* is a dedicated node with exactly-once enabled and two tasks; all
-else is at its defaults, without heartbeats, group checkpoints and syncing of offsets,
-configurations and ACLs.
+loop* consumes and produces in Python with librdkafka's default batching, in two processes, each
+with one consumer and one producer for every second topic-partition; *MirrorMaker 2* is a dedicated
+node with exactly-once enabled and two tasks; all else is at its defaults, without heartbeats, group
+checkpoints and syncing of offsets, configurations and ACLs; *kaf-relay* has the values of its
+sample configuration and the input's compression; *Kafka Topic Mirror* is at its defaults: it
+compresses with snappy, waits for the leader alone, chooses topic-partitions by key, and copies one
+topic and no record above 1 MB. For 10 MB records every client's limit is raised with the topics'
+`max.message.bytes`.
 """
 
 

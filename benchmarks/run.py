@@ -14,12 +14,13 @@ from benchmarks import clusters
 from benchmarks.contenders.confluent_loop import ConfluentLoop
 from benchmarks.contenders.contract import Contender
 from benchmarks.contenders.mirrormaker import MirrorMaker
+from benchmarks.contenders.other_mirrors import KafRelay, TopicMirror
 from benchmarks.contenders.relay_process import COMMAND, RelayProcess
 from benchmarks.contenders.relay_records import RelayFilter, RelayFrame, RelayWhere
 from benchmarks.contenders.relay_spark import RelaySpark
 from benchmarks.contenders.relay_task import RelayTask
 from benchmarks.contenders.relay_tls import RelayTls
-from benchmarks.inputs import CODEC_NAMES, Input
+from benchmarks.inputs import Input
 from benchmarks.profiling import profile
 from benchmarks.values import Case, Cost, Extent, Result
 from relay_pipelines.embedded import EmbeddedCluster, Listener
@@ -87,6 +88,11 @@ def _contenders(folder: Path, figures: Figures) -> Iterator[list[Contender]]:
         RelayWhere(),
     ]
     contenders += [RelayFrame(folder), ConfluentLoop(), MirrorMaker(folder)]
+    for other in (KafRelay(folder), TopicMirror(folder)):
+        if other.missing:
+            figures.left_out[other.name] = other.missing
+        else:
+            contenders.append(other)
     if COMMAND.exists() and importlib.util.find_spec("relay_pipelines.cli"):
         contenders.insert(0, RelayProcess(folder))
     else:
@@ -118,7 +124,7 @@ class _Bench:
         extents = clusters.make_input(self.source.cluster(), self.topic, self.wanted)
         self.figures.inputs.append(self.wanted)
         self.figures.extents[self.wanted.name] = extents
-        contenders = [one for one in contenders if not one.inputs or self.wanted.name in one.inputs]
+        contenders = [one for one in contenders if self.wanted.name in one.inputs]
         for repetition in range(1, repetitions + 1):
             # rotate the order
             first = (repetition - 1) % len(contenders)
@@ -138,15 +144,11 @@ class _Bench:
                 cost = contender.copy(case)
             except Exception as error:  # noqa: BLE001 - the other contenders still run
                 cost = Cost(error=f"{type(error).__name__}: {error}")
-            found = clusters.scan(case.destination, case.destination_topic)
+            found = clusters.scan(case.destination, [to for _, to in case.pairs])
         if not contender.copies:
             found = extents if not cost.error else ()
-        if not cost.error and [one.records for one in found] != [one.records for one in extents]:
-            expected = [one.records for one in extents]
-            cost = dataclasses.replace(
-                cost,
-                error=f"{[one.records for one in found]} records arrived instead of {expected}",
-            )
+        if not cost.error and (wrong := _wrong_counts(contender, found, extents)):
+            cost = dataclasses.replace(cost, error=wrong)
         copied, size_bytes = (
             sum(one.records for one in found),
             sum(one.size_bytes for one in extents),
@@ -160,18 +162,28 @@ class _Bench:
     @contextmanager
     def _case(self, attempt: str, extents: tuple[Extent, ...]) -> Iterator[Case]:
         """A new destination topic, without dirty pages of the previous contender."""
-        codec = CODEC_NAMES[self.wanted.codec]
         plain, tls = (
             (self.source.cluster(one), self.destination.cluster(one))
             for one in (Listener.PLAINTEXT, Listener.SSL)
         )
-        case = Case(attempt, *plain, self.topic, extents, codec, LIMIT_SECONDS, tls)
-        clusters.create_topic(case.destination, case.destination_topic)
+        case = Case(attempt, *plain, self.topic, self.wanted, extents, LIMIT_SECONDS, tls)
+        clusters.create_destinations(case.destination, case)
         os.sync()
         try:
             yield case
         finally:
-            clusters.delete_topics(case.destination, case.destination_topic)
+            clusters.delete_topics(case.destination, f"{attempt}.")
+
+
+def _wrong_counts(contender: Contender, found: Sequence[Extent], expected: Sequence[Extent]) -> str:
+    """Say which topic-partition has the wrong number of records, if one has."""
+    if not contender.keeps_partitions:
+        return ""  # the result compares the sums
+    for have, want in zip(found, expected, strict=True):
+        if have.records != want.records:
+            at = have.range.topic_partition
+            return f"{at} has {have.records} records instead of {want.records}"
+    return ""
 
 
 def _line(result: Result) -> str:

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from benchmarks.inputs import Input
-from benchmarks.values import PARTITIONS
 from relay_pipelines.errors import SourceError
 from relay_pipelines.model import Cluster, TopicPartition
 from relay_pipelines.protocol import error_codes, produce
@@ -19,6 +18,7 @@ from relay_pipelines.protocol.fetch import encode_string
 from relay_pipelines.protocol.records import BatchBuilder
 
 _DISTINCT_BATCHES = 64
+_DISTINCT_BYTES = 64 << 20
 _TIMESTAMP_MS = 1_700_000_000_000
 _SENTINEL_AFTER_MS = 3_600_000
 _TIMEOUT_MS = 30_000
@@ -34,15 +34,15 @@ class Record(NamedTuple):
 
 
 def seed(cluster: Cluster, topic: str, wanted: Input) -> None:
-    """Write the input into an existing, empty topic."""
+    """Write the input into existing, empty topics."""
     with ClusterClient(cluster, SourceError, "seeding") as client:
-        for partition in range(PARTITIONS):
-            send(client, TopicPartition(topic, partition), batches(wanted, partition))
+        for to in wanted.topic_partitions(topic):
+            send(client, to, batches(wanted, to.partition))
 
 
 def batches(wanted: Input, partition: int) -> Iterator[Batch]:
     """Yield the batches of one topic-partition; they are the same in every run."""
-    records = wanted.records // PARTITIONS
+    records = wanted.records_each
     if wanted.compacted:
         yield from _packed(wanted, itertools.islice(_records(wanted, partition), records))
         # so late that the broker starts a new segment for it: the cleaner skips the last segment
@@ -51,7 +51,11 @@ def batches(wanted: Input, partition: int) -> Iterator[Batch]:
         )
         return
     # repeat a few batches: a copy does not depend on their content, and building each takes minutes
-    made = list(itertools.islice(_packed(wanted, _records(wanted, partition)), _DISTINCT_BATCHES))
+    distinct = min(
+        _DISTINCT_BATCHES, _DISTINCT_BYTES // max(wanted.batch_bytes, wanted.value_bytes)
+    )
+    all_records = itertools.islice(_records(wanted, partition), records)
+    made = list(itertools.islice(_packed(wanted, all_records), distinct))
     for batch in itertools.cycle(made):
         if batch.header.records > records:
             break
@@ -63,7 +67,7 @@ def batches(wanted: Input, partition: int) -> Iterator[Batch]:
 def _records(wanted: Input, partition: int) -> Iterator[Record]:
     noise = random.Random(partition)
     half = wanted.value_bytes // 2
-    constant = b"relay " * wanted.value_bytes
+    constant = b"relay " * (wanted.value_bytes // 6 + 1)
     per_key = 2 if wanted.compacted else 1
     for number in itertools.count():
         value = noise.randbytes(half) + constant[: wanted.value_bytes - half]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from benchmarks.contenders.confluent_loop import ConfluentLoop
 from benchmarks.contenders.mirrormaker import MirrorMaker
 from benchmarks.contenders.relay_records import RelayFilter, RelayFrame, RelayWhere
 from benchmarks.contenders.relay_spark import RelaySpark
@@ -22,6 +23,10 @@ _MEMORY_BYTES = 200_000_000
 _TLS_SHARE = 0.5
 _FRAME = {"100b-128k": 1_500_000, "1k-128k": 350_000}
 _INSIDE = 300_000
+_LOOP_INPUT = "1k-16k"
+_LOOP_RATE_RATIO = 1.5
+_LOOP_CPU_RATIO = 0.6
+_MANY_SECONDS = {"many": 8.0, "many-10k": 25.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +43,9 @@ def targets(figures: Figures) -> Iterator[Target]:
     """Yield the targets of all measured inputs."""
     for name in LARGE_BATCHES:
         yield from _beside_mirrormaker(figures, name)
+    yield from _beside_loop(figures)
+    yield from _beside_fastest(figures)
+    yield from _many(figures)
     relay = median_of(figures, "1k-128k", RelaySpark.name)
     if relay and (used := relay.per_gb("task_cpu_seconds")) is not None:
         yield Target(
@@ -73,7 +81,7 @@ def _beside_mirrormaker(figures: Figures, name: str) -> Iterator[Target]:
     )
     if not relay or not other:
         return
-    title = next(one.title for one in figures.inputs if one.name == name)
+    title = _title(figures, name)
     if rate := ratio(relay.per_second(), other.per_second()):
         yield Target(
             f"copy phase beside MirrorMaker 2: {title}",
@@ -90,6 +98,67 @@ def _beside_mirrormaker(figures: Figures, name: str) -> Iterator[Target]:
         )
 
 
+def _beside_loop(figures: Figures) -> Iterator[Target]:
+    relay = median_of(figures, _LOOP_INPUT, RelayTask.name)
+    loop = median_of(figures, _LOOP_INPUT, ConfluentLoop.name)
+    if not relay or not loop:
+        return
+    title = _title(figures, _LOOP_INPUT)
+    if rate := ratio(relay.per_second(), loop.per_second()):
+        yield Target(
+            f"tasks alone beside the confluent-kafka loop: {title}",
+            f"≥ {_LOOP_RATE_RATIO:g}x its rate",
+            f"{rate:.2f}x",
+            rate >= _LOOP_RATE_RATIO,
+        )
+    if cpu := ratio(relay.of("copy_cpu_seconds"), loop.of("copy_cpu_seconds")):
+        yield Target(
+            f"CPU of the tasks alone beside the loop's: {title}",
+            f"≤ {_LOOP_CPU_RATIO:g}x",
+            f"{cpu:.2f}x",
+            cpu <= _LOOP_CPU_RATIO,
+        )
+
+
+def _beside_fastest(figures: Figures) -> Iterator[Target]:
+    """The tasks alone against the fastest contender that is not this mirror, on every input."""
+    others = [name for name in figures.guarantees if not name.startswith("relay")]
+    for one in figures.inputs:
+        relay = median_of(figures, one.name, RelayTask.name)
+        rates = {
+            name: rate
+            for name in others
+            if (found := median_of(figures, one.name, name)) and (rate := found.per_second())
+        }
+        if not relay or not rates:
+            continue
+        fastest = max(rates, key=lambda name: rates[name])
+        rate = ratio(relay.per_second(), rates[fastest]) or 0.0
+        yield Target(
+            f"tasks alone beside the fastest other contender: {one.title}",
+            "≥ 1x its rate",
+            f"{rate:.2f}x, {fastest}",
+            rate >= 1,
+        )
+
+
+def _many(figures: Figures) -> Iterator[Target]:
+    for name, wanted in _MANY_SECONDS.items():
+        for contender in (RelayTask.name, RelaySpark.name):
+            found = median_of(figures, name, contender)
+            if found and (seconds := found.of("copy_seconds")) is not None:
+                yield Target(
+                    f"{_title(figures, name)}: {contender}",
+                    f"≤ {wanted:g} s",
+                    f"{seconds:.1f} s",
+                    seconds <= wanted,
+                )
+
+
+def _title(figures: Figures, name: str) -> str:
+    return next(one.title for one in figures.inputs if one.name == name)
+
+
 def _beside_plain(figures: Figures) -> Iterator[Target]:
     """TLS against plain connections, on the inputs where encryption costs most."""
     for name in LARGE_BATCHES:
@@ -98,7 +167,7 @@ def _beside_plain(figures: Figures) -> Iterator[Target]:
             median_of(figures, name, RelayTls.name),
         )
         if plain and tls and (share := ratio(tls.per_second(), plain.per_second())):
-            title = next(one.title for one in figures.inputs if one.name == name)
+            title = _title(figures, name)
             what = f"TLS on both sides beside plain, tasks alone: {title}"
             yield Target(what, f"≥ {_TLS_SHARE:g}x its rate", f"{share:.2f}x", share >= _TLS_SHARE)
 
@@ -107,7 +176,7 @@ def _inside_records(figures: Figures) -> Iterator[Target]:
     for name, wanted in _FRAME.items():
         frame = median_of(figures, name, RelayFrame.name)
         if frame and (rate := frame.per_second()) is not None:
-            title = next(one.title for one in figures.inputs if one.name == name)
+            title = _title(figures, name)
             yield _rate(f"data source to a counted predicate: {title}", rate, wanted)
     for contender, what in (
         (RelayFilter.name, "a trivial filter class"),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from benchmarks.inputs import CODEC_NAMES, Input
 from relay_pipelines.model import Cluster, OffsetRange, TopicPartition
 
-PARTITIONS = 2
+TASKS = 2
+"""How many processes, tasks or threads a contender may use to copy."""
 LARGE_BATCHES = ("1k-128k", "100b-128k")
 
 
@@ -32,10 +34,10 @@ class Case:
     """One copy to make.
 
     Args:
-        attempt: a name, unique in the run; the destination topic is `<attempt>.<source topic>`,
+        attempt: a name, unique in the run; a destination topic is `<attempt>.<source topic>`,
             which is MirrorMaker's naming scheme.
-        extents: the extents of the source topic, by partition.
-        codec: the compression of the input, for contenders that choose one.
+        topic: the source topic, or what the names of all source topics begin with.
+        extents: the extents of the source topics, in the order of their topic-partitions.
         limit_seconds: the time limit of the contender.
         over_tls: source and destination at their TLS listeners.
     """
@@ -44,15 +46,25 @@ class Case:
     source: Cluster
     destination: Cluster
     topic: str
+    input: Input
     extents: tuple[Extent, ...]
-    codec: str
     limit_seconds: float
     over_tls: tuple[Cluster, Cluster] | None = None
 
     @property
-    def destination_topic(self) -> str:
-        """The topic to copy to."""
-        return f"{self.attempt}.{self.topic}"
+    def codec(self) -> str:
+        """The compression of the input, for contenders that choose one."""
+        return CODEC_NAMES[self.input.codec]
+
+    @property
+    def topics_regex(self) -> str:
+        """Matches the names of the source topics, and no other."""
+        return self.topic.replace(".", "\\.") + (r"-\d+" if self.input.topics > 1 else "")
+
+    @property
+    def topics(self) -> dict[str, str]:
+        """The destination topic of each source topic."""
+        return {source.topic_partition.topic: to.topic for source, to in self.pairs}
 
     @property
     def records(self) -> int:
@@ -63,8 +75,9 @@ class Case:
     def pairs(self) -> list[tuple[OffsetRange, TopicPartition]]:
         """Each source range with its destination."""
         return [
-            (one.range, TopicPartition(self.destination_topic, one.range.topic_partition.partition))
+            (one.range, TopicPartition(f"{self.attempt}.{at.topic}", at.partition))
             for one in self.extents
+            for at in [one.range.topic_partition]
         ]
 
 

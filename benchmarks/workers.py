@@ -1,4 +1,4 @@
-"""Runs a process per topic-partition, for contenders in Python."""
+"""Runs several processes together, for contenders in Python."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The ways to copy that are compared, one module each; see `Contender`."""
+"""The ways to copy that are compared, see `Contender`."""

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from confluent_kafka import Consumer, Message, Producer
 from confluent_kafka import TopicPartition as Position
 
-from benchmarks.values import Case, Cost
+from benchmarks.contenders.contract import Contender
+from benchmarks.values import TASKS, Case, Cost
 from benchmarks.workers import run_together
-from relay_pipelines.model import OffsetRange, TopicPartition
+from relay_pipelines.model import OffsetRange
 
 _CONSUMED_AT_ONCE = 10_000
 _WAIT_SECONDS = 0.1
@@ -19,34 +20,42 @@ _PATIENCE_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class LoopWork:
-    """One topic-partition."""
+    """One process.
+
+    Args:
+        group: the consumer's group, in which nothing is committed.
+        topics: the destination topic of each source topic.
+    """
 
     source_servers: str
     destination_servers: str
-    source: OffsetRange
-    destination: TopicPartition
+    group: str
+    ranges: list[OffsetRange]
+    topics: dict[str, str]
     codec: str
+    max_message_bytes: int
 
     def run(self) -> None:
-        """Consume to the end of the range, produce, flush."""
+        """Consume to the end of the ranges, produce, flush."""
         consumer = Consumer(
             {
                 "bootstrap.servers": self.source_servers,
-                "group.id": f"loop-{self.destination}",
+                "group.id": self.group,
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed",
             }
         )
         producer = Producer(
-            {"bootstrap.servers": self.destination_servers, "compression.type": self.codec}
+            {
+                "bootstrap.servers": self.destination_servers,
+                "compression.type": self.codec,
+                "message.max.bytes": self.max_message_bytes,
+            }
         )
         consumer.assign(
             [
-                Position(
-                    self.source.topic_partition.topic,
-                    self.source.topic_partition.partition,
-                    self.source.start,
-                )
+                Position(one.topic_partition.topic, one.topic_partition.partition, one.start)
+                for one in self.ranges
             ]
         )
         try:
@@ -56,21 +65,22 @@ class LoopWork:
             consumer.close()
 
     def _copy(self, consumer: Consumer, producer: Producer) -> None:
-        topic, partition = self.destination.topic, self.destination.partition
-        position = self.source.start
+        topics = self.topics
+        at = [(one.topic_partition.topic, one.topic_partition.partition) for one in self.ranges]
+        ends = dict(zip(at, (one.end for one in self.ranges), strict=True))
+        positions = dict(zip(at, (one.start for one in self.ranges), strict=True))
         heard = time.monotonic()
-        while position < self.source.end:
+        while remaining := sum(ends.values()) - sum(positions.values()):
             # `consume` waits for the full number of messages, at the end no longer than this
-            messages = consumer.consume(
-                min(_CONSUMED_AT_ONCE, self.source.end - position), _WAIT_SECONDS
-            )
+            messages = consumer.consume(min(_CONSUMED_AT_ONCE, remaining), _WAIT_SECONDS)
             if not messages and time.monotonic() - heard > _PATIENCE_SECONDS:
-                raise TimeoutError(f"nothing to consume at offset {position}")
+                raise TimeoutError(f"nothing to consume, {remaining} offsets before the end")
             for message in messages:
                 if message.error():
                     raise RuntimeError(str(message.error()))
-                _produce(producer, topic, partition, message)
-                position = message.offset() + 1
+                topic, partition = message.topic(), message.partition()
+                _produce(producer, topics[topic], partition, message)
+                positions[topic, partition] = message.offset() + 1
             heard = time.monotonic() if messages else heard
             producer.poll(0)
 
@@ -94,24 +104,28 @@ def _produce(producer: Producer, topic: str, partition: int, message: Message) -
             return
 
 
-class ConfluentLoop:
-    """One process per topic-partition."""
+class ConfluentLoop(Contender):
+    """Two processes, each with a consumer and a producer."""
 
     name = "confluent-kafka loop"
     guarantee = "at least once"
-    inputs: tuple[str, ...] = ()
-    copies = True
 
     def copy(self, case: Case) -> Cost:
-        """Run one loop per topic-partition."""
-        servers = [
+        """Run the loops, each for every second topic-partition."""
+        source, destination = (
             ",".join(cluster.bootstrap_servers) for cluster in (case.source, case.destination)
-        ]
+        )
+        ranges = [one.range for one in case.extents]
         works = [
-            LoopWork(servers[0], servers[1], source, destination, case.codec)
-            for source, destination in case.pairs
+            LoopWork(
+                source,
+                destination,
+                f"loop-{case.attempt}-{number}",
+                ranges[number::TASKS],
+                case.topics,
+                case.codec,
+                case.input.max_message_bytes,
+            )
+            for number in range(TASKS)
         ]
         return run_together(works, case.limit_seconds)
-
-    def close(self) -> None:
-        """Do nothing: no process remains after a copy."""

@@ -13,24 +13,22 @@ import psutil
 import yaml
 
 from benchmarks import tree
+from benchmarks.contenders.contract import Contender
 from benchmarks.values import Case, Cost
 
 COMMAND = Path(sys.executable).with_name("relay")
 
 
-class RelayProcess:
+class RelayProcess(Contender):
     """One cold process per copy."""
 
     name = "relay run, cold"
-    guarantee = "exactly once"
-    inputs: tuple[str, ...] = ()
-    copies = True
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def copy(self, case: Case) -> Cost:
-        """Run the command in its own folder, with a relay.yaml for the one topic."""
+        """Run the command in its own folder, with a relay.yaml for the topics."""
         folder = self._folder / case.attempt
         folder.mkdir(parents=True)
         (folder / "relay.yaml").write_text(yaml.safe_dump(_settings(case)))
@@ -66,9 +64,6 @@ class RelayProcess:
             else Cost(error="no figures")
         )
 
-    def close(self) -> None:
-        """Do nothing: no process remains after a copy."""
-
 
 def _settings(case: Case) -> dict[str, object]:
     return {
@@ -81,7 +76,7 @@ def _settings(case: Case) -> dict[str, object]:
                 },
                 "destination": {"bootstrap_servers": list(case.destination.bootstrap_servers)},
                 "topics": {
-                    "allow": [case.topic.replace(".", "\\.")],
+                    "allow": [case.topics_regex],
                     "rename": f"{case.attempt}.{{topic}}",
                 },
             }

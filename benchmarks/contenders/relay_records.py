@@ -6,7 +6,6 @@ import os
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
 from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
@@ -14,8 +13,9 @@ from typing import Any
 
 import yaml
 
+from benchmarks.contenders.contract import Contender
 from benchmarks.contenders.relay_spark import RelaySpark, cpu_by_process, cpu_since
-from benchmarks.contenders.relay_task import CopyWork, RelayTask, works
+from benchmarks.contenders.relay_task import CopyWork, RelayTask, groups_of, works
 from benchmarks.values import LARGE_BATCHES, Case, Cost
 from benchmarks.workers import run_together
 from relay_pipelines.copy.filtering import Record
@@ -38,32 +38,27 @@ class RelayFilter(RelayTask):
     """Tasks that call a filter for every record."""
 
     name = "relay, tasks alone, filter class"
-    inputs: tuple[str, ...] = LARGE_BATCHES
+    inputs = LARGE_BATCHES
 
     def copy(self, case: Case) -> Cost:
         """Run the tasks in parallel."""
         record_policy = RecordPolicy(filters=(ClassSpec(f"{__name__}:{KeepsAll.__name__}"),))
-        filtering = [
-            CopyWork(work.job, replace(work.range, record_policy=record_policy))
-            for work in works(case)
-        ]
-        return run_together(filtering, case.limit_seconds)
+        return run_together(works(case, record_policy), case.limit_seconds)
 
 
 class RelayWhere(RelaySpark):
     """Rows that pass a `where` of Spark SQL, in a warm session."""
 
     name = "relay, warm Spark session, where"
-    inputs: tuple[str, ...] = LARGE_BATCHES
+    inputs = LARGE_BATCHES
     _policy = RecordPolicy(where=_PREDICATE)
 
     def submit(self, session: Any, job: CopyJob, tasks: list[CopyWork], tag: str) -> list[Outcome]:
         """Submit the job for rows."""
-        groups = [[replace(task.range, record_policy=self._policy)] for task in tasks]
-        return sql_rows.submit(session, job, groups, self._policy.sql, tag)
+        return sql_rows.submit(session, job, groups_of(tasks), self._policy.sql, tag)
 
 
-class RelayFrame:
+class RelayFrame(Contender):
     """Reads a topic with the data source `relay` and counts its records with a predicate.
 
     It runs in its own process, because a process has one JVM only, and its session is a plain one
@@ -72,7 +67,7 @@ class RelayFrame:
 
     name = "relay data source, counted by SQL"
     guarantee = "only reads"
-    inputs: tuple[str, ...] = LARGE_BATCHES
+    inputs = LARGE_BATCHES
     copies = False
 
     def __init__(self, folder: Path) -> None:

@@ -8,28 +8,29 @@ from typing import Any
 
 import psutil
 
-from benchmarks.contenders.relay_task import CopyWork, works
-from benchmarks.values import PARTITIONS, Case, Cost
+from benchmarks.contenders.contract import Contender
+from benchmarks.contenders.relay_task import CopyWork, groups_of, works
+from benchmarks.inputs import all_but
+from benchmarks.values import TASKS, Case, Cost
 from relay_pipelines.errors import RelayError
-from relay_pipelines.model import CopyJob, Outcome, Status
+from relay_pipelines.model import CopyJob, Outcome, RecordPolicy, Status
 from relay_pipelines.spark.job import submit
 from relay_pipelines.spark.session import connect
 
 
-class RelaySpark:
+class RelaySpark(Contender):
     """One Spark session for all repetitions."""
 
     name = "relay, warm Spark session"
-    guarantee = "exactly once"
-    inputs: tuple[str, ...] = ()
-    copies = True
+    inputs = all_but()
+    _policy: RecordPolicy | None = None
 
     def __init__(self) -> None:
         self._session: Any = None
 
     def copy(self, case: Case) -> Cost:
         """Submit the job and wait; the first time, start and warm the session."""
-        tasks = works(case)
+        tasks = works(case, self._policy)
         session = self._warm(tasks[0].job)
         before, began = cpu_by_process(session), time.monotonic()
         try:
@@ -49,7 +50,7 @@ class RelaySpark:
 
     def submit(self, session: Any, job: CopyJob, tasks: list[CopyWork], tag: str) -> list[Outcome]:
         """Submit the job."""
-        return submit(session, job, [[task.range] for task in tasks], tag)
+        return submit(session, job, groups_of(tasks), tag)
 
     def close(self) -> None:
         """Stop the session."""
@@ -60,7 +61,7 @@ class RelaySpark:
         if self._session is None:
             self._session = connect("local[*]")
             # a job without ranges starts the Python workers and loads the classes of the JVM
-            submit(self._session, job, [[]] * PARTITIONS, "warming")
+            submit(self._session, job, [[]] * TASKS, "warming")
         return self._session
 
 

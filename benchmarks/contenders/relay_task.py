@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from benchmarks.values import Case, Cost
+from benchmarks.contenders.contract import Contender
+from benchmarks.inputs import all_but
+from benchmarks.values import TASKS, Case, Cost
 from benchmarks.workers import run_together
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import RelayError
-from relay_pipelines.model import CopyJob, CopyRange, Status
+from relay_pipelines.model import CopyJob, CopyRange, RecordPolicy, Status
+from relay_pipelines.plan.owners import with_owners
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,32 +19,49 @@ class CopyWork:
     """One task."""
 
     job: CopyJob
-    range: CopyRange
+    ranges: list[CopyRange]
 
     def run(self) -> None:
-        """Copy one range."""
-        for outcome in copy_ranges(self.job, [self.range]):
+        """Copy the ranges."""
+        for outcome in copy_ranges(self.job, self.ranges):
             if outcome.status is not Status.DONE:
                 raise RelayError(outcome.error)
 
 
-def works(case: Case) -> list[CopyWork]:
-    """One task per topic-partition, of a new mirror, so that there are no checkpoints."""
+def works(case: Case, record_policy: RecordPolicy | None = None) -> list[CopyWork]:
+    """The tasks of a new mirror's first run, without checkpoints.
+
+    Each task gets every second topic-partition, or every second group of those that share a
+    transactional id.
+    """
+    policy = record_policy or RecordPolicy()
     job = CopyJob(case.attempt, case.attempt, case.source, case.destination)
-    return [CopyWork(job, CopyRange(source, destination)) for source, destination in case.pairs]
+    ranges = [
+        CopyRange(source, destination, case.input.max_message_bytes, record_policy=policy)
+        for source, destination in case.pairs
+    ]
+    sizes_bytes = {one.range.topic_partition: one.size_bytes for one in case.extents}
+    by_owner: dict[str, list[CopyRange]] = {}
+    for one in with_owners(job.mirror, "", ranges, sizes_bytes):
+        by_owner.setdefault(one.owner, []).append(one)
+    groups = list(by_owner.values())
+    return [
+        CopyWork(job, [one for group in groups[number::TASKS] for one in group])
+        for number in range(min(TASKS, len(groups)))
+    ]
 
 
-class RelayTask:
-    """One process per topic-partition."""
+def groups_of(tasks: list[CopyWork]) -> list[list[CopyRange]]:
+    """The ranges of each task, as a Spark job takes them."""
+    return [task.ranges for task in tasks]
+
+
+class RelayTask(Contender):
+    """Two processes."""
 
     name = "relay, tasks alone"
-    guarantee = "exactly once"
-    inputs: tuple[str, ...] = ()
-    copies = True
+    inputs = all_but()
 
     def copy(self, case: Case) -> Cost:
         """Run the tasks in parallel."""
         return run_together(works(case), case.limit_seconds)
-
-    def close(self) -> None:
-        """Do nothing: no process remains after a copy."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from benchmarks import clusters
 from benchmarks.contenders.relay_task import RelayTask, works
+from benchmarks.inputs import all_but
 from benchmarks.values import Case, Cost
 from benchmarks.workers import run_together
 from relay_pipelines.model import Cluster
@@ -18,6 +19,7 @@ class RelayTls(RelayTask):
     """Tasks without Spark, with TLS on both sides."""
 
     name = "relay, tasks alone, TLS"
+    inputs = all_but("many-10k")
 
     def __init__(self) -> None:
         self._warm = False
@@ -38,7 +40,7 @@ def _copy_unmeasured(case: Case, plain: Cluster) -> None:
     """Warm the TLS listeners, as filling the source has warmed the plain ones."""
     for number in range(_WARMING_COPIES):
         warming = replace(case, attempt=f"warming-{number}")
-        clusters.create_topic(plain, warming.destination_topic)
+        clusters.create_destinations(plain, warming)
         run_together(works(warming), case.limit_seconds)
-        clusters.delete_topics(plain, warming.destination_topic)
+        clusters.delete_topics(plain, f"{warming.attempt}.")
     os.sync()

@@ -20,21 +20,16 @@ from benchmarks.contenders.relay_process import COMMAND
 from benchmarks.inputs import Input
 from benchmarks.orchestration.figures import Spent
 from benchmarks.seeding import seed
-from benchmarks.values import PARTITIONS
 from relay_pipelines.definitions import build
 from relay_pipelines.demo.dagster import CONFIG_FOLDER
-from relay_pipelines.errors import SourceError
 from relay_pipelines.lanes import naming
 from relay_pipelines.lanes.lane import Lane, lanes_of
 from relay_pipelines.lanes.topic_catalog import Catalog
 from relay_pipelines.model import Cluster
-from relay_pipelines.protocol.admin import NewTopic, create_topics
-from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.settings import load
 
 MIRROR = "orders"
 _BY_COMMAND = "command"  # the mirror of `relay run`
-_CREATED_AT_ONCE = 50
 _LIMIT_SECONDS = 600
 
 
@@ -197,11 +192,7 @@ def start_environment(folder: Path, topics: int) -> Iterator[Environment]:
             .replace("base_dir: var/dagster", f"base_dir: {folder}/var/dagster")
         )
         (folder / "dagster.yaml").write_text(text)
-        with ClusterClient(environment.source, SourceError) as client:
-            for first in range(0, topics, _CREATED_AT_ONCE):
-                wanted = names[first : first + _CREATED_AT_ONCE]
-                create_topics(client, [NewTopic(name, PARTITIONS, {}) for name in wanted], None)
-        clusters.create_topic(environment.source, names[-1])  # waits for its leaders
+        clusters.create_topics(environment.source, names, 2, {})
         Catalog.beside(environment.config).learn(MIRROR, names)
         try:
             yield environment

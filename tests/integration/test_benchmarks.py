@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+import uuid
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from benchmarks import clusters, report, seeding
 from benchmarks.contenders.confluent_loop import ConfluentLoop
+from benchmarks.contenders.contract import Contender
 from benchmarks.contenders.mirrormaker import MirrorMaker
+from benchmarks.contenders.other_mirrors import KafRelay, OtherMirror, TopicMirror
 from benchmarks.contenders.relay_spark import RelaySpark
 from benchmarks.contenders.relay_task import RelayTask
 from benchmarks.inputs import INPUTS, Input
@@ -39,34 +46,101 @@ def test_one_record_batches_hold_one_record() -> None:
     assert [batch.header.records for batch in batches] == [1] * (RECORDS // 2)
 
 
-def test_half_of_an_lz4_batch_compresses() -> None:
-    batch = next(seeding.batches(small("1k-lz4"), 0))
-    assert 0.45 < len(batch.data) / BY_NAME["1k-lz4"].batch_bytes < 0.6
+@pytest.mark.parametrize("name", ["1k-lz4", "1k-16k-zstd", "1k-16k-gzip"])
+def test_half_of_a_compressed_batch_compresses(name: str) -> None:
+    batch = next(seeding.batches(small(name), 0))
+    assert 0.45 < len(batch.data) / BY_NAME[name].batch_bytes < 0.6
 
 
-@pytest.mark.parametrize(
-    "contender", [RelayTask(), ConfluentLoop()], ids=lambda contender: contender.name
-)
-def test_a_contender_copies_every_record_and_says_what_it_cost(
-    contender: RelayTask | ConfluentLoop,
-    source_cluster: EmbeddedCluster,
-    destination_cluster: EmbeddedCluster,
-    topic_name: str,
-) -> None:
-    source, destination = source_cluster.cluster(), destination_cluster.cluster()
-    extents = clusters.make_input(source, topic_name, small("1k-lz4"))
-    clusters.create_own_topics(destination)
-    case = Case(
-        f"small-{len(contender.name)}", source, destination, topic_name, extents, "lz4", 60.0
-    )
-    clusters.create_topic(destination, case.destination_topic)
+def test_an_input_of_many_topics_shrinks_by_topics() -> None:
+    wanted = BY_NAME["many"].scaled(0.01)
+    partitions = wanted.topic_partitions("t")
+    assert {one.topic for one in partitions} == {"t-0", "t-1", "t-2"}
+    assert wanted.records == len(partitions) == 30
+
+
+def copied(
+    contender: Contender, wanted: Input, source: EmbeddedCluster, to: EmbeddedCluster
+) -> Cost:
+    """Copy an input, and check that everything arrived in its place."""
+    topic = f"bench-{uuid.uuid4().hex[:8]}"
+    extents = clusters.make_input(source.cluster(), topic, wanted)
+    clusters.create_own_topics(to.cluster())
+    attempt = f"attempt-{uuid.uuid4().hex[:8]}"
+    case = Case(attempt, source.cluster(), to.cluster(), topic, wanted, extents, 60.0)
+    clusters.create_destinations(case.destination, case)
     cost = contender.copy(case)
     assert cost.error == ""
-    assert [extent.records for extent in clusters.scan(destination, case.destination_topic)] == [
-        extent.records for extent in extents
-    ]
+    found = clusters.scan(case.destination, [destination for _, destination in case.pairs])
+    assert [one.records for one in found] == [one.records for one in extents]
+    assert sum(one.records for one in found) == wanted.records
+    return cost
+
+
+@pytest.mark.parametrize("contender", [RelayTask(), ConfluentLoop()], ids=lambda one: one.name)
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        small("1k-lz4"),
+        replace(BY_NAME["64-in-a-task"], partitions=6, records=RECORDS),
+        replace(BY_NAME["many"], topics=3, records=30),
+        replace(BY_NAME["10mb"], records=4),
+    ],
+    ids=lambda one: one.name,
+)
+def test_a_contender_copies_every_record_and_says_what_it_cost(
+    contender: Contender,
+    wanted: Input,
+    source_cluster: EmbeddedCluster,
+    destination_cluster: EmbeddedCluster,
+) -> None:
+    cost = copied(contender, wanted, source_cluster, destination_cluster)
     assert cost.copy_seconds
     assert cost.copy_cpu_seconds
+    assert cost.peak_memory_bytes
+
+
+COPIES_AND_STAYS = """\
+#!{python}
+import os, sys, time, tomllib
+from confluent_kafka import Consumer, Producer, TopicPartition
+if "--config" in sys.argv:
+    config = tomllib.load(open(sys.argv[2], "rb"))
+    ((topic, to),) = config["topics"].items()
+    source, destination = config["sources"][0]["servers"], config["target"]["servers"]
+else:
+    topic, to = os.environ["INPUT_TOPIC"], os.environ["OUTPUT_TOPIC"]
+    source, destination = [os.environ["INPUT_BROKERS"]], [os.environ["OUTPUT_BROKERS"]]
+consumer = Consumer({{"bootstrap.servers": source[0], "group.id": "copies-and-stays"}})
+consumer.assign([TopicPartition(topic, partition, 0) for partition in range(2)])
+producer = Producer({{"bootstrap.servers": destination[0]}})
+while True:
+    for one in consumer.consume(1000, 0.1):
+        producer.produce(to, one.value(), one.key(), one.partition())
+    producer.flush()
+"""
+
+
+@pytest.mark.parametrize("kind", [KafRelay, TopicMirror], ids=lambda one: one.name)
+def test_a_binary_that_never_ends_is_measured(
+    kind: type[OtherMirror],
+    source_cluster: EmbeddedCluster,
+    destination_cluster: EmbeddedCluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv(kind.variable, raising=False)
+    assert kind(tmp_path).missing == f"{kind.variable} is not set"
+    binary = tmp_path / "binary"
+    monkeypatch.setenv(kind.variable, str(binary))
+    assert kind(tmp_path).missing == f"{kind.variable} names no executable file"
+    binary.write_text(COPIES_AND_STAYS.format(python=sys.executable))
+    binary.chmod(0o755)
+    contender = kind(tmp_path)
+    assert contender.missing == ""
+    cost = copied(contender, small("1k-16k"), source_cluster, destination_cluster)
+    assert cost.copy_seconds
+    assert cost.whole_cpu_seconds
     assert cost.peak_memory_bytes
 
 
@@ -90,3 +164,31 @@ def test_the_report_tells_what_was_reached_and_leaves_incomplete_copies_out() ->
     reached = {target.measured: target.reached for target in targets(figures)}
     assert reached == {"8.0x": True, "1/14.0": False, "0.90 s/GB": True, "90 MB": True}
     assert "repetition 2: 999,999 of 1,000,000 records copied" in report.as_markdown(figures, {})
+
+
+def test_the_tasks_are_compared_with_the_fastest_contender_that_is_not_this_mirror() -> None:
+    wanted = BY_NAME["1k-16k"]
+    names = (RelayTask.name, RelaySpark.name, ConfluentLoop.name, MirrorMaker.name)
+    seconds = dict(zip(names, (5.0, 1.0, 4.0, 20.0), strict=True))
+    figures = Figures(
+        inputs=[wanted],
+        guarantees=dict.fromkeys(names, ""),
+        results=[
+            Result(wanted.name, name, 1, 1_000, 1_000, 1_000, Cost(taken, taken))
+            for name, taken in seconds.items()
+        ],
+    )
+    reached = {target.measured: target.reached for target in targets(figures)}
+    assert reached == {"0.80x": False, "1.25x": False, "0.80x, confluent-kafka loop": False}
+
+
+def test_small_ranges_have_a_target_in_seconds() -> None:
+    wanted = BY_NAME["many"]
+    figures = Figures(
+        inputs=[wanted],
+        results=[
+            Result(wanted.name, RelayTask.name, 1, 3_000, 1, 3_000, Cost(copy_seconds=8.0)),
+            Result(wanted.name, RelaySpark.name, 1, 3_000, 1, 3_000, Cost(copy_seconds=8.1)),
+        ],
+    )
+    assert [target.reached for target in targets(figures)] == [True, False]
