@@ -20,8 +20,8 @@ import psutil
 
 from benchmarks import inputs
 from benchmarks.clusters import (
-    create_own_topics,
     create_destinations,
+    create_own_topics,
     create_topics,
     delete_topics,
     embedded,
