@@ -35,12 +35,22 @@ def submit(
     """
 
     def frame() -> Any:
-        tasks = session.range(0, len(groups), 1, len(groups))
+        tasks = _uncompiled(session).range(0, len(groups), 1, len(groups))
         return tasks.mapInArrow(
             partial(_copy_groups, job, [list(group) for group in groups]), SCHEMA
         )
 
     return collect(session, frame, tag)
+
+
+def _uncompiled(session: Any) -> Any:
+    """Return a session that interprets its plans: compiling one costs more than its few rows."""
+    if context_of(session) is None:
+        return session
+    uncompiled = session.newSession()
+    uncompiled.conf.set("spark.sql.codegen.wholeStage", "false")
+    uncompiled.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
+    return uncompiled
 
 
 def collect(session: Any, frame: Callable[[], Any], tag: str) -> list[Outcome]:

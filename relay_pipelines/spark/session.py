@@ -189,7 +189,10 @@ def _set(session: Any, key: str, value: str) -> None:
 
 
 def _refuse_speculation(session: Any) -> None:
-    if str(session.conf.get("spark.speculation", "false")).lower() == "true":
+    context = context_of(session)
+    # a SparkContext knows it without the start of SQL
+    conf = session.conf if context is None else context.getConf()
+    if str(conf.get("spark.speculation", "false")).lower() == "true":
         raise ConfigError(
             "spark.speculation is on: two tasks would copy the same range and fence each other",
             remedy="set spark.speculation to false for relay",

@@ -31,7 +31,7 @@ class Ended:
         """Fail as PySpark does, whose Java context is None by then."""
         raise AttributeError(f"'NoneType' object has no attribute 'removeJobTag' ({tag})")
 
-    def range(self, *_: int) -> None:
+    def newSession(self) -> None:  # noqa: N802 - Spark's name
         """Fail as PySpark does after the session was stopped."""
         raise RuntimeError("SparkContext or SparkSession should be created first.")
 
