@@ -126,6 +126,8 @@ def topic(
 def test_a_killed_first_run_keeps_its_start_offsets(topic: Topic, tmp_path: Path) -> None:
     """The next run does not copy the older records of the other topic-partitions."""
     mirrors = {topic.mirror_name: topic.settings()}
+    # with settings of its own, no topic-partition shares a transaction with another
+    mirrors[topic.mirror_name]["topics"]["overrides"] = {topic.name: {"copy": {"parallelism": 1}}}
     config = commands.configured(tmp_path, mirrors, spark={"master": "local[1]"})
     assert main(["run", "-c", str(config)]) == 0
     assert topic.starts() == {0: HISTORY, 1: HISTORY, 2: HISTORY}
