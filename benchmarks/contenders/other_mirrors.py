@@ -17,8 +17,8 @@ from benchmarks.inputs import all_but
 from benchmarks.values import Case, Cost
 
 # the values of its sample configuration, without authentication, except two: with a larger
-# `max_message_bytes` than the topic's it fails, and with 100 ms for a request it does not start with
-# hundreds of topics
+# `max_message_bytes` than the topic's it fails, and with 100 ms for a request it does not start if
+# there are hundreds of topics
 _KAF_RELAY = """\
 [app]
 log_level = "warn"
