@@ -33,6 +33,9 @@ from tests.support.certificates import make_certificates
 BROKER_HEAP = "1g"
 _BROKER_CONFIG = {
     "log.retention.ms": -1,
+    # never: the records are years older than the markers of transactions, so that every topic-
+    # partition that is copied in a transaction would get a second segment, with an fsync
+    "log.roll.ms": 100 * 365 * 24 * 3_600_000,
     "log.cleaner.backoff.ms": 500,
     # delete the records of one contender before the next one writes
     "log.segment.delete.delay.ms": 0,

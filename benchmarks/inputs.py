@@ -22,7 +22,7 @@ class Input:
         batch_bytes: largest size of a batch before compression; 0 is one record per batch.
         compacted: every key is written twice in succession, and the cleaner has removed every
             second offset.
-        partitions: of each topic.
+        topics, partitions: the number of topics, and of partitions of each.
     """
 
     name: str

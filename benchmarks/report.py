@@ -39,17 +39,18 @@ kills is in [chaos.md](chaos.md).
 
 Contenders: *relay, warm Spark session* is the job of a run in a session that has run before;
 *relay, tasks alone* is the same copy without Spark, in two processes; *TLS* means TLS 1.3 on both
-sides; three copies first warm its listeners, as filling the source warms the plain
-ones; *filter class* and *where* leave nothing out, but look at every record; the *data source*
-reads the topic and counts its records by a predicate, in a plain Spark session that has just
-counted the same; *relay run, cold* is the command from its start to its end; the *confluent-kafka
-loop* consumes and produces in Python with librdkafka's default batching, in two processes, each
-with one consumer and one producer for every second topic-partition; *MirrorMaker 2* is a dedicated
-node with exactly-once enabled and two tasks; all else is at its defaults, without heartbeats, group
-checkpoints and syncing of offsets, configurations and ACLs; *kaf-relay* has the values of its
-sample configuration and the input's compression; *Kafka Topic Mirror* is at its defaults: it
-compresses with snappy, waits for the leader alone, chooses topic-partitions by key, and copies one
-topic and no record above 1 MB. For 10 MB records every client's limit is raised with the topics'
+sides; three copies first warm its listeners, as filling the source warms the plain ones; *filter
+class* and *where* leave nothing out, but look at every record; the *data source* reads the topic
+and counts its records by a predicate, in a plain Spark session that has just counted the same;
+*relay run, cold* is the command from its start to its end; the *confluent-kafka loop* consumes and
+produces in Python with librdkafka's default batching, in two processes, each with one consumer and
+one producer for every second topic-partition; *MirrorMaker 2* is a dedicated node with exactly-once
+enabled and two tasks; all else is at its defaults, without heartbeats, group checkpoints and
+syncing of offsets, configurations and ACLs; *kaf-relay* has the values of its sample configuration
+and the input's compression, and may write to other topic-partitions than its source has (version
+1.4.0 writes to the first one alone); *Kafka Topic Mirror* is at its defaults: it compresses with
+snappy, waits for the leader alone, chooses topic-partitions by key, and copies one topic and no
+record above 1 MB. For 10 MB records every client's limit is raised with the topics'
 `max.message.bytes`.
 """
 
@@ -121,7 +122,7 @@ def _cells(found: Median, reference: Median | None) -> list[str]:
     memory = found.of("peak_memory_bytes")
     return [
         _number(found.of("copy_seconds"), 2),
-        _number(rate and rate / 1000, 0),
+        _number(rate and rate / 1000, 0 if rate and rate >= 10_000 else 2),
         _number(found.megabytes_per_second, 0),
         _number(found.of("copy_cpu_seconds"), 2),
         _number(found.per_gb("copy_cpu_seconds"), 2),
