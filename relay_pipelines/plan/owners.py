@@ -17,7 +17,7 @@ from relay_pipelines.model import CopyRange, TopicPartition
 SLOTS = 16
 """How many ids the small ranges of a run share. Another number makes the next run claim them."""
 _TOGETHER = 8
-_SMALL_BYTES = 1 << 20
+_SMALL_BYTES = 8 << 20  # a transaction of its own costs as much as copying 4 MB
 _SMALL_RECORDS = 2_000  # where the size is unknown
 
 

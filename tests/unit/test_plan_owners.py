@@ -9,7 +9,7 @@ import pytest
 from relay_pipelines.model import CopyOptions, CopyRange, OffsetRange, RecordPolicy, TopicPartition
 from relay_pipelines.plan.owners import SLOTS, own_id, present_owner, shared_id, with_owners
 
-MIB = 1 << 20
+SMALL = 8 << 20
 
 
 def a_range(topic: str, partition: int = 0, to: str = "", **more: object) -> CopyRange:
@@ -47,7 +47,7 @@ def test_ranges_with_ids_of_their_own(other: CopyRange) -> None:
     found = dict(
         zip(
             [copy_range.source.topic_partition.topic for copy_range in ranges],
-            owners(*ranges, big=MIB + 1),
+            owners(*ranges, big=SMALL + 1),
             strict=True,
         )
     )
