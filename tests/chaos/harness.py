@@ -243,7 +243,12 @@ class Mirror:
                 ]
             },
             "destination": {"bootstrap_servers": list(self.destination.bootstrap_servers)},
-            "topics": {"allow": [self.source.topic], "rename": f"{self.name}.{{topic}}"},
+            "topics": {
+                "allow": [self.source.topic],
+                "rename": f"{self.name}.{{topic}}",
+                # with settings of its own, a range has an id of its own, as in a task of `job`
+                "overrides": {self.source.topic: {"copy": {"parallelism": 2}}},
+            },
             "copy": {"chunk": options.chunk_bytes, "fetch_max": options.fetch_max_bytes},
             **self.more,
         }

@@ -74,16 +74,17 @@ def create(
     def led() -> bool:
         # again and again: before KRaft, a topic that brokers no longer name may still be on its way
         # out, and "exist"
+        created = admin.create_topics([NewTopic(topic, partitions, config=config or {})])[topic]
         try:
-            admin.create_topics([NewTopic(topic, partitions, config=config or {})])[topic].result(
-                30
-            )
+            created.result(20)
+        except TimeoutError:  # a broker that has just started may lose the request
+            return False
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
         return len(_leaders(admin, topic)) >= partitions
 
-    until(led, f"leaders of {topic}")
+    until(led, f"leaders of {topic}", 90.0)
     # a broker is named leader a moment before it knows that it is
     until(lambda: _served(admin, topic, partitions), f"leaders of {topic} that serve")
 
