@@ -190,7 +190,7 @@ class Checkpoint:
             leader_epoch: the epoch of the last batch read, and the offset after it; -1 if none was.
             identity: the log that was read.
             fingerprint: of the last record read; None if none was.
-            is_dense: as of the checkpoint; False if it is unknown.
+            is_dense: whether none of the offsets read lacks its record; False if it is unknown.
         """
         node = identity.node
         if leader_epoch[0] < 0 and (self.node, self.topic_ids.get(node)) == (
@@ -207,7 +207,7 @@ class Checkpoint:
             topic_ids=self.topic_ids | {node: identity.topic_id},
             cluster_ids=self.cluster_ids | {node: identity.cluster_id},
             fingerprint=fingerprint or self.fingerprint,
-            is_dense=is_dense,
+            is_dense=is_dense and (self.is_dense or fingerprint is not None),
         )
 
 
@@ -387,6 +387,10 @@ class CopyRange:
     record_policy: RecordPolicy = RecordPolicy()
     planned_log: NodeIdentity | None = None
     owner: str = ""
+
+    def next_offset(self, checkpoint: Checkpoint | None) -> int:
+        """Return the first source offset to copy after a checkpoint, or without one."""
+        return self.source.start if checkpoint is None else checkpoint.next_offset
 
 
 @dataclass(frozen=True, slots=True)

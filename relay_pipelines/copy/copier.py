@@ -331,11 +331,10 @@ class Copier:
             return
         starts = {}
         for range_copy in coming:
-            checkpoint = found[range_copy.progress.source].checkpoint
-            source = range_copy.progress.range.source
-            start = source.start if checkpoint is None else checkpoint.next_offset
-            if start < source.end:
-                starts[range_copy.progress.source] = start
+            source, copy_range = range_copy.progress.source, range_copy.progress.range
+            start = copy_range.next_offset(found[source].checkpoint)
+            if start < copy_range.source.end:
+                starts[source] = start
         self._waiting_since = self._clock.monotonic()
         for _ in self._nodes.fetch_first(starts):
             if self._clock.monotonic() - self._waiting_since >= _LONGEST_WAIT_SECONDS:

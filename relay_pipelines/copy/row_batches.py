@@ -90,7 +90,7 @@ class RowBatches:
                 remedy="run again to continue from there",
                 topic_partition=self._topic_partition,
             )
-        return self._range.source.start if known is None else known.next_offset
+        return self._range.next_offset(known)
 
     def portions(self, start: int) -> Generator[Portion, None, None]:
         """Yield a portion for each progress marker."""

@@ -151,9 +151,7 @@ class _RangeRows:
         self._clock = clock
         self._topic_partition = copy_range.source.topic_partition
         self._checkpoint = copy_range.checkpoint
-        self.position = (
-            copy_range.source.start if self._checkpoint is None else self._checkpoint.next_offset
-        )
+        self.position = copy_range.next_offset(self._checkpoint)
         self.identity: NodeIdentity | None = None
         self._failing_since = -1.0  # time of the first failure after the last complete fetch
         self._filters = filter_chain(copy_range)
@@ -242,7 +240,7 @@ class _RangeRows:
             (epoch, epoch_end),
             identity,
             marker.fingerprint,
-            is_dense=(before.is_dense or last is not None) and not skipped[Skipped.COMPACTION_GAP],
+            is_dense=not skipped[Skipped.COMPACTION_GAP],
         )
         return [*batches, _marker(marker, self._columns)]
 

@@ -110,7 +110,7 @@ class FetchedBatches:
         """Verify the position on the node; return the first offset to copy."""
         self._reading = True
         self._identity = self._nodes.verify_position(self._range, checkpoint, self._clock)
-        start = self._range.source.start if checkpoint is None else checkpoint.next_offset
+        start = self._range.next_offset(checkpoint)
         self._reading = False
         if self._filter is not None and start < self._range.source.end:
             self._can_reopen = self._filter.can_decide_from(start)

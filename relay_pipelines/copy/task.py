@@ -179,7 +179,7 @@ def _outcome(one: RangeCopy, last_node: str) -> Outcome:
         range=copy_range.source,
         destination=copy_range.destination,
         status=Status.DONE if error is None else failed,
-        next_offset=copy_range.source.start if checkpoint is None else checkpoint.next_offset,
+        next_offset=copy_range.next_offset(checkpoint),
         records=sum(chunk.records for chunk in chunks),
         size_bytes=sum(chunk.size_bytes for chunk in chunks),
         batches=sum(chunk.batches for chunk in chunks),

@@ -184,11 +184,7 @@ class RangeProgress:
         epoch = chunk.leader_epoch, chunk.leader_epoch_end
         return replace(
             before.advanced(
-                chunk.end,
-                epoch,
-                identity,
-                chunk.fingerprint(),
-                is_dense=(before.is_dense or chunk.records > 0) and chunk.is_dense,
+                chunk.end, epoch, identity, chunk.fingerprint(), is_dense=chunk.is_dense
             ),
             destination=to,
             destination_next_offset=landed[1] if landed else before.destination_next_offset,

@@ -88,9 +88,8 @@ def find_failing_record(
         RelayError: a Spark job failed for another reason.
     """
     for copy_range in ranges:
-        source, checkpoint = copy_range.source, copy_range.checkpoint
-        start = source.start if checkpoint is None else checkpoint.next_offset
-        end, error = source.end, None
+        source = copy_range.source
+        start, end, error = copy_range.next_offset(copy_range.checkpoint), source.end, None
         while end > start:
             middle = end if error is None else (start + end) // 2
             part = replace(
