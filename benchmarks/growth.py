@@ -9,8 +9,6 @@ takes its constants from these tables.
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -38,6 +36,7 @@ from relay_pipelines.protocol.connection import Connection
 from relay_pipelines.protocol.records import encode
 from relay_pipelines.spark.job import submit
 from relay_pipelines.spark.session import connect, end
+from tests.support import commands
 
 _TOPICS = (1, 10, 100, 1_000)
 _EXECUTORS = (1, 4, 16)
@@ -70,14 +69,17 @@ def _topics(source: Cluster, destination: Cluster) -> None:
         task = _task(source, destination, names)
         with tempfile.TemporaryDirectory(prefix="relay-growth-") as folder:
             config = Path(folder) / "relay.yaml"
-            config.write_text(yaml.safe_dump(_settings(source, destination, f"growth-{count}-.*")))
-            commands = [
+            mirror = commands.mirror(
+                source, destination, f"growth-{count}-.*", topics={"rename": "run-{topic}"}
+            )
+            config.write_text(yaml.safe_dump({"mirrors": {"growth": mirror}}))
+            runs = [
                 figure
                 for command in ("run", "run", "plan")
                 for figure in _command(command, config, Path(folder) / "figures.json")
             ]
         print(
-            f"| {count:,} | {' | '.join([*task, *(f'{one:.1f}' for one in commands)])} |",
+            f"| {count:,} | {' | '.join([*task, *(f'{one:.1f}' for one in runs)])} |",
             flush=True,
         )
 
@@ -167,25 +169,9 @@ def _fill(source: Cluster, names: list[str]) -> None:
             )
 
 
-def _settings(source: Cluster, destination: Cluster, topics: str) -> dict[str, object]:
-    node = {"name": "source", "bootstrap_servers": list(source.bootstrap_servers)}
-    return {
-        "mirrors": {
-            "growth": {
-                "source": {"nodes": [node]},
-                "destination": {"bootstrap_servers": list(destination.bootstrap_servers)},
-                "topics": {"allow": [topics], "rename": "run-{topic}"},
-            }
-        }
-    }
-
-
 def _command(command: str, config: Path, figures: Path) -> tuple[float, float]:
-    called = [sys.executable, tree.__file__, figures, COMMAND, "--config", config, command]
-    subprocess.run([str(one) for one in called], check=True, capture_output=True)
-    found = json.loads(figures.read_text())
-    assert not found["exit_code"]
-    return found["seconds"], found["cpu_seconds"]
+    called = [str(COMMAND), "--config", str(config), command]
+    return tree.spent(called, figures, capture_output=True)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ checkout, in turn, and prints medians: seconds, and CPU seconds of the whole pro
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import subprocess
@@ -23,6 +22,7 @@ from benchmarks.contenders.relay_process import COMMAND
 from benchmarks.inputs import Input
 from relay_pipelines.model import Cluster
 from relay_pipelines.spark import class_archive
+from tests.support import commands
 
 _ROOT = Path(__file__).resolve().parent.parent
 _INPUT = Input("start", "2,000 x 1 KiB", 2_000, 1024, 16 << 10)
@@ -62,7 +62,7 @@ class _Bench:
         self, folder: Path, source: Cluster, destination: Cluster, old: Path | None
     ) -> None:
         self._folder = folder
-        self._servers = (source.bootstrap_servers, destination.bootstrap_servers)
+        self._clusters = source, destination
         new = {"PYTHONPATH": str(_ROOT)}
         (folder / "a file").touch()
         self._variants: dict[str, Mapping[str, str]] = {
@@ -81,7 +81,9 @@ class _Bench:
         for variant, environment in self._variants.items():
             folder = self._folder / f"{variant}-{repetition}".replace(" ", "-")
             folder.mkdir()
-            (folder / "relay.yaml").write_text(yaml.safe_dump(self._settings(folder.name)))
+            renamed = {"rename": f"{folder.name}.{{topic}}"}
+            mirror = commands.mirror(*self._clusters, _INPUT.name, node="source", topics=renamed)
+            (folder / "relay.yaml").write_text(yaml.safe_dump({"mirrors": {folder.name: mirror}}))
             for name, command in _COMMANDS.items():
                 if variant != "old" or "rdd" not in command:
                     spent = _spent(command, folder, environment)
@@ -103,34 +105,21 @@ class _Bench:
         seconds, cpu = (statistics.median(each) for each in zip(*found, strict=True))
         return f"{seconds:.2f} s, {cpu:.2f} CPU s"
 
-    def _settings(self, mirror: str) -> dict[str, object]:
-        source, destination = map(list, self._servers)
-        return {
-            "mirrors": {
-                mirror: {
-                    "source": {"nodes": [{"name": "source", "bootstrap_servers": source}]},
-                    "destination": {"bootstrap_servers": destination},
-                    "topics": {"allow": [_INPUT.name], "rename": f"{mirror}.{{topic}}"},
-                }
-            }
-        }
-
 
 def _spent(command: list[str], folder: Path, environment: Mapping[str, str]) -> tuple[float, float]:
-    figures, log = folder / "figures.json", folder / "output.log"
+    log = folder / "output.log"
     with log.open("wb") as output:
-        subprocess.run(
-            [sys.executable, tree.__file__, str(figures), *command],
-            cwd=folder,
-            env={**os.environ, **environment},
-            stdout=output,
-            stderr=output,
-            check=True,
-        )
-    found = json.loads(figures.read_text())
-    if found["exit_code"]:
-        raise RuntimeError(f"{command}: {log.read_text(errors='replace')[-1000:]}")
-    return found["seconds"], found["cpu_seconds"]
+        try:
+            return tree.spent(
+                command,
+                folder / "figures.json",
+                cwd=folder,
+                env={**os.environ, **environment},
+                stdout=output,
+                stderr=output,
+            )
+        except RuntimeError as error:
+            raise RuntimeError(f"{error}: {log.read_text(errors='replace')[-1000:]}") from error
 
 
 if __name__ == "__main__":

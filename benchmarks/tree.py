@@ -14,7 +14,9 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -37,6 +39,25 @@ def main(figures: Path, command: list[str]) -> None:
             {"seconds": seconds, "cpu_seconds": used.ru_utime + used.ru_stime, "exit_code": code}
         )
     )
+
+
+def spent(command: Sequence[str], figures: Path, **options: Any) -> tuple[float, float]:
+    """Run a command under this module; return its seconds, and the CPU seconds of its whole tree.
+
+    Args:
+        figures: a file to write.
+        options: of `subprocess.run`.
+
+    Raises:
+        RuntimeError: the command failed.
+    """
+    figures.unlink(missing_ok=True)
+    measured = [sys.executable, __file__, str(figures), *command]
+    subprocess.run(measured, stdin=subprocess.DEVNULL, check=True, **options)
+    found = json.loads(figures.read_text())
+    if found["exit_code"]:
+        raise RuntimeError(f"{command} ended with exit code {found['exit_code']}")
+    return found["seconds"], found["cpu_seconds"]
 
 
 if __name__ == "__main__":

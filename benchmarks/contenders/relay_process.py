@@ -15,6 +15,7 @@ import yaml
 from benchmarks import tree
 from benchmarks.contenders.contract import Contender
 from benchmarks.values import Case, Cost
+from tests.support import commands
 
 COMMAND = Path(sys.executable).with_name("relay")
 
@@ -66,22 +67,11 @@ class RelayProcess(Contender):
 
 
 def _settings(case: Case) -> dict[str, object]:
-    return {
-        "mirrors": {
-            case.attempt: {
-                "source": {
-                    "nodes": [
-                        {"name": "source", "bootstrap_servers": list(case.source.bootstrap_servers)}
-                    ]
-                },
-                "destination": {"bootstrap_servers": list(case.destination.bootstrap_servers)},
-                "topics": {
-                    "allow": [case.topics_regex],
-                    "rename": f"{case.attempt}.{{topic}}",
-                },
-            }
-        }
-    }
+    renamed = {"rename": f"{case.attempt}.{{topic}}"}
+    mirror = commands.mirror(
+        case.source, case.destination, case.topics_regex, node="source", topics=renamed
+    )
+    return {"mirrors": {case.attempt: mirror}}
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -27,6 +25,7 @@ from relay_pipelines.lanes.lane import Lane, lanes_of
 from relay_pipelines.lanes.topic_catalog import Catalog
 from relay_pipelines.model import Cluster
 from relay_pipelines.settings import load
+from tests.support import commands
 
 MIRROR = "orders"
 _BY_COMMAND = "command"  # the mirror of `relay run`
@@ -73,16 +72,14 @@ class Environment:
     def configure(self, **window: str | int) -> None:
         """Write relay.yaml for Dagster and for the command."""
         for file, name in ((self.config, MIRROR), (self.folder / "command.yaml", _BY_COMMAND)):
-            mirror = {
-                "source": {
-                    "nodes": [
-                        {"name": "source", "bootstrap_servers": list(self.source.bootstrap_servers)}
-                    ]
-                },
-                "destination": {"bootstrap_servers": list(self.destination.bootstrap_servers)},
-                "topics": {"allow": ["topic[0-9]+"], "rename": f"{name}.{{topic}}"},
-                "window": {"every": "1s", **window},
-            }
+            mirror = commands.mirror(
+                self.source,
+                self.destination,
+                "topic[0-9]+",
+                node="source",
+                topics={"rename": f"{name}.{{topic}}"},
+                window={"every": "1s", **window},
+            )
             file.write_text(yaml.safe_dump({"mirrors": {name: mirror}}))
 
     def fill(self, topics: Sequence[str], records: int) -> None:
@@ -118,23 +115,17 @@ class Environment:
         )
 
     def _process(self, name: str, command: Sequence[str]) -> Spent:
-        figures, variables = self.folder / f"{name}.json", process_variables(self.folder)
-        figures.unlink(missing_ok=True)
         with (self.folder / f"{name}.log").open("ab") as log:
-            subprocess.run(
-                [sys.executable, tree.__file__, str(figures), *command],
+            seconds, cpu_seconds = tree.spent(
+                command,
+                self.folder / f"{name}.json",
                 cwd=self.folder,
-                env=variables,
-                stdin=subprocess.DEVNULL,
+                env=process_variables(self.folder),
                 stdout=log,
                 stderr=log,
                 timeout=_LIMIT_SECONDS,
-                check=True,
             )
-        found = json.loads(figures.read_text())
-        if found["exit_code"]:
-            raise RuntimeError(f"{name} ended with exit code {found['exit_code']}, see {log.name}")
-        return Spent(found["seconds"], found["cpu_seconds"])
+        return Spent(seconds, cpu_seconds)
 
 
 class Ticker:
