@@ -13,7 +13,7 @@ from relay_pipelines.spark.connect_server import ConnectServer
 
 def start(invocation: Invocation, conf: Sequence[str]) -> int:
     """Start the server, unless it runs."""
-    settings = dict(_key_and_value(one) for one in conf)
+    settings = dict(_key_and_value(setting) for setting in conf)
     server = _server(invocation)
     started = server.start(settings)
     _print(f"{'started' if started else 'runs already'}: {_described(server)}")

@@ -100,7 +100,7 @@ class FailoverSource:
             checkpoints: what `verify_position` will be given; None before `verify_same_log`.
         """
         self._fresh = None  # older answers prove nothing if these do not come
-        wanted = [one.source.topic_partition for one in ranges]
+        wanted = [copy_range.source.topic_partition for copy_range in ranges]
         topics = self.client.topics_at_leaders(wanted)
         positions: Mapping[TopicPartition, Position] = {}
         if checkpoints:

@@ -50,7 +50,8 @@ def copy_ranges(
     ranges = list(ranges)
     for number, each in enumerate(ranges):
         groups.setdefault(each.owner or str(number), []).append((each, partial(make_source, each)))
-    return _copy_each(job, groups.values(), clock, {owner_of(job.mirror, one) for one in ranges})
+    owners = {owner_of(job.mirror, copy_range) for copy_range in ranges}
+    return _copy_each(job, groups.values(), clock, owners)
 
 
 def copy_kept(

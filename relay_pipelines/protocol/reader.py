@@ -305,7 +305,7 @@ def _spans(
     runs: list[BatchRun], aborted: tuple[tuple[int, int], ...], position: int, end: int
 ) -> Iterator[FetchedSpan]:
     """Cut the runs into spans; `aborted` are producer ids and first offsets of transactions."""
-    upcoming = sorted(aborted, key=lambda one: one[1], reverse=True)
+    upcoming = sorted(aborted, key=lambda transaction: transaction[1], reverse=True)
     open_aborted: set[int] = set()
     for run in runs:
         header = run.first

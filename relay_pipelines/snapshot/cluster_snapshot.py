@@ -369,7 +369,7 @@ class _SnapshotBuilder:
             history = follower.history(settled=True, last_offsets=_LEDGER_OFFSETS)
         finally:
             follower.close()
-        entries = {one.source.topic_partition: one for one in history}
+        entries = {entry.source.topic_partition: entry for entry in history}
         if entries.keys() - checkpoints.checkpoints.keys() and checkpoints.ends:
             checkpoint.wait_for_open_transactions(
                 self._destination, checkpoint.homes(checkpoint.TOPIC), options, self._clock
@@ -388,7 +388,7 @@ class _SnapshotBuilder:
         }
         led = {
             at
-            for topic in {one.topic for one in wanted}.intersection(self._at_destination.topics)
+            for topic in {at.topic for at in wanted}.intersection(self._at_destination.topics)
             for at in self._at_destination.topics[topic].topic_partitions
             if self._at_destination.topics[topic].leaders[at.partition] >= 0
         }

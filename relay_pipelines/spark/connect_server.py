@@ -187,7 +187,7 @@ class ConnectServer:
         from pyspark.find_spark_home import _find_spark_home
 
         script = Path(_find_spark_home(), "sbin", "start-connect-server.sh")
-        options = [word for one in settings.items() for word in ("--conf", "=".join(one))]
+        options = [word for pair in settings.items() for word in ("--conf", "=".join(pair))]
         folder = str(self._folder)
         own = {"SPARK_PID_DIR": folder, "SPARK_LOG_DIR": folder}
         with self._log.open("wb") as log:

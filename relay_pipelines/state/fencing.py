@@ -52,8 +52,8 @@ def fence(
     Raises:
         RelayError: the destination does not answer, or refuses.
     """
-    for one in sorted(set(transactional_ids)):
-        take_over(client, one, options, clock, patient=patient).release()
+    for transactional_id in sorted(set(transactional_ids)):
+        take_over(client, transactional_id, options, clock, patient=patient).release()
 
 
 def abort_leftovers(
