@@ -155,10 +155,19 @@ def write(
     cluster: Cluster, at: TopicPartition, *batches: Iterable[Record], **config: object
 ) -> None:
     """Produce each of `batches` as one batch, and wait until all are acknowledged."""
-    sender = producer(cluster, **config)
-    for records in batches:
+    senders: dict[int, Producer] = {}
+    for records in map(list, batches):
+        # a full batch is sent at once; `flush` may still be at work when the next records come, and
+        # send them one by one
+        count = max(len(records), 1)
+        if count not in senders:
+            senders[count] = producer(cluster, **{"batch_num_messages": count} | config)
+        sender = senders[count]
         put(sender, at, records)
-        assert sender.flush(60) == 0
+        deadline = time.monotonic() + 60
+        while len(sender):
+            sender.poll(0.1)
+            assert time.monotonic() < deadline, "records were not acknowledged within 60 s"
 
 
 def transactional(cluster: Cluster, transactional_id: str, **config: object) -> Producer:
