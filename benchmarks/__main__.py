@@ -20,7 +20,7 @@ def main() -> int:
     """Measure and write the report; 0 if every contender copied everything."""
     from benchmarks import inputs, machine, report, run
 
-    known = {one.name: one for one in inputs.INPUTS}
+    known = {known_input.name: known_input for known_input in inputs.INPUTS}
     arguments = _parse(sorted(known))
     names = arguments.only or (_QUICK_INPUTS if arguments.quick else list(known))
     wanted = [

@@ -121,7 +121,9 @@ def make_input(cluster: Cluster, topic: str, wanted: Input) -> tuple[Extent, ...
     """Create and fill the topics, wait for the cleaner, and return what a consumer would find."""
     partitions = wanted.topic_partitions(topic)
     configs = wanted.configs | (_EAGER_CLEANING if wanted.compacted else {})
-    create_topics(cluster, {one.topic for one in partitions}, wanted.partitions, configs)
+    create_topics(
+        cluster, {partition.topic for partition in partitions}, wanted.partitions, configs
+    )
     seed(cluster, topic, wanted)
     extents = scan(cluster, partitions)
     # one record per key stays, and the sentinel
@@ -147,10 +149,14 @@ def scan(cluster: Cluster, partitions: Sequence[TopicPartition]) -> tuple[Extent
         extents: list[Extent] = []
         for first in range(0, len(partitions), _AT_ONCE):
             some = partitions[first : first + _AT_ONCE]
-            firsts = _first_records(client, {one: starts[one] for one in some})
+            firsts = _first_records(client, {partition: starts[partition] for partition in some})
             extents += (
-                _extent(client, OffsetRange(one, starts[one], ends[one]), firsts.get(one))
-                for one in some
+                _extent(
+                    client,
+                    OffsetRange(partition, starts[partition], ends[partition]),
+                    firsts.get(partition),
+                )
+                for partition in some
             )
         return tuple(extents)
 
@@ -194,9 +200,11 @@ def _extent(client: ClusterClient, wanted: OffsetRange, first: FetchResponse | N
 def _serves(client: ClusterClient, topics: Collection[str]) -> bool:
     """Whether the leaders answer: metadata names a leader before it knows that it leads."""
     found = client.metadata(list(topics)).topics.values()
-    if any(one.error_code or any(leader < 0 for leader in one.leaders.values()) for one in found):
+    if any(
+        topic.error_code or any(leader < 0 for leader in topic.leaders.values()) for topic in found
+    ):
         return False
-    partitions = [at for one in found for at in one.topic_partitions]
+    partitions = [at for topic in found for at in topic.topic_partitions]
     try:
         client.list_offsets(partitions, LATEST, READ_UNCOMMITTED)
     except SourceError:

@@ -116,7 +116,7 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|")
     with embedded("source") as source, embedded("destination") as destination:
         create_own_topics(destination.cluster())
-        for wanted in (one for one in inputs.INPUTS if one.name in _INPUTS):
+        for wanted in (known for known in inputs.INPUTS if known.name in _INPUTS):
             _compare(wanted, source, destination)
 
 
@@ -147,7 +147,7 @@ def _compare(wanted: Input, source: EmbeddedCluster, destination: EmbeddedCluste
         delete_topics(case.destination, "floor")
     for name, found in rows.items():
         columns = [
-            statistics.median(getattr(one, field) for one in found)
+            statistics.median(getattr(used, field) for used in found)
             for field in ("seconds", "client", "source", "destination")
         ]
         figures = " | ".join(f"{value:.2f}" for value in [*columns, sum(columns[1:])])
@@ -159,7 +159,7 @@ def _measured(
     copy: Callable[[], Cost], source: EmbeddedCluster, destination: EmbeddedCluster
 ) -> _Used:
     time.sleep(1.0)  # the brokers finish with the run before
-    brokers = [psutil.Process(one.brokers[0].pid) for one in (source, destination)]
+    brokers = [psutil.Process(cluster.brokers[0].pid) for cluster in (source, destination)]
     before = [sum(broker.cpu_times()[:2]) for broker in brokers]
     cost = copy()
     assert not cost.error, cost.error

@@ -79,7 +79,7 @@ def _topics(source: Cluster, destination: Cluster) -> None:
                 for figure in _command(command, config, Path(folder) / "figures.json")
             ]
         print(
-            f"| {count:,} | {' | '.join([*task, *(f'{one:.1f}' for one in runs)])} |",
+            f"| {count:,} | {' | '.join([*task, *(f'{seconds:.1f}' for seconds in runs)])} |",
             flush=True,
         )
 
@@ -99,7 +99,7 @@ def _task(source: Cluster, destination: Cluster, names: list[str]) -> list[str]:
     fetches, produces = requests.pop(_FETCH), requests.pop(_PRODUCE)
     counts = fetches, produces, requests.total(), connections.total()
     memory = f"{peak_memory_bytes() / 1e6:.0f}"
-    return [*(f"{one:.2f}" for one in used), *(f"{one:,}" for one in counts), memory]
+    return [*(f"{number:.2f}" for number in used), *(f"{number:,}" for number in counts), memory]
 
 
 @contextmanager
@@ -154,7 +154,7 @@ def _executors(source: Cluster, destination: Cluster) -> None:
         outcomes = submit(session, job, ranges, "copy")
         assert not any(outcome.error for outcome in outcomes)
         figures = [started, start_cpu, time.monotonic() - began, cpu_since(session, before)]
-        print(f"| {executors} | {' | '.join(f'{one:.1f}' for one in figures)} |", flush=True)
+        print(f"| {executors} | {' | '.join(f'{figure:.1f}' for figure in figures)} |", flush=True)
         end(session)
         clusters.delete_topics(destination, wanted)
 

@@ -113,4 +113,4 @@ INPUTS = (
 
 def all_but(*names: str) -> tuple[str, ...]:
     """The names of all inputs except these."""
-    return tuple(one.name for one in INPUTS if one.name not in names)
+    return tuple(known.name for known in INPUTS if known.name not in names)

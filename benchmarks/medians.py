@@ -47,7 +47,9 @@ class Median:
 def median_of(figures: Figures, input_name: str, contender: str) -> Median | None:
     """The medians of one contender on one input; None if it never ran."""
     found = tuple(
-        one for one in figures.results if (one.input, one.contender) == (input_name, contender)
+        result
+        for result in figures.results
+        if (result.input, result.contender) == (input_name, contender)
     )
     return Median(found) if found else None
 
@@ -59,7 +61,7 @@ def ratio(one: float | None, other: float | None) -> float | None:
 
 def peak_memory_bytes(figures: Figures, contender: str) -> int | None:
     """The largest peak memory of one process of the contender, over all inputs."""
-    costs: list[Cost] = [one.cost for one in figures.results if one.contender == contender]
+    costs: list[Cost] = [result.cost for result in figures.results if result.contender == contender]
     return max(
         (cost.peak_memory_bytes for cost in costs if cost.peak_memory_bytes is not None),
         default=None,

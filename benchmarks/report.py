@@ -77,8 +77,8 @@ def _targets(figures: Figures) -> Iterator[str]:
     yield from _table(
         ["target", "wanted", "measured", "reached"],
         [
-            [one.what, one.wanted, one.measured, "yes" if one.reached else "**no**"]
-            for one in targets(figures)
+            [target.what, target.wanted, target.measured, "yes" if target.reached else "**no**"]
+            for target in targets(figures)
         ],
     )
 
@@ -86,10 +86,10 @@ def _targets(figures: Figures) -> Iterator[str]:
 def _input(figures: Figures, wanted: Input) -> Iterator[str]:
     extents = figures.extents[wanted.name]
     records, size_bytes = (
-        sum(one.records for one in extents),
-        sum(one.size_bytes for one in extents),
+        sum(extent.records for extent in extents),
+        sum(extent.size_bytes for extent in extents),
     )
-    batches = sum(one.batches for one in extents)
+    batches = sum(extent.batches for extent in extents)
     size = f"{size_bytes / 1e6:,.0f} MB in the log"
     yield f"{records:,} records in {batches:,} batches, {size}.\n"
     reference = median_of(figures, wanted.name, MirrorMaker.name)
@@ -110,7 +110,7 @@ def _input(figures: Figures, wanted: Input) -> Iterator[str]:
         if found := median_of(figures, wanted.name, name):
             rows.append([name, guarantee, *_cells(found, reference)])
     yield from _table(titles, rows)
-    yield from _failures([one for one in figures.results if one.input == wanted.name])
+    yield from _failures([result for result in figures.results if result.input == wanted.name])
 
 
 def _cells(found: Median, reference: Median | None) -> list[str]:
@@ -135,10 +135,11 @@ def _cells(found: Median, reference: Median | None) -> list[str]:
 
 
 def _failures(results: Sequence[Result]) -> Iterator[str]:
-    for one in results:
-        if not one.complete:
-            copied = f"{one.copied:,} of {one.records:,} records copied"
-            yield f"\n{one.contender}, repetition {one.repetition}: {copied}. {one.cost.error}"
+    for result in results:
+        if not result.complete:
+            what = f"{result.contender}, repetition {result.repetition}"
+            copied = f"{result.copied:,} of {result.records:,} records copied"
+            yield f"\n{what}: {copied}. {result.cost.error}"
 
 
 def _profiles(figures: Figures) -> Iterator[str]:
@@ -146,7 +147,7 @@ def _profiles(figures: Figures) -> Iterator[str]:
         "`cProfile` by CPU time of the thread, for one topic-partition. The figures include the"
         " profiler itself, so only proportions matter."
     )
-    titles = {one.name: one.title for one in figures.inputs}
+    titles = {wanted.name: wanted.title for wanted in figures.inputs}
     for name in PROFILED:
         if name in figures.profiles:
             yield f"\n{titles[name]}:\n\n```text\n{figures.profiles[name]}\n```"

@@ -124,7 +124,7 @@ class _Bench:
         extents = clusters.make_input(self.source.cluster(), self.topic, self.wanted)
         self.figures.inputs.append(self.wanted)
         self.figures.extents[self.wanted.name] = extents
-        contenders = [one for one in contenders if self.wanted.name in one.inputs]
+        contenders = [contender for contender in contenders if self.wanted.name in contender.inputs]
         for repetition in range(1, repetitions + 1):
             # rotate the order
             first = (repetition - 1) % len(contenders)
@@ -150,8 +150,8 @@ class _Bench:
         if not cost.error and (wrong := _wrong_counts(contender, found, extents)):
             cost = dataclasses.replace(cost, error=wrong)
         copied, size_bytes = (
-            sum(one.records for one in found),
-            sum(one.size_bytes for one in extents),
+            sum(extent.records for extent in found),
+            sum(extent.size_bytes for extent in extents),
         )
         result = Result(
             self.wanted.name, contender.name, repetition, case.records, size_bytes, copied, cost
@@ -163,8 +163,8 @@ class _Bench:
     def _case(self, attempt: str, extents: tuple[Extent, ...]) -> Iterator[Case]:
         """A new destination topic, without dirty pages of the previous contender."""
         plain, tls = (
-            (self.source.cluster(one), self.destination.cluster(one))
-            for one in (Listener.PLAINTEXT, Listener.SSL)
+            (self.source.cluster(listener), self.destination.cluster(listener))
+            for listener in (Listener.PLAINTEXT, Listener.SSL)
         )
         case = Case(attempt, *plain, self.topic, self.wanted, extents, LIMIT_SECONDS, tls)
         clusters.create_destinations(case.destination, case)

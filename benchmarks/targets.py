@@ -123,19 +123,19 @@ def _beside_loop(figures: Figures) -> Iterator[Target]:
 def _beside_fastest(figures: Figures) -> Iterator[Target]:
     """The tasks alone against the fastest contender that is not this mirror, on every input."""
     others = [name for name in figures.guarantees if not name.startswith("relay")]
-    for one in figures.inputs:
-        relay = median_of(figures, one.name, RelayTask.name)
+    for wanted in figures.inputs:
+        relay = median_of(figures, wanted.name, RelayTask.name)
         rates = {
             name: rate
             for name in others
-            if (found := median_of(figures, one.name, name)) and (rate := found.per_second())
+            if (found := median_of(figures, wanted.name, name)) and (rate := found.per_second())
         }
         if not relay or not rates:
             continue
         fastest = max(rates, key=lambda name: rates[name])
         rate = ratio(relay.per_second(), rates[fastest]) or 0.0
         yield Target(
-            f"tasks alone beside the fastest other contender: {one.title}",
+            f"tasks alone beside the fastest other contender: {wanted.title}",
             "≥ 1x its rate",
             f"{rate:.2f}x, {fastest}",
             rate >= 1,
@@ -156,7 +156,7 @@ def _many(figures: Figures) -> Iterator[Target]:
 
 
 def _title(figures: Figures, name: str) -> str:
-    return next(one.title for one in figures.inputs if one.name == name)
+    return next(wanted.title for wanted in figures.inputs if wanted.name == name)
 
 
 def _beside_plain(figures: Figures) -> Iterator[Target]:

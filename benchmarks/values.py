@@ -75,9 +75,9 @@ class Case:
     def pairs(self) -> list[tuple[OffsetRange, TopicPartition]]:
         """Each source range with its destination."""
         return [
-            (one.range, TopicPartition(f"{self.attempt}.{at.topic}", at.partition))
-            for one in self.extents
-            for at in [one.range.topic_partition]
+            (extent.range, TopicPartition(f"{self.attempt}.{at.topic}", at.partition))
+            for extent in self.extents
+            for at in [extent.range.topic_partition]
         ]
 
 

@@ -54,8 +54,10 @@ class LoopWork:
         )
         consumer.assign(
             [
-                Position(one.topic_partition.topic, one.topic_partition.partition, one.start)
-                for one in self.ranges
+                Position(
+                    wanted.topic_partition.topic, wanted.topic_partition.partition, wanted.start
+                )
+                for wanted in self.ranges
             ]
         )
         try:
@@ -66,9 +68,12 @@ class LoopWork:
 
     def _copy(self, consumer: Consumer, producer: Producer) -> None:
         topics = self.topics
-        at = [(one.topic_partition.topic, one.topic_partition.partition) for one in self.ranges]
-        ends = dict(zip(at, (one.end for one in self.ranges), strict=True))
-        positions = dict(zip(at, (one.start for one in self.ranges), strict=True))
+        at = [
+            (wanted.topic_partition.topic, wanted.topic_partition.partition)
+            for wanted in self.ranges
+        ]
+        ends = dict(zip(at, (wanted.end for wanted in self.ranges), strict=True))
+        positions = dict(zip(at, (wanted.start for wanted in self.ranges), strict=True))
         heard = time.monotonic()
         while remaining := sum(ends.values()) - sum(positions.values()):
             # `consume` waits for the full number of messages, at the end no longer than this
@@ -115,7 +120,7 @@ class ConfluentLoop(Contender):
         source, destination = (
             ",".join(cluster.bootstrap_servers) for cluster in (case.source, case.destination)
         )
-        ranges = [one.range for one in case.extents]
+        ranges = [extent.range for extent in case.extents]
         works = [
             LoopWork(
                 source,

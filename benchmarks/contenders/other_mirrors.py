@@ -133,4 +133,4 @@ class TopicMirror(OtherMirror):
 
 
 def _quoted(servers: tuple[str, ...]) -> str:
-    return ", ".join(f'"{one}"' for one in servers)
+    return ", ".join(f'"{server}"' for server in servers)

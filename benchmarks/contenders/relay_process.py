@@ -79,8 +79,8 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is not None:
         return
     below = psutil.Process(process.pid).children(recursive=True)
-    for one in below:
-        one.send_signal(signal.SIGKILL)
+    for descendant in below:
+        descendant.send_signal(signal.SIGKILL)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
 

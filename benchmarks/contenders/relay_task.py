@@ -40,13 +40,13 @@ def works(case: Case, record_policy: RecordPolicy | None = None) -> list[CopyWor
         CopyRange(source, destination, case.input.max_message_bytes, record_policy=policy)
         for source, destination in case.pairs
     ]
-    sizes_bytes = {one.range.topic_partition: one.size_bytes for one in case.extents}
+    sizes_bytes = {extent.range.topic_partition: extent.size_bytes for extent in case.extents}
     by_owner: dict[str, list[CopyRange]] = {}
-    for one in with_owners(job.mirror, "", ranges, sizes_bytes):
-        by_owner.setdefault(one.owner, []).append(one)
+    for copy_range in with_owners(job.mirror, "", ranges, sizes_bytes):
+        by_owner.setdefault(copy_range.owner, []).append(copy_range)
     groups = list(by_owner.values())
     return [
-        CopyWork(job, [one for group in groups[number::TASKS] for one in group])
+        CopyWork(job, [copy_range for group in groups[number::TASKS] for copy_range in group])
         for number in range(min(TASKS, len(groups)))
     ]
 

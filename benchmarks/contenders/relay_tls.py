@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from benchmarks import clusters
 from benchmarks.contenders.relay_task import RelayTask, works
-from benchmarks.inputs import all_but
-from benchmarks.values import Case, Cost
+from benchmarks.values import LARGE_BATCHES, Case, Cost
 from benchmarks.workers import run_together
 from relay_pipelines.model import Cluster
 
@@ -19,7 +18,7 @@ class RelayTls(RelayTask):
     """Tasks without Spark, with TLS on both sides."""
 
     name = "relay, tasks alone, TLS"
-    inputs = all_but("many-10k")
+    inputs = LARGE_BATCHES
 
     def __init__(self) -> None:
         self._warm = False

@@ -86,13 +86,15 @@ def _definitions(environment: Environment) -> Spent:
 
 def _phases(records: Sequence[EventLogEntry], began: float, ended: float) -> dict[str, float]:
     """The phases of a run, by its events."""
-    step = _when(records, lambda one: one.dagster_event_type is DagsterEventType.STEP_START)
-    snapshot = _when(records, lambda one: one.user_message.startswith("copying "))
-    copied = _when(records, lambda one: one.user_message.startswith("copied "))
+    step = _when(records, lambda record: record.dagster_event_type is DagsterEventType.STEP_START)
+    snapshot = _when(records, lambda record: record.user_message.startswith("copying "))
+    copied = _when(records, lambda record: record.user_message.startswith("copied "))
     found = [
-        one for one in records if one.dagster_event_type is DagsterEventType.ASSET_MATERIALIZATION
+        record
+        for record in records
+        if record.dagster_event_type is DagsterEventType.ASSET_MATERIALIZATION
     ]
-    last = max(one.timestamp for one in records)
+    last = max(record.timestamp for record in records)
     event = found[0].get_dagster_event().step_materialization_data.materialization
     copying = float(str(event.metadata["seconds"].value))
     return {
@@ -107,4 +109,4 @@ def _phases(records: Sequence[EventLogEntry], began: float, ended: float) -> dic
 
 
 def _when(records: Sequence[EventLogEntry], wanted: Callable[[EventLogEntry], bool]) -> float:
-    return next(one.timestamp for one in records if wanted(one))
+    return next(record.timestamp for record in records if wanted(record))

@@ -57,7 +57,7 @@ def measure(environment: Environment, windows: int, progress: Callable[[str], No
 def _kept(environment: Environment, windows: int, progress: Callable[[str], None]) -> Kept:
     environment.configure(keep=10 * windows)
     size_bytes = sum(
-        one.stat().st_size for one in (_events_file(environment), _runs_file(environment))
+        file.stat().st_size for file in (_events_file(environment), _runs_file(environment))
     )
     found = {"nothing new": slowest([spent(environment.ticker().tick) for _ in range(_REPEATED)])}
     environment.fill(environment.topics[:_TOPICS], 200)
@@ -72,8 +72,8 @@ def _kept(environment: Environment, windows: int, progress: Callable[[str], None
         [spent(ticker.tick) for _ in range(_REPEATED)]
     )
     assert present - len(_present(environment)) == PRUNED_PER_TICK * _REPEATED
-    for name, one in found.items():
-        progress(f"tick, {name}: {one.seconds:.2f} s, {one.cpu_seconds:.2f} CPU-s")
+    for name, figures in found.items():
+        progress(f"tick, {name}: {figures.seconds:.2f} s, {figures.cpu_seconds:.2f} CPU-s")
     with running(environment.folder, environment=dagster_variables(environment.folder)) as dagster:
         dagster.sensors()  # a browser requests the workspace before it can show an asset
         queries = _queries(environment, dagster)
@@ -191,15 +191,17 @@ def _copy(
     # in order of id: Dagster regards a window as incomplete if its plan is after its
     # materialisation
     cursor = database.execute(f"select * from {table} where {where} order by id", values)
-    names = [one[0] for one in cursor.description if one[0] != "id"]
+    names = [column[0] for column in cursor.description if column[0] != "id"]
     at = [number for number, one in enumerate(cursor.description) if one[0] != "id"]
     rows = [[row[number] for number in at] for row in cursor]
     statement = f"insert into {table} ({', '.join(names)}) values ({_marks(names)})"
     for key, new_run in copies:
         changed = [
             [
-                one.replace(window, key).replace(run_id, new_run) if isinstance(one, str) else one
-                for one in row
+                value.replace(window, key).replace(run_id, new_run)
+                if isinstance(value, str)
+                else value
+                for value in row
             ]
             for row in rows
         ]

@@ -95,9 +95,11 @@ def spent(what: Callable[[], object]) -> Spent:
 
 def middle(found: Sequence[Spent]) -> Spent:
     """The medians."""
-    return Spent(median(one.seconds for one in found), median(one.cpu_seconds for one in found))
+    return Spent(
+        median(spent.seconds for spent in found), median(spent.cpu_seconds for spent in found)
+    )
 
 
 def slowest(found: Sequence[Spent]) -> Spent:
     """The one that took longest."""
-    return max(found, key=lambda one: one.seconds)
+    return max(found, key=lambda spent: spent.seconds)

@@ -45,13 +45,13 @@ def ticks(dagster: Dagster, sensor: str, since: float) -> list[float]:
         "sensorName": sensor,
     }
     found = dagster.ask(_TICKS, {"s": selector})["sensorOrError"]["sensorState"]["ticks"]
-    ended = [one for one in found if one["status"] != "STARTED" and one["timestamp"] >= since]
-    if any(one["status"] not in _DONE for one in ended):
+    ended = [tick for tick in found if tick["status"] != "STARTED" and tick["timestamp"] >= since]
+    if any(tick["status"] not in _DONE for tick in ended):
         raise RuntimeError(f"a tick of {sensor} failed: {ended}")
-    return [one["endTimestamp"] - one["timestamp"] for one in ended]
+    return [tick["endTimestamp"] - tick["timestamp"] for tick in ended]
 
 
 def _cpu_seconds(pid: int) -> float:
     """The CPU time of a process and its descendants, also of those that have ended."""
     root = psutil.Process(pid)
-    return sum(sum(one.cpu_times()[:4]) for one in [root, *root.children(recursive=True)])
+    return sum(sum(process.cpu_times()[:4]) for process in [root, *root.children(recursive=True)])

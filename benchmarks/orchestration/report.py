@@ -123,8 +123,8 @@ def _crowded(busy: Busy, crowded: Crowded) -> Iterator[str]:
 
 def _kept(kept: Kept) -> Iterator[str]:
     rows = [
-        [f"tick: {name}", *_both(one), _reached(one.seconds, _TICK_SECONDS)]
-        for name, one in kept.ticks.items()
+        [f"tick: {name}", *_both(spent), _reached(spent.seconds, _TICK_SECONDS)]
+        for name, spent in kept.ticks.items()
     ]
     slowest = max(kept.daemon_ticks, default=0.0)
     name = f"tick in `dagster dev`, pruning: slowest of {len(kept.daemon_ticks)}"
@@ -147,8 +147,8 @@ def _idle(busy: Busy, idle: Idle) -> str:
     )
 
 
-def _both(one: Spent) -> tuple[str, str]:
-    return f"{one.seconds:.2f}", f"{one.cpu_seconds:.2f}"
+def _both(spent: Spent) -> tuple[str, str]:
+    return f"{spent.seconds:.2f}", f"{spent.cpu_seconds:.2f}"
 
 
 def _reached(seconds: float, limit: float) -> str:

@@ -146,30 +146,34 @@ def _copy_each(
                 Copier(ranges, options, transactions, nodes, clock).copy()
                 unreachable = next(filter(None, map(_unreachable_cluster, ranges)), None)
             else:
-                for one in ranges:
-                    one.fail_for_good(unreachable)
+                for range_copy in ranges:
+                    range_copy.fail_for_good(unreachable)
             failpoint(Failpoint.BEFORE_OUTCOME)
-            for one in ranges:
-                yield _outcome(one, nodes.node)
+            for range_copy in ranges:
+                yield _outcome(range_copy, nodes.node)
 
 
-def _unreachable_cluster(one: RangeCopy) -> RelayError | None:
+def _unreachable_cluster(range_copy: RangeCopy) -> RelayError | None:
     """Return the range's error if the next ones would only repeat it, after as long a wait."""
-    error, source = one.error, one.made_source
-    if not one.has_failed or not isinstance(error, RetriableError) or error.topic_partition:
+    error, source = range_copy.error, range_copy.made_source
+    if not range_copy.has_failed or not isinstance(error, RetriableError) or error.topic_partition:
         return None
     if source is None:
         return error
     return error if source.can_reopen and not source.failed_for_range_only else None
 
 
-def _outcome(one: RangeCopy, last_node: str) -> Outcome:
+def _outcome(range_copy: RangeCopy, last_node: str) -> Outcome:
     """Return how the copy of a range ended.
 
     Args:
         last_node: the source node that the task read last.
     """
-    progress, error, source = one.progress, one.error if one.has_failed else None, one.made_source
+    progress, error, source = (
+        range_copy.progress,
+        range_copy.error if range_copy.has_failed else None,
+        range_copy.made_source,
+    )
     copy_range = progress.range
     chunks, checkpoint = progress.committed, progress.checkpoint
     skipped: Counter[str] = Counter()
@@ -194,7 +198,7 @@ def _outcome(one: RangeCopy, last_node: str) -> Outcome:
         error_kind="" if error is None else type(error).__name__,
         error="" if error is None else str(error),
         exit_code=0 if error is None else error.exit_code,
-        seconds=one.seconds,
-        cpu_seconds=one.cpu_seconds,
+        seconds=range_copy.seconds,
+        cpu_seconds=range_copy.cpu_seconds,
         peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT,
     )

@@ -271,9 +271,12 @@ class Transactions:
         failpoint(Failpoint.AFTER_INIT_PRODUCER_ID)
         # a task that is now fenced could have committed until here
         known = {
-            one.source: (one.range.checkpoint, one.range.checkpoint_position) for one in ranges
+            progress.source: (progress.range.checkpoint, progress.range.checkpoint_position)
+            for progress in ranges
         }
-        self._destination.metadata(sorted({one.range.destination.topic for one in ranges}))
+        self._destination.metadata(
+            sorted({progress.range.destination.topic for progress in ranges})
+        )
         return checkpoints.read_current(
             self._destination,
             self._job.mirror,
@@ -308,23 +311,25 @@ class Transactions:
         """Wait until the destination has acknowledged all that was sent."""
         self._producer.drain()
 
-    def next_commit(self, one: RangeProgress, chunk: Chunk, identity: NodeIdentity) -> Commit:
+    def next_commit(self, progress: RangeProgress, chunk: Chunk, identity: NodeIdentity) -> Commit:
         """Return what `commit` takes, after `drain`; a failure is that of the range alone.
 
         Args:
             identity: the log that the chunk was read from.
         """
-        landed = self._producer.landed(one.range.destination)
-        return Commit(one, chunk, *one.next_commit(chunk, identity, landed, self._clock.now_ms()))
+        landed = self._producer.landed(progress.range.destination)
+        return Commit(
+            progress, chunk, *progress.next_commit(chunk, identity, landed, self._clock.now_ms())
+        )
 
     def commit(self, commits: Sequence[Commit]) -> None:
         """Commit data, checkpoints and ledger entries in one transaction: all of them or none."""
         failpoint(Failpoint.BEFORE_CHECKPOINT)
         began = self._clock.monotonic()
         state: dict[TopicPartition, list[tuple[bytes, bytes, int]]] = defaultdict(list)
-        for one, _, checkpoint, entry in commits:
-            state[one.checkpoint_partition].append(checkpoints.to_record(checkpoint))
-            state[one.ledger_partition].append(ledger.to_record(entry))
+        for progress, _, checkpoint, entry in commits:
+            state[progress.checkpoint_partition].append(checkpoints.to_record(checkpoint))
+            state[progress.ledger_partition].append(ledger.to_record(entry))
         self._producer.add(state)
         for partition, records in state.items():
             for batch in encode_all(records):
@@ -334,8 +339,8 @@ class Transactions:
         self._producer.commit()
         failpoint(Failpoint.AFTER_END_TXN)
         seconds = (self._clock.monotonic() - began) / len(commits)
-        for one, chunk, checkpoint, _ in commits:
-            one.committed_chunk(chunk, checkpoint, seconds)
+        for progress, chunk, checkpoint, _ in commits:
+            progress.committed_chunk(chunk, checkpoint, seconds)
 
     def forget(self) -> None:
         """Let go of the transactional id after another task has taken it; `start` takes it back."""

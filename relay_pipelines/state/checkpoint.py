@@ -359,7 +359,7 @@ def read_all(client: ClusterClient, mirror: str, clock: Clock) -> CheckpointSnap
         ends,
         {node: why for node, why in reasons.items() if why},
         {start.topic: start for start in starts},
-        {one.source: one.owner for one in owners},
+        {owner.source: owner.owner for owner in owners},
     )
 
 
