@@ -2,6 +2,10 @@
 
 import dagster as dg
 
+from relay_pipelines.console.formatting import format_time
+
+MAIN = "main"
+"""The lane of topics that no lane of relay.yaml takes."""
 MESSAGE_COUNTS = "message_counts"
 LAG = "lag"
 DIVERGENCE = "divergence"
@@ -10,12 +14,9 @@ SOURCE_TOPICS = "source_topics"
 TAG_MIRROR = "relay/mirror"
 TAG_LANE = "relay/lane"
 TAG_NODE = "relay/node"
-TAG_ATTEMPT = "relay/attempt"
 TAG_WHY = "relay/node_why"
-TAG_UNLISTED = "relay/topics_without_asset"
-TAG_PARTITION = "dagster/partition"
-"""Dagster's own tag: the window of a run."""
-_DIGITS = 8
+TAG_TURN = "relay/turn"
+"""What a run that copies a lane is doing: see `lanes/turns.py`."""
 
 
 def windows_asset(mirror: str, lane: str) -> dg.AssetKey:
@@ -53,32 +54,30 @@ def group(mirror: str) -> str:
     return mirror.replace("-", "_")
 
 
-def partitions_name(mirror: str, lane: str) -> str:
-    """The name of a lane's partitions definition."""
-    return f"{mirror}/{lane}/windows"
+def lane_job(mirror: str, lane: str) -> str:
+    """The job that copies a lane: `mirror_shop`, or `mirror_shop__big` for the lane `big`."""
+    name = group(mirror) if lane == MAIN else identifier(mirror, lane)
+    return f"mirror_{name}"
 
 
-def window_key(mirror: str, lane: str, number: int) -> str:
-    """The key of a window: unique across lanes; keys sort in the order of the cuts."""
-    return f"{mirror}-{lane}-{number:0{_DIGITS}d}"
+def plans_name(mirror: str, lane: str) -> str:
+    """The name of the set of a lane's windows, those of its plan asset."""
+    return f"{mirror}/{lane}/plans"
 
 
-def window_number(window_key: str) -> int:
-    """The number in a window's key; 0 for a key that is not a window's."""
-    digits = window_key[-_DIGITS:]
-    return int(digits) if digits.isdigit() else 0
+def windows_name(mirror: str, topic: str) -> str:
+    """The name of the set of a topic's windows: those in which it had something new."""
+    return f"{mirror}/{topic}/windows"
 
 
-def tags(mirror: str, lane: str, node: tuple[str, str], attempt: int) -> dict[str, str]:
-    """Tags by which people filter the run list.
+def window_key(planned_at_ms: int, number: int) -> str:
+    """The key of a window: when it was planned, and its number among those of that second.
 
-    Args:
-        node: its name, and why the run reads it.
+    Keys sort in the order in which windows are planned: 2026-11-22T04:10:20Z-000.
     """
-    return {
-        TAG_MIRROR: mirror,
-        TAG_LANE: lane,
-        TAG_NODE: node[0],
-        TAG_WHY: node[1],
-        TAG_ATTEMPT: str(attempt),
-    }
+    return f"{format_time(planned_at_ms)}-{number:03d}"
+
+
+def tags(mirror: str, lane: str) -> dict[str, str]:
+    """Tags by which people filter the run list, and by which runs of a lane find each other."""
+    return {TAG_MIRROR: mirror, TAG_LANE: lane}

@@ -1,11 +1,9 @@
-"""Cuts new offsets into windows, for the planner sensor and for the jobs."""
+"""Cuts the offsets that are not copied yet into windows."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from relay_pipelines.lanes import naming
-from relay_pipelines.lanes.lane import Lane
-from relay_pipelines.lanes.window_log import History
 from relay_pipelines.model import OffsetRange
 from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.plan.window_sizing import WindowLimits, backlog, cut
@@ -15,66 +13,40 @@ from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 UNLIMITED = WindowLimits(2**63, 2**63)
 
 
-class WindowPlanner:
-    """Cuts windows of a lane and continues their numbering.
+def new_windows(
+    snapshot: ClusterSnapshot, limits: WindowLimits, now_ms: int
+) -> Iterator[FrozenWindow]:
+    """Cut what no checkpoint covers, also what an earlier window has left out.
 
     Args:
-        history: the windows cut so far.
+        limits: a window is not larger than this; the rest comes with the next one.
         now_ms: the time of the plan; no record of these windows is committed before.
     """
+    return cut_windows(snapshot, backlog(snapshot.positions), limits, now_ms)
 
-    def __init__(
-        self,
-        lane: Lane,
-        snapshot: ClusterSnapshot,
-        history: History,
-        limits: WindowLimits,
-        now_ms: int,
-    ) -> None:
-        self._lane = lane
-        self._snapshot = snapshot
-        self._history = history
-        self._limits = limits
-        self._now_ms = now_ms
-        self._sizes = bytes_per_offset(snapshot)
-        self._number = history.last_number
 
-    def new(self) -> Iterator[FrozenWindow]:
-        """Cut all offsets that no window covers yet."""
-        planned = self._history.ends(
-            {
-                partition: checkpoint.reset_at_ms
-                for partition, checkpoint in self._snapshot.checkpoints.items()
-            }
-        )
-        yield from self._cut(backlog(self._snapshot.positions, planned))
-
-    def between(self, ranges: Sequence[OffsetRange]) -> Iterator[FrozenWindow]:
-        """Cut these offset ranges, even if they were copied or planned before."""
-        for window in self._cut(ranges):
-            yield replace(window, by_date=True)
-
-    def _cut(self, ranges: Sequence[OffsetRange]) -> Iterator[FrozenWindow]:
-        waiting = list(ranges)
-        while any(map(len, waiting)):
-            ranges_of_window = cut(waiting, self._sizes, self._limits)
-            yield self._window(ranges_of_window)
-            waiting = [
-                replace(rest, start=done.end)
-                for rest, done in zip(waiting, ranges_of_window, strict=True)
-            ]
-
-    def _window(self, ranges: Sequence[OffsetRange]) -> FrozenWindow:
-        self._number += 1
-        return FrozenWindow(
-            key=naming.window_key(self._lane.mirror, self._lane.name, self._number),
-            ranges=tuple(ranges),
-            node=self._snapshot.node.name,
-            planned_at_ms=self._now_ms,
+def cut_windows(
+    snapshot: ClusterSnapshot, ranges: Sequence[OffsetRange], limits: WindowLimits, now_ms: int
+) -> Iterator[FrozenWindow]:
+    """Cut these offset ranges, even if they were copied before; windows hold no empty ranges."""
+    sizes = bytes_per_offset(snapshot)
+    waiting = [offset_range for offset_range in ranges if len(offset_range)]
+    number = 0
+    while waiting:
+        found = cut(waiting, sizes, limits)
+        yield FrozenWindow(
+            key=naming.window_key(now_ms, number),
+            ranges=tuple(found),
+            node=snapshot.node.name,
+            planned_at_ms=now_ms,
             size_bytes=int(
                 sum(
-                    self._sizes.get(planned.topic_partition, 0.0) * len(planned)
-                    for planned in ranges
+                    sizes.get(planned.topic_partition, 0.0) * len(planned) for planned in found
                 )
             ),
         )
+        number += 1
+        rest = [
+            replace(before, start=done.end) for before, done in zip(waiting, found, strict=True)
+        ]
+        waiting = [offset_range for offset_range in rest if len(offset_range)]

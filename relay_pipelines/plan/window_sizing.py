@@ -18,26 +18,16 @@ class WindowLimits:
     max_bytes: int
 
 
-def backlog(
-    positions: Sequence[Position], planned: Mapping[TopicPartition, int]
-) -> list[OffsetRange]:
-    """Return what no window covers yet: one range per topic-partition, in order.
+def backlog(positions: Sequence[Position]) -> list[OffsetRange]:
+    """Return what is not copied yet, sorted: one range per topic-partition with something new.
 
-    A range is empty where nothing is new, or where a data loss holds the topic-partition back.
-
-    Args:
-        planned: where the windows cut so far end. A checkpoint above that counts instead: other
-            runs copy, too.
+    A topic-partition that a data loss holds back has none.
     """
     held_back = {
-        position.topic_partition: data_loss(position) is not None for position in positions
+        position.topic_partition for position in positions if data_loss(position) is not None
     }
-    planned_positions = [
-        _as_planned(position, planned.get(position.topic_partition)) for position in positions
-    ]
     return [
-        OffsetRange(at, new.start, new.start if held_back[at] else max(new.start, new.end))
-        for at, new in sorted(uncopied(planned_positions).items())
+        new for at, new in sorted(uncopied(positions).items()) if len(new) and at not in held_back
     ]
 
 
@@ -70,8 +60,3 @@ def cut(
         for offset_range in waiting
     ]
 
-
-def _as_planned(position: Position, planned: int | None) -> Position:
-    if planned is None:
-        return position
-    return replace(position, next_offset=max(planned, position.next_offset or 0))
