@@ -1,0 +1,62 @@
+"""What a window's copy tells Dagster: materialisations, and the results of checks."""
+
+from collections.abc import Iterator
+
+import dagster as dg
+
+from relay_pipelines.checks import divergence, message_counts, topic_configs
+from relay_pipelines.lanes import metadata, naming
+from relay_pipelines.lanes.lane import Lane
+from relay_pipelines.lanes.window_run import WindowReport
+
+
+def log(context: dg.OpExecutionContext, lane: Lane, report: WindowReport) -> None:
+    """Log what a job's op has copied as events of assets, whether or not they are loaded.
+
+    Only topics with something new in the window have events. A topic that is incomplete fails its
+    check; the next window copies the rest.
+    """
+    window = report.frozen.key
+    for topic in report.topics:
+        if not topic.failure:
+            context.log_event(
+                dg.AssetMaterialization(
+                    naming.mirrored_asset(lane.mirror, topic.topic),
+                    partition=window,
+                    metadata=metadata.of_topic(lane, report, topic, context.run_id),
+                )
+            )
+        # an op may log no evaluations of checks
+        context.instance.report_runless_asset_event(
+            message_counts.evaluation(lane.mirror, topic, window)
+        )
+    report_lane(context, lane, report)
+
+
+def results(
+    context: dg.AssetExecutionContext, lane: Lane, report: WindowReport
+) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:  # type: ignore[type-arg]
+    """Yield what the op of the assets returns for the topics that are complete."""
+    for topic in report.topics:
+        if not topic.failure:
+            yield dg.MaterializeResult(
+                asset_key=naming.mirrored_asset(lane.mirror, topic.topic),
+                metadata=metadata.of_topic(lane, report, topic, context.run_id),
+            )
+            yield message_counts.result(lane.mirror, topic)
+
+
+def report_lane(context: dg.OpExecutionContext, lane: Lane, report: WindowReport) -> None:
+    """Report what the copy found out about nodes and configurations."""
+    for node, why in report.result.diverged.items():
+        context.log.error("node %s is in quarantine: %s", node, why)
+        context.instance.report_runless_asset_event(divergence.evaluation(lane.mirror, node, why))
+    context.instance.report_runless_asset_event(topic_configs.evaluation(lane, report.differences))
+
+
+def failures(report: WindowReport) -> list[str]:
+    """One line for each topic that is incomplete, or whose count differs."""
+    counts = [f"{topic.topic}: {problem}" for topic in report.topics for problem in topic.problems]
+    return [*report.failures, *counts]
+
+
