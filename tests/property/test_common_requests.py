@@ -254,7 +254,12 @@ def test_records_are_fetched_between_the_two_looks_at_the_topic_id(at_fetch: int
         assert copied(copies, "d") == new
 
 
-def test_a_range_that_fails_for_good_after_a_failure_of_all_stops_no_neighbour() -> None:
+@pytest.mark.parametrize(
+    ("code", "remedy"), [(87, "such as a null key"), (76, "lack the codec of the batch")]
+)
+def test_a_range_that_fails_for_good_after_a_failure_of_all_stops_no_neighbour(
+    code: int, remedy: str
+) -> None:
     """InitProducerId fails once, for all; then the destination refuses a for its content."""
 
     class Odd(FakeCluster):
@@ -268,12 +273,14 @@ def test_a_range_that_fails_for_good_after_a_failure_of_all_stops_no_neighbour()
             return answer
 
         def _append(self, who: str, name: str, data: bytes) -> tuple[int, int]:
-            return (87, -1) if name == "a" else super()._append(who, name, data)
+            return (code, -1) if name == "a" else super()._append(who, name, data)
 
     copies = destination("abc", Odd)
     with served(source=filled("abc", RECORDS), destination=copies):
         outcomes = copy(ranges("abc"))
     assert [outcomes[topic].status for topic in "abc"] == [Status.FAILED, Status.DONE, Status.DONE]
+    assert remedy in outcomes["a"].error
+    assert "\n" not in outcomes["a"].error
     assert [copied(copies, topic) for topic in "bc"] == [values("b", RECORDS), values("c", RECORDS)]
 
 
