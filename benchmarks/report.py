@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from benchmarks.contenders.mirrormaker import MirrorMaker
 from benchmarks.inputs import Input
 from benchmarks.medians import Median, median_of, ratio
-from benchmarks.run import PROFILED, Figures
+from benchmarks.run import ENOUGH_SECONDS, PROFILED, Figures
 from benchmarks.targets import targets
 from benchmarks.values import Result
 
@@ -18,9 +18,10 @@ _INTRODUCTION = """\
 
 Written by `make bench`. All contenders ran on the same machine, in the same run, interleaved: in
 each repetition every contender copies every input once into a fresh topic, and a different
-contender goes first each time. Figures are medians of {repetitions} repetition{plural}. After each
-copy the benchmark reads the destination and counts its records; an incomplete copy is shown as such
-and enters no median. A topic has two topic-partitions unless the input says otherwise. Source,
+contender goes first each time. Figures are medians of {repetitions} repetition{plural}; a contender
+that has spent {enough:g} s on an input does not copy it again, because long copies vary less. After
+each copy the benchmark reads the destination and counts its records; an incomplete copy is shown as
+such and enters no median. A topic has two topic-partitions unless the input says otherwise. Source,
 destination and contender share the machine. What Dagster costs around the copy, with 200 topics and
 with 25,000 old windows, is in [benchmarks-dagster.md](benchmarks-dagster.md); a run with a thousand
 kills is in [chaos.md](chaos.md).
@@ -63,7 +64,13 @@ def as_json(figures: Figures, machine: Mapping[str, str]) -> str:
 def as_markdown(figures: Figures, machine: Mapping[str, str]) -> str:
     """The report."""
     repetitions = max((result.repetition for result in figures.results), default=0)
-    parts = [_INTRODUCTION.format(repetitions=repetitions, plural="" if repetitions == 1 else "s")]
+    parts = [
+        _INTRODUCTION.format(
+            repetitions=repetitions,
+            plural="" if repetitions == 1 else "s",
+            enough=ENOUGH_SECONDS,
+        )
+    ]
     parts += ["## Machine\n", *(f"- {key}: {value}" for key, value in machine.items())]
     parts += [f"- left out: {name}, {why}" for name, why in figures.left_out.items()]
     parts += ["\n## Targets\n", *_targets(figures)]

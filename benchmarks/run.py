@@ -26,6 +26,7 @@ from benchmarks.values import Case, Cost, Extent, Result
 from relay_pipelines.embedded import EmbeddedCluster, Listener
 
 LIMIT_SECONDS = 180.0
+ENOUGH_SECONDS = 20.0
 PROFILED = ("1k-128k", "compacted", "one-record")
 
 
@@ -58,7 +59,8 @@ def run(
 
     Args:
         inputs: the inputs to copy, in this order.
-        repetitions: how often each contender copies each input.
+        repetitions: how often each contender copies each input, or until it has spent
+            `ENOUGH_SECONDS` on it: long copies vary less.
         folder: the folder for logs, which the caller empties.
         progress: called with a line of text after each copy.
         keep: called after each input with the figures so far.
@@ -129,11 +131,19 @@ class _Bench:
             # rotate the order
             first = (repetition - 1) % len(contenders)
             for contender in [*contenders[first:], *contenders[:first]]:
-                self._measure(contender, repetition, extents)
+                if self._spent_seconds(contender) < ENOUGH_SECONDS:
+                    self._measure(contender, repetition, extents)
         if self.wanted.name in PROFILED:
             with self._case("profile", extents) as case:
                 self.figures.profiles[self.wanted.name] = profile(case)
         clusters.delete_topics(self.source.cluster(), self.topic)
+
+    def _spent_seconds(self, contender: Contender) -> float:
+        return sum(
+            result.cost.whole_seconds or 0.0
+            for result in self.figures.results
+            if (result.input, result.contender) == (self.wanted.name, contender.name)
+        )
 
     def _measure(self, contender: Contender, repetition: int, extents: tuple[Extent, ...]) -> None:
         short = "".join(

@@ -112,6 +112,10 @@ class DestinationError(RetriableError):
     side = Side.DESTINATION
 
 
+class TransactionPendingError(DestinationError):
+    """A transaction of the id does not end: some topic-partition's leader is away."""
+
+
 class AbortableError(RelayError):
     """The open transaction must be aborted; the range may then continue from its checkpoint."""
 

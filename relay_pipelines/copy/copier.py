@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from copy import copy
 
 from relay_pipelines.copy.chunk import Chunk, Portion
@@ -20,7 +20,7 @@ from relay_pipelines.copy.throttle import Throttle
 from relay_pipelines.copy.transaction import RangeProgress, Transactions
 from relay_pipelines.copy.user_class import describe
 from relay_pipelines.errors import AbortableError, FencedError, RelayError
-from relay_pipelines.model import Checkpoint, CopyOptions, TopicPartition
+from relay_pipelines.model import CopyOptions, TopicPartition
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry_until_no_progress
 from relay_pipelines.state.checkpoint import Current
@@ -149,6 +149,7 @@ class Copier:
             for range_copy in ranges
             for to in (range_copy.progress.range.destination, range_copy.progress.quarantine)
         }
+        self._asks_in_common = False
         self._prepared: set[RangeCopy] = set()
         self._finished_bytes = 0
         self._deadline = 0.0
@@ -194,17 +195,16 @@ class Copier:
         waiting = self._waiting()
         # one that has failed may break the transaction again: it then holds no other
         is_careful = any(range_copy.failures for range_copy in waiting)
-        together = 1 if is_careful else _TOGETHER
+        self._asks_in_common = not is_careful
         for range_copy in waiting:
             range_copy.begin_attempt()
-        self._prepared.clear()
+        self._forget_prepared()
         self._finished_bytes = 0
         try:
             found = self._transactions.start([range_copy.progress for range_copy in waiting])
-            self._refresh(waiting, {at: current.checkpoint for at, current in found.items()})
             self._begin_transaction()
             for index, range_copy in enumerate(waiting):
-                self._prepare(waiting[index : index + together], found)
+                self._prepare(waiting, index, found)
                 with self._isolated(range_copy):
                     range_copy.progress.start_from(found[range_copy.progress.source])
                     self._copy_range(range_copy)
@@ -229,9 +229,10 @@ class Copier:
             self._all_failed(waiting, error)
             self._transactions.fail()
         left = [range_copy for range_copy in waiting if range_copy.is_waiting]
-        # else the others need not wait
-        if left and all(range_copy.failures for range_copy in left):
-            raise next(range_copy.error for range_copy in left if range_copy.error is not None)
+        errors = [range_copy.error for range_copy in left if range_copy.error is not None]
+        # else the others need not wait; none has an error if one that is not left broke it
+        if errors and all(range_copy.failures for range_copy in left):
+            raise errors[0]
 
     @contextmanager
     def _isolated(self, range_copy: RangeCopy) -> Iterator[None]:
@@ -307,43 +308,63 @@ class Copier:
             if range_copy.failing_since >= 0 and (range_copy.failing_since == since or overdue):
                 range_copy.fail_for_good(range_copy.last_error or error)
 
-    def _refresh(
-        self,
-        ranges: Sequence[RangeCopy],
-        checkpoints: Mapping[TopicPartition, Checkpoint | None] | None = None,
-    ) -> None:
-        """Ask the node about several ranges at once, as far as it answers."""
-        if len(self._ranges) == 1:
-            return
-        known = {
-            at: checkpoint
-            for at, checkpoint in (checkpoints or {}).items()
-            if checkpoint is not None
-        }
-        with suppress(RelayError):  # each range then asks for itself, and fails for itself
-            self._nodes.refresh([range_copy.progress.range for range_copy in ranges], known)
+    @contextmanager
+    def _in_common(self) -> Iterator[None]:
+        """Ask the node about several ranges at once.
+
+        If that fails, each asks for itself and fails for itself, until the next attempt: a broker
+        that hangs is not waited for again and again.
+        """
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - a bug must not stop the ranges
+            self._asks_in_common = False
+            if not isinstance(error, RelayError):
+                traceback.print_exc()  # for the executor's log
 
     def _prepare(
-        self, coming: Sequence[RangeCopy], found: Mapping[TopicPartition, Current]
+        self, waiting: Sequence[RangeCopy], index: int, found: Mapping[TopicPartition, Current]
     ) -> None:
-        """Do with one request what each of the next ranges would do with one of its own."""
-        if len(coming) == 1 or coming[0] in self._prepared:
+        """Do with one request what each of the ranges from `index` on would do with its own.
+
+        As for a range of its own, the look at the topic's id comes before the records.
+        """
+        if not self._asks_in_common or waiting[index] in self._prepared:
             return
-        starts = {}
-        for range_copy in coming:
-            source, copy_range = range_copy.progress.source, range_copy.progress.range
-            start = copy_range.next_offset(found[source].checkpoint)
-            if start < copy_range.source.end:
-                starts[source] = start
-        self._waiting_since = self._clock.monotonic()
-        for _ in self._nodes.fetch_first(starts):
-            if self._clock.monotonic() - self._waiting_since >= _LONGEST_WAIT_SECONDS:
-                self._commit()
-        with self._in_transaction():
-            self._transactions.announce(
-                range_copy.progress.range.destination for range_copy in coming
-            )
+        coming = waiting[index : index + _TOGETHER]
+        if len(coming) == 1:
+            return
+        ranges = {range_copy.progress.source: range_copy.progress.range for range_copy in coming}
+        checkpoints = {
+            at: checkpoint for at in ranges if (checkpoint := found[at].checkpoint) is not None
+        }
+        starts = {at: ranges[at].next_offset(checkpoints.get(at)) for at in ranges}
+        starts = {at: start for at, start in starts.items() if start < ranges[at].source.end}
+        answered = False
+        with self._in_common():
+            self._nodes.refresh(ranges.values(), checkpoints)
+            answered = self._fetch_first(starts)
+        if not answered:
+            self._commit()  # after that wait, before each range waits for itself
+            return
+        self._transactions.expect(ranges[at].destination for at in starts)
         self._prepared.update(coming)
+
+    def _fetch_first(self, starts: Mapping[TopicPartition, int]) -> bool:
+        """Fetch the first records of some ranges; False if the node takes too long."""
+        began = self._clock.monotonic()
+        with closing(self._nodes.fetch_first(starts)) as waits:
+            for _ in waits:
+                if self._clock.monotonic() - began >= _LONGEST_WAIT_SECONDS:
+                    self._asks_in_common = False
+                    return False
+        return True
+
+    def _forget_prepared(self) -> None:
+        """Drop what `_prepare` got: it serves up to the end of the transaction, or attempt."""
+        self._prepared.clear()
+        self._nodes.forget_first()
+        self._transactions.expect(())
 
     def _copy_range(self, range_copy: RangeCopy) -> None:
         start = range_copy.source.open(range_copy.progress.checkpoint)
@@ -419,7 +440,9 @@ class Copier:
         ]
         if not finished:
             return
-        self._refresh(finished)
+        if len(finished) > 1:
+            with self._in_common():
+                self._nodes.refresh([range_copy.progress.range for range_copy in finished])
         logs = []
         for range_copy in finished:
             with self._isolated(range_copy):
@@ -440,5 +463,5 @@ class Copier:
             self._transactions.commit(commits)
         for range_copy in finished:
             range_copy.committed()
-        self._prepared.clear()
+        self._forget_prepared()
         self._begin_transaction()

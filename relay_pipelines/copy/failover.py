@@ -5,8 +5,7 @@ Runs in a task.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Generator, Iterable, Mapping
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -92,12 +91,17 @@ class FailoverSource:
         }
 
     def refresh(
-        self, ranges: Sequence[CopyRange], checkpoints: Mapping[TopicPartition, Checkpoint] | None
+        self,
+        ranges: Iterable[CopyRange],
+        checkpoints: Mapping[TopicPartition, Checkpoint] | None = None,
     ) -> None:
         """Ask about many ranges with few requests, for the next `verify_...` of each.
 
         Args:
             checkpoints: what `verify_position` will be given; None before `verify_same_log`.
+
+        Raises:
+            RelayError: a broker of the node does not answer.
         """
         self._fresh = None  # older answers prove nothing if these do not come
         wanted = [copy_range.source.topic_partition for copy_range in ranges]
@@ -117,11 +121,17 @@ class FailoverSource:
 
         Args:
             starts: the source offsets to read from.
+
+        Raises:
+            RelayError: a broker of the node does not answer.
         """
         self._first = {}
-        with suppress(RelayError):  # each range then reads for itself, and fails for itself
-            found = yield from fetch_first(self.client, starts)
-            self._first = {at: (starts[at], answer) for at, answer in found.items()}
+        found = yield from fetch_first(self.client, starts)
+        self._first = {at: (starts[at], answer) for at, answer in found.items()}
+
+    def forget_first(self) -> None:
+        """Drop what `fetch_first` has fetched and no range has read."""
+        self._first = {}
 
     def read(
         self, wanted: OffsetRange, max_bytes: int, clock: Clock, small: SmallBatch | None

@@ -131,8 +131,9 @@ class RowBatches:
         assert self._identity is not None, "the first rows come after a marker with an identity"
         return self._identity
 
-    def forget_below(self, next_offset: int) -> None:
-        """Do nothing: it keeps no rows."""
+    def forget_below(self, next_offset: int) -> None:  # noqa: ARG002 - rows are not kept
+        """Forget the last record that is committed: the next chunk may have none."""
+        self._fingerprint = None
 
     def fail(self, error: RelayError) -> RelayError:
         """Return the error unchanged: the reader has failed over by itself."""

@@ -19,7 +19,13 @@ from relay_pipelines.copy.filtering import filter_chain
 from relay_pipelines.copy.sources import BatchSource, FetchedBatches
 from relay_pipelines.copy.throttle import Throttles
 from relay_pipelines.copy.transaction import RangeProgress, Transactions
-from relay_pipelines.errors import DestinationError, FencedError, RelayError, RetriableError
+from relay_pipelines.errors import (
+    DestinationError,
+    FencedError,
+    RelayError,
+    RetriableError,
+    TransactionPendingError,
+)
 from relay_pipelines.model import CopyJob, CopyRange, Outcome, Status
 from relay_pipelines.plan.owners import owner_of
 from relay_pipelines.protocol.client import ClusterClient
@@ -158,6 +164,8 @@ def _unreachable_cluster(range_copy: RangeCopy) -> RelayError | None:
     error, source = range_copy.error, range_copy.made_source
     if not range_copy.has_failed or not isinstance(error, RetriableError) or error.topic_partition:
         return None
+    if isinstance(error, TransactionPendingError):
+        return None  # other transactional ids may be free
     if source is None:
         return error
     return error if source.can_reopen and not source.failed_for_range_only else None

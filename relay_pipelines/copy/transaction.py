@@ -254,6 +254,7 @@ class Transactions:
         self._destination = destination
         self._clock = clock
         self._owner = owner
+        self._expected: tuple[TopicPartition, ...] = ()
         self._producer = self._new_producer()
 
     @property
@@ -287,18 +288,27 @@ class Transactions:
             partial(self._unblock, self._owner),
         )
 
-    def announce(self, destinations: Iterable[TopicPartition]) -> None:
-        """Add topic-partitions to the transaction with one request, before records are sent."""
-        self._producer.add(destinations)
+    def expect(self, destinations: Iterable[TopicPartition]) -> None:
+        """Add these topic-partitions to the transaction with the next one that is sent to."""
+        self._expected = tuple(destinations)
 
     def send(self, to: TopicPartition, batch: Batch, throttles: Iterable[Throttle]) -> None:
         """Send records; the caller may reuse their bytes at once."""
         for throttle in throttles:
             throttle.spend(len(batch.data))
         if not self._producer.has_added(to):
-            self._producer.add((to,))
+            self._add(to)
         self._producer.send(to, batch)
         failpoint(Failpoint.MID_CHUNK)
+
+    def _add(self, to: TopicPartition) -> None:
+        """Make a topic-partition part of the transaction, and those that are expected.
+
+        None without a leader: until it has one, its marker would hold up the transactional id.
+        """
+        self._destination.leader(to)
+        expected, self._expected = self._expected, ()
+        self._producer.add({to, *filter(self._destination.has_leader, expected)})
 
     def throttled_seconds(self, throttles: Sequence[Throttle]) -> float:
         """How long to wait before sending more, by our own limits and the destination's quota."""

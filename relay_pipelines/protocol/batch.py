@@ -20,6 +20,7 @@ CRC_END = 21  # the CRC-32C covers everything from here on
 _PREFIX = struct.Struct(">qiibI")
 _COVERED = struct.Struct(">hiqqqhii")
 _GLANCE = struct.Struct(">8xi4xb5xB34xi")  # size, magic, attributes (the low byte), records
+_SIZE_AND_CRC = struct.Struct(">8xi5xI")
 _SIZE_END = 12  # the size field counts from here
 _MAGIC_AT = 16
 _ATTRIBUTES_AT = 22
@@ -203,6 +204,15 @@ def verify(batch: Batch) -> None:
     """
     if crc32c(batch.data[CRC_END:]) != batch.header.crc:
         raise crc_mismatch(batch.header.base_offset)
+
+
+def crc_matches(records: memoryview) -> Iterator[bool]:
+    """Yield for each of the complete batches in `records` whether it matches its own CRC."""
+    at, end = 0, len(records)
+    while at < end:
+        size_bytes, crc = _SIZE_AND_CRC.unpack_from(records, at)
+        start, at = at + CRC_END, at + _SIZE_END + size_bytes
+        yield crc32c(records[start:at]) == crc
 
 
 def crc_mismatch(offset: int) -> CorruptBatchError:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -124,9 +124,8 @@ class ClusterClient:
         if unknown := {at.topic for at in wanted}.difference(self._metadata.topics):
             self.metadata(sorted(unknown))
         led: dict[int, list[TopicPartition]] = defaultdict(list)
-        for at in wanted:
-            with suppress(RetriableError):
-                led[self.leader(at)].append(at)
+        for at in filter(self.has_leader, wanted):
+            led[self.leader(at)].append(at)
         found = {}
         for broker_id, some in led.items():
             names = sorted({at.topic for at in some})
@@ -186,6 +185,11 @@ class ClusterClient:
     def has_topic(self, name: str) -> bool:
         """Whether the cluster has a topic that the user may see."""
         return self.metadata([name]).topics[name].error_code != _UNKNOWN_TOPIC
+
+    def has_leader(self, topic_partition: TopicPartition) -> bool:
+        """Whether the topic-partition has a leader, by the cached metadata."""
+        known = self._metadata.topics.get(topic_partition.topic)
+        return known is not None and known.leaders.get(topic_partition.partition, -1) >= 0
 
     def leader(self, topic_partition: TopicPartition) -> int:
         """Return the id of the broker that leads `topic_partition`."""

@@ -62,6 +62,8 @@ _REMEDIES = {
     38: "lower destination.replication_factor: the destination has too few brokers",
     40: "correct the value, or remove the key from topics.config_keys",
     44: "the destination's policy refused it: create the topic by hand or relax the policy",
+    76: "the destination's brokers lack the codec of the batch: upgrade them, or let the producers"
+    " of the source use another compression.type",
     87: "a record breaks a rule of the destination topic, such as a null key in a compacted topic:"
     " see its cleanup.policy",
 }
@@ -93,9 +95,8 @@ def failure(
         permission: what the user needs for it, as in "Alter on the cluster"; for the remedy.
     """
     passing = code in _PASSING or for_code(code).retriable
-    kind, remedy = _BY_CODE.get(
-        code, (retriable if passing else RelayError, _REMEDIES.get(code, ""))
-    )
+    kind, remedy = _BY_CODE.get(code, (retriable if passing else RelayError, ""))
+    remedy = _REMEDIES.get(code, remedy)
     if kind is PermissionDeniedError and permission:
         remedy = f"grant the user {permission}"
     said = f" ({detail})" if detail else ""

@@ -120,7 +120,10 @@ def decode(
             at += 4
             records = body[at : at + size] if size > 0 else empty
             at += max(size, 0)
-            answers[TopicPartition(topic, partition)] = FetchResponse(
+            found = TopicPartition(topic, partition)
+            if found in answers:
+                raise ValueError(f"{found} twice")
+            answers[found] = FetchResponse(
                 throttle_ms,
                 error_code,
                 high_watermark,
@@ -130,5 +133,6 @@ def decode(
                 records,
             )
     if answers.keys() != set(asked):
-        raise ValueError(", ".join(map(str, answers.keys() - set(asked))) or "too few")
+        others = ", ".join(map(str, answers.keys() - set(asked)))
+        raise ValueError(others or "too few topic-partitions")
     return answers

@@ -66,7 +66,11 @@ class ProduceResponse(NamedTuple):
 
 
 def decode(body: memoryview) -> dict[tuple[bytes, int], ProduceResponse]:
-    """Read the answer to `encode`: by topic, as `encode_string` writes it, and partition."""
+    """Read the answer to `encode`: by topic, as `encode_string` writes it, and partition.
+
+    Raises:
+        ValueError: it names a topic-partition twice.
+    """
     answers = {}
     topics, at = int.from_bytes(body[:4], "big"), 4
     for _ in range(topics):
@@ -83,6 +87,8 @@ def decode(body: memoryview) -> dict[tuple[bytes, int], ProduceResponse]:
                 record_message, at = _nullable_string(body, at + 4)
                 message = message or record_message
             summary, at = _nullable_string(body, at)
+            if (topic, partition) in answers:
+                raise ValueError("a topic-partition is named twice")
             answers[topic, partition] = (error_code, base_offset, message or summary)
     throttle_ms = int.from_bytes(body[at : at + 4], "big")
     return {key: ProduceResponse(*answer, throttle_ms) for key, answer in answers.items()}

@@ -6,6 +6,7 @@ over all transactions.
 
 from __future__ import annotations
 
+import struct
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -15,7 +16,13 @@ from typing import NamedTuple
 from kafka.protocol.admin import DescribeTransactionsRequest
 from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest, InitProducerIdRequest
 
-from relay_pipelines.errors import AbortableError, DestinationError, FencedError, RelayError
+from relay_pipelines.errors import (
+    AbortableError,
+    DestinationError,
+    FencedError,
+    RelayError,
+    TransactionPendingError,
+)
 from relay_pipelines.model import CopyOptions, TopicPartition
 from relay_pipelines.protocol import error_codes, produce
 from relay_pipelines.protocol.batch import Batch, ProducerState, rehome
@@ -311,7 +318,7 @@ class TransactionalProducer:
         wait = _POLL_SECONDS
         while (code := ask()) in error_codes.TRANSACTION_SETTLING:
             if self._clock.monotonic() > deadline:
-                raise DestinationError(
+                raise TransactionPendingError(
                     f"{self._client.cluster} answered {doing} of {self._id} with"
                     f" {error_codes.name_of(code)} for {seconds:g} s",
                     remedy="check the health of the destination's __transaction_state topic",
@@ -342,7 +349,11 @@ class TransactionalProducer:
 
     def _take_answer(self) -> None:
         connection, request, sent = self._in_flight.popleft()
-        answers = produce.decode(connection.receive(request))
+        body = connection.receive(request)
+        try:
+            answers = produce.decode(body)
+        except (ValueError, struct.error):
+            answers = {}
         if answers.keys() != {batch.target.key for batch in sent}:
             connection.close()
             raise DestinationError(

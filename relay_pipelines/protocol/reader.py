@@ -6,6 +6,7 @@ destination.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -127,13 +128,13 @@ def fetch_first(
     """Return the first records of many topic-partitions, with one request to each leader.
 
     While an answer is arriving, it yields every quarter of a second. Only topic-partitions of which
-    the leader answers with a complete batch are in the result.
+    the leader, by the cached metadata, answers with a complete batch are in the result.
 
     Args:
         starts: the offsets to read from.
     """
     by_leader: dict[int, list[TopicPartition]] = {}
-    for at in starts:
+    for at in filter(client.has_leader, starts):
         by_leader.setdefault(client.leader(at), []).append(at)
     found: dict[TopicPartition, fetch.FetchResponse] = {}
     for leader, asked in by_leader.items():
@@ -271,7 +272,7 @@ def _decoded(
 ) -> dict[TopicPartition, fetch.FetchResponse]:
     try:
         return fetch.decode(body, asked)
-    except ValueError as error:
+    except (ValueError, struct.error) as error:
         connection.close()
         raise client.retriable(
             f"{connection} answered for {error}", topic_partition=asked[0]

@@ -1,0 +1,559 @@
+"""Requests for many ranges: one that fails, or that others answer late, harms no neighbour."""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from relay_pipelines.copy import task
+from relay_pipelines.model import (
+    Checkpoint,
+    Cluster,
+    CopyJob,
+    CopyOptions,
+    CopyRange,
+    NodeIdentity,
+    OffsetRange,
+    Outcome,
+    Status,
+    TopicPartition,
+)
+from relay_pipelines.protocol import reader
+from relay_pipelines.protocol.connection import Connection
+from relay_pipelines.state import checkpoint, ledger
+from tests.property import fake_cluster
+from tests.property.fake_cluster import FETCH, FakeCluster, FakeSocket
+from tests.property.filled import Clock, filled, values
+
+SOURCE, OTHER, DESTINATION = (
+    Cluster(name, (f"fake:{port}",))
+    for port, name in enumerate(("source", "other", "destination"), 1)
+)
+RECORDS = 20
+OPTIONS = CopyOptions(
+    chunk_bytes=1 << 20,
+    fetch_max_bytes=900,
+    coalesce_below_bytes=0,
+    backoff_min_ms=0,
+    backoff_max_ms=0,
+    give_up_after_ms=300,
+)
+METADATA = 3
+
+
+class WithIds(FakeCluster):
+    """A cluster that reports topic ids, as brokers since Kafka 2.8 do."""
+
+    def __init__(self, *topics: str) -> None:
+        super().__init__(*topics)
+        self.topic_ids = {topic: uuid.uuid4() for topic in topics}
+        self.fetches = 0
+
+    def answer(self, frame: bytes) -> bytes:
+        answered = super().answer(frame)
+        api_key, version = struct.unpack_from(">hh", frame, 4)
+        if api_key == METADATA and version >= 9:  # a flexible header ends with tagged fields
+            size = int.from_bytes(answered[:4], "big") + 1
+            answered = struct.pack(">i", size) + answered[4:8] + b"\0" + answered[8:]
+        return answered
+
+    def _metadata(self, asked: Any) -> Any:
+        answer = super()._metadata(asked)
+        for topic in answer.topics:
+            topic.topic_id = self.topic_ids[topic.name]
+        return answer
+
+    def create_again(self, topic: str, records: list[bytes]) -> None:
+        """Delete a topic, and create it with other records under another id."""
+        (made,) = _logs(topic, records)
+        self.logs[topic] = made
+        self.topic_ids[topic] = uuid.uuid4()
+
+
+def _logs(topic: str, records: list[bytes]) -> Iterator[fake_cluster.Log]:
+    from relay_pipelines.protocol.python_codec import Record
+    from relay_pipelines.protocol.records import BatchBuilder
+
+    cluster = FakeCluster(topic)
+    for first in range(0, len(records), 5):
+        builder = BatchBuilder(0, 1 << 20)
+        some = [Record(0, 1_700_000_000_000, None, value, []) for value in records[first:][:5]]
+        assert builder.extend(some) is None
+        fake_cluster.put(cluster, topic, builder.build())
+    yield cluster.logs[topic]
+
+
+def with_ids(cluster: FakeCluster) -> WithIds:
+    made = WithIds(*cluster.logs)
+    made.logs = cluster.logs
+    return made
+
+
+def destination(topics: str, kind: type[FakeCluster] = FakeCluster) -> Any:
+    return kind(*topics, checkpoint.TOPIC, ledger.TOPIC)
+
+
+@contextmanager
+def served(late: Any = lambda: "", **clusters: FakeCluster) -> Iterator[None]:
+    """Serve these clusters by name; others refuse connections. `late` is the source's mishap."""
+
+    def connect(connection: Connection) -> FakeSocket:
+        name = connection.cluster.name
+        if name not in clusters:
+            raise ConnectionRefusedError("down")
+        return FakeSocket(clusters[name], late if name == "source" else lambda: "")
+
+    with patch.object(checkpoint, "PARTITIONS", 1), patch.object(Connection, "_connect", connect):
+        yield
+
+
+def ranges(topics: str, owner: str = "relay.m./1", **changed: Any) -> list[CopyRange]:
+    return [
+        CopyRange(OffsetRange(at, 0, RECORDS), at, owner=owner, **changed)
+        for at in (TopicPartition(topic, 0) for topic in topics)
+    ]
+
+
+def copy(
+    wanted: list[CopyRange], options: CopyOptions = OPTIONS, clock: Any = None, **job: Any
+) -> dict[str, Outcome]:
+    made = CopyJob("m", "run", job.pop("node", SOURCE), DESTINATION, options, **job)
+    found = list(task.copy_ranges(made, wanted, clock or Clock()))
+    return {outcome.range.topic_partition.topic: outcome for outcome in found}
+
+
+def copied(copies: FakeCluster, topic: str) -> list[bytes]:
+    return [record.value for record in copies.logs[topic].committed()]
+
+
+def last_checkpoint(copies: FakeCluster, topic: str) -> Checkpoint:
+    found = [
+        checkpoint.from_record(record.value) for record in copies.logs[checkpoint.TOPIC].committed()
+    ]
+    return [each for each in found if each.source.topic == topic][-1]
+
+
+def requested(body: bytes) -> int:
+    """How many topics a Fetch request asks for."""
+    return int(struct.unpack_from(">i", body, 25)[0])
+
+
+def test_a_careful_attempt_uses_no_records_of_an_earlier_one() -> None:
+    """An attempt begins without answers of an earlier one.
+
+    A task that failed over in an earlier group copies from a node that was not planned. Its
+    common Fetch brings the first records of b, c and d. Then the destination refuses b, which
+    breaks the transaction; c is created again meanwhile. The next attempt is careful, so that it
+    fetches nothing in common, and it looks at the id of the new topic c.
+    """
+    source, copies = with_ids(filled("abcd", RECORDS)), destination("abcd", WithIds)
+    new = [value.upper() for value in values("new", RECORDS)]
+    real, refused = FakeCluster._append, [0]
+
+    def append(self: FakeCluster, who: str, name: str, data: bytes) -> tuple[int, int]:
+        if name == "b" and not refused[0]:
+            refused[0] = 1
+            source.create_again("c", new)
+            return 6, -1  # NOT_LEADER_OR_FOLLOWER
+        return real(self, who, name, data)
+
+    planned = NodeIdentity("other", str(uuid.uuid4()), "fake")
+    with (
+        served(source=source, destination=copies),
+        patch.dict(fake_cluster._SERVED, {METADATA: 12}),
+        patch.object(FakeCluster, "_append", append),
+        patch.object(reader, "_FIRST_PARTITION_BYTES", 1_000),
+    ):
+        outcomes = copy(
+            [
+                *ranges("a", "relay.m./1", planned_log=planned),
+                *ranges("bcd", "relay.m./2", planned_log=planned),
+            ],
+            node=OTHER,
+            other_nodes=(SOURCE,),
+            node_timeout_ms=1_000,
+        )
+    assert refused == [1]
+    if outcomes["c"].status is Status.DONE:
+        known = last_checkpoint(copies, "c")
+        assert known.topic_ids["source"] == str(source.topic_ids["c"])
+        assert copied(copies, "c") == new
+
+
+def test_a_careful_attempt_of_an_old_broker_reads_again() -> None:
+    """Brokers before Kafka 2.8: the records of the first fetch are gone, and are copied anyway."""
+    source, copies = filled("abc", RECORDS), destination("abc")
+    new = [value.upper() for value in values("new", RECORDS)]
+    real, refused = FakeCluster._append, [0]
+
+    def append(self: FakeCluster, who: str, name: str, data: bytes) -> tuple[int, int]:
+        if name == "a" and not refused[0]:
+            refused[0] = 1
+            (source.logs["b"],) = _logs("b", new)
+            return 6, -1
+        return real(self, who, name, data)
+
+    with (
+        served(source=source, destination=copies),
+        patch.object(FakeCluster, "_append", append),
+        patch.object(reader, "_FIRST_PARTITION_BYTES", 1_000),
+    ):
+        outcomes = copy(ranges("abc"))
+    assert refused == [1]
+    assert [outcome.error for outcome in outcomes.values()] == [""] * 3
+    assert copied(copies, "b") in (new, values("b", RECORDS))
+
+
+@pytest.mark.parametrize("at_fetch", [1, 2])
+def test_records_are_fetched_between_the_two_looks_at_the_topic_id(at_fetch: int) -> None:
+    """The records are between the two looks at the topic id.
+
+    d is created again right after a common Fetch has answered: the first one of the attempt
+    (which the task notices), or the one after the first commit of the attempt.
+    """
+    source, copies = with_ids(filled("abcd", RECORDS)), destination("abcd", WithIds)
+    new = [value.upper() for value in values("new", RECORDS)]
+    real, common = FakeCluster._fetch, [0]
+
+    def fetch(self: FakeCluster, body: bytes) -> bytes:
+        answer = real(self, body)
+        if self is source and requested(body) > 1:
+            common[0] += 1
+            if common[0] == at_fetch:
+                source.create_again("d", new)
+        return answer
+
+    planned = NodeIdentity("other", str(uuid.uuid4()), "fake")
+    with (
+        served(source=source, destination=copies),
+        patch.dict(fake_cluster._SERVED, {METADATA: 12}),
+        patch.object(FakeCluster, "_fetch", fetch),
+        patch.object(reader, "_FIRST_PARTITION_BYTES", 1_000),
+    ):
+        outcomes = copy(
+            [
+                *ranges("a", "relay.m./1", planned_log=planned),
+                *ranges("bcd", "relay.m./2", planned_log=planned),
+            ],
+            replace(OPTIONS, chunk_bytes=2_000),
+            node=OTHER,
+            other_nodes=(SOURCE,),
+            node_timeout_ms=1_000,
+        )
+    assert common[0] >= at_fetch
+    if outcomes["d"].status is Status.DONE:
+        known = last_checkpoint(copies, "d")
+        assert known.topic_ids["source"] == str(source.topic_ids["d"])
+        assert copied(copies, "d") == new
+
+
+@pytest.mark.parametrize(
+    ("code", "remedy"), [(87, "such as a null key"), (76, "lack the codec of the batch")]
+)
+def test_a_range_that_fails_for_good_after_a_failure_of_all_stops_no_neighbour(
+    code: int, remedy: str
+) -> None:
+    """InitProducerId fails once, for all; then the destination refuses a for its content."""
+
+    class Odd(FakeCluster):
+        starts = 0
+
+        def _init(self, asked: Any) -> Any:
+            answer = super()._init(asked)
+            self.starts += 1
+            if self.starts == 1:
+                answer.error_code = -1  # UNKNOWN_SERVER_ERROR, once
+            return answer
+
+        def _append(self, who: str, name: str, data: bytes) -> tuple[int, int]:
+            return (code, -1) if name == "a" else super()._append(who, name, data)
+
+    copies = destination("abc", Odd)
+    with served(source=filled("abc", RECORDS), destination=copies):
+        outcomes = copy(ranges("abc"))
+    assert [outcomes[topic].status for topic in "abc"] == [Status.FAILED, Status.DONE, Status.DONE]
+    assert remedy in outcomes["a"].error
+    assert "\n" not in outcomes["a"].error
+    assert [copied(copies, topic) for topic in "bc"] == [values("b", RECORDS), values("c", RECORDS)]
+
+
+class SteppedClock(Clock):
+    """A clock that only waiting moves on."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        SteppedClock.now += 0.000_001
+        return SteppedClock.now
+
+    def sleep(self, seconds: float) -> None:
+        SteppedClock.now += seconds
+
+
+class TimingOut(FakeCluster):
+    """Its coordinator aborts a transaction that is open for longer than a minute."""
+
+    opened: dict[str, float] = {}  # noqa: RUF012 - one cluster per test
+
+    def answer(self, frame: bytes) -> bytes:
+        for name, known in self.ids.items():
+            if known.topics and SteppedClock.now - self.opened[name] > 60:
+                known.epoch += 1
+                self._finish(known, commit=False)
+        return super().answer(frame)
+
+    def _add(self, asked: Any) -> Any:
+        name = asked.v3_and_below_transactional_id
+        if not self.ids[name].topics:
+            self.opened[name] = SteppedClock.now
+        return super()._add(asked)
+
+
+class Trickling(FakeSocket):
+    """The answer to a Fetch of one topic-partition takes 65 s."""
+
+    waits = 0
+
+    def sendmsg(self, parts: list[Any]) -> int:
+        frame = b"".join(bytes(part) for part in parts)
+        body_at = 12 + 2 + int.from_bytes(frame[12:14], "big")
+        if struct.unpack_from(">h", frame, 4) == (FETCH,) and requested(frame[body_at:]) == 1:
+            self.waits = 65 * 4
+        return super().sendmsg(parts)
+
+    def recv_into(self, view: memoryview, _size: int = 0, _flags: int = 0) -> int:
+        if self.waits:
+            self.waits -= 1
+            SteppedClock.now += 0.25
+            raise BlockingIOError
+        return super().recv_into(view, _size, _flags)
+
+
+def test_a_slow_source_does_not_let_an_announced_transaction_time_out() -> None:
+    """A transaction is open from the first batch that is sent, and nobody fenced this task.
+
+    The common Fetch brings nothing. Then the answer to a range's own Fetch trickles in for longer
+    than the transaction timeout. The destination's brokers are older than Kafka 3.0.
+    """
+    clusters = {"source": filled("abc", RECORDS), "destination": destination("abc", TimingOut)}
+
+    def connect(connection: Connection) -> FakeSocket:
+        name = connection.cluster.name
+        kind = Trickling if name == "source" else FakeSocket
+        # in truth, some bytes arrive in every tick, so that the connection is never idle
+        connection._timeout_seconds = 1_000.0
+        return kind(clusters[name], lambda: "")
+
+    with (
+        patch.object(checkpoint, "PARTITIONS", 1),
+        patch.object(Connection, "_connect", connect),
+        patch.object(reader, "has_batch", lambda _: False),
+        patch.object(SteppedClock, "now", 1_000.0),
+    ):
+        outcomes = copy(
+            ranges("abc"),
+            replace(OPTIONS, backoff_min_ms=100, fetch_max_bytes=1 << 20),
+            clock=SteppedClock(),
+        )
+        assert SteppedClock.now > 1_000.0 + 3 * 65
+    assert [outcomes[topic].error for topic in "abc"] == [""] * 3
+
+
+def test_a_repeated_run_writes_nothing_to_the_destination() -> None:
+    """All ranges are copied already: no topic-partition needs a transaction, nor its marker."""
+
+    class Counting(FakeCluster):
+        adds = 0
+
+        def _add(self, asked: Any) -> Any:
+            self.adds += 1
+            return super()._add(asked)
+
+    copies = destination("abc", Counting)
+    with served(source=filled("abc", RECORDS), destination=copies):
+        assert all(outcome.status is Status.DONE for outcome in copy(ranges("abc")).values())
+        copies.adds = 0
+        assert all(outcome.status is Status.DONE for outcome in copy(ranges("abc")).values())
+    assert copies.adds == 0
+
+
+def test_a_broken_answer_to_the_common_fetch_stops_no_range() -> None:
+    """What is cut off in it, each range fetches for itself."""
+    source, copies = filled("abc", RECORDS), destination("abc")
+    real = FakeCluster._fetch
+
+    def fetch(self: FakeCluster, body: bytes) -> bytes:
+        answer = real(self, body)
+        return answer[:40] if self is source and requested(body) > 1 else answer
+
+    with (
+        served(source=source, destination=copies),
+        patch.object(FakeCluster, "_fetch", fetch),
+    ):
+        outcomes = copy(ranges("abc"))
+    assert {topic: outcome.error for topic, outcome in outcomes.items()} == dict.fromkeys("abc", "")
+
+
+class Completing(FakeCluster):
+    """As the coordinator: a transaction ends when each of its markers is written.
+
+    A topic-partition without a leader gets its marker when it has one again (unlike one that is
+    deleted). Until then, requests for the transactional id get CONCURRENT_TRANSACTIONS.
+    """
+
+    def __init__(self, *topics: str) -> None:
+        super().__init__(*topics)
+        self.completing: dict[int, set[str]] = {}
+
+    def _is_completing(self, who: str) -> bool:
+        known = self.ids.get(who)
+        left = self.completing.get(known.producer_id, set()) if known else set()
+        return bool(left & self.leaderless)
+
+    def _finish(self, known: Any, *, commit: bool) -> None:
+        self.completing[known.producer_id] = set(known.topics)
+        super()._finish(known, commit=commit)
+
+    def _init(self, asked: Any) -> Any:
+        if self._is_completing(asked.transactional_id):
+            return fake_cluster.InitProducerIdResponse(
+                throttle_time_ms=0, error_code=51, producer_id=-1, producer_epoch=-1
+            )
+        answer = super()._init(asked)
+        if self._is_completing(asked.transactional_id):
+            answer.error_code = 51
+        return answer
+
+    def _add(self, asked: Any) -> Any:
+        completing = self._is_completing(asked.v3_and_below_transactional_id)
+        if not completing:
+            return super()._add(asked)
+        made = super()._add(
+            type(asked)(
+                v3_and_below_transactional_id=asked.v3_and_below_transactional_id,
+                v3_and_below_producer_id=asked.v3_and_below_producer_id,
+                v3_and_below_producer_epoch=-99,  # adds nothing
+                v3_and_below_topics=asked.v3_and_below_topics,
+            )
+        )
+        for topic in made.results_by_topic_v3_and_below:
+            for each in topic.results_by_partition:
+                each.partition_error_code = 51
+        return made
+
+
+def test_a_destination_without_a_leader_stops_no_neighbour() -> None:
+    """'A range that fails does not stop the others': its marker must not, either.
+
+    With an id of its own, each of the neighbours would be copied.
+    """
+    copies = destination("abcd", Completing)
+    copies.leaderless.add("c")
+    with served(source=filled("abcd", RECORDS), destination=copies):
+        outcomes = copy(ranges("abcd"))
+    assert {topic for topic, outcome in outcomes.items() if outcome.status is Status.DONE} == {
+        *"abd"
+    }
+
+
+def test_with_ids_of_their_own_a_missing_leader_stops_no_range_after_it() -> None:
+    """The same with an id each: the ranges after c end with c's error, in this run and the next.
+
+    CONCURRENT_TRANSACTIONS of one id for a minute does not mean that the destination is away.
+    """
+    copies = destination("abcd", Completing)
+    copies.leaderless.add("c")
+    with served(source=filled("abcd", RECORDS), destination=copies):
+        outcomes = copy([each for topic in "abcd" for each in ranges(topic, "")])
+    assert {topic for topic, outcome in outcomes.items() if outcome.status is Status.DONE} == {
+        *"abd"
+    }
+
+
+def test_a_hanging_broker_is_not_waited_for_before_every_transaction() -> None:
+    """It leads one topic of ten; each of the others is committed alone.
+
+    The common Fetch waits for its answer for the whole timeout, forgets that, and is sent again
+    after every commit. It grows with the number of transactions: 30 s each by default.
+    """
+    topics = "abcdefghij"
+
+    class TwoBrokers(FakeCluster):
+        def _metadata(self, asked: Any) -> Any:
+            answer = super()._metadata(asked)
+            answer.brokers.append(
+                type(answer.brokers[0])(node_id=2, host="hangs", port=1, rack=None)
+            )
+            for topic in answer.topics:
+                for partition in topic.partitions:
+                    partition.leader_id = 2 if topic.name == "j" else 1
+            return answer
+
+    waited = [0.0]
+
+    class Hanging(FakeSocket):
+        asked = 0
+
+        def sendmsg(self, parts: list[Any]) -> int:
+            self.asked += 1
+            return super().sendmsg(parts)
+
+        def recv_into(self, view: memoryview, _size: int = 0, _flags: int = 0) -> int:
+            if self.asked > 1:  # all but ApiVersions
+                waited[0] += 0.25
+                raise BlockingIOError
+            return super().recv_into(view, _size, _flags)
+
+    class WaitingClock(Clock):
+        def monotonic(self) -> float:
+            return super().monotonic() + waited[0]
+
+    source, copies = filled(topics, RECORDS), destination(topics)
+    source.__class__ = TwoBrokers
+
+    def connect(connection: Connection) -> FakeSocket:
+        if connection.cluster.name == "destination":
+            return FakeSocket(copies, lambda: "")
+        return (Hanging if connection.address[0] == "hangs" else FakeSocket)(source, lambda: "")
+
+    with patch.object(checkpoint, "PARTITIONS", 1), patch.object(Connection, "_connect", connect):
+        outcomes = copy(ranges(topics), replace(OPTIONS, chunk_bytes=1), clock=WaitingClock())
+    assert [outcomes[topic].error for topic in topics[:-1]] == [""] * 9
+    # two attempts, each with a refresh, and what the range itself asks; and one common Fetch
+    assert waited[0] <= 5 * OPTIONS.request_timeout_ms / 1000
+
+
+def test_a_repeated_topic_partition_in_an_answer_hides_no_refusal() -> None:
+    """The answer refuses a, and then says that it has taken it."""
+    real, odd = FakeCluster._produce, [0]
+
+    def produce(self: FakeCluster, body: bytes) -> bytes:
+        answer = real(self, body)
+        if self is copies and not odd[0]:
+            odd[0] = 1
+            self.logs["a"].entries.clear()  # it has refused the batch of a
+            self.logs["a"].open_since.clear()
+            first = b"\0\x01a" + struct.pack(">iihqqqi", 1, 0, 7, -1, -1, 0, 0) + b"\xff\xff"
+            (count,) = struct.unpack_from(">i", answer)
+            return struct.pack(">i", count + 1) + first + answer[4:]
+        return answer
+
+    copies = destination("abc")
+    with (
+        served(source=filled("abc", 5), destination=copies),
+        patch.object(FakeCluster, "_produce", produce),
+    ):
+        outcomes = copy(
+            [replace(each, source=replace(each.source, end=5)) for each in ranges("abc")]
+        )
+    assert odd == [1]
+    for topic in "abc":
+        done = outcomes[topic].status is Status.DONE
+        assert copied(copies, topic) == (values(topic, 5) if done else [])
