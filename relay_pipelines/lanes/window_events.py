@@ -52,11 +52,3 @@ def report_lane(context: dg.OpExecutionContext, lane: Lane, report: WindowReport
         context.log.error("node %s is in quarantine: %s", node, why)
         context.instance.report_runless_asset_event(divergence.evaluation(lane.mirror, node, why))
     context.instance.report_runless_asset_event(topic_configs.evaluation(lane, report.differences))
-
-
-def failures(report: WindowReport) -> list[str]:
-    """One line for each topic that is incomplete, or whose count differs."""
-    counts = [f"{topic.topic}: {problem}" for topic in report.topics for problem in topic.problems]
-    return [*report.failures, *counts]
-
-
