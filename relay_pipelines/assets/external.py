@@ -11,11 +11,10 @@ def plan(lane: Lane) -> dg.AssetSpec:
     """The plan of a lane."""
     return dg.AssetSpec(
         lane.windows_asset,
-        partitions_def=window_log.definition(lane),
+        partitions_def=window_log.plans(lane),
         description=(
-            "Frozen offset ranges, one asset partition per window, cut by the planner sensor."
-            " Copying a window completes every topic through the end of the window, so the next"
-            " window also copies what a failed one left out."
+            "Frozen offset ranges, one asset partition per window. A run cuts a window of all that"
+            " is new when it can copy it, so that the next one copies what a failed one left out."
         ),
         group_name=naming.group(lane.mirror),
         kinds={"plan"},

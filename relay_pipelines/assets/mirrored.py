@@ -1,25 +1,22 @@
-"""The mirrored topics of a lane, and the op that copies a window of them in one Spark job."""
+"""The mirrored topics of a lane, and the op that copies a window of them again by hand."""
 
-import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import dagster as dg
 
-from relay_pipelines.checks import divergence, message_counts, topic_configs
+from relay_pipelines.checks import message_counts
 from relay_pipelines.errors import RelayError
-from relay_pipelines.lanes import metadata, naming, window_log
+from relay_pipelines.lanes import naming, turns, window_events, window_log
 from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.lanes.run_log import RunLog
+from relay_pipelines.lanes.stopping import stop_signal
+from relay_pipelines.lanes.turns import Turn
 from relay_pipelines.lanes.window_run import WindowReport, copy_window
 from relay_pipelines.plan.frozen_window import FrozenWindow
-from relay_pipelines.plan.topic_selection import destinations, select
+from relay_pipelines.plan.topic_selection import destinations
 from relay_pipelines.resources import KafkaResource, SparkResource
-from relay_pipelines.run.run import never
-from relay_pipelines.run.signals import StopSignal
 from relay_pipelines.settings import Mirror
-from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 _RETRY_NUMBER = "dagster/retry_number"
 _MAX_RETRIES = "dagster/max_retries"
@@ -29,15 +26,13 @@ Event = dg.MaterializeResult[Any] | dg.AssetCheckResult
 
 def build(lane: Lane, mirror: Mirror) -> dg.AssetsDefinition:
     """Build the assets of a lane that has topics."""
-    partitions = window_log.definition(lane)
     return dg.multi_asset(
         name=f"mirror_{lane.identifier}",
         specs=_specs(lane, mirror),
-        check_specs=[message_counts.spec(lane.mirror, topic, partitions) for topic in lane.topics],
-        partitions_def=partitions,
+        check_specs=[message_counts.spec(lane.mirror, topic) for topic in lane.topics],
         can_subset=True,
         pool=naming.pool(lane.mirror, lane.name),
-    )(_op(lane, mirror))
+    )(_op(lane))
 
 
 def _specs(lane: Lane, mirror: Mirror) -> list[dg.AssetSpec]:
@@ -46,7 +41,8 @@ def _specs(lane: Lane, mirror: Mirror) -> list[dg.AssetSpec]:
     return [
         dg.AssetSpec(
             naming.mirrored_asset(lane.mirror, topic),
-            deps=[naming.source_asset(lane.mirror, topic), lane.windows_asset],
+            deps=[naming.source_asset(lane.mirror, topic)],
+            partitions_def=window_log.windows(lane.mirror, topic),
             description=f"Topic {renamed[topic]} at the destination: a verbatim copy of {topic},"
             " exactly once.",
             group_name=naming.group(lane.mirror),
@@ -59,76 +55,59 @@ def _specs(lane: Lane, mirror: Mirror) -> list[dg.AssetSpec]:
     ]
 
 
-def _op(lane: Lane, mirror: Mirror) -> Callable[..., Iterator[Event]]:
+def _op(lane: Lane) -> Callable[..., Iterator[Event]]:
     def copy(
         context: dg.AssetExecutionContext, kafka: KafkaResource, pyspark: SparkResource
     ) -> Iterator[Event]:
-        frozen = _frozen(context.instance, lane, context.partition_key)
-        selected = [
-            topic
-            for topic in lane.topics
-            if naming.mirrored_asset(lane.mirror, topic) in context.selected_asset_keys
-        ]
-        unlisted = _unlisted(context, lane, mirror, frozen, selected)
-        report = _copy(context, lane, frozen, [*selected, *unlisted], kafka, pyspark)
-        _report_lane(context, lane, report)
+        frozen = _frozen(context, lane)
+        turns.tag(context.instance, lane, context.run.run_id, Turn.BY_HAND)
+        report = _copy(context, lane, frozen, kafka, pyspark)
+        window_events.report_lane(context, lane, report)
         if report.result.interrupted:
             raise dg.DagsterExecutionInterruptedError
-        yield from _topic_events(context, lane, report, selected)
-        _fail_if_incomplete(context, report, unlisted)
+        yield from window_events.results(context, lane, report)
+        _fail_if_incomplete(context, report)
 
     return copy
 
 
-def _frozen(instance: dg.DagsterInstance, lane: Lane, key: str) -> FrozenWindow:
-    frozen = window_log.find(instance, lane, key)
+def _frozen(context: dg.AssetExecutionContext, lane: Lane) -> FrozenWindow:
+    if not context.has_partition_key:
+        raise dg.Failure(
+            "no window is chosen: materialise a window of this topic, or run the job"
+            f" {naming.lane_job(lane.mirror, lane.name)}, which copies what is new",
+            allow_retries=False,
+        )
+    key = context.partition_key
+    frozen = window_log.find(context.instance, lane, key)
     if frozen is None:
         raise dg.Failure(
-            f"window {key} has no plan: it was never planned, or its plan was wiped; run the job"
-            " replan, which removes windows without a plan and cuts new ones from the checkpoints:"
-            " nothing is lost or copied twice",
+            f"window {key} has no plan any more: its events were deleted; nothing is lost, because"
+            " the checkpoints say what is copied",
             allow_retries=False,
         )
     return frozen
-
-
-def _unlisted(
-    context: dg.AssetExecutionContext,
-    lane: Lane,
-    mirror: Mirror,
-    frozen: FrozenWindow,
-    selected: Sequence[str],
-) -> list[str]:
-    """Topics of the window that appeared after the definitions were loaded, here or by the planner.
-
-    They have no asset yet, so nobody can select them.
-    """
-    requested = context.run.tags.get(naming.TAG_UNLISTED, "").split(",")
-    decisions = select(frozen.topics, mirror.topics.allow, mirror.topics.deny)
-    mirrored = [decision.topic for decision in decisions if decision.included]
-    return [
-        topic
-        for topic in mirrored
-        if topic not in selected
-        and (topic in requested or (topic not in lane.topics and lane.belongs(topic)))
-    ]
 
 
 def _copy(
     context: dg.AssetExecutionContext,
     lane: Lane,
     frozen: FrozenWindow,
-    topics: Sequence[str],
     kafka: KafkaResource,
     pyspark: SparkResource,
 ) -> WindowReport:
-    """Copy the window, from the node that this attempt begins with."""
-    tags = context.run.tags
-    attempt = int(tags.get(_RETRY_NUMBER, 0)) + int(tags.get(naming.TAG_ATTEMPT, 1)) - 1
-    with _stop_signal(pyspark) as (stop, session):
+    """Copy what the window has left, from the node that this attempt begins with."""
+    topics = [
+        topic
+        for topic in lane.topics
+        if naming.mirrored_asset(lane.mirror, topic) in context.selected_asset_keys
+    ]
+    attempt = int(context.run.tags.get(_RETRY_NUMBER, 0))
+    with stop_signal(pyspark) as (stop, session):
         try:
             snapshot = kafka.snapshot(lane.mirror, topics.__contains__, attempt)
-            _tag_run(context, lane, snapshot, attempt)
+            node = {naming.TAG_NODE: snapshot.node.name, naming.TAG_WHY: snapshot.node_why}
+            context.instance.add_run_tags(context.run.run_id, node)
             return copy_window(
                 kafka,
                 session,
@@ -146,88 +125,20 @@ def _copy(
             raise dg.Failure(f"window {frozen.key}: {error}") from None
 
 
-@contextmanager
-def _stop_signal(
-    pyspark: SparkResource,
-) -> Iterator[tuple[Callable[[], bool], Callable[[], Any]]]:
-    """Defer signals to the next commit; yield what asks for a stop and what starts Spark.
-
-    Python delivers signals to the main thread only; on any other thread a run cannot be stopped.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield never, lambda: pyspark.spark_session
-        return
-    stop = StopSignal()
-
-    def session() -> Any:
-        with stop.shielded():
-            return pyspark.spark_session
-
-    with stop.heard(), stop.deferred():
-        yield stop, session
-
-
-def _tag_run(
-    context: dg.AssetExecutionContext, lane: Lane, snapshot: ClusterSnapshot, attempt: int
-) -> None:
-    node = (snapshot.node.name, snapshot.node_why)
-    tags = naming.tags(lane.mirror, lane.name, node, attempt + 1)
-    context.instance.add_run_tags(context.run.run_id, tags)
-
-
-def _report_lane(context: dg.AssetExecutionContext, lane: Lane, report: WindowReport) -> None:
-    """Report what the run found out about nodes and configurations."""
-    for node, why in report.result.diverged.items():
-        context.log.error("node %s is in quarantine: %s", node, why)
-        context.instance.report_runless_asset_event(divergence.evaluation(lane.mirror, node, why))
-    if report.covers_all_topics:
-        context.instance.report_runless_asset_event(
-            topic_configs.evaluation(lane, report.differences)
-        )
-
-
-def _topic_events(
-    context: dg.AssetExecutionContext, lane: Lane, report: WindowReport, selected: Collection[str]
-) -> Iterator[Event]:
-    """Materialise and check each complete topic; topics without an asset get plain events."""
-    for topic in report.topics:
-        if topic.failure:
-            continue
-        key = naming.mirrored_asset(lane.mirror, topic.topic)
-        facts = metadata.of_topic(lane, report, topic, context.run.run_id)
-        if topic.topic in selected:
-            yield dg.MaterializeResult(asset_key=key, metadata=facts)
-            yield message_counts.result(lane.mirror, topic)
-        else:
-            window = report.frozen.key
-            context.log_event(dg.AssetMaterialization(key, partition=window, metadata=facts))
-            context.instance.report_runless_asset_event(
-                message_counts.evaluation(lane.mirror, topic, window)
-            )
-
-
-def _fail_if_incomplete(
-    context: dg.AssetExecutionContext, report: WindowReport, unlisted: Collection[str]
-) -> None:
-    """Fail the run if a topic is incomplete, or if the count of a topic without an asset differs.
-
-    The count of a topic that has an asset fails the run by its blocking check.
-    """
+def _fail_if_incomplete(context: dg.AssetExecutionContext, report: WindowReport) -> None:
+    """Fail the run if a topic is incomplete; a count that differs fails its blocking check."""
     differs = any(topic.problems for topic in report.topics)
     if differs or (report.failures and report.result.needs_operator):
         _forbid_retries(context)
-    counts = [
-        f"{topic.topic}: {problem}"
-        for topic in report.topics
-        if topic.topic in unlisted
-        for problem in topic.problems
-    ]
-    lines = [*report.failures, *counts]
-    if lines:
-        more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""
+    if report.failures:
+        more = f" (and {len(report.failures) - 1} more)" if len(report.failures) > 1 else ""
         raise dg.Failure(
-            f"window {report.frozen.key}: {lines[0]}{more}",
-            metadata={"failures": dg.MetadataValue.md("\n".join(f"- {line}" for line in lines))},
+            f"window {report.frozen.key}: {report.failures[0]}{more}",
+            metadata={
+                "failures": dg.MetadataValue.md(
+                    "\n".join(f"- {line}" for line in report.failures)
+                )
+            },
         )
 
 

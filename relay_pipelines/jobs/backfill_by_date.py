@@ -1,23 +1,25 @@
-"""`backfill_by_date`: freezes the windows of a time span, then starts a backfill of them.
+"""`backfill_by_date`: cuts the records of a time span into windows, and copies them.
 
 Time-window partitions would look up their offsets when they run and so lose late records. This job
 looks them up once.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import dagster as dg
 
 from relay_pipelines.console.formatting import plural
-from relay_pipelines.jobs.dagster_backfill import start_backfill
-from relay_pipelines.lanes import naming, window_log
-from relay_pipelines.lanes.lane import Lane, lanes_of
+from relay_pipelines.errors import RelayError
+from relay_pipelines.lanes import turns
+from relay_pipelines.lanes.lane import lanes_of
+from relay_pipelines.lanes.lane_run import LaneRun, failures
+from relay_pipelines.lanes.stopping import stop_signal
 from relay_pipelines.lanes.topic_catalog import Catalog
-from relay_pipelines.lanes.window_planner import WindowPlanner
-from relay_pipelines.plan.frozen_window import FrozenWindow
+from relay_pipelines.lanes.turns import Turn
+from relay_pipelines.lanes.window_planner import cut_windows
+from relay_pipelines.lanes.window_run import WindowReport
 from relay_pipelines.protocol.clock import moment_ms
-from relay_pipelines.resources import KafkaResource
+from relay_pipelines.resources import KafkaResource, SparkResource
 from relay_pipelines.settings import Settings
 from relay_pipelines.settings.start import Start
 from relay_pipelines.snapshot.offsets_by_time import ranges_between
@@ -47,32 +49,38 @@ class _Request:
     until_ms: int | None
 
 
-def build(
-    settings: Settings, catalog: Catalog, repository: Callable[[], dg.RepositoryDefinition]
-) -> dg.JobDefinition:
-    """Build the job for all mirrors of these settings.
-
-    Args:
-        repository: returns all definitions. They are complete only after this job is built.
-    """
+def build(settings: Settings, catalog: Catalog) -> dg.JobDefinition:
+    """Build the job for all mirrors of these settings."""
 
     @dg.op(config_schema=_CONFIG)
-    def freeze_and_backfill(context: dg.OpExecutionContext, kafka: KafkaResource) -> None:
+    def copy_time_span(
+        context: dg.OpExecutionContext, kafka: KafkaResource, pyspark: SparkResource
+    ) -> None:
         request = _request(context, settings)
         mirror = settings.mirror(request.mirror)
-        for lane in lanes_of(request.mirror, mirror, catalog.known(request.mirror, mirror)):
-            windows = _freeze(context, lane, kafka, request)
-            if windows:
-                _backfill(context, lane, windows, repository())
+        reports = []
+        with stop_signal(pyspark) as (stop, session):
+            for lane in lanes_of(request.mirror, mirror, catalog.known(request.mirror, mirror)):
+                turns.tag(context.instance, lane, context.run_id, Turn.BY_HAND)
+                try:
+                    reports += _copy(LaneRun(context, lane, kafka, session, stop, catalog), request)
+                except RelayError as error:
+                    raise _failure(f"{lane.mirror}/{lane.name}: {error}") from None
+        if lines := failures(reports):
+            raise _failure("; ".join(lines))
 
     @dg.job(
         name="backfill_by_date",
-        description="Freezes the windows of a time span, then starts a backfill of them.",
+        description="Cuts the records of a time span into windows, and copies them in order.",
     )
     def backfill_by_date() -> None:
-        freeze_and_backfill()
+        copy_time_span()
 
     return backfill_by_date
+
+
+def _failure(what: str) -> dg.Failure:
+    return dg.Failure(what, allow_retries=False)
 
 
 def _request(context: dg.OpExecutionContext, settings: Settings) -> _Request:
@@ -80,17 +88,17 @@ def _request(context: dg.OpExecutionContext, settings: Settings) -> _Request:
     since_ms = _parse_ms(config["from"])
     until_ms = _parse_ms(config["to"]) if "to" in config else None
     if config["mirror"] not in settings.mirrors:
-        raise dg.Failure(
+        raise _failure(
             f"no mirror is called {config['mirror']!r}; there are: {', '.join(settings.mirrors)}"
         )
     if until_ms is not None and until_ms <= since_ms:
-        raise dg.Failure("the time span ends before it begins; give a `to` later than `from`")
+        raise _failure("the time span ends before it begins; give a `to` later than `from`")
     return _Request(config["mirror"], config["from"], since_ms, until_ms)
 
 
-def _freeze(
-    context: dg.OpExecutionContext, lane: Lane, kafka: KafkaResource, request: _Request
-) -> list[FrozenWindow]:
+def _copy(copying: LaneRun, request: _Request) -> list[WindowReport]:
+    """Cut the windows of the time span, and copy one after the other."""
+    lane, kafka, log = copying.lane, copying.kafka, copying.context.log
     if not lane.topics:
         return []
     # a mirror that has not copied anything yet starts where the time span does
@@ -98,44 +106,28 @@ def _freeze(
     snapshot = kafka.snapshot(lane.mirror, lane.belongs, start=start)
     options = kafka.mirror(lane.mirror).copy_options
     ranges = ranges_between(snapshot, request.since_ms, request.until_ms, options, kafka.clock)
-    history = window_log.history(context.instance, lane)
-    planner = WindowPlanner(lane, snapshot, history, lane.limits, kafka.clock.now_ms())
-    windows = list(planner.between(ranges))
-    window_log.freeze(context.instance, lane, windows)
-    if not windows:
-        context.log.info("%s/%s has no records in this time span", lane.mirror, lane.name)
-    return windows
-
-
-def _backfill(
-    context: dg.OpExecutionContext,
-    lane: Lane,
-    windows: list[FrozenWindow],
-    repository: dg.RepositoryDefinition,
-) -> None:
-    backfill_id = start_backfill(
-        context.instance,
-        repository,
-        [
-            (naming.mirrored_asset(lane.mirror, topic), window.key)
-            for window in windows
-            for topic in lane.topics
-        ],
-        title=f"{lane.mirror}/{lane.name} by date",
-        tags={naming.TAG_MIRROR: lane.mirror, naming.TAG_LANE: lane.name},
-    )
-    context.log.info(
-        "backfill %s: %s in %s",
-        backfill_id,
+    now_ms = kafka.clock.now_ms()
+    windows = list(cut_windows(snapshot, ranges, lane.limits, now_ms))
+    log.info(
+        "%s/%s: %s in %s",
+        lane.mirror,
+        lane.name,
         plural(sum(window.records for window in windows), "record"),
         plural(len(windows), "window"),
     )
+    reports = []
+    for window in windows:
+        if not copying.stop():
+            # each from the checkpoints of now
+            snapshot = kafka.snapshot(lane.mirror, lane.belongs, start=start)
+            reports.append(copying.copy(snapshot, window))
+    return reports
 
 
 def _parse_ms(text: str) -> int:
     try:
         return moment_ms(text)
     except ValueError:
-        raise dg.Failure(
+        raise _failure(
             f"{text!r} is not a valid timestamp; write 2026-01-31 or 2026-01-31T12:00:00Z"
         ) from None

@@ -14,7 +14,6 @@ from relay_pipelines.plan.topic_selection import select
 from relay_pipelines.plan.window_sizing import WindowLimits
 from relay_pipelines.settings import Mirror, WindowSettings
 
-MAIN = "main"
 MOST_TOPICS = 250
 
 
@@ -44,11 +43,6 @@ class Lane:
     def identifier(self) -> str:
         """The part of the lane in names of ops, sensors and pools."""
         return naming.identifier(self.mirror, self.name)
-
-    @property
-    def partitions_name(self) -> str:
-        """The name of the partitions definition."""
-        return naming.partitions_name(self.mirror, self.name)
 
     @property
     def windows_asset(self) -> dg.AssetKey:
@@ -109,7 +103,7 @@ def _groups(mirror: Mirror, topics: Sequence[str]) -> list[_Group]:
         window = settings.window or mirror.window
         groups.append(_Group(lane, window, settings.topics, foreign, matching))
         foreign += settings.topics
-    return [_Group(MAIN, mirror.window, (), foreign, remaining), *groups]
+    return [_Group(naming.MAIN, mirror.window, (), foreign, remaining), *groups]
 
 
 def _lanes_of_group(mirror: str, group: _Group, included: Collection[str]) -> list[Lane]:

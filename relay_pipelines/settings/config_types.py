@@ -132,6 +132,10 @@ def _duration_ms(value: object) -> int:
     return int(milliseconds)
 
 
+def _duration_or_zero_ms(value: object) -> int:
+    return 0 if value in (0, "0") and not isinstance(value, bool) else _duration_ms(value)
+
+
 def _give_up_after_ms(value: object) -> int:
     if value in (-1, "-1"):
         return -1
@@ -237,6 +241,7 @@ Size = Annotated[int, BeforeValidator(_size_bytes), Field(ge=0)]
 PositiveSize = Annotated[int, BeforeValidator(_size_bytes), Field(gt=0)]
 RequestSize = Annotated[PositiveSize, AfterValidator(_int32_size)]
 Duration = Annotated[int, BeforeValidator(_duration_ms), Field(gt=0)]
+DurationOrZero = Annotated[int, BeforeValidator(_duration_or_zero_ms)]
 GiveUpAfter = Annotated[int, BeforeValidator(_give_up_after_ms)]
 Count = Annotated[int, BeforeValidator(_whole_number), Field(gt=0, le=_INT32_MAX)]
 NotNegative = Annotated[int, BeforeValidator(_whole_number), Field(ge=0, le=_INT64_MAX)]
