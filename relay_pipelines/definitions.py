@@ -11,7 +11,7 @@ import dagster as dg
 from relay_pipelines import settings
 from relay_pipelines.assets import external, mirrored
 from relay_pipelines.checks import divergence, lag, source_topics, topic_configs
-from relay_pipelines.jobs import backfill_by_date, mirror_once, replan
+from relay_pipelines.jobs import backfill_by_date, mirror_lane, mirror_once
 from relay_pipelines.lanes.lane import lanes_of
 from relay_pipelines.lanes.topic_catalog import Catalog
 from relay_pipelines.plan.topic_selection import destinations
@@ -32,31 +32,26 @@ def build(config: Path) -> dg.Definitions:
     parts = [_mirror(name, mirror, catalog) for name, mirror in loaded.mirrors.items()]
     kafka = KafkaResource(config_path=str(config.absolute()))
 
-    def repository() -> dg.RepositoryDefinition:
-        return everything.get_repository_def()
-
     shared = dg.Definitions(
         jobs=[
             mirror_once.build(loaded, catalog),
-            replan.build(loaded, catalog),
-            backfill_by_date.build(loaded, catalog, repository),
+            backfill_by_date.build(loaded, catalog),
         ],
         resources={"kafka": kafka, "pyspark": SparkResource(kafka=kafka)},
         # a run is one op: a separate process for it would cost two seconds
         executor=dg.in_process_executor,
     )
-    everything = dg.Definitions.merge(shared, *parts)
-    return everything
+    return dg.Definitions.merge(shared, *parts)
 
 
 def _mirror(name: str, mirror: Mirror, catalog: Catalog) -> dg.Definitions:
     lanes = lanes_of(name, mirror, catalog.known(name, mirror))
     # raises if topics of two lanes have the same destination
     destinations([topic for lane in lanes for topic in lane.topics], mirror.topics.rename)
-    copied = {lane.name: mirrored.build(lane, mirror) for lane in lanes if lane.topics}
+    lane_jobs = {lane.name: mirror_lane.build(lane, catalog) for lane in lanes}
     return dg.Definitions(
         assets=[
-            *copied.values(),
+            *(mirrored.build(lane, mirror) for lane in lanes if lane.topics),
             *(external.plan(lane) for lane in lanes),
             *external.sources(name, mirror, lanes),
             *external.nodes(name, mirror),
@@ -65,8 +60,9 @@ def _mirror(name: str, mirror: Mirror, catalog: Catalog) -> dg.Definitions:
             *(check.build(lane) for lane in lanes for check in (lag, topic_configs, source_topics)),
             *(divergence.build(name, node) for node in mirror.nodes),
         ],
+        jobs=list(lane_jobs.values()),
         sensors=[
-            *(planner.build(lane, copied.get(lane.name), catalog) for lane in lanes),
+            *(planner.build(lane, lane_jobs[lane.name], catalog) for lane in lanes),
             health.build(name, mirror),
         ],
     )

@@ -6,7 +6,7 @@ from typing import Any
 import dagster as dg
 
 from relay_pipelines.console.formatting import plural
-from relay_pipelines.lanes import metadata, naming
+from relay_pipelines.lanes import metadata, naming, window_log
 from relay_pipelines.lanes.window_run import TopicReport
 
 _DESCRIPTION = (
@@ -15,7 +15,7 @@ _DESCRIPTION = (
 )
 
 
-def spec(mirror: str, topic: str, partitions: dg.DynamicPartitionsDefinition) -> dg.AssetCheckSpec:
+def spec(mirror: str, topic: str) -> dg.AssetCheckSpec:
     """The check of one topic: blocking, and part of the run that copies."""
     with warnings.catch_warnings():
         warnings.simplefilter(
@@ -26,7 +26,7 @@ def spec(mirror: str, topic: str, partitions: dg.DynamicPartitionsDefinition) ->
             asset=naming.mirrored_asset(mirror, topic),
             description=_DESCRIPTION,
             blocking=True,
-            partitions_def=partitions,
+            partitions_def=window_log.windows(mirror, topic),
         )
 
 
@@ -51,7 +51,7 @@ def evaluation(mirror: str, topic: TopicReport, window: str) -> dg.AssetCheckEva
 
 def _found(topic: TopicReport) -> dict[str, Any]:
     return {
-        "passed": not topic.problems and not topic.warnings,
+        "passed": not topic.failure and not topic.problems and not topic.warnings,
         "severity": _severity(topic),
         "description": _words(topic),
         "metadata": _metadata(topic),
@@ -62,14 +62,15 @@ def _severity(topic: TopicReport) -> dg.AssetCheckSeverity:
     """A warning if retention at the destination is the only reason for a difference."""
     return (
         dg.AssetCheckSeverity.WARN
-        if topic.warnings and not topic.problems
+        if topic.warnings and not topic.problems and not topic.failure
         else dg.AssetCheckSeverity.ERROR
     )
 
 
 def _words(topic: TopicReport) -> str:
     return (
-        "; ".join(topic.problems + topic.warnings)
+        topic.failure
+        or "; ".join(topic.problems + topic.warnings)
         or f"{plural(topic.counted, 'record')}, all accounted for"
     )
 

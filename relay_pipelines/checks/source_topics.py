@@ -3,6 +3,7 @@
 A missing topic is a warning: its copy stays.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import dagster as dg
@@ -14,12 +15,18 @@ from relay_pipelines.resources import KafkaResource
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 
-def evaluation(lane: Lane, snapshot: ClusterSnapshot) -> dg.AssetCheckEvaluation:
-    """The evaluation that the planner reports when it changes."""
+def evaluation(
+    lane: Lane, snapshot: ClusterSnapshot, without_asset: Sequence[str]
+) -> dg.AssetCheckEvaluation:
+    """The evaluation that the planner reports when it changes.
+
+    Args:
+        without_asset: topics that are copied, and that the code location has not loaded.
+    """
     return dg.AssetCheckEvaluation(
         asset_key=lane.windows_asset,
         check_name=naming.SOURCE_TOPICS,
-        **_found(snapshot),
+        **_found(snapshot, without_asset),
         severity=dg.AssetCheckSeverity.WARN,
     )
 
@@ -31,19 +38,28 @@ def build(lane: Lane) -> dg.AssetChecksDefinition:
         asset=lane.windows_asset,
         name=naming.SOURCE_TOPICS,
         description="Every copied topic that is still selected, and every topic that relay.yaml"
-        " names, exists at the source.",
+        " names, exists at the source, and every copied topic has an asset.",
     )
     def source_topics_check(kafka: KafkaResource) -> dg.AssetCheckResult:
         snapshot = kafka.snapshot(lane.mirror, lane.belongs, configs=False)
-        return dg.AssetCheckResult(**_found(snapshot), severity=dg.AssetCheckSeverity.WARN)
+        unlisted = sorted(set(snapshot.destinations).difference(lane.topics))
+        return dg.AssetCheckResult(**_found(snapshot, unlisted), severity=dg.AssetCheckSeverity.WARN)
 
     return source_topics_check
 
 
-def _found(snapshot: ClusterSnapshot) -> dict[str, Any]:
+def _found(snapshot: ClusterSnapshot, without_asset: Sequence[str]) -> dict[str, Any]:
+    lines = [*topics.deleted(snapshot), *map(str, topics.unseen(snapshot))]
+    if without_asset:
+        lines.append(
+            f"copied, but without an asset: {', '.join(without_asset)}; reload the code location"
+        )
     return {
-        "passed": not snapshot.deleted and not snapshot.unseen,
-        "description": "; ".join([*topics.deleted(snapshot), *map(str, topics.unseen(snapshot))])
-        or "no topics missing",
-        "metadata": {"gone": len(snapshot.deleted), "not shown": len(snapshot.unseen)},
+        "passed": not lines,
+        "description": "; ".join(lines) or "no topics missing",
+        "metadata": {
+            "deleted at the source": len(snapshot.deleted),
+            "not shown by the source": len(snapshot.unseen),
+            "without an asset": len(without_asset),
+        },
     }

@@ -78,6 +78,11 @@ def window_key(planned_at_ms: int, number: int) -> str:
     return f"{format_time(planned_at_ms)}-{number:03d}"
 
 
+def planned_at(window_key: str) -> str:
+    """The time in a window's key."""
+    return window_key.rpartition("-")[0]
+
+
 def tags(mirror: str, lane: str) -> dict[str, str]:
     """Tags by which people filter the run list, and by which runs of a lane find each other."""
     return {TAG_MIRROR: mirror, TAG_LANE: lane}
