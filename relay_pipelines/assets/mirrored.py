@@ -5,9 +5,10 @@ from typing import Any
 
 import dagster as dg
 
+from relay_pipelines.assets import window_events
 from relay_pipelines.checks import message_counts
 from relay_pipelines.errors import RelayError
-from relay_pipelines.lanes import naming, turns, window_events, window_log
+from relay_pipelines.lanes import naming, turns, window_log
 from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.lanes.run_log import RunLog
 from relay_pipelines.lanes.stopping import stop_signal
@@ -135,9 +136,7 @@ def _fail_if_incomplete(context: dg.AssetExecutionContext, report: WindowReport)
         raise dg.Failure(
             f"window {report.frozen.key}: {report.failures[0]}{more}",
             metadata={
-                "failures": dg.MetadataValue.md(
-                    "\n".join(f"- {line}" for line in report.failures)
-                )
+                "failures": dg.MetadataValue.md("\n".join(f"- {line}" for line in report.failures))
             },
         )
 

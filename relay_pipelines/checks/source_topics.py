@@ -43,7 +43,9 @@ def build(lane: Lane) -> dg.AssetChecksDefinition:
     def source_topics_check(kafka: KafkaResource) -> dg.AssetCheckResult:
         snapshot = kafka.snapshot(lane.mirror, lane.belongs, configs=False)
         unlisted = sorted(set(snapshot.destinations).difference(lane.topics))
-        return dg.AssetCheckResult(**_found(snapshot, unlisted), severity=dg.AssetCheckSeverity.WARN)
+        return dg.AssetCheckResult(
+            **_found(snapshot, unlisted), severity=dg.AssetCheckSeverity.WARN
+        )
 
     return source_topics_check
 

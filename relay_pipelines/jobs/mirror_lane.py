@@ -4,9 +4,9 @@ import dagster as dg
 
 from relay_pipelines.console.formatting import seconds
 from relay_pipelines.errors import RelayError
+from relay_pipelines.jobs.lane_run import LaneRun, failures
 from relay_pipelines.lanes import naming, turns
 from relay_pipelines.lanes.lane import Lane
-from relay_pipelines.lanes.lane_run import LaneRun, failures
 from relay_pipelines.lanes.stopping import stop_signal
 from relay_pipelines.lanes.topic_catalog import Catalog
 from relay_pipelines.lanes.turns import Turn
@@ -38,8 +38,7 @@ def build(lane: Lane, catalog: Catalog) -> dg.JobDefinition:
         name=naming.lane_job(lane.mirror, lane.name),
         description=f"Copies {lane.mirror}/{lane.name}: what is new, "
         + (
-            f"every {seconds(lane.window.every / 1000)} for"
-            f" {seconds(lane.window.session / 1000)}."
+            f"every {seconds(lane.window.every / 1000)} for {seconds(lane.window.session / 1000)}."
             if lane.window.session
             else "in one window."
         ),

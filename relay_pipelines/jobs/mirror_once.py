@@ -3,8 +3,8 @@
 import dagster as dg
 
 from relay_pipelines.errors import RelayError
+from relay_pipelines.jobs.lane_run import LaneRun, failures
 from relay_pipelines.lanes.lane import lanes_of
-from relay_pipelines.lanes.lane_run import LaneRun, failures
 from relay_pipelines.lanes.stopping import stop_signal
 from relay_pipelines.lanes.topic_catalog import Catalog
 from relay_pipelines.lanes.window_planner import UNLIMITED

@@ -40,9 +40,7 @@ def cut_windows(
             node=snapshot.node.name,
             planned_at_ms=now_ms,
             size_bytes=int(
-                sum(
-                    sizes.get(planned.topic_partition, 0.0) * len(planned) for planned in found
-                )
+                sum(sizes.get(planned.topic_partition, 0.0) * len(planned) for planned in found)
             ),
         )
         number += 1

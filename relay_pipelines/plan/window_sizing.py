@@ -59,4 +59,3 @@ def cut(
         replace(offset_range, end=offset_range.start + min(len(offset_range), low))
         for offset_range in waiting
     ]
-

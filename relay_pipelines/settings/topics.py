@@ -13,6 +13,7 @@ from relay_pipelines.plan.topic_selection import Rename, RenameRule, is_topic_na
 from relay_pipelines.settings.config_types import (
     Count,
     Duration,
+    DurationOrZero,
     NotNegative,
     Pattern,
     PositiveSize,

@@ -6,7 +6,8 @@ from typing import Any
 
 import dagster as dg
 
-from relay_pipelines.lanes import window_events, window_log
+from relay_pipelines.assets import window_events
+from relay_pipelines.lanes import window_log
 from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.lanes.run_log import RunLog
 from relay_pipelines.lanes.topic_catalog import Catalog
