@@ -345,6 +345,7 @@ class Copier:
             self._nodes.refresh(ranges.values(), checkpoints)
             answered = self._fetch_first(starts)
         if not answered:
+            self._forget_prepared()
             self._commit()  # after that wait, before each range waits for itself
             return
         self._transactions.expect(ranges[at].destination for at in starts)
@@ -363,7 +364,7 @@ class Copier:
     def _forget_prepared(self) -> None:
         """Drop what `_prepare` got: it serves up to the end of the transaction, or attempt."""
         self._prepared.clear()
-        self._nodes.forget_first()
+        self._nodes.forget_answers()
         self._transactions.expect(())
 
     def _copy_range(self, range_copy: RangeCopy) -> None:
@@ -440,7 +441,7 @@ class Copier:
         ]
         if not finished:
             return
-        if len(finished) > 1:
+        if len(self._ranges) > 1:
             with self._in_common():
                 self._nodes.refresh([range_copy.progress.range for range_copy in finished])
         logs = []

@@ -129,9 +129,9 @@ class FailoverSource:
         found = yield from fetch_first(self.client, starts)
         self._first = {at: (starts[at], answer) for at, answer in found.items()}
 
-    def forget_first(self) -> None:
-        """Drop what `fetch_first` has fetched and no range has read."""
-        self._first = {}
+    def forget_answers(self) -> None:
+        """Drop what `refresh` and `fetch_first` have got and no range has used."""
+        self._fresh, self._first = None, {}
 
     def read(
         self, wanted: OffsetRange, max_bytes: int, clock: Clock, small: SmallBatch | None
@@ -213,7 +213,7 @@ class FailoverSource:
         elif not isinstance(error, SourceError):
             return error
         self.client.close()
-        self._fresh, self._first = None, {}
+        self.forget_answers()
         unfit = unfit_for_range | self._unfit
         for step in range(1, len(self._nodes) + 1):
             candidate = (self._current + step) % len(self._nodes)

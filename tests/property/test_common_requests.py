@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 import pytest
 
-from relay_pipelines.copy import task
+from relay_pipelines.copy import failover, task
 from relay_pipelines.model import (
     Checkpoint,
     Cluster,
@@ -209,6 +209,31 @@ def test_a_careful_attempt_of_an_old_broker_reads_again() -> None:
     assert refused == [1]
     assert [outcome.error for outcome in outcomes.values()] == [""] * 3
     assert copied(copies, "b") in (new, values("b", RECORDS))
+
+
+def test_a_careful_attempt_asks_again() -> None:
+    """What the node said of c and d, before b broke the transaction, is not used after it."""
+    copies, refused, used = destination("bcd"), [0], []
+    real, verify = FakeCluster._append, failover.verify_position
+
+    def append(self: FakeCluster, who: str, name: str, data: bytes) -> tuple[int, int]:
+        if name == "b" and not refused[0]:
+            refused[0] = 1
+            return 6, -1  # NOT_LEADER_OR_FOLLOWER
+        return real(self, who, name, data)
+
+    def recorded(client: Any, copy_range: CopyRange, *args: Any, **kwargs: Any) -> NodeIdentity:
+        used.append((refused[0], kwargs["fresh"][0] is not None))
+        return verify(client, copy_range, *args, **kwargs)
+
+    with (
+        served(source=filled("bcd", RECORDS), destination=copies),
+        patch.object(FakeCluster, "_append", append),
+        patch.object(failover, "verify_position", recorded),
+    ):
+        outcomes = copy(ranges("bcd"))
+    assert [outcome.error for outcome in outcomes.values()] == [""] * 3
+    assert used == [(0, True), (1, False), (1, False), (1, False)]
 
 
 @pytest.mark.parametrize("at_fetch", [1, 2])
