@@ -114,10 +114,11 @@ class FailoverSource:
             )
         self._fresh = Fresh(topics, dict(positions))
 
-    def fetch_first(self, starts: Mapping[TopicPartition, int]) -> Generator[None, None, None]:
+    def fetch_first(self, starts: Mapping[TopicPartition, int]) -> Generator[float, None, None]:
         """Fetch the first records of many ranges with few requests, for the next `read` of each.
 
-        While an answer is arriving, it yields every quarter of a second.
+        Only of those about which `refresh` has got an answer: the look at the topic id comes first.
+        While an answer is arriving, it yields for how long, in seconds.
 
         Args:
             starts: the source offsets to read from.
@@ -126,7 +127,9 @@ class FailoverSource:
             RelayError: a broker of the node does not answer.
         """
         self._first = {}
-        found = yield from fetch_first(self.client, starts)
+        topics = {} if self._fresh is None else self._fresh.topics
+        known = {at: start for at, start in starts.items() if at in topics}
+        found = yield from fetch_first(self.client, known)
         self._first = {at: (starts[at], answer) for at, answer in found.items()}
 
     def forget_answers(self) -> None:
