@@ -67,6 +67,7 @@ class RangeCopy:
         self.last_error: RelayError | None = None
         self.failing_since = -1.0  # time of the first failure after the last commit
         self.failures = 0
+        self.tries = 0  # since the last commit
         self.seconds = 0.0
         self.cpu_seconds = 0.0
 
@@ -90,7 +91,7 @@ class RangeCopy:
     def committed(self) -> None:
         """Go on after a commit."""
         self.source.forget_below(self.chunk.end)
-        self.failing_since, self.failures = -1.0, 0
+        self.failing_since, self.failures, self.tries = -1.0, 0, 0
         self.has_sent = self.is_finished = False
         self.is_done = self.is_read
 
@@ -151,6 +152,7 @@ class Copier:
         }
         self._asks_in_common = False
         self._prepared: set[RangeCopy] = set()
+        self._looked_at: set[RangeCopy] = set()
         self._finished_bytes = 0
         self._deadline = 0.0
         self._waiting_since = 0.0
@@ -179,10 +181,13 @@ class Copier:
             self._transactions.release()
 
     def _waiting(self) -> list[RangeCopy]:
-        """Return the ranges that are neither copied nor failed; those that fail most come last."""
+        """Return the ranges that are neither copied nor failed; those that fail most come last.
+
+        If all failed together, those that got no turn come before the one that made them fail.
+        """
         return sorted(
             (range_copy for range_copy in self._ranges if range_copy.is_waiting),
-            key=lambda range_copy: range_copy.failures,
+            key=lambda range_copy: (range_copy.failures, range_copy.tries),
         )
 
     def _failing_since(self) -> float:
@@ -195,16 +200,18 @@ class Copier:
         waiting = self._waiting()
         # one that has failed may break the transaction again: it then holds no other
         is_careful = any(range_copy.failures for range_copy in waiting)
-        self._asks_in_common = not is_careful
+        self._asks_in_common = len(waiting) > 1 and not is_careful
         for range_copy in waiting:
             range_copy.begin_attempt()
         self._forget_prepared()
         self._finished_bytes = 0
         try:
             found = self._transactions.start([range_copy.progress for range_copy in waiting])
+            self._look(waiting, found)
             self._begin_transaction()
             for index, range_copy in enumerate(waiting):
                 self._prepare(waiting, index, found)
+                range_copy.tries += 1
                 with self._isolated(range_copy):
                     range_copy.progress.start_from(found[range_copy.progress.source])
                     self._copy_range(range_copy)
@@ -322,6 +329,19 @@ class Copier:
             if not isinstance(error, RelayError):
                 traceback.print_exc()  # for the executor's log
 
+    def _look(self, ranges: Sequence[RangeCopy], found: Mapping[TopicPartition, Current]) -> None:
+        """Ask for the positions and topic ids of several ranges, while no transaction is open."""
+        if not self._asks_in_common or len(ranges) == 1:
+            return
+        known = {
+            at: current.checkpoint
+            for at, current in found.items()
+            if current.checkpoint is not None
+        }
+        with self._in_common():
+            self._nodes.refresh([range_copy.progress.range for range_copy in ranges], known)
+        self._looked_at.update(ranges)
+
     def _prepare(
         self, waiting: Sequence[RangeCopy], index: int, found: Mapping[TopicPartition, Current]
     ) -> None:
@@ -332,39 +352,34 @@ class Copier:
         if not self._asks_in_common or waiting[index] in self._prepared:
             return
         coming = waiting[index : index + _TOGETHER]
-        if len(coming) == 1:
-            return
+        if waiting[index] not in self._looked_at:
+            self._commit()
+            self._look(coming, found)
         ranges = {range_copy.progress.source: range_copy.progress.range for range_copy in coming}
-        checkpoints = {
-            at: checkpoint for at in ranges if (checkpoint := found[at].checkpoint) is not None
-        }
-        starts = {at: ranges[at].next_offset(checkpoints.get(at)) for at in ranges}
+        starts = {at: ranges[at].next_offset(found[at].checkpoint) for at in ranges}
         starts = {at: start for at, start in starts.items() if start < ranges[at].source.end}
-        answered = False
-        with self._in_common():
-            self._nodes.refresh(ranges.values(), checkpoints)
-            answered = self._fetch_first(starts)
-        if not answered:
-            self._commit()  # after that wait, before each range waits for itself
-            return
-        self._transactions.expect(ranges[at].destination for at in starts)
+        if not self._fetch_first(starts):
+            self._commit()
+            self._look(coming, found)
+            self._fetch_first(starts)
+        self._transactions.expect([ranges[at].destination for at in starts])
         self._prepared.update(coming)
 
     def _fetch_first(self, starts: Mapping[TopicPartition, int]) -> bool:
-        """Fetch the first records of some ranges; False if the node takes too long."""
-        began = self._clock.monotonic()
-        with closing(self._nodes.fetch_first(starts)) as waits:
-            for _ in waits:
-                if self._clock.monotonic() - began >= _LONGEST_WAIT_SECONDS:
-                    self._asks_in_common = False
-                    return False
+        """Fetch the first records of some ranges; False if a transaction would stay open for it."""
+        if len(starts) > 1 and self._asks_in_common:
+            with self._in_common(), closing(self._nodes.fetch_first(starts)) as waits:
+                for waited_seconds in waits:
+                    if waited_seconds >= _LONGEST_WAIT_SECONDS and self._transactions.is_open:
+                        return False
         return True
 
     def _forget_prepared(self) -> None:
-        """Drop what `_prepare` got: it serves up to the end of the transaction, or attempt."""
+        """Drop what was asked in common: it serves up to the end of the transaction, or attempt."""
         self._prepared.clear()
-        self._nodes.forget_first()
-        self._transactions.expect(())
+        self._looked_at.clear()
+        self._nodes.forget_answers()
+        self._transactions.expect([])
 
     def _copy_range(self, range_copy: RangeCopy) -> None:
         start = range_copy.source.open(range_copy.progress.checkpoint)
@@ -440,7 +455,7 @@ class Copier:
         ]
         if not finished:
             return
-        if len(finished) > 1:
+        if self._asks_in_common:
             with self._in_common():
                 self._nodes.refresh([range_copy.progress.range for range_copy in finished])
         logs = []

@@ -114,10 +114,11 @@ class FailoverSource:
             )
         self._fresh = Fresh(topics, dict(positions))
 
-    def fetch_first(self, starts: Mapping[TopicPartition, int]) -> Generator[None, None, None]:
+    def fetch_first(self, starts: Mapping[TopicPartition, int]) -> Generator[float, None, None]:
         """Fetch the first records of many ranges with few requests, for the next `read` of each.
 
-        While an answer is arriving, it yields every quarter of a second.
+        Only of those about which `refresh` has got an answer: the look at the topic id comes first.
+        While an answer is arriving, it yields for how long, in seconds.
 
         Args:
             starts: the source offsets to read from.
@@ -126,12 +127,14 @@ class FailoverSource:
             RelayError: a broker of the node does not answer.
         """
         self._first = {}
-        found = yield from fetch_first(self.client, starts)
+        topics = {} if self._fresh is None else self._fresh.topics
+        known = {at: start for at, start in starts.items() if at in topics}
+        found = yield from fetch_first(self.client, known)
         self._first = {at: (starts[at], answer) for at, answer in found.items()}
 
-    def forget_first(self) -> None:
-        """Drop what `fetch_first` has fetched and no range has read."""
-        self._first = {}
+    def forget_answers(self) -> None:
+        """Drop what `refresh` and `fetch_first` have got and no range has used."""
+        self._fresh, self._first = None, {}
 
     def read(
         self, wanted: OffsetRange, max_bytes: int, clock: Clock, small: SmallBatch | None
@@ -213,7 +216,7 @@ class FailoverSource:
         elif not isinstance(error, SourceError):
             return error
         self.client.close()
-        self._fresh, self._first = None, {}
+        self.forget_answers()
         unfit = unfit_for_range | self._unfit
         for step in range(1, len(self._nodes) + 1):
             candidate = (self._current + step) % len(self._nodes)

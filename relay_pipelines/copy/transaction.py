@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -291,6 +292,9 @@ class Transactions:
     def expect(self, destinations: Iterable[TopicPartition]) -> None:
         """Add these topic-partitions to the transaction with the next one that is sent to."""
         self._expected = tuple(destinations)
+        if self._expected:
+            with suppress(RelayError):  # then by what was known of their leaders
+                self._destination.metadata(sorted({at.topic for at in self._expected}))
 
     def send(self, to: TopicPartition, batch: Batch, throttles: Iterable[Throttle]) -> None:
         """Send records; the caller may reuse their bytes at once."""

@@ -23,9 +23,10 @@ INVALID_PARTITIONS = 37
 SECURITY_DISABLED = 54
 OPERATION_NOT_ATTEMPTED = 55
 COORDINATOR_MOVING = frozenset({15, 16})
+CONCURRENT_TRANSACTIONS = 51
 # the coordinator is loading, moving, or still completing the previous transaction: the same request
 # succeeds soon
-TRANSACTION_SETTLING = COORDINATOR_MOVING | {14, 51}
+TRANSACTION_SETTLING = COORDINATOR_MOVING | {14, CONCURRENT_TRANSACTIONS}
 
 _MEANINGS: dict[type[RelayError], tuple[str, frozenset[int]]] = {
     DataLossError: ("see the topic's retention and whether it was recreated", frozenset({1})),

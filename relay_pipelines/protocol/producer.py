@@ -290,7 +290,11 @@ class TransactionalProducer:
         try:
             self._until_settled("AddPartitionsToTxn", ask, expected)
         except RelayError as error:
-            error.topic_partition = next(iter(refused), None)
+            # the others are about the transactional id
+            own = [
+                at for at, code in refused.items() if code not in error_codes.TRANSACTION_SETTLING
+            ]
+            error.topic_partition = next(iter(own), None)
             raise
 
     def _end(self, *, committed: bool, expected: frozenset[int] = frozenset()) -> None:
@@ -318,10 +322,14 @@ class TransactionalProducer:
         wait = _POLL_SECONDS
         while (code := ask()) in error_codes.TRANSACTION_SETTLING:
             if self._clock.monotonic() > deadline:
-                raise TransactionPendingError(
+                is_pending = code == error_codes.CONCURRENT_TRANSACTIONS
+                kind = TransactionPendingError if is_pending else DestinationError
+                raise kind(
                     f"{self._client.cluster} answered {doing} of {self._id} with"
                     f" {error_codes.name_of(code)} for {seconds:g} s",
-                    remedy="check the health of the destination's __transaction_state topic",
+                    remedy="look for topic-partitions without a leader"
+                    if is_pending
+                    else "check the health of the destination's __transaction_state topic",
                 )
             self._clock.sleep(wait)
             wait = min(wait * 2, 0.2)

@@ -124,10 +124,10 @@ def read(
 
 def fetch_first(
     client: ClusterClient, starts: Mapping[TopicPartition, int]
-) -> Generator[None, None, dict[TopicPartition, fetch.FetchResponse]]:
+) -> Generator[float, None, dict[TopicPartition, fetch.FetchResponse]]:
     """Return the first records of many topic-partitions, with one request to each leader.
 
-    While an answer is arriving, it yields every quarter of a second. Only topic-partitions of which
+    While an answer is arriving, it yields for how long, in seconds. Only topic-partitions of which
     the leader, by the cached metadata, answers with a complete batch are in the result.
 
     Args:
@@ -146,8 +146,10 @@ def fetch_first(
         )
         with client.lease(leader) as connection:
             number = connection.send(fetch.API_KEY, fetch.VERSION, request)
+            ticks = 0
             while (body := connection.poll(number)) is None:
-                yield
+                ticks += 1
+                yield ticks * _TICK_MS / 1000
             # a copy, because the next answer reuses the buffer
             answers = _decoded(client, connection, memoryview(bytes(body)), asked)
         found.update(

@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 import pytest
 
-from relay_pipelines.copy import task
+from relay_pipelines.copy import copier, failover, task
 from relay_pipelines.model import (
     Checkpoint,
     Cluster,
@@ -209,6 +209,31 @@ def test_a_careful_attempt_of_an_old_broker_reads_again() -> None:
     assert refused == [1]
     assert [outcome.error for outcome in outcomes.values()] == [""] * 3
     assert copied(copies, "b") in (new, values("b", RECORDS))
+
+
+def test_a_careful_attempt_asks_again() -> None:
+    """What the node said of c and d, before b broke the transaction, is not used after it."""
+    copies, refused, used = destination("bcd"), [0], []
+    real, verify = FakeCluster._append, failover.verify_position
+
+    def append(self: FakeCluster, who: str, name: str, data: bytes) -> tuple[int, int]:
+        if name == "b" and not refused[0]:
+            refused[0] = 1
+            return 6, -1  # NOT_LEADER_OR_FOLLOWER
+        return real(self, who, name, data)
+
+    def recorded(client: Any, copy_range: CopyRange, *args: Any, **kwargs: Any) -> NodeIdentity:
+        used.append((refused[0], kwargs["fresh"][0] is not None))
+        return verify(client, copy_range, *args, **kwargs)
+
+    with (
+        served(source=filled("bcd", RECORDS), destination=copies),
+        patch.object(FakeCluster, "_append", append),
+        patch.object(failover, "verify_position", recorded),
+    ):
+        outcomes = copy(ranges("bcd"))
+    assert [outcome.error for outcome in outcomes.values()] == [""] * 3
+    assert used == [(0, True), (1, False), (1, False), (1, False)]
 
 
 @pytest.mark.parametrize("at_fetch", [1, 2])
@@ -477,12 +502,9 @@ def test_with_ids_of_their_own_a_missing_leader_stops_no_range_after_it() -> Non
     }
 
 
-def test_a_hanging_broker_is_not_waited_for_before_every_transaction() -> None:
-    """It leads one topic of ten; each of the others is committed alone.
-
-    The common Fetch waits for its answer for the whole timeout, forgets that, and is sent again
-    after every commit. It grows with the number of transactions: 30 s each by default.
-    """
+@pytest.mark.parametrize("hanging", ["a", "e", "j"])
+def test_a_hanging_broker_stops_no_range_of_another_broker(hanging: str) -> None:
+    """It leads one topic of ten; the others are committed one by one, and do not wait for it."""
     topics = "abcdefghij"
 
     class TwoBrokers(FakeCluster):
@@ -493,7 +515,7 @@ def test_a_hanging_broker_is_not_waited_for_before_every_transaction() -> None:
             )
             for topic in answer.topics:
                 for partition in topic.partitions:
-                    partition.leader_id = 2 if topic.name == "j" else 1
+                    partition.leader_id = 2 if topic.name == hanging else 1
             return answer
 
     waited = [0.0]
@@ -523,11 +545,133 @@ def test_a_hanging_broker_is_not_waited_for_before_every_transaction() -> None:
             return FakeSocket(copies, lambda: "")
         return (Hanging if connection.address[0] == "hangs" else FakeSocket)(source, lambda: "")
 
+    options = replace(OPTIONS, chunk_bytes=1, give_up_after_ms=60_000)
     with patch.object(checkpoint, "PARTITIONS", 1), patch.object(Connection, "_connect", connect):
-        outcomes = copy(ranges(topics), replace(OPTIONS, chunk_bytes=1), clock=WaitingClock())
-    assert [outcomes[topic].error for topic in topics[:-1]] == [""] * 9
-    # two attempts, each with a refresh, and what the range itself asks; and one common Fetch
-    assert waited[0] <= 5 * OPTIONS.request_timeout_ms / 1000
+        outcomes = copy(ranges(topics), options, clock=WaitingClock())
+    assert {topic for topic in topics if outcomes[topic].error} == {hanging}
+    # each attempt of its range, and one question in common
+    assert waited[0] <= 60 + 4 * options.request_timeout_ms / 1000
+
+
+def test_a_transaction_log_that_is_away_is_waited_for_once() -> None:
+    """The coordinator refuses every id: the task does not wait for each of its ranges anew."""
+
+    class Away(FakeCluster):
+        def _init(self, asked: Any) -> Any:  # noqa: ARG002 - refused whatever it asks
+            return fake_cluster.InitProducerIdResponse(
+                throttle_time_ms=0, error_code=15, producer_id=-1, producer_epoch=-1
+            )
+
+    options = replace(OPTIONS, backoff_min_ms=500, give_up_after_ms=60_000)
+    waited = []
+    for topics in ("a", "abcdefgh"):
+        copies, wanted = destination(topics, Away), [ranges(topic, "")[0] for topic in topics]
+        with (
+            served(source=filled(topics, RECORDS), destination=copies),
+            patch.object(SteppedClock, "now", 0.0),
+        ):
+            outcomes = copy(wanted, options, clock=SteppedClock())
+            waited.append(SteppedClock.now)
+        assert {outcome.status for outcome in outcomes.values()} == {Status.FAILED}
+    assert waited[1] < 1.5 * waited[0]
+
+
+def test_a_far_source_is_asked_in_common() -> None:
+    """To connect takes 0.9 s and each answer 0.25 s: that is no broker that hangs."""
+    topics, common, real = "abcdefghijklmnopqrst", [0], FakeCluster._fetch
+    source, copies = filled(topics, RECORDS), destination(topics)
+
+    def fetch(self: FakeCluster, body: bytes) -> bytes:
+        common[0] += self is source and requested(body) > 1
+        return real(self, body)
+
+    class Far(FakeSocket):
+        late = 0
+
+        def sendmsg(self, parts: list[Any]) -> int:
+            self.late = int(struct.unpack_from(">h", b"".join(map(bytes, parts)), 4) == (FETCH,))
+            return super().sendmsg(parts)
+
+        def recv_into(self, view: memoryview, _size: int = 0, _flags: int = 0) -> int:
+            if self.late:
+                self.late = 0
+                SteppedClock.now += 0.25
+                raise BlockingIOError
+            return super().recv_into(view, _size, _flags)
+
+    def connect(connection: Connection) -> FakeSocket:
+        if connection.cluster.name == "destination":
+            return FakeSocket(copies, lambda: "")
+        SteppedClock.now += 0.9
+        return Far(source, lambda: "")
+
+    with (
+        patch.object(checkpoint, "PARTITIONS", 1),
+        patch.object(Connection, "_connect", connect),
+        patch.object(FakeCluster, "_fetch", fetch),
+        patch.object(copier, "_TOGETHER", 5),
+        patch.object(SteppedClock, "now", 0.0),
+    ):
+        outcomes = copy(
+            ranges(topics), replace(OPTIONS, fetch_max_bytes=1 << 20), clock=SteppedClock()
+        )
+    assert {outcome.error for outcome in outcomes.values()} == {""}
+    assert common == [4]
+
+
+def test_a_common_question_holds_no_transaction_open() -> None:
+    """The positions of all ranges are asked for before the first record is sent."""
+    topics, opened, longest = "abcdef", [0.0], [0.0]
+    source, copies = with_ids(filled(topics, RECORDS)), destination(topics, WithIds)
+    add, end, list_offsets = FakeCluster._add, FakeCluster._end, FakeCluster._list_offsets
+
+    def noted_add(self: FakeCluster, asked: Any) -> Any:
+        opened[0] = opened[0] or SteppedClock.now
+        return add(self, asked)
+
+    def noted_end(self: FakeCluster, asked: Any) -> Any:
+        longest[0] = max(longest[0], SteppedClock.now - opened[0] if opened[0] else 0.0)
+        opened[0] = 0.0
+        return end(self, asked)
+
+    def slow(self: FakeCluster, asked: Any) -> Any:
+        SteppedClock.now += 14.0 if self is source else 0.0  # less than the request's timeout
+        return list_offsets(self, asked)
+
+    with (
+        served(source=source, destination=copies),
+        patch.dict(fake_cluster._SERVED, {METADATA: 12}),
+    ):
+        half = [replace(each, source=replace(each.source, end=10)) for each in ranges(topics)]
+        assert {outcome.error for outcome in copy(half).values()} == {""}
+        with (
+            patch.object(FakeCluster, "_add", noted_add),
+            patch.object(FakeCluster, "_end", noted_end),
+            patch.object(FakeCluster, "_list_offsets", slow),
+            patch.object(copier, "_TOGETHER", 3),
+            patch.object(SteppedClock, "now", 1_000.0),
+        ):
+            outcomes = copy(
+                ranges(topics), replace(OPTIONS, fetch_max_bytes=1 << 20), clock=SteppedClock()
+            )
+            assert SteppedClock.now >= 1_014.0
+    assert {outcome.error for outcome in outcomes.values()} == {""}
+    assert 0.0 < longest[0] < 2.0
+
+
+def test_nothing_is_fetched_in_common_before_the_look_at_its_topic() -> None:
+    """The node has told the id of a alone."""
+    source = with_ids(filled("ab", RECORDS))
+    job = CopyJob("m", "run", SOURCE, DESTINATION, OPTIONS)
+    with (
+        served(source=source),
+        patch.dict(fake_cluster._SERVED, {METADATA: 12}),
+        failover.FailoverSource(job, "relay") as nodes,
+    ):
+        nodes.refresh(ranges("a"), {})
+        nodes.client.metadata(["a", "b"])
+        list(nodes.fetch_first({TopicPartition(topic, 0): 0 for topic in "ab"}))
+        assert [at.topic for at in nodes._first] == ["a"]
 
 
 def test_a_repeated_topic_partition_in_an_answer_hides_no_refusal() -> None:
