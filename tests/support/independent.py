@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
 import confluent_kafka
@@ -162,12 +163,13 @@ def write(
         count = max(len(records), 1)
         if count not in senders:
             senders[count] = producer(cluster, **{"batch_num_messages": count} | config)
-        sender = senders[count]
-        put(sender, at, records)
-        deadline = time.monotonic() + 60
-        while len(sender):
-            sender.poll(0.1)
-            assert time.monotonic() < deadline, "records were not acknowledged within 60 s"
+        put(senders[count], at, records)
+        until(partial(_is_acknowledged, senders[count]), "acknowledged records", pause_seconds=0.0)
+
+
+def _is_acknowledged(sender: Producer) -> bool:
+    sender.poll(0.1)
+    return not len(sender)
 
 
 def transactional(cluster: Cluster, transactional_id: str, **config: object) -> Producer:
