@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import confluent_kafka
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -220,8 +220,36 @@ def _record(message: Any) -> Record:
     )
 
 
+def ends(
+    cluster: Cluster, wanted: Iterable[TopicPartition], *, stable: bool = True
+) -> dict[TopicPartition, int]:
+    """The last stable offset of every topic-partition, or its high watermark."""
+    level = IsolationLevel.READ_COMMITTED if stable else IsolationLevel.READ_UNCOMMITTED
+    asked = {
+        confluent_kafka.TopicPartition(at.topic, at.partition): OffsetSpec.latest() for at in wanted
+    }
+    # keep the client in a variable: else it is closed before its answer arrives
+    admin = AdminClient(client(cluster))
+    answers = admin.list_offsets(asked, isolation_level=level)
+    return {
+        TopicPartition(at.topic, at.partition): answer.result(30).offset
+        for at, answer in answers.items()
+    }
+
+
+def settled_end(cluster: Cluster, at: TopicPartition) -> int:
+    """The end of the log, once it has the markers, which follow the response to a commit."""
+
+    def both() -> set[int]:
+        return {ends(cluster, [at], stable=stable)[at] for stable in (False, True)}
+
+    until(lambda: len(both()) == 1, f"the end of transactions in {at}", 20.0)
+    return both().pop()
+
+
 def records_of(cluster: Cluster, at: TopicPartition) -> list[Record]:
-    """All committed records of a topic-partition, in order."""
+    """All committed records of a topic-partition, in order, once no transaction is open."""
+    settled_end(cluster, at)
     return [record for _, record in read(cluster, at)]
 
 
