@@ -26,7 +26,7 @@ from relay_pipelines.model import (
     TopicPartition,
 )
 from relay_pipelines.protocol.batch import HEADER_BYTES, BatchHeader
-from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, READ_UNCOMMITTED, ClusterClient
+from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.protocol.clock import Clock, SystemClock
 from relay_pipelines.protocol.reader import read
 from relay_pipelines.state import checkpoint, ledger
@@ -70,20 +70,6 @@ def read_own(
 ) -> Checkpoint | None:
     """Return the checkpoint of one topic-partition as a task reads it."""
     return read_current(client, mirror, {at: known}, options, clock)[at].checkpoint
-
-
-def settled_end(cluster: Cluster, at: TopicPartition) -> int:
-    """Return the end of the log after waiting for markers, which follow a commit's response."""
-    with ClusterClient(cluster, SourceError) as client:
-
-        def ends() -> set[int]:
-            return {
-                client.list_offsets([at], LATEST, isolation)[at]
-                for isolation in (READ_UNCOMMITTED, READ_COMMITTED)
-            }
-
-        independent.until(lambda: len(ends()) == 1, f"the end of transactions in {at}")
-        return ends().pop()
 
 
 def batches_of(
@@ -170,7 +156,6 @@ class Mirror:
     def copied(self) -> list[Record]:
         """Return what an independent client reads from the destination."""
         assert self.to is not None
-        settled_end(self.destination, self.to)
         return independent.records_of(self.destination, self.to)
 
     def assert_equal(self) -> list[Record]:
@@ -190,7 +175,6 @@ class Mirror:
     def _own(self, topic: str) -> list[Record]:
         key = checkpoint.key_of(self.name, self.at)
         home = checkpoint.home(topic, key)
-        settled_end(self.destination, home)
         return [
             record for record in independent.records_of(self.destination, home) if record.key == key
         ]

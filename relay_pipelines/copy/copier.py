@@ -334,9 +334,9 @@ class Copier:
         if not self._asks_in_common or len(ranges) == 1:
             return
         known = {
-            at: current.checkpoint
-            for at, current in found.items()
-            if current.checkpoint is not None
+            range_copy.progress.source: checkpoint
+            for range_copy in ranges
+            if (checkpoint := found[range_copy.progress.source].checkpoint) is not None
         }
         with self._in_common():
             self._nodes.refresh([range_copy.progress.range for range_copy in ranges], known)

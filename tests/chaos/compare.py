@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
 from typing import Any
 
-import confluent_kafka
-from confluent_kafka import IsolationLevel
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import AdminClient
 
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.model import TopicPartition
+from tests.support import independent
 from tests.support.independent import client, records_of
 
 _SECONDS = 60.0
+_MARKER_SECONDS = 5.0
 
 
 def ledger(cluster: EmbeddedCluster, mirror: str) -> list[dict[str, Any]]:
@@ -33,13 +34,9 @@ def ends(
     cluster: EmbeddedCluster, wanted: list[tuple[str, int]], *, stable: bool = True
 ) -> dict[tuple[str, int], int]:
     """The last stable offset of every topic-partition, or its high watermark."""
-    level = IsolationLevel.READ_COMMITTED if stable else IsolationLevel.READ_UNCOMMITTED
-    asked = {confluent_kafka.TopicPartition(*at): OffsetSpec.latest() for at in wanted}
-    admin = _admin(cluster)
-    answers = admin.list_offsets(asked, isolation_level=level)
-    return {
-        (at.topic, at.partition): answer.result(_SECONDS).offset for at, answer in answers.items()
-    }
+    asked = [TopicPartition(*at) for at in wanted]
+    found = independent.ends(cluster.cluster(), asked, stable=stable)
+    return {(at.topic, at.partition): offset for at, offset in found.items()}
 
 
 def assert_ledger_covers(
@@ -73,10 +70,18 @@ def assert_ledger_covers(
 
 
 def held_back(cluster: EmbeddedCluster, topics: list[str]) -> list[str]:
-    """Topic-partitions where an open transaction blocks read_committed readers, and its offset."""
+    """Topic-partitions where an open transaction blocks read_committed readers, and its offset.
+
+    Markers follow the response to a commit: wait a few seconds for them.
+    """
     wanted = [at for topic in topics for at in _partitions(cluster, topic)]
-    stable, high = ends(cluster, wanted), ends(cluster, wanted, stable=False)
-    return [f"{at} at {stable[at]} of {high[at]}" for at in wanted if stable[at] != high[at]]
+    deadline = time.monotonic() + _MARKER_SECONDS
+    while True:
+        stable, high = ends(cluster, wanted), ends(cluster, wanted, stable=False)
+        found = [f"{at} at {stable[at]} of {high[at]}" for at in wanted if stable[at] != high[at]]
+        if not found or time.monotonic() > deadline:
+            return found
+        time.sleep(0.05)
 
 
 def _source(entry: dict[str, Any]) -> tuple[str, int]:

@@ -183,8 +183,8 @@ def patient(mirror: Mirror) -> Mirror:
 
 def assert_equal(mirror: Mirror) -> None:
     """After the producers stop: copy the rest and compare record by record."""
+    mirror.source = Source.of(mirror.source.cluster, mirror.source.topic)  # with its last markers
     mirror.copy()
-    mirror.source = Source.of(mirror.source.cluster, mirror.source.topic)
     mirror.assert_all_arrived()
 
 

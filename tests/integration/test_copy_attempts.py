@@ -13,8 +13,8 @@ from relay_pipelines.model import Status
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.state import checkpoint
-from tests.copying import KEPT, Mirror, numbered, settled_end
-from tests.support.independent import create, delete, put, transactional
+from tests.copying import KEPT, Mirror, numbered
+from tests.support.independent import create, delete, put, settled_end, transactional
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import DestinationError
 from relay_pipelines.model import Status
 from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, READ_UNCOMMITTED, ClusterClient
-from tests.copying import Mirror, batches_of, numbered, settled_end
-from tests.support.independent import Record, configure
+from tests.copying import Mirror, batches_of, numbered
+from tests.support.independent import Record, configure, settled_end
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 

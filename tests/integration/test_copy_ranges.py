@@ -13,8 +13,8 @@ from relay_pipelines.model import OffsetRange, Status, TopicPartition
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.state.checkpoint import read_all
-from tests.copying import Mirror, batches_of, numbered, settled_end
-from tests.support.independent import delete_before, read
+from tests.copying import Mirror, batches_of, numbered
+from tests.support.independent import delete_before, read, settled_end
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from relay_pipelines.embedded import EmbeddedCluster
-from tests.copying import Mirror, numbered, settled_end
-from tests.support.independent import put, read, transactional
+from tests.copying import Mirror, numbered
+from tests.support.independent import put, read, settled_end, transactional
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.model import Fingerprint, TopicPartition
 from relay_pipelines.protocol.batch import HEADER_BYTES
 from relay_pipelines.protocol.records import digest_of
-from tests.copying import Mirror, batches_of, numbered, settled_end
-from tests.support.independent import CREATE_TIME, LOG_APPEND_TIME, Record, read
+from tests.copying import Mirror, batches_of, numbered
+from tests.support.independent import CREATE_TIME, LOG_APPEND_TIME, Record, read, settled_end
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 LARGE = {"max.message.bytes": str(16 << 20)}

@@ -29,7 +29,7 @@ from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.state import checkpoint as checkpoints
-from tests.copying import KEPT, copy_as_rows, ensure_homes, settled_end
+from tests.copying import KEPT, copy_as_rows, ensure_homes
 from tests.support import commands
 from tests.support.independent import (
     Record,
@@ -39,6 +39,7 @@ from tests.support.independent import (
     put,
     read,
     records_of,
+    settled_end,
     transactional,
     until,
     write,

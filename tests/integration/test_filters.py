@@ -27,9 +27,9 @@ from relay_pipelines.protocol.batch import CODEC_MASK
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.producer import TransactionalProducer
 from relay_pipelines.snapshot import cluster_snapshot
-from tests.copying import Mirror, batches_of, numbered, settled_end
+from tests.copying import Mirror, batches_of, numbered
 from tests.support import commands
-from tests.support.independent import Record, create, read, records_of
+from tests.support.independent import Record, create, read, records_of, settled_end
 
 MODULE = """
 import json

@@ -44,7 +44,7 @@ from relay_pipelines.state import checkpoint, ledger
 from relay_pipelines.state.fencing import take_over
 from relay_pipelines.state.ledger_reader import LedgerFollower
 from relay_pipelines.verify.recount import Recount, recount
-from tests.copying import KEPT, ensure_homes, numbered, settled_end
+from tests.copying import KEPT, ensure_homes, numbered
 from tests.support import commands
 from tests.support.independent import (
     Record,
@@ -125,7 +125,6 @@ class Copied:
 
     def arrived(self) -> list[Record]:
         """Return the records at the destination."""
-        settled_end(self.destination, self.to)
         return records_of(self.destination, self.to)
 
     def ledger(self) -> list[LedgerEntry]:

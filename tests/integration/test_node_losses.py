@@ -17,7 +17,7 @@ from relay_pipelines.run import run_plan
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
-from tests.copying import KEPT, ensure_homes, numbered, settled_end
+from tests.copying import KEPT, ensure_homes, numbered
 from tests.support.independent import create, delete_before, records_of, until, write
 
 CLOCK = SystemClock()
@@ -96,7 +96,6 @@ class Pair:
 
     def arrived(self, partition: int) -> list[bytes | None]:
         at = TopicPartition(f"pair.{self.topic}", partition)
-        settled_end(self.destination, at)
         return [record.value for record in records_of(self.destination, at)]
 
     def written(self, lost: range = range(0)) -> list[bytes | None]:

@@ -23,6 +23,7 @@ from tests.support.independent import (
     create,
     put,
     records_of,
+    settled_end,
     transactional,
     write,
 )
@@ -153,6 +154,7 @@ def test_the_next_run_copies_what_the_transaction_held_back(
     config = configured(tmp_path, {"m": mirror(source, destination, topic_name)})
     assert "open transaction: 1 record of " in relay(config, "run").stdout
     sender.commit_transaction(30)
+    settled_end(source, TopicPartition(topic_name, 0))
     done = relay(config, "run")
     assert "open transaction" not in done.stdout
     assert len(records_of(destination, TopicPartition(topic_name, 0))) == 1

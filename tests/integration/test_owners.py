@@ -37,7 +37,7 @@ from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.state import checkpoint
 from relay_pipelines.state.fencing import take_over
-from tests.copying import KEPT, ensure_homes, numbered, settled_end
+from tests.copying import KEPT, ensure_homes, numbered
 from tests.support import commands
 from tests.support.independent import Record, create, records_of, write
 
@@ -90,7 +90,6 @@ class Topic:
         return list(copy_ranges(job, ranges))
 
     def arrived(self, partition: TopicPartition) -> list[Record]:
-        settled_end(self.destination, partition)
         return records_of(self.destination, partition)
 
     def assert_copied(self) -> None:

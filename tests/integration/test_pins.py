@@ -27,7 +27,7 @@ from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.verify.recount import Recount, recount
-from tests.copying import KEPT, OPTIONS, ensure_homes, numbered, settled_end
+from tests.copying import KEPT, OPTIONS, ensure_homes, numbered
 from tests.support import commands
 from tests.support.independent import Record, create, records_of, write
 
@@ -76,7 +76,6 @@ class Pinned:
         )
 
     def copied(self) -> list[bytes]:
-        settled_end(self.destination, self.to)
         return [record.value or b"" for record in records_of(self.destination, self.to)]
 
 

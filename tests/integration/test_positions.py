@@ -14,7 +14,7 @@ from relay_pipelines.errors import SourceError
 from relay_pipelines.model import CopyJob, CopyRange, NodeIdentity, Outcome, Status
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock, SystemClock
-from tests.copying import KEPT, Mirror, copy_as_it_is, copy_as_rows, numbered, settled_end
+from tests.copying import KEPT, Mirror, copy_as_it_is, copy_as_rows, numbered
 from tests.support.independent import (
     assert_equal,
     create,
@@ -22,6 +22,7 @@ from tests.support.independent import (
     delete_before,
     put,
     records_of,
+    settled_end,
     transactional,
     write,
 )

@@ -24,7 +24,6 @@ from relay_pipelines.run.result import RunResult
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.spark import job
 from relay_pipelines.verify import recount
-from tests.copying import settled_end
 from tests.support.commands import configured, mirror, relay
 from tests.support.independent import CREATE_TIME, Record, create, records_of, write
 
@@ -108,7 +107,6 @@ class Topics:
 
     def copied(self, kind: str, partition: int) -> list[Record]:
         at = TopicPartition(self.name(kind), partition)
-        settled_end(self.destination, at)
         return records_of(self.destination, at)
 
     def written(self, kind: str, partition: int) -> list[Record]:

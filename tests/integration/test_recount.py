@@ -14,7 +14,7 @@ from relay_pipelines.model import Cluster, OffsetRange, Status
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.state import checkpoint, ledger
 from relay_pipelines.verify.recount import Recount, recount
-from tests.copying import KEPT, OPTIONS, Mirror, end_of, numbered, settled_end
+from tests.copying import KEPT, OPTIONS, Mirror, end_of, numbered
 from tests.support.independent import (
     CREATE_TIME,
     Record,
@@ -24,6 +24,7 @@ from tests.support.independent import (
     delete_before,
     put,
     read,
+    settled_end,
     transactional,
     until,
     write,

@@ -11,7 +11,7 @@ import pytest
 from relay_pipelines.cli import main
 from relay_pipelines.embedded import EmbeddedCluster, Listener
 from relay_pipelines.model import TopicPartition
-from tests.copying import KEPT, numbered, settled_end
+from tests.copying import KEPT, numbered
 from tests.support.commands import configured, mirror
 from tests.support.independent import create, records_of, write
 
@@ -57,7 +57,6 @@ def test_a_missing_topic_name_fails_every_command(
     assert line.startswith(f"error: {what}")
     assert meant in line
     assert line.endswith("? If it exists, grant the user Describe on it")
-    settled_end(destination, TopicPartition(topic, 0))
     assert len(records_of(destination, TopicPartition(topic, 0))) == 10
     assert main(["run", "-c", str(config)]) == 1, "also with nothing new"
     assert main(["run", "-c", str(config), "--topic", topic]) == 0, "the others do not matter"

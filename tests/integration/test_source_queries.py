@@ -17,13 +17,14 @@ from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot, lag, node_selection, offsets_by_time
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.state.checkpoint import CheckpointSnapshot
-from tests.copying import KEPT, settled_end
+from tests.copying import KEPT
 from tests.support.independent import (
     CREATE_TIME,
     Record,
     create,
     delete_before,
     put,
+    settled_end,
     transactional,
     write,
 )

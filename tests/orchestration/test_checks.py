@@ -17,6 +17,7 @@ from tests.support.independent import (
     delete,
     delete_before,
     put,
+    settled_end,
     transactional,
     until,
     write,
@@ -88,6 +89,7 @@ def test_the_lag_check_counts_an_open_transaction(
     assert lag.metadata["open transaction (records)"].value == 3
     assert said in str(held_up.skip_reason)
     sender.commit_transaction(30)
+    settled_end(environment.source.cluster(), TopicPartition(topics[0], 0))
     assert environment.run((environment.tick().run_requests or [])[0]).success
     (lag,) = evaluations(environment.tick(), naming.LAG)
     assert (lag.passed, lag.description) == (True, "nothing is waiting")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -145,6 +145,43 @@ def requested(body: bytes) -> int:
     return int(struct.unpack_from(">i", body, 25)[0])
 
 
+def copy_after_failover(options: CopyOptions = OPTIONS) -> dict[str, Outcome]:
+    """Copy b, c and d from a node that was not planned: it failed over while it copied a."""
+    planned = NodeIdentity("other", str(uuid.uuid4()), "fake")
+    first = ranges("a", "relay.m./1", planned_log=planned)
+    others = ranges("bcd", "relay.m./2", planned_log=planned)
+    return copy(
+        [*first, *others], options, node=OTHER, other_nodes=(SOURCE,), node_timeout_ms=1_000
+    )
+
+
+def assert_only_new_records(
+    outcome: Outcome, source: WithIds, copies: FakeCluster, new: list[bytes]
+) -> None:
+    """If the copy of a topic that was created again is done, it is one of the new log alone."""
+    if outcome.status is Status.DONE:
+        topic = outcome.range.topic_partition.topic
+        known = last_checkpoint(copies, topic)
+        assert known.topic_ids["source"] == str(source.topic_ids[topic])
+        assert copied(copies, topic) == new
+
+
+@contextmanager
+def refused_once(name: str, meanwhile: Callable[[], None] = lambda: None) -> Iterator[list[int]]:
+    """Refuse the first batch of a topic, as if its leader had moved; yield how often it was."""
+    real, refused = FakeCluster._append, [0]
+
+    def append(self: FakeCluster, who: str, topic: str, data: bytes) -> tuple[int, int]:
+        if topic == name and not refused[0]:
+            refused[0] = 1
+            meanwhile()
+            return 6, -1  # NOT_LEADER_OR_FOLLOWER
+        return real(self, who, topic, data)
+
+    with patch.object(FakeCluster, "_append", append):
+        yield refused
+
+
 def test_a_careful_attempt_uses_no_records_of_an_earlier_one() -> None:
     """An attempt begins without answers of an earlier one.
 
@@ -155,54 +192,28 @@ def test_a_careful_attempt_uses_no_records_of_an_earlier_one() -> None:
     """
     source, copies = with_ids(filled("abcd", RECORDS)), destination("abcd", WithIds)
     new = [value.upper() for value in values("new", RECORDS)]
-    real, refused = FakeCluster._append, [0]
-
-    def append(self: FakeCluster, who: str, name: str, data: bytes) -> tuple[int, int]:
-        if name == "b" and not refused[0]:
-            refused[0] = 1
-            source.create_again("c", new)
-            return 6, -1  # NOT_LEADER_OR_FOLLOWER
-        return real(self, who, name, data)
-
-    planned = NodeIdentity("other", str(uuid.uuid4()), "fake")
     with (
         served(source=source, destination=copies),
         patch.dict(fake_cluster._SERVED, {METADATA: 12}),
-        patch.object(FakeCluster, "_append", append),
+        refused_once("b", lambda: source.create_again("c", new)) as refused,
         patch.object(reader, "_FIRST_PARTITION_BYTES", 1_000),
     ):
-        outcomes = copy(
-            [
-                *ranges("a", "relay.m./1", planned_log=planned),
-                *ranges("bcd", "relay.m./2", planned_log=planned),
-            ],
-            node=OTHER,
-            other_nodes=(SOURCE,),
-            node_timeout_ms=1_000,
-        )
+        outcomes = copy_after_failover()
     assert refused == [1]
-    if outcomes["c"].status is Status.DONE:
-        known = last_checkpoint(copies, "c")
-        assert known.topic_ids["source"] == str(source.topic_ids["c"])
-        assert copied(copies, "c") == new
+    assert_only_new_records(outcomes["c"], source, copies, new)
 
 
 def test_a_careful_attempt_of_an_old_broker_reads_again() -> None:
     """Brokers before Kafka 2.8: the records of the first fetch are gone, and are copied anyway."""
     source, copies = filled("abc", RECORDS), destination("abc")
     new = [value.upper() for value in values("new", RECORDS)]
-    real, refused = FakeCluster._append, [0]
 
-    def append(self: FakeCluster, who: str, name: str, data: bytes) -> tuple[int, int]:
-        if name == "a" and not refused[0]:
-            refused[0] = 1
-            (source.logs["b"],) = _logs("b", new)
-            return 6, -1
-        return real(self, who, name, data)
+    def recreate() -> None:
+        (source.logs["b"],) = _logs("b", new)
 
     with (
         served(source=source, destination=copies),
-        patch.object(FakeCluster, "_append", append),
+        refused_once("a", recreate) as refused,
         patch.object(reader, "_FIRST_PARTITION_BYTES", 1_000),
     ):
         outcomes = copy(ranges("abc"))
@@ -213,14 +224,7 @@ def test_a_careful_attempt_of_an_old_broker_reads_again() -> None:
 
 def test_a_careful_attempt_asks_again() -> None:
     """What the node said of c and d, before b broke the transaction, is not used after it."""
-    copies, refused, used = destination("bcd"), [0], []
-    real, verify = FakeCluster._append, failover.verify_position
-
-    def append(self: FakeCluster, who: str, name: str, data: bytes) -> tuple[int, int]:
-        if name == "b" and not refused[0]:
-            refused[0] = 1
-            return 6, -1  # NOT_LEADER_OR_FOLLOWER
-        return real(self, who, name, data)
+    copies, used, verify = destination("bcd"), [], failover.verify_position
 
     def recorded(client: Any, copy_range: CopyRange, *args: Any, **kwargs: Any) -> NodeIdentity:
         used.append((refused[0], kwargs["fresh"][0] is not None))
@@ -228,7 +232,7 @@ def test_a_careful_attempt_asks_again() -> None:
 
     with (
         served(source=filled("bcd", RECORDS), destination=copies),
-        patch.object(FakeCluster, "_append", append),
+        refused_once("b") as refused,
         patch.object(failover, "verify_position", recorded),
     ):
         outcomes = copy(ranges("bcd"))
@@ -255,28 +259,15 @@ def test_records_are_fetched_between_the_two_looks_at_the_topic_id(at_fetch: int
                 source.create_again("d", new)
         return answer
 
-    planned = NodeIdentity("other", str(uuid.uuid4()), "fake")
     with (
         served(source=source, destination=copies),
         patch.dict(fake_cluster._SERVED, {METADATA: 12}),
         patch.object(FakeCluster, "_fetch", fetch),
         patch.object(reader, "_FIRST_PARTITION_BYTES", 1_000),
     ):
-        outcomes = copy(
-            [
-                *ranges("a", "relay.m./1", planned_log=planned),
-                *ranges("bcd", "relay.m./2", planned_log=planned),
-            ],
-            replace(OPTIONS, chunk_bytes=2_000),
-            node=OTHER,
-            other_nodes=(SOURCE,),
-            node_timeout_ms=1_000,
-        )
+        outcomes = copy_after_failover(replace(OPTIONS, chunk_bytes=2_000))
     assert common[0] >= at_fetch
-    if outcomes["d"].status is Status.DONE:
-        known = last_checkpoint(copies, "d")
-        assert known.topic_ids["source"] == str(source.topic_ids["d"])
-        assert copied(copies, "d") == new
+    assert_only_new_records(outcomes["d"], source, copies, new)
 
 
 @pytest.mark.parametrize(

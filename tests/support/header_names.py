@@ -6,8 +6,8 @@ from kafka import KafkaProducer
 from kafka.record.default_records import DefaultRecordBatch
 
 from relay_pipelines.model import Cluster, TopicPartition
-from tests.copying import batches_of, settled_end
-from tests.support.independent import Record
+from tests.copying import batches_of
+from tests.support.independent import Record, settled_end
 
 
 class Name(str):

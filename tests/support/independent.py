@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
 import confluent_kafka
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -162,12 +163,13 @@ def write(
         count = max(len(records), 1)
         if count not in senders:
             senders[count] = producer(cluster, **{"batch_num_messages": count} | config)
-        sender = senders[count]
-        put(sender, at, records)
-        deadline = time.monotonic() + 60
-        while len(sender):
-            sender.poll(0.1)
-            assert time.monotonic() < deadline, "records were not acknowledged within 60 s"
+        put(senders[count], at, records)
+        until(partial(_is_acknowledged, senders[count]), "acknowledged records", pause_seconds=0.0)
+
+
+def _is_acknowledged(sender: Producer) -> bool:
+    sender.poll(0.1)
+    return not len(sender)
 
 
 def transactional(cluster: Cluster, transactional_id: str, **config: object) -> Producer:
@@ -218,8 +220,36 @@ def _record(message: Any) -> Record:
     )
 
 
+def ends(
+    cluster: Cluster, wanted: Iterable[TopicPartition], *, stable: bool = True
+) -> dict[TopicPartition, int]:
+    """The last stable offset of every topic-partition, or its high watermark."""
+    level = IsolationLevel.READ_COMMITTED if stable else IsolationLevel.READ_UNCOMMITTED
+    asked = {
+        confluent_kafka.TopicPartition(at.topic, at.partition): OffsetSpec.latest() for at in wanted
+    }
+    # keep the client in a variable: else it is closed before its answer arrives
+    admin = AdminClient(client(cluster))
+    answers = admin.list_offsets(asked, isolation_level=level)
+    return {
+        TopicPartition(at.topic, at.partition): answer.result(30).offset
+        for at, answer in answers.items()
+    }
+
+
+def settled_end(cluster: Cluster, at: TopicPartition) -> int:
+    """The end of the log, once it has the markers, which follow the response to a commit."""
+
+    def both() -> set[int]:
+        return {ends(cluster, [at], stable=stable)[at] for stable in (False, True)}
+
+    until(lambda: len(both()) == 1, f"the end of transactions in {at}", 20.0)
+    return both().pop()
+
+
 def records_of(cluster: Cluster, at: TopicPartition) -> list[Record]:
-    """All committed records of a topic-partition, in order."""
+    """All committed records of a topic-partition, in order, once no transaction is open."""
+    settled_end(cluster, at)
     return [record for _, record in read(cluster, at)]
 
 
