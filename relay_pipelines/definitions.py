@@ -10,7 +10,7 @@ import dagster as dg
 
 from relay_pipelines import settings
 from relay_pipelines.assets import external, mirrored
-from relay_pipelines.checks import divergence, lag, source_topics, topic_configs
+from relay_pipelines.checks import divergence, lag, other_deployments, source_topics, topic_configs
 from relay_pipelines.jobs import backfill_by_date, mirror_lane, mirror_once
 from relay_pipelines.lanes.lane import lanes_of
 from relay_pipelines.lanes.topic_catalog import Catalog
@@ -29,7 +29,10 @@ def build(config: Path) -> dg.Definitions:
     """
     loaded = settings.load(config)
     catalog = Catalog.beside(config)
-    parts = [_mirror(name, mirror, catalog) for name, mirror in loaded.mirrors.items()]
+    parts = [
+        _mirror(name, mirror, catalog, automation=loaded.automation)
+        for name, mirror in loaded.mirrors.items()
+    ]
     kafka = KafkaResource(config_path=str(config.absolute()))
 
     shared = dg.Definitions(
@@ -44,11 +47,13 @@ def build(config: Path) -> dg.Definitions:
     return dg.Definitions.merge(shared, *parts)
 
 
-def _mirror(name: str, mirror: Mirror, catalog: Catalog) -> dg.Definitions:
+def _mirror(name: str, mirror: Mirror, catalog: Catalog, *, automation: bool) -> dg.Definitions:
     lanes = lanes_of(name, mirror, catalog.known(name, mirror))
     # raises if topics of two lanes have the same destination
     destinations([topic for lane in lanes for topic in lane.topics], mirror.topics.rename)
     lane_jobs = {lane.name: mirror_lane.build(lane, catalog) for lane in lanes}
+    status = dg.DefaultSensorStatus.RUNNING if automation else dg.DefaultSensorStatus.STOPPED
+    lane_checks = (lag, topic_configs, source_topics, other_deployments)
     return dg.Definitions(
         assets=[
             *(mirrored.build(lane, mirror) for lane in lanes if lane.topics),
@@ -57,13 +62,13 @@ def _mirror(name: str, mirror: Mirror, catalog: Catalog) -> dg.Definitions:
             *external.nodes(name, mirror),
         ],
         asset_checks=[
-            *(check.build(lane) for lane in lanes for check in (lag, topic_configs, source_topics)),
+            *(check.build(lane) for lane in lanes for check in lane_checks),
             *(divergence.build(name, node) for node in mirror.nodes),
         ],
         jobs=list(lane_jobs.values()),
         sensors=[
-            *(planner.build(lane, lane_jobs[lane.name], catalog) for lane in lanes),
-            health.build(name, mirror),
+            *(planner.build(lane, lane_jobs[lane.name], catalog, status) for lane in lanes),
+            health.build(name, mirror, status),
         ],
     )
 

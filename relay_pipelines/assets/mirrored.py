@@ -12,7 +12,6 @@ from relay_pipelines.lanes import naming, turns, window_log
 from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.lanes.run_log import RunLog
 from relay_pipelines.lanes.stopping import stop_signal
-from relay_pipelines.lanes.turns import Turn
 from relay_pipelines.lanes.window_run import WindowReport, copy_window
 from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.plan.topic_selection import destinations
@@ -20,15 +19,14 @@ from relay_pipelines.resources import KafkaResource, SparkResource
 from relay_pipelines.settings import Mirror
 
 _RETRY_NUMBER = "dagster/retry_number"
-_MAX_RETRIES = "dagster/max_retries"
 
-Event = dg.MaterializeResult[Any] | dg.AssetCheckResult
+Event = dg.MaterializeResult[Any] | dg.AssetCheckResult | dg.AssetCheckEvaluation
 
 
 def build(lane: Lane, mirror: Mirror) -> dg.AssetsDefinition:
     """Build the assets of a lane that has topics."""
     return dg.multi_asset(
-        name=f"mirror_{lane.identifier}",
+        name=f"window_{lane.identifier}",
         specs=_specs(lane, mirror),
         check_specs=[message_counts.spec(lane.mirror, topic) for topic in lane.topics],
         can_subset=True,
@@ -61,12 +59,11 @@ def _op(lane: Lane) -> Callable[..., Iterator[Event]]:
         context: dg.AssetExecutionContext, kafka: KafkaResource, pyspark: SparkResource
     ) -> Iterator[Event]:
         frozen = _frozen(context, lane)
-        turns.tag(context.instance, lane, context.run.run_id, Turn.BY_HAND)
         report = _copy(context, lane, frozen, kafka, pyspark)
-        window_events.report_lane(context, lane, report)
+        yield from window_events.of_lane(context.op_execution_context, lane, report)
         if report.result.interrupted:
             raise dg.DagsterExecutionInterruptedError
-        yield from window_events.results(context, lane, report)
+        yield from window_events.of_assets(context, lane, report)
         _fail_if_incomplete(context, report)
 
     return copy
@@ -105,6 +102,7 @@ def _copy(
     ]
     attempt = int(context.run.tags.get(_RETRY_NUMBER, 0))
     with stop_signal(pyspark) as (stop, session):
+        turns.take(context.op_execution_context, lane, kafka.clock, stop)
         try:
             snapshot = kafka.snapshot(lane.mirror, topics.__contains__, attempt)
             node = {naming.TAG_NODE: snapshot.node.name, naming.TAG_WHY: snapshot.node_why}
@@ -142,4 +140,4 @@ def _fail_if_incomplete(context: dg.AssetExecutionContext, report: WindowReport)
 
 
 def _forbid_retries(context: dg.AssetExecutionContext) -> None:
-    context.instance.add_run_tags(context.run.run_id, {_MAX_RETRIES: "0"})
+    context.instance.add_run_tags(context.run.run_id, {naming.TAG_MAX_RETRIES: "0"})

@@ -9,9 +9,11 @@ from relay_pipelines.lanes import metadata, naming
 from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.lanes.window_run import WindowReport
 
+Event = dg.AssetMaterialization | dg.AssetCheckEvaluation
 
-def log(context: dg.OpExecutionContext, lane: Lane, report: WindowReport) -> None:
-    """Log what a job's op has copied as events of assets, whether or not they are loaded.
+
+def of_job(context: dg.OpExecutionContext, lane: Lane, report: WindowReport) -> Iterator[Event]:
+    """Yield what the op of a job reports of assets, whether or not they are loaded.
 
     Only topics with something new in the window have events. A topic that is incomplete fails its
     check; the next window copies the rest.
@@ -19,21 +21,15 @@ def log(context: dg.OpExecutionContext, lane: Lane, report: WindowReport) -> Non
     window = report.frozen.key
     for topic in report.topics:
         if not topic.failure:
-            context.log_event(
-                dg.AssetMaterialization(
-                    naming.mirrored_asset(lane.mirror, topic.topic),
-                    partition=window,
-                    metadata=metadata.of_topic(lane, report, topic, context.run_id),
-                )
+            yield dg.AssetMaterialization(
+                naming.mirrored_asset(lane.mirror, topic.topic),
+                partition=window,
+                metadata=metadata.of_topic(lane, report, topic, context.run_id),
             )
-        # an op may log no evaluations of checks
-        context.instance.report_runless_asset_event(
-            message_counts.evaluation(lane.mirror, topic, window)
-        )
-    report_lane(context, lane, report)
+        yield message_counts.evaluation(lane.mirror, topic, window)
 
 
-def results(
+def of_assets(
     context: dg.AssetExecutionContext, lane: Lane, report: WindowReport
 ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:  # type: ignore[type-arg]
     """Yield what the op of the assets returns for the topics that are complete."""
@@ -46,9 +42,11 @@ def results(
             yield message_counts.result(lane.mirror, topic)
 
 
-def report_lane(context: dg.OpExecutionContext, lane: Lane, report: WindowReport) -> None:
-    """Report what the copy found out about nodes and configurations."""
+def of_lane(
+    context: dg.OpExecutionContext, lane: Lane, report: WindowReport
+) -> Iterator[dg.AssetCheckEvaluation]:
+    """Yield what the copy found out about nodes and configurations."""
     for node, why in report.result.diverged.items():
         context.log.error("node %s is in quarantine: %s", node, why)
-        context.instance.report_runless_asset_event(divergence.evaluation(lane.mirror, node, why))
-    context.instance.report_runless_asset_event(topic_configs.evaluation(lane, report.differences))
+        yield divergence.evaluation(lane.mirror, node, why)
+    yield topic_configs.evaluation(lane, report.differences)

@@ -4,5 +4,6 @@ message_counts  the destination holds exactly the records of a window
 lag             the oldest record not yet copied is younger than the target
 divergence      a source node holds the records that were copied
 topic_configs   topic configurations match the source
+other_deployments  only this Dagster instance copies the topics
 source_topics   every copied topic still exists at the source
 """

@@ -4,10 +4,12 @@ Time-window partitions would look up their offsets when they run and so lose lat
 looks them up once.
 """
 
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
 import dagster as dg
 
+from relay_pipelines.assets.window_events import Event
 from relay_pipelines.console.formatting import plural
 from relay_pipelines.errors import RelayError
 from relay_pipelines.jobs.lane_run import LaneRun, failures
@@ -15,7 +17,6 @@ from relay_pipelines.lanes import turns
 from relay_pipelines.lanes.lane import lanes_of
 from relay_pipelines.lanes.stopping import stop_signal
 from relay_pipelines.lanes.topic_catalog import Catalog
-from relay_pipelines.lanes.turns import Turn
 from relay_pipelines.lanes.window_planner import cut_windows
 from relay_pipelines.lanes.window_run import WindowReport
 from relay_pipelines.protocol.clock import moment_ms
@@ -52,20 +53,23 @@ class _Request:
 def build(settings: Settings, catalog: Catalog) -> dg.JobDefinition:
     """Build the job for all mirrors of these settings."""
 
-    @dg.op(config_schema=_CONFIG)
+    @dg.op(config_schema=_CONFIG, out={})
     def copy_time_span(
         context: dg.OpExecutionContext, kafka: KafkaResource, pyspark: SparkResource
-    ) -> None:
+    ) -> Iterator[Event]:
         request = _request(context, settings)
         mirror = settings.mirror(request.mirror)
         reports = []
         with stop_signal(pyspark) as (stop, session):
             for lane in lanes_of(request.mirror, mirror, catalog.known(request.mirror, mirror)):
-                turns.tag(context.instance, lane, context.run_id, Turn.BY_HAND)
+                turns.take(context, lane, kafka.clock, stop)
+                copying = LaneRun(context, lane, kafka, session, stop, catalog)
                 try:
-                    reports += _copy(LaneRun(context, lane, kafka, session, stop, catalog), request)
+                    reports += yield from _copy(copying, request)
                 except RelayError as error:
                     raise _failure(f"{lane.mirror}/{lane.name}: {error}") from None
+            if stop():
+                raise dg.DagsterExecutionInterruptedError
         if lines := failures(reports):
             raise _failure("; ".join(lines))
 
@@ -96,7 +100,7 @@ def _request(context: dg.OpExecutionContext, settings: Settings) -> _Request:
     return _Request(config["mirror"], config["from"], since_ms, until_ms)
 
 
-def _copy(copying: LaneRun, request: _Request) -> list[WindowReport]:
+def _copy(copying: LaneRun, request: _Request) -> Generator[Event, None, list[WindowReport]]:
     """Cut the windows of the time span, and copy one after the other."""
     lane, kafka, log = copying.lane, copying.kafka, copying.context.log
     if not lane.topics:
@@ -120,7 +124,7 @@ def _copy(copying: LaneRun, request: _Request) -> list[WindowReport]:
         if not copying.stop():
             # each from the checkpoints of now
             snapshot = kafka.snapshot(lane.mirror, lane.belongs, start=start)
-            reports.append(copying.copy(snapshot, window))
+            reports.append((yield from copying.copy(snapshot, window)))
     return reports
 
 

@@ -1,13 +1,14 @@
 """Copies a lane inside one Dagster run: window after window, with one Spark session."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Generator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import dagster as dg
 
 from relay_pipelines.assets import window_events
-from relay_pipelines.lanes import window_log
+from relay_pipelines.assets.window_events import Event
+from relay_pipelines.lanes import naming, window_log
 from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.lanes.run_log import RunLog
 from relay_pipelines.lanes.topic_catalog import Catalog
@@ -23,10 +24,14 @@ from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 class LaneRun:
     """The windows of a lane that one op copies.
 
+    The op yields the events: Dagster stores an event when it is yielded, and those that an op logs
+    only when the op ends.
+
     Args:
         session: returns the Spark session; called only if there is something to copy.
         stop: whether the run is asked to stop.
         attempt: each begins at another source node.
+        has_backlog: whether the last window left out some of what was new.
     """
 
     context: dg.OpExecutionContext
@@ -36,24 +41,43 @@ class LaneRun:
     stop: Callable[[], bool]
     catalog: Catalog
     attempt: int = 0
+    has_backlog: bool = field(default=False, init=False)
+    _reported: list[dg.AssetCheckEvaluation] = field(default_factory=list, init=False)
+    _node: str = field(default="", init=False)
 
-    def copy_new(self, limits: WindowLimits) -> WindowReport | None:
-        """Cut a window of what is new, and copy it; None if nothing is new.
+    def copy_new(
+        self, limits: WindowLimits, without: Collection[str] = ()
+    ) -> Generator[Event, None, WindowReport | None]:
+        """Cut a window of what is new, and copy it; return None if nothing is new.
 
         What an earlier window left out is new.
+
+        Args:
+            without: topics to leave out.
 
         Raises:
             RelayError: no source node or no destination broker answers.
         """
         lane, kafka = self.lane, self.kafka
-        snapshot = kafka.snapshot(lane.mirror, lane.belongs, self.attempt)
+        snapshot = kafka.snapshot(
+            lane.mirror,
+            lambda topic: topic not in without and lane.belongs(topic),
+            self.attempt,
+        )
         self.catalog.learn(lane.mirror, snapshot.destinations)
-        frozen = next(new_windows(snapshot, limits, kafka.clock.now_ms()), None)
-        return None if frozen is None else self.copy(snapshot, frozen)
+        windows = new_windows(snapshot, limits, kafka.clock.now_ms())
+        frozen = next(windows, None)
+        if frozen is None:
+            return None
+        self.has_backlog = next(windows, None) is not None
+        return (yield from self.copy(snapshot, frozen))
 
-    def copy(self, snapshot: ClusterSnapshot, frozen: FrozenWindow) -> WindowReport:
+    def copy(
+        self, snapshot: ClusterSnapshot, frozen: FrozenWindow
+    ) -> Generator[Event, None, WindowReport]:
         """Freeze a window and copy it; failures are in its report, and fail its checks."""
-        frozen = window_log.freeze(self.context, self.lane, frozen)
+        self._say_node(snapshot)
+        frozen = yield from window_log.freeze(self.context.instance, self.lane, frozen)
         report = copy_window(
             self.kafka,
             self.session,
@@ -65,8 +89,18 @@ class LaneRun:
             stop=self.stop,
             run_id=self.context.run_id,
         )
-        window_events.log(self.context, self.lane, report)
+        yield from window_events.of_job(self.context, self.lane, report)
+        found = list(window_events.of_lane(self.context, self.lane, report))
+        if found != self._reported:
+            yield from found
+        self._reported = found
         return report
+
+    def _say_node(self, snapshot: ClusterSnapshot) -> None:
+        if snapshot.node.name != self._node:
+            self._node = snapshot.node.name
+            tags = {naming.TAG_NODE: self._node, naming.TAG_WHY: snapshot.node_why}
+            self.context.instance.add_run_tags(self.context.run_id, tags)
 
 
 def failures(reports: Sequence[WindowReport]) -> list[str]:

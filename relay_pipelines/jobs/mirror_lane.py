@@ -1,36 +1,39 @@
 """The job of a lane: copies one window, or one after the other for as long as a session lasts."""
 
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
 import dagster as dg
 
+from relay_pipelines.assets.window_events import Event
 from relay_pipelines.console.formatting import seconds
 from relay_pipelines.errors import RelayError
 from relay_pipelines.jobs.lane_run import LaneRun, failures
 from relay_pipelines.lanes import naming, turns
+from relay_pipelines.lanes.config_watch import ConfigWatch
 from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.lanes.stopping import stop_signal
 from relay_pipelines.lanes.topic_catalog import Catalog
 from relay_pipelines.lanes.turns import Turn
+from relay_pipelines.lanes.window_run import WindowReport
 from relay_pipelines.resources import KafkaResource, SparkResource
 
-_POLL_SECONDS = 0.25
-_GRACE_SECONDS = 60.0
+GRACE_SECONDS = 60.0
 """How long a session goes on after its time, so that its successor can start."""
+_POLL_SECONDS = 0.25
+_LONGEST_REST_SECONDS = 300.0
+_RESTS = 8  # 2^8 seconds are almost the longest rest
 
 
 def build(lane: Lane, catalog: Catalog) -> dg.JobDefinition:
     """Build the job of a lane."""
 
-    @dg.op(name=f"copy_{lane.identifier}")
+    @dg.op(name=f"copy_{lane.identifier}", out={})
     def copy_windows(
         context: dg.OpExecutionContext, kafka: KafkaResource, pyspark: SparkResource
-    ) -> None:
+    ) -> Iterator[Event]:
         with stop_signal(pyspark) as (stop, session):
-            copying = LaneRun(context, lane, kafka, session, stop, catalog)
-            if lane.window.session:
-                _Session(copying).run()
-            else:
-                session()  # records that come while Spark starts are in the window
-                _raise_failures(copying)
+            yield from _Session(LaneRun(context, lane, kafka, session, stop, catalog)).run()
             if stop():
                 raise dg.DagsterExecutionInterruptedError
 
@@ -42,7 +45,8 @@ def build(lane: Lane, catalog: Catalog) -> dg.JobDefinition:
             if lane.window.session
             else "in one window."
         ),
-        tags=naming.tags(lane.mirror, lane.name),
+        # the planner starts the next run, which copies what this one left out
+        tags={**naming.tags(lane.mirror, lane.name), naming.TAG_MAX_RETRIES: "0"},
     )
     def mirror_lane() -> None:
         copy_windows()
@@ -50,68 +54,110 @@ def build(lane: Lane, catalog: Catalog) -> dg.JobDefinition:
     return mirror_lane
 
 
-def _raise_failures(copying: LaneRun) -> None:
-    try:
-        report = copying.copy_new(copying.lane.limits)
-    except RelayError as error:
-        raise dg.Failure(str(error), allow_retries=not error.needs_operator) from None
-    lines = failures([report] if report else [])
-    if lines:
-        raise dg.Failure("; ".join(lines), allow_retries=False)  # the next window copies the rest
+@dataclass(slots=True)
+class _Resting:
+    """Topics that failed: each failure in a row doubles the time for which windows omit them."""
+
+    failed: dict[str, int] = field(default_factory=dict)
+    until: dict[str, float] = field(default_factory=dict)
+
+    def topics(self, now: float) -> set[str]:
+        return {topic for topic, until in self.until.items() if until > now}
+
+    def learn(self, report: WindowReport, now: float) -> None:
+        for topic in report.topics:
+            if topic.failure or topic.problems:
+                failed = self.failed[topic.topic] = self.failed.get(topic.topic, 0) + 1
+                rest = min(2.0 ** min(failed, _RESTS + 1), _LONGEST_REST_SECONDS)
+                self.until[topic.topic] = now + rest
+            else:
+                self.failed.pop(topic.topic, None)
+                self.until.pop(topic.topic, None)
 
 
 class _Session:
-    """Copies a window every so often, until its time is over or it is told to stop."""
+    """Copies a window every so often, until its time is over or it is told to stop.
+
+    A lane without sessions has one that ends after its first window.
+    """
 
     def __init__(self, copying: LaneRun) -> None:
         self._copying = copying
         self._lane = copying.lane
         self._clock = copying.kafka.clock
-        self._turn = Turn.STARTING
+        self._log = copying.context.log
+        self._turn: Turn | None = None
+        self._watch = ConfigWatch(copying.kafka, self._lane, copying.catalog, self._log)
         self._failures: list[str] = []
+        self._resting = _Resting()
 
-    def run(self) -> None:
+    def run(self) -> Iterator[Event]:
         """Take over from the predecessor, and copy."""
         self._say(Turn.STARTING)
-        self._copying.session()
+        self._copying.session()  # records that come while Spark starts are in the first window
         self._say(Turn.READY)
         while self._others().predecessor and not self._copying.stop():
-            self._clock.sleep(_POLL_SECONDS)
-        window = self._lane.window
-        end = self._clock.monotonic() + window.session / 1000 + _GRACE_SECONDS
-        while not self._copying.stop() and self._clock.monotonic() < end:
-            others = self._others()
-            if others.successor:
-                break
+            self._wait(turns.LOOK_SECONDS)
+        yield from self._copy_windows()
+        if self._failures:
+            raise dg.Failure("; ".join(self._failures), allow_retries=False)
+
+    def _copy_windows(self) -> Iterator[Event]:
+        window, stop = self._lane.window, self._copying.stop
+        end = self._clock.monotonic() + window.session / 1000 + GRACE_SECONDS
+        while not stop() and self._clock.monotonic() < end:
             began = self._clock.monotonic()
+            self._say(Turn.COPYING)  # before the look: a person's run looks after it has said so
+            others = self._others()
+            if others.successor or self._is_outdated():
+                return
             if others.by_hand:
                 self._say(Turn.PAUSED)
-            else:
-                self._say(Turn.COPYING)
-                if self._copy_window():
-                    continue  # a backlog
-            self._wait_until(began + window.every / 1000)
-        if self._failures:
-            raise dg.Failure("; ".join(self._failures))
+                self._wait(turns.LOOK_SECONDS)
+                continue
+            yield from self._copy_window()
+            if not window.session:
+                return
+            if not self._copying.has_backlog or self._failures:
+                self._wait_for_next(began + window.every / 1000)
 
-    def _copy_window(self) -> bool:
-        """Copy one window; return whether there is a backlog."""
-        copying, limits = self._copying, self._lane.limits
+    def _copy_window(self) -> Iterator[Event]:
+        """Copy a window; a failure is logged when it is new, and the session goes on."""
+        copying = self._copying
+        copying.has_backlog = False
+        resting = self._resting.topics(self._clock.monotonic())
         try:
-            report = copying.copy_new(limits)
+            report = yield from copying.copy_new(self._lane.limits, resting)
         except RelayError as error:
-            lines, is_full = [str(error)], False
+            lines = known = [str(error)]
         else:
             lines = failures([report] if report else [])
-            is_full = report is not None and report.frozen.records >= limits.max_records
+            known = [line.partition(": ")[2] for line in lines]  # without the window's key
+            if report is not None and not report.result.interrupted:
+                self._resting.learn(report, self._clock.monotonic())
         copying.attempt = copying.attempt + 1 if lines else 0
-        for line in lines:
-            if line not in self._failures:
-                copying.context.log.error(line)
-        self._failures = lines
-        return is_full and not lines
+        for line, what in zip(lines, known, strict=True):
+            if what not in self._failures:
+                self._log.error(line)
+        self._failures = known
 
-    def _wait_until(self, moment: float) -> None:
+    def _is_outdated(self) -> bool:
+        """Whether relay.yaml has changed, so that another session has to read it."""
+        if change := self._watch.change():
+            self._log.info("%s: this session ends", change)
+        return bool(change)
+
+    def _wait_for_next(self, moment: float) -> None:
+        """Wait until a moment, or until another run wants to copy."""
+        while (left := moment - self._clock.monotonic()) > 0 and not self._copying.stop():
+            self._wait(min(left, turns.LOOK_SECONDS))
+            if left > turns.LOOK_SECONDS:
+                others = self._others()
+                if others.by_hand or others.successor:
+                    return
+
+    def _wait(self, duration: float) -> None:
+        moment = self._clock.monotonic() + duration
         while (left := moment - self._clock.monotonic()) > 0 and not self._copying.stop():
             self._clock.sleep(min(left, _POLL_SECONDS))
 
@@ -120,7 +166,7 @@ class _Session:
         return turns.others(context.instance, self._lane, context.run_id)
 
     def _say(self, turn: Turn) -> None:
-        if turn is not self._turn or turn is Turn.STARTING:
+        if turn is not self._turn:
             self._turn = turn
             context = self._copying.context
             turns.tag(context.instance, self._lane, context.run_id, turn)

@@ -1,9 +1,13 @@
 """`mirror_once`: one run copies everything that is new, one window per lane."""
 
+from collections.abc import Iterator
+
 import dagster as dg
 
+from relay_pipelines.assets.window_events import Event
 from relay_pipelines.errors import RelayError
 from relay_pipelines.jobs.lane_run import LaneRun, failures
+from relay_pipelines.lanes import turns
 from relay_pipelines.lanes.lane import lanes_of
 from relay_pipelines.lanes.stopping import stop_signal
 from relay_pipelines.lanes.topic_catalog import Catalog
@@ -15,17 +19,20 @@ from relay_pipelines.settings import Settings
 def build(settings: Settings, catalog: Catalog) -> dg.JobDefinition:
     """Build the job for all mirrors of these settings."""
 
-    @dg.op
+    @dg.op(out={})
     def copy_everything(
         context: dg.OpExecutionContext, kafka: KafkaResource, pyspark: SparkResource
-    ) -> None:
+    ) -> Iterator[Event]:
         problems = []
         with stop_signal(pyspark) as (stop, session):
             for name, mirror in settings.mirrors.items():
                 for lane in lanes_of(name, mirror, catalog.known(name, mirror)):
+                    if stop():
+                        raise dg.DagsterExecutionInterruptedError
+                    turns.take(context, lane, kafka.clock, stop)
+                    copying = LaneRun(context, lane, kafka, session, stop, catalog)
                     try:
-                        copying = LaneRun(context, lane, kafka, session, stop, catalog)
-                        report = copying.copy_new(UNLIMITED)
+                        report = yield from copying.copy_new(UNLIMITED)
                     except RelayError as error:
                         problems.append(f"{name}/{lane.name}: {error}")
                     else:

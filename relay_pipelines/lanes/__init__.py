@@ -7,6 +7,7 @@ window_planner  cuts what is new into windows
 window_log      frozen windows in the event log: runs write them, and those from the UI read them
 window_run      copies one frozen window and recounts it
 turns           who copies a lane now: a session, its successor, or a person's run
+config_watch    whether relay.yaml has changed since a session has read it
 stopping        how a run is stopped at the next commit
 run_log         logs the progress of a run
 metadata        metadata of a topic's materialisation

@@ -4,6 +4,7 @@ They are in the metadata of the lane's plan asset because run configuration and 
 runs from the UI nor backfills.
 """
 
+from collections.abc import Generator
 from dataclasses import replace
 
 import dagster as dg
@@ -27,18 +28,19 @@ def windows(mirror: str, topic: str) -> dg.DynamicPartitionsDefinition:
     return dg.DynamicPartitionsDefinition(name=naming.windows_name(mirror, topic))
 
 
-def freeze(context: dg.OpExecutionContext, lane: Lane, frozen: FrozenWindow) -> FrozenWindow:
+def freeze(
+    instance: dg.DagsterInstance, lane: Lane, frozen: FrozenWindow
+) -> Generator[dg.AssetMaterialization, None, FrozenWindow]:
     """Store a window under a key of its own: the plan first, because a key alone cannot be run.
 
     Returns:
         the window with its final key: another run may have used the one that it had.
     """
-    instance, name = context.instance, naming.plans_name(lane.mirror, lane.name)
-    number = 0
+    name, number = naming.plans_name(lane.mirror, lane.name), 0
     while instance.has_dynamic_partition(name, frozen.key):
         number += 1
         frozen = replace(frozen, key=naming.window_key(frozen.planned_at_ms, number))
-    context.log_event(_event(lane, frozen))
+    yield _event(lane, frozen)
     instance.add_dynamic_partitions(name, [frozen.key])
     for topic in frozen.topics:
         instance.add_dynamic_partitions(naming.windows_name(lane.mirror, topic), [frozen.key])

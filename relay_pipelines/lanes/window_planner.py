@@ -6,7 +6,8 @@ from dataclasses import replace
 from relay_pipelines.lanes import naming
 from relay_pipelines.model import OffsetRange
 from relay_pipelines.plan.frozen_window import FrozenWindow
-from relay_pipelines.plan.window_sizing import WindowLimits, backlog, cut
+from relay_pipelines.plan.positions import plan_windows
+from relay_pipelines.plan.window_sizing import WindowLimits, cut
 from relay_pipelines.run.run_plan import bytes_per_offset
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
@@ -22,7 +23,9 @@ def new_windows(
         limits: a window is not larger than this; the rest comes with the next one.
         now_ms: the time of the plan; no record of these windows is committed before.
     """
-    return cut_windows(snapshot, backlog(snapshot.positions), limits, now_ms)
+    windows = plan_windows(snapshot.positions).windows
+    ranges = [offset_range for window in windows for offset_range in window.ranges]
+    return cut_windows(snapshot, ranges, limits, now_ms)
 
 
 def cut_windows(

@@ -93,11 +93,6 @@ class WindowReport:
     differences: Sequence[Difference] = ()
 
     @property
-    def covers_all_topics(self) -> bool:
-        """Whether the run included every topic of the window."""
-        return set(self.frozen.topics) <= {report.topic for report in self.topics}
-
-    @property
     def failures(self) -> list[str]:
         """One line per incomplete topic, without duplicates."""
         return list(

@@ -19,12 +19,10 @@ class FrozenWindow:
     """The offsets of one asset partition of a lane.
 
     Args:
-        ranges: one per topic-partition of the lane, sorted; empty where nothing was new, so that
-            its end is known.
+        ranges: one per topic-partition with something new, sorted.
         node: the source node that the offsets belong to.
         planned_at_ms: when it was planned; nothing in these ranges was committed before.
         size_bytes: an estimate; 0 if the source does not report sizes.
-        by_date: whether it was cut for a backfill of given dates, apart from the planner's windows.
     """
 
     key: str
@@ -32,7 +30,6 @@ class FrozenWindow:
     node: str = ""
     planned_at_ms: int = 0
     size_bytes: int = 0
-    by_date: bool = False
 
     @property
     def topics(self) -> list[str]:
@@ -43,11 +40,6 @@ class FrozenWindow:
     def records(self) -> int:
         """The number of offsets: of records, unless some were compacted away or aborted."""
         return sum(map(len, self.ranges))
-
-    @property
-    def ends(self) -> dict[TopicPartition, int]:
-        """Where the next window begins."""
-        return {offset_range.topic_partition: offset_range.end for offset_range in self.ranges}
 
     def windows(self, topics: Collection[str]) -> list[Window]:
         """One window for each of these topics that the key covers, even if nothing is new in it."""
@@ -65,7 +57,6 @@ class FrozenWindow:
             "node": self.node,
             "planned_at_ms": self.planned_at_ms,
             "size_bytes": self.size_bytes,
-            "by_date": self.by_date,
             "topics": topics,
         }
         return json.dumps(fields, separators=(",", ":"))
@@ -95,5 +86,4 @@ class FrozenWindow:
             fields["node"],
             fields["planned_at_ms"],
             fields["size_bytes"],
-            fields["by_date"],
         )

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from operator import mul
 
 from relay_pipelines.model import OffsetRange, TopicPartition
-from relay_pipelines.plan.positions import Position, data_loss, uncopied
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,19 +15,6 @@ class WindowLimits:
 
     max_records: int
     max_bytes: int
-
-
-def backlog(positions: Sequence[Position]) -> list[OffsetRange]:
-    """Return what is not copied yet, sorted: one range per topic-partition with something new.
-
-    A topic-partition that a data loss holds back has none.
-    """
-    held_back = {
-        position.topic_partition for position in positions if data_loss(position) is not None
-    }
-    return [
-        new for at, new in sorted(uncopied(positions).items()) if len(new) and at not in held_back
-    ]
 
 
 def cut(

@@ -19,7 +19,7 @@ from relay_pipelines.state import checkpoint as checkpoints
 from relay_pipelines.state import ledger
 from relay_pipelines.state.fencing import commit, fence, take_over
 
-_BY_DRIVER = "driver"
+BY_DRIVER = "driver"
 _LOG = logging.getLogger(__name__)
 
 
@@ -135,7 +135,7 @@ def _moved_checkpoint(
         if destination and position.destination_lost
         else before.destination_topic_id,
         is_dense=False,
-        run_id=_BY_DRIVER,
+        run_id=BY_DRIVER,
         committed_at_ms=now_ms,
         reset_at_ms=now_ms,
     )

@@ -5,7 +5,7 @@ from typing import Any
 from dagster_pyspark import LazyPySparkResource
 
 from relay_pipelines.resources.kafka import KafkaResource
-from relay_pipelines.spark.session import connect, end
+from relay_pipelines.spark.session import connect, end, is_alive
 
 
 class SparkResource(LazyPySparkResource):
@@ -18,11 +18,13 @@ class SparkResource(LazyPySparkResource):
 
     @property
     def spark_session(self) -> Any:
-        """The session.
+        """The session: another one if Spark has died since the last call.
 
         Raises:
             RelayError: Spark cannot be reached or does not start.
         """
+        if self._spark_session is not None and not is_alive(self._spark_session):
+            self._end()
         if self._spark_session is None:
             spark = self.kafka.settings.spark
             self._spark_session = connect(
@@ -32,6 +34,9 @@ class SparkResource(LazyPySparkResource):
 
     def teardown_after_execution(self, context: Any) -> None:  # noqa: ARG002 - Dagster's signature
         """Stop the session if it was started."""
+        self._end()
+
+    def _end(self) -> None:
         if self._spark_session is not None:
             end(self._spark_session)
             self._spark_session = None

@@ -35,7 +35,7 @@ class _Cursor:
         return json.dumps(asdict(self))
 
 
-def build(name: str, mirror: Mirror) -> dg.SensorDefinition:
+def build(name: str, mirror: Mirror, status: dg.DefaultSensorStatus) -> dg.SensorDefinition:
     """Build the sensor of a mirror's source."""
 
     @dg.sensor(
@@ -43,6 +43,7 @@ def build(name: str, mirror: Mirror) -> dg.SensorDefinition:
         description=f"Checks whether each source node of {name} is available and how far it is"
         " behind the others.",
         minimum_interval_seconds=max(1, mirror.source.health.interval // 1000),
+        default_status=status,
         tags={naming.TAG_MIRROR: name},
     )
     def health(context: dg.SensorEvaluationContext, kafka: KafkaResource) -> dg.SensorResult:

@@ -1,6 +1,7 @@
 """The planner of a lane: starts the lane's job when there is something to copy.
 
-The job cuts the windows itself, when it can copy them. Correctness depends on the checkpoints alone.
+The job cuts the windows itself, when it can copy them. Correctness depends on the checkpoints
+alone.
 """
 
 import json
@@ -10,10 +11,11 @@ from dataclasses import asdict, dataclass, field, replace
 import dagster as dg
 from dagster import DagsterRunStatus, RunsFilter
 
-from relay_pipelines.checks import lag, source_topics
+from relay_pipelines.checks import lag, other_deployments, source_topics
 from relay_pipelines.console.formatting import plural, seconds
 from relay_pipelines.errors import RelayError
 from relay_pipelines.lanes import naming, turns
+from relay_pipelines.lanes.config_watch import has_lane
 from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.lanes.topic_catalog import Catalog
 from relay_pipelines.prepare import topics
@@ -29,20 +31,28 @@ _HANDOVER_SECONDS = 30.0
 """How long before its end a session gets a successor, which has to start Spark."""
 
 
-def build(lane: Lane, job: dg.JobDefinition, catalog: Catalog) -> dg.SensorDefinition:
+def build(
+    lane: Lane, job: dg.JobDefinition, catalog: Catalog, status: dg.DefaultSensorStatus
+) -> dg.SensorDefinition:
     """Build the sensor."""
 
     @dg.sensor(
         name=f"plan_{lane.identifier}",
         description=f"Starts {job.name} when {lane.mirror}/{lane.name} has something to copy.",
         minimum_interval_seconds=max(1, min(_TICK_SECONDS, lane.window.every // 1000)),
-        job=job,
+        job_name=job.name,
+        default_status=status,
         tags=naming.tags(lane.mirror, lane.name),
     )
     def plan(
         context: dg.SensorEvaluationContext, kafka: KafkaResource
     ) -> dg.SensorResult | dg.SkipReason:
         try:
+            if not has_lane(kafka.settings, lane, catalog):
+                return dg.SkipReason(
+                    f"{lane.mirror}/{lane.name} is no longer in relay.yaml; reload the code"
+                    " location"
+                )
             snapshot = kafka.snapshot(lane.mirror, lane.belongs, configs=False, patient=False)
             return _Tick(context, lane, kafka, snapshot, catalog).result()
         except RelayError as error:
@@ -53,11 +63,17 @@ def build(lane: Lane, job: dg.JobDefinition, catalog: Catalog) -> dg.SensorDefin
 
 @dataclass(slots=True)
 class _Cursor:
-    """What was reported last: the lag and when, and topics that are missing or have no asset."""
+    """What was reported last.
+
+    Args:
+        missing: topics that are missing or have no asset.
+        foreign: runs of other deployments.
+    """
 
     lag_passed: bool | None = None
     lag_at: float = 0.0
     missing: list[str] | None = None
+    foreign: list[str] | None = None
 
     @staticmethod
     def load(text: str | None) -> "_Cursor":
@@ -103,7 +119,7 @@ class _Tick:
     def _checks(
         self, measured: lag.Lag, now: float
     ) -> tuple[list[dg.AssetCheckEvaluation], _Cursor]:
-        """The lag on a change or after a while; missing topics on a change."""
+        """The lag on a change or after a while; the other checks on a change."""
         events, cursor = [], _Cursor.load(self.context.cursor)
         passed = lag.passes(self.lane, measured)
         if passed != cursor.lag_passed or now - cursor.lag_at > _LAG_SECONDS:
@@ -114,6 +130,12 @@ class _Tick:
             found = source_topics.evaluation(self.lane, self.snapshot, self._without_asset())
             events.append(found)
             cursor = replace(cursor, missing=missing)
+        foreign = other_deployments.find(self.context.instance, self.snapshot, now)
+        if foreign != cursor.foreign:
+            events.append(other_deployments.evaluation(self.lane, foreign))
+            cursor = replace(cursor, foreign=foreign)
+        if foreign:
+            self.remarks.append(other_deployments.words(foreign))
         return events, cursor
 
     def _without_asset(self) -> list[str]:
@@ -164,10 +186,11 @@ class _Tick:
         record = self.context.instance.get_run_record_by_id(running[0].run_id)
         started = record.start_time if record else None
         lasts = self.lane.window.session / 1000
-        return started is not None and now - started > lasts - _HANDOVER_SECONDS
+        before = min(_HANDOVER_SECONDS, lasts / 2)
+        return started is not None and now - started > lasts - before
 
     def _backoff_seconds(self, now: float) -> float:
-        """How long to wait before another run, after runs that failed."""
+        """How long to wait before another run, after runs that failed soon after their start."""
         records = self.context.instance.get_run_records(
             RunsFilter(job_name=naming.lane_job(self.lane.mirror, self.lane.name)), limit=6
         )
@@ -178,5 +201,6 @@ class _Tick:
             failed += 1
         if not failed:
             return 0.0
+        started = records[0].start_time or records[0].create_timestamp.timestamp()
         rest = min(_BACKOFF_SECONDS * 2 ** (failed - 1), _LONGEST_BACKOFF_SECONDS)
-        return (records[0].end_time or now) + rest - now
+        return float(started + rest - now)

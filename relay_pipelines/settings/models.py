@@ -204,11 +204,15 @@ class Settings(Section):
     """Where the copy runs."""
     metrics: Metrics = Metrics()
     """Where metrics can be read."""
+    automation: bool = False
+    """Whether Dagster's sensors are switched on when it sees them for the first time."""
     mirrors: dict[MirrorName, Mirror] = Field(min_length=1)
     """The mirrors by name. Every checkpoint contains the name: a renamed mirror starts over."""
 
     def problems(self) -> Iterator[Problem]:
-        """Find mirrors that get the same name in Dagster, whose op names have no dashes."""
+        """Find mirrors that get a name in Dagster that is taken; op names have no dashes."""
+        if "once" in self.mirrors:
+            yield ("mirrors", "once"), "Dagster's job mirror_once has this name; rename the mirror"
         first: dict[str, str] = {}
         for name in self.mirrors:
             other = first.setdefault(name.replace("-", "_"), name)

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from relay_pipelines.model import OffsetRange, TopicPartition
 from relay_pipelines.plan.frozen_window import FrozenWindow
-from relay_pipelines.plan.positions import Position, data_loss, uncopied
+from relay_pipelines.plan.positions import Position
 from relay_pipelines.plan.topic_selection import is_topic_name, literal_names
-from relay_pipelines.plan.window_sizing import WindowLimits, backlog, cut
+from relay_pipelines.plan.window_sizing import WindowLimits, cut
 
 topic_partitions = st.builds(TopicPartition, st.sampled_from(["a", "a.b", "c"]), st.integers(0, 20))
 offsets = st.integers(0, 2**40)
@@ -88,77 +88,25 @@ def test_no_window_is_smaller_than_it_must_be(waiting, sizes, limits):
     assert window == waiting or sum(larger) > limits.max_records or size > limits.max_bytes
 
 
-@given(position_lists(), planned_ends)
-def test_the_backlog_begins_where_plans_and_checkpoints_end(positions, planned):
-    """The larger of planned end and checkpoint wins; ranges never run backwards."""
-    found = {
-        offset_range.topic_partition: offset_range for offset_range in backlog(positions, planned)
-    }
-    assert set(found) == {position.topic_partition for position in positions}
-    for position in positions:
-        known = [
-            end
-            for end in (planned.get(position.topic_partition), position.next_offset)
-            if end is not None
-        ]
-        cut_here = found[position.topic_partition]
-        assert not known or cut_here.start == max(known)
-        assert cut_here.start <= cut_here.end
-        assert len(cut_here) == 0 or cut_here.end == position.end_offset
-
-
-@given(position_lists(), planned_ends)
-def test_a_guarded_topic_partition_is_not_cut(positions, planned):
-    """What a guard holds back has an empty range; what none does has all that is left."""
-    for position, cut_here in zip(
-        sorted(positions, key=lambda position: position.topic_partition),
-        backlog(positions, planned),
-        strict=True,
-    ):
-        if data_loss(position) is not None:
-            assert len(cut_here) == 0
-        else:
-            assert cut_here.end >= position.end_offset
-
-
-@given(position_lists())
-def test_without_plans_the_backlog_is_what_is_uncopied(positions):
-    """The planner and the lag it reports tell the same story, but for what guards hold back."""
-    expected = uncopied(positions)
-    guarded = {
-        position.topic_partition for position in positions if data_loss(position) is not None
-    }
-    for offset_range in backlog(positions, {}):
-        assert offset_range.start == expected[offset_range.topic_partition].start
-        assert (
-            offset_range.topic_partition in guarded
-            or offset_range == expected[offset_range.topic_partition]
-        )
-
-
-@given(position_lists(), planned_ends)
-def test_a_backlog_that_was_planned_leaves_nothing(positions, planned):
-    """The next tick cuts nothing twice."""
-    ends = {
-        offset_range.topic_partition: offset_range.end
-        for offset_range in backlog(positions, planned)
-    }
-    assert not any(map(len, backlog(positions, ends)))
-
-
 @given(
     waiting_ranges(),
     st.text("node-1_é", max_size=5),
     offsets,
     offsets,
-    st.booleans(),
 )
 def test_a_frozen_window_comes_back_as_it_was_written(
-    ranges, node, planned_at_ms, size_bytes, by_date
+    ranges,
+    node,
+    planned_at_ms,
+    size_bytes,
 ):
     """JSON round trip."""
     frozen = FrozenWindow(
-        "m-main-00000001", tuple(ranges), node, planned_at_ms, size_bytes, by_date
+        "m-main-00000001",
+        tuple(ranges),
+        node,
+        planned_at_ms,
+        size_bytes,
     )
     back = FrozenWindow.from_json(frozen.key, frozen.to_json())
     assert back == frozen

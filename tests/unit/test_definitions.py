@@ -69,17 +69,17 @@ class TestNames:
             for key in graph.get_all_asset_keys()
         }
         assert partitions == {
-            "to-eu/main/windows": "to-eu/main/windows",
-            "to-eu/shop.orders": "to-eu/main/windows",
-            "to-eu/payments": "to-eu/main/windows",
-            "to-eu/main_2/windows": "to-eu/main_2/windows",
-            "to-eu/shop-orders": "to-eu/main_2/windows",
-            "to-eu/big/windows": "to-eu/big/windows",
-            "to-eu/big.one": "to-eu/big/windows",
-            "to-eu/idle/windows": "to-eu/idle/windows",
-            "logs/main/windows": "logs/main/windows",
-            "logs/logs_a": "logs/main/windows",
-            "logs/logs_b": "logs/main/windows",
+            "to-eu/main/windows": "to-eu/main/plans",
+            "to-eu/shop.orders": "to-eu/shop.orders/windows",
+            "to-eu/payments": "to-eu/payments/windows",
+            "to-eu/main_2/windows": "to-eu/main_2/plans",
+            "to-eu/shop-orders": "to-eu/shop-orders/windows",
+            "to-eu/big/windows": "to-eu/big/plans",
+            "to-eu/big.one": "to-eu/big.one/windows",
+            "to-eu/idle/windows": "to-eu/idle/plans",
+            "logs/main/windows": "logs/main/plans",
+            "logs/logs_a": "logs/logs_a/windows",
+            "logs/logs_b": "logs/logs_b/windows",
             "source/to-eu/shop.orders": None,
             "source/to-eu/shop-orders": None,
             "source/to-eu/payments": None,
@@ -108,7 +108,6 @@ class TestNames:
         assert mirrored.metadata["dagster/uri"] == "kafka://192.0.2.3:9092/eu.shop.orders"
         assert mirrored.parent_keys == {
             dg.AssetKey(["source", "to-eu", "shop.orders"]),
-            dg.AssetKey(["to-eu", "main", "windows"]),
         }
 
     def test_checks(self, repository):
@@ -121,6 +120,7 @@ class TestNames:
             "logs/logs_b:message_counts",
             "logs/main/windows:configs",
             "logs/main/windows:lag",
+            "logs/main/windows:other_deployments",
             "logs/main/windows:source_topics",
             "nodes/logs/only:divergence",
             "nodes/to-eu/a:divergence",
@@ -129,14 +129,16 @@ class TestNames:
             *(
                 f"to-eu/{lane}/windows:{check}"
                 for lane in ("big", "idle", "main", "main_2")
-                for check in ("configs", "lag", "source_topics")
+                for check in ("configs", "lag", "other_deployments", "source_topics")
             ),
             "to-eu/payments:message_counts",
             "to-eu/shop-orders:message_counts",
             "to-eu/shop.orders:message_counts",
         ]
         blocking = {key.name: graph.get_check_spec(key).blocking for key in graph.asset_check_keys}
-        not_blocking = dict.fromkeys(["lag", "configs", "source_topics", "divergence"], False)
+        not_blocking = dict.fromkeys(
+            ["lag", "configs", "source_topics", "other_deployments", "divergence"], False
+        )
         assert blocking == {"message_counts": True, **not_blocking}
 
     def test_sensors(self, repository):
@@ -153,21 +155,33 @@ class TestNames:
             "plan_to_eu__main_2": 10,
         }
 
+    @pytest.mark.parametrize("written", ["on", "off"])
+    def test_sensors_start_by_themselves_if_automation_is_on(self, sample, written):
+        """After a wiped database, or in a new deployment, nobody has to switch them on."""
+        sample.write_text(f"automation: {written}\n{SAMPLE}")
+        sensors = build(sample).get_repository_def().sensor_defs
+        expected = {"on": "RUNNING", "off": "STOPPED"}[written]
+        assert {sensor.default_status.value for sensor in sensors} == {expected}
+
     def test_jobs(self, repository):
-        """The jobs that people start by name."""
+        """The jobs that people start by name, one of them per lane."""
         assert {name for name in repository.job_names if not name.startswith("__")} == {
             "backfill_by_date",
+            "mirror_logs",
             "mirror_once",
-            "replan",
+            "mirror_to_eu",
+            "mirror_to_eu__big",
+            "mirror_to_eu__idle",
+            "mirror_to_eu__main_2",
         }
 
     def test_ops_and_pools(self, sample):
         """A pool per lane runs its windows one after the other; limits use its name."""
         assert {asset.op.name: asset.op.pool for asset in copying(sample)} == {
-            "mirror_to_eu__main": "relay_to_eu__main",
-            "mirror_to_eu__main_2": "relay_to_eu__main_2",
-            "mirror_to_eu__big": "relay_to_eu__big",
-            "mirror_logs__main": "relay_logs__main",
+            "window_to_eu__main": "relay_to_eu__main",
+            "window_to_eu__main_2": "relay_to_eu__main_2",
+            "window_to_eu__big": "relay_to_eu__big",
+            "window_logs__main": "relay_logs__main",
         }
 
 
@@ -214,6 +228,7 @@ BROKEN = [
     ("a misspelt key", ("owners:", "owner:")),
     ("an owner that Dagster refuses", ("team:data-eng", "someone@example.engineering")),
     ("mirrors that Dagster cannot tell apart", ("  logs:", "  to_eu:")),
+    ("a mirror whose job has the name of another job", ("  logs:", "  once:")),
     ("a lane called as a part of main is", ("idle:", "main_2:")),
     ("a pattern that is none", ("idle.*", "idle(")),
 ]

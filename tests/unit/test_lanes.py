@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from relay_pipelines.lanes import naming
-from relay_pipelines.lanes.lane import MAIN, MOST_TOPICS, Lane, lanes_of
+from relay_pipelines.lanes.lane import MOST_TOPICS, Lane, lanes_of
+from relay_pipelines.lanes.naming import MAIN
 from relay_pipelines.lanes.topic_catalog import Catalog
 from relay_pipelines.settings import Mirror
 
@@ -173,25 +174,28 @@ class TestKeys:
     """The names in Dagster."""
 
     def test_names_in_dagster_have_no_dashes(self):
-        """Ops, sensors and pools cannot; asset keys and window keys keep the mirror's own name."""
+        """Ops, sensors, jobs and pools cannot; asset keys and sets of windows keep the name."""
         (lane,) = lanes_of("to-eu", mirror(), [])
-        assert (lane.identifier, lane.partitions_name) == ("to_eu__main", "to-eu/main/windows")
+        assert lane.identifier == "to_eu__main"
         assert naming.group("to-eu") == "to_eu"
+        assert naming.lane_job("to-eu", MAIN) == "mirror_to_eu"
+        assert naming.lane_job("to-eu", "big") == "mirror_to_eu__big"
+        assert naming.plans_name("to-eu", MAIN) == "to-eu/main/plans"
+        assert naming.windows_name("to-eu", "a.b-c") == "to-eu/a.b-c/windows"
         assert naming.windows_asset("to-eu", MAIN).path == ["to-eu", "main", "windows"]
         assert naming.mirrored_asset("to-eu", "a.b-c").path == ["to-eu", "a.b-c"]
 
-    def test_window_keys_sort_by_number(self):
+    def test_window_keys_sort_by_time(self):
         """Dagster shows and backfills them in this order."""
-        numbers = [1, 9, 10, 99_999, 99_999_999]
-        made = [naming.window_key("m", "main", number) for number in numbers]
-        assert made[0] == "m-main-00000001"
-        assert sorted(made) == made
-        assert [naming.window_number(key) for key in made] == numbers
-
-    @pytest.mark.parametrize("key", ["", "m-main", "2026-01-31", "m-main-0000x001"])
-    def test_a_foreign_key_has_no_number(self, key):
-        """People may add partitions by hand."""
-        assert naming.window_number(key) == 0
+        made = [
+            naming.window_key(planned_at_ms, number)
+            for planned_at_ms in (0, 1_000, 1_800_000_000_000)
+            for number in (0, 1, 10)
+        ]
+        assert made[:2] == ["1970-01-01T00:00:00Z-000", "1970-01-01T00:00:00Z-001"]
+        assert made[-1] == "2027-01-15T08:00:00Z-010"
+        assert made == sorted(made)
+        assert naming.planned_at(made[-1]) == "2027-01-15T08:00:00Z"
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from relay_pipelines.model import OffsetRange, TopicPartition, Window
 from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.plan.positions import Position, uncopied
 from relay_pipelines.plan.topic_selection import literal_names
-from relay_pipelines.plan.window_sizing import WindowLimits, backlog, cut
+from relay_pipelines.plan.window_sizing import WindowLimits, cut
 
 UNLIMITED = 2**63
 
@@ -22,60 +22,6 @@ def at(partition: int, topic: str = "t") -> TopicPartition:
 
 def ranges_of(*bounds: tuple[int, int]) -> list[OffsetRange]:
     return [OffsetRange(at(partition), *each) for partition, each in enumerate(bounds)]
-
-
-BACKLOGS = [
-    # title, (low, end, next offset) per partition, {partition: planned end}, (start, end) per
-    # partition
-    ("nothing was planned or copied", [(3, 9, None)], {}, [(3, 9)]),
-    ("a plan is not cut twice while it waits to be copied", [(0, 9, None)], {0: 5}, [(5, 9)]),
-    ("a plan beyond the checkpoint wins", [(0, 9, 2)], {0: 5}, [(5, 9)]),
-    ("a checkpoint beyond the plan wins: `relay run` copies, too", [(0, 9, 7)], {0: 5}, [(7, 9)]),
-    ("all is planned", [(0, 9, 2)], {0: 9}, [(9, 9)]),
-    (
-        "an idle topic-partition keeps its place in the window",
-        [(0, 9, 9), (0, 9, 1)],
-        {},
-        [(9, 9), (1, 9)],
-    ),
-    ("retention took records: a guard holds it back", [(5, 9, 2)], {}, [(2, 2)]),
-    ("a guard holds back what was planned as well", [(5, 9, 2)], {0: 7}, [(7, 7)]),
-    ("truncated below the checkpoint", [(0, 5, 7)], {}, [(7, 7)]),
-    ("truncated below the plan: no range runs backwards", [(0, 5, 2)], {0: 8}, [(8, 8)]),
-    ("a guard stops no sibling", [(5, 9, 2), (0, 9, 2)], {}, [(2, 2), (2, 9)]),
-]
-
-
-@pytest.mark.parametrize(
-    ("held", "planned", "expected"),
-    [case[1:] for case in BACKLOGS],
-    ids=[case[0] for case in BACKLOGS],
-)
-def test_backlog(held, planned, expected):
-    """Every topic-partition has a range, which starts where plans and checkpoints end."""
-    positions = [Position(at(partition), *values) for partition, values in enumerate(held)]
-    assert backlog(
-        positions, {at(partition): end for partition, end in planned.items()}
-    ) == ranges_of(*expected)
-
-
-def test_a_recreated_topic_has_no_backlog():
-    """The same offsets now belong to other records than those that were copied."""
-    assert backlog([Position(at(0), 0, 9, 2, recreated=True)], {}) == ranges_of((2, 2))
-
-
-def test_a_backlog_is_sorted():
-    """Brokers answer in any order; a frozen window groups its ranges by topic."""
-    positions = [
-        Position(at(partition, topic), 0, 1)
-        for topic, partition in (("b", 0), ("a", 1), ("b", 1), ("a", 0))
-    ]
-    assert [str(offsets) for offsets in backlog(positions, {})] == [
-        "a-0[0, 1)",
-        "a-1[0, 1)",
-        "b-0[0, 1)",
-        "b-1[0, 1)",
-    ]
 
 
 CUTS = [
@@ -152,7 +98,7 @@ def test_nothing_is_uncopied_above_a_truncated_source():
 
 
 FROZEN = FrozenWindow(
-    "m-main-00000007",
+    "2026-11-22T04:10:20Z-000",
     (
         OffsetRange(at(0, "a.b"), 3, 9),
         OffsetRange(at(1, "a.b"), 0, 0),
@@ -162,7 +108,6 @@ FROZEN = FrozenWindow(
     "node1",
     1_700_000_000_000,
     12_345,
-    by_date=True,
 )
 
 
@@ -176,7 +121,7 @@ class TestFrozenWindow:
     def test_the_format_does_not_change(self):
         """Earlier versions stored windows in it: a change needs a new version number."""
         assert FROZEN.to_json() == (
-            '{"version":2,"node":"node1","planned_at_ms":1700000000000,"size_bytes":12345,"by_date":true,"topics":'
+            '{"version":2,"node":"node1","planned_at_ms":1700000000000,"size_bytes":12345,"topics":'
             '{"a.b":[[0,3,9],[1,0,0]],"idle":[[0,5,5]],"z":[[0,1099511627776,1099511627777]]}}'
         )
 
@@ -189,7 +134,7 @@ class TestFrozenWindow:
         }
         assert (
             FrozenWindow.from_json(
-                FROZEN.key, json.dumps(fields | {"version": 1, "topics": topics})
+                FROZEN.key, json.dumps(fields | {"version": 1, "by_date": True, "topics": topics})
             )
             == FROZEN
         )
@@ -197,9 +142,9 @@ class TestFrozenWindow:
     def test_a_newer_version_is_refused(self):
         text = json.dumps(json.loads(FROZEN.to_json()) | {"version": 3})
         with pytest.raises(UnsupportedError) as caught:
-            FrozenWindow.from_json("m-main-00000007", text)
+            FrozenWindow.from_json("2026-11-22T04:10:20Z-000", text)
         assert str(caught.value) == (
-            "the plan of window m-main-00000007 has version 3, this relay reads version 2;"
+            "the plan of window 2026-11-22T04:10:20Z-000 has version 3, this relay reads version 2;"
             " upgrade relay_pipelines"
         )
 
@@ -210,16 +155,9 @@ class TestFrozenWindow:
             Window("idle", FROZEN.ranges[2:3]),
         ]
 
-    def test_has_topics_records_and_ends(self):
-        """The next window starts where this one ends, even if a topic had nothing new."""
+    def test_has_topics_and_records(self):
         assert FROZEN.topics == ["a.b", "idle", "z"]
         assert FROZEN.records == 7
-        assert FROZEN.ends == {
-            at(0, "a.b"): 9,
-            at(1, "a.b"): 0,
-            at(0, "idle"): 5,
-            at(0, "z"): 2**40 + 1,
-        }
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,7 @@ REFUSED = [
         "an override whose lane name is taken",
         {
             "@/lanes": {"big": {"topics": ["x"]}},
-            "@/topics/overrides": {"big": {"window": {"ahead": 2}}},
+            "@/topics/overrides": {"big": {"window": {"keep": 2}}},
         },
         (
             "@.topics.overrides.big.window: its lane cannot be named 'big'; define the lane under"
@@ -145,7 +145,7 @@ REFUSED = [
     ),
     (
         "an override of a pattern without a letter",
-        {"@/topics/overrides": {".*": {"window": {"ahead": 2}}}},
+        {"@/topics/overrides": {".*": {"window": {"keep": 2}}}},
         "@.topics.overrides..*.window: its lane cannot be named ''; define the lane under lanes",
     ),
     (

@@ -47,9 +47,9 @@ REFUSED = [
         f"@.window.max_bytes: {SIZE}, got '1s'",
     ),
     (
-        "no window ahead",
-        {"@/window/ahead": 0},
-        "@.window.ahead: expected more than 0, got 0",
+        "a session without a unit",
+        {"@/window/session": 900},
+        f"@.window.session: {DURATION}, got 900",
     ),
     ("no window kept", {"@/window/keep": 0}, "@.window.keep: expected more than 0, got 0"),
     (
@@ -159,7 +159,7 @@ def test_windows_become_records_bytes_and_milliseconds(load_mirror):
         "every": "1m",
         "max_records": 5,
         "max_bytes": "1MiB",
-        "ahead": 2,
+        "session": 0,
         "keep": 7,
         "lag_target": "2s",
     }
@@ -170,21 +170,21 @@ def test_windows_become_records_bytes_and_milliseconds(load_mirror):
     mirror = load_mirror({"@/window": window, "@/lanes": lanes})
     assert mirror.window.model_dump() == {
         "every": 60_000,
+        "session": 0,
         "max_records": 5,
         "max_bytes": 1 << 20,
-        "ahead": 2,
         "keep": 7,
         "lag_target": 2_000,
     }
     big = mirror.lanes["big_2024"].window
-    assert (big.every, big.ahead) == (1_000, 3)
+    assert (big.every, big.session) == (1_000, 900_000)
     assert (mirror.lanes["two"].topics, mirror.lanes["two"].window) == (("b", "c.*"), None)
 
 
 def test_an_override_of_windows_is_a_lane(load_mirror):
     """It is named after its pattern, comes first, and inherits the mirror's window settings."""
     changes = {
-        "@/window": {"every": "5s", "ahead": 2},
+        "@/window": {"every": "5s", "keep": 2},
         "@/lanes": {"slow": {"topics": ["s.*"]}},
         "@/topics/overrides": {
             r"Orders\.big": {"window": {"max_records": 5}},
@@ -194,7 +194,7 @@ def test_an_override_of_windows_is_a_lane(load_mirror):
     mirror = load_mirror(changes)
     assert list(mirror.all_lanes) == ["orders_big", "slow"]
     window = mirror.all_lanes["orders_big"].window
-    assert (window.max_records, window.every, window.ahead) == (5, 5_000, 2)
+    assert (window.max_records, window.every, window.keep) == (5, 5_000, 2)
     assert mirror.all_lanes["orders_big"].topics == (r"Orders\.big",)
 
 
