@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from dagster import DagsterEventType, EventLogEntry
 
-from benchmarks.orchestration.environment import Environment, mirrored, process_variables, run_of
+from benchmarks.orchestration.environment import Environment, last_run, process_variables
 from benchmarks.orchestration.figures import Busy, Spent, middle, spent
 
 _RECORDS = 2_000
@@ -28,8 +28,9 @@ print(json.dumps([time.perf_counter() - wall, time.process_time() - cpu]))
 def measure(environment: Environment, busy_topics: int, progress: Callable[[str], None]) -> Busy:
     """Mirror everything once, then measure one window."""
     environment.fill(environment.topics, _FIRST_RECORDS)
-    _window(environment)
-    first = environment.run(environment.newest())
+    result = environment.ticker().tick()
+    assert result.run_requests, result.skip_reason
+    first = environment.run()
     progress(
         f"first window, {len(environment.topics)} topics: {first.seconds:.1f} s,"
         f" {first.cpu_seconds:.1f} CPU-s"
@@ -40,11 +41,10 @@ def measure(environment: Environment, busy_topics: int, progress: Callable[[str]
     busy = environment.topics[:: len(environment.topics) // busy_topics]
     idle = [spent(ticker.tick) for _ in range(_IDLE_TICKS)]
     environment.fill(busy, _RECORDS)
-    time.sleep(1.1)  # at most one window is cut per second
     tick = spent(ticker.tick)
-    window, began = environment.newest(), time.time()
-    run = environment.run(window)
-    records = environment.instance.all_logs(run_of(environment.instance, window))
+    began = time.time()
+    run = environment.run()
+    records = environment.instance.all_logs(last_run(environment.instance))
     phases = _phases(records, began, began + run.seconds)
     progress(
         f"window, {len(busy)} of {len(environment.topics)} topics: {run.seconds:.1f} s,"
@@ -64,13 +64,6 @@ def measure(environment: Environment, busy_topics: int, progress: Callable[[str]
         events=len(records),
         command=command,
     )
-
-
-def _window(environment: Environment) -> None:
-    ticker = environment.ticker()
-    result = ticker.tick()
-    assert result.run_requests, result.skip_reason
-    assert mirrored(environment.topics[-1]) in (result.run_requests[0].asset_selection or [])
 
 
 def _definitions(environment: Environment) -> Spent:
@@ -93,7 +86,7 @@ def _phases(records: Sequence[EventLogEntry], began: float, ended: float) -> dic
         record
         for record in records
         if record.dagster_event_type is DagsterEventType.ASSET_MATERIALIZATION
-    ]
+    ][1:]  # the first one is the plan
     last = max(record.timestamp for record in records)
     event = found[0].get_dagster_event().step_materialization_data.materialization
     copying = float(str(event.metadata["seconds"].value))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import sqlite3
 import time
 import uuid
@@ -17,14 +18,14 @@ from benchmarks.orchestration.environment import (
     MIRROR,
     Environment,
     dagster_variables,
+    last_run,
     mirrored,
-    run_of,
 )
 from benchmarks.orchestration.figures import Crowded, Kept, slowest, spent
 from benchmarks.orchestration.idle import ticks
 from relay_pipelines.demo.dagster import Dagster, running
 from relay_pipelines.lanes import naming
-from relay_pipelines.sensors.planner import PRUNED_PER_TICK
+from relay_pipelines.sensors.pruning import PER_TICK
 from relay_pipelines.settings import WindowSettings
 
 _TOPICS = 2
@@ -50,7 +51,8 @@ def measure(environment: Environment, windows: int, progress: Callable[[str], No
     written = _multiply(environment, windows)
     progress(f"{windows:,} windows written in {time.monotonic() - began:.0f} s")
     whole = _kept(environment, windows, progress)
-    _prune(environment, written[0], written[windows - default - 1])
+    runs = (_run_id(default + 1), _run_id(windows))
+    _prune(environment, written[0], written[windows - default - 1], runs)
     return Crowded(windows, whole, _kept(environment, default, progress))
 
 
@@ -61,17 +63,16 @@ def _kept(environment: Environment, windows: int, progress: Callable[[str], None
     )
     found = {"nothing new": slowest([spent(environment.ticker().tick) for _ in range(_REPEATED)])}
     environment.fill(environment.topics[:_TOPICS], 200)
-    time.sleep(1.1)  # at most one window is cut per second
-    ticker, before = environment.ticker(), environment.newest()
-    found["a new window is cut"] = spent(ticker.tick)
+    found["a run is requested"] = spent(environment.ticker().tick)
+    before = environment.newest()
+    environment.run()
     assert environment.newest() > before
-    environment.run(environment.newest())
     environment.configure(keep=windows // 2)
-    ticker, present = environment.ticker(), len(_present(environment))
-    found[f"{PRUNED_PER_TICK} old windows are pruned"] = slowest(
+    ticker, present = environment.ticker(), len(environment.windows())
+    found[f"{PER_TICK} old windows are pruned"] = slowest(
         [spent(ticker.tick) for _ in range(_REPEATED)]
     )
-    assert present - len(_present(environment)) == PRUNED_PER_TICK * _REPEATED
+    assert present - len(environment.windows()) == PER_TICK * _REPEATED
     for name, figures in found.items():
         progress(f"tick, {name}: {figures.seconds:.2f} s, {figures.cpu_seconds:.2f} CPU-s")
     with running(environment.folder, environment=dagster_variables(environment.folder)) as dagster:
@@ -84,10 +85,6 @@ def _kept(environment: Environment, windows: int, progress: Callable[[str], None
         daemon_ticks = ticks(dagster, environment.planner, began)
     progress(f"ticks of the daemon: {daemon_ticks}")
     return Kept(windows, size_bytes, found, daemon_ticks, queries)
-
-
-def _present(environment: Environment) -> Sequence[str]:
-    return environment.instance.get_dynamic_partitions(environment.lane.partitions_name)
 
 
 def _queries(environment: Environment, dagster: Dagster) -> dict[str, tuple[float, float]]:
@@ -127,15 +124,16 @@ def _multiply(environment: Environment, windows: int) -> list[str]:
     This writes directly into SQLite, because Dagster's own interface would take half an hour.
     """
     window, lane = environment.newest(), environment.lane
-    run_id = run_of(environment.instance, window)
+    run_id = last_run(environment.instance)
+    newest_ms = int(dt.datetime.fromisoformat(naming.planned_at(window)).timestamp() * 1000)
     copies = [
-        (naming.window_key(MIRROR, lane.name, number), str(uuid.uuid4()))
-        for number in range(
-            naming.window_number(window) + 1, naming.window_number(window) + 1 + windows
-        )
+        (naming.window_key(newest_ms - 1000 * number, 0), _run_id(number))
+        for number in range(windows, 0, -1)
     ]
     written = [key for key, _ in copies]
-    environment.instance.add_dynamic_partitions(lane.partitions_name, written)
+    sets = [naming.windows_name(MIRROR, topic) for topic in environment.topics[:_TOPICS]]
+    for name in (naming.plans_name(MIRROR, lane.name), *sets):
+        environment.instance.add_dynamic_partitions(name, written)
     texts = [naming.windows_asset(MIRROR, lane.name).to_string(), *_few(environment)]
     with closing(sqlite3.connect(_events_file(environment))) as database, database:
         for table in ("event_logs", "asset_check_executions"):
@@ -154,8 +152,13 @@ def _multiply(environment: Environment, windows: int) -> list[str]:
     return written
 
 
-def _prune(environment: Environment, first: str, last: str) -> None:
-    """Delete what pruning deletes of these windows, directly in SQLite."""
+def _run_id(number: int) -> str:
+    """A run's id; those of older windows are larger."""
+    return str(uuid.UUID(int=number))
+
+
+def _prune(environment: Environment, first: str, last: str, runs: tuple[str, str]) -> None:
+    """Delete what pruning deletes of these windows and runs, directly in SQLite."""
     between = (first, last)
     with closing(sqlite3.connect(_events_file(environment))) as database, database:
         for topic in _few(environment):
@@ -165,13 +168,8 @@ def _prune(environment: Environment, first: str, last: str) -> None:
             )
         database.execute("delete from dynamic_partitions where partition between ? and ?", between)
     with closing(sqlite3.connect(_runs_file(environment))) as database, database:
-        runs = "select run_id from run_tags where key = ? and value between ? and ?"
-        database.execute(
-            f"delete from runs where run_id in ({runs})", (naming.TAG_PARTITION, *between)
-        )
-        database.execute(
-            f"delete from run_tags where run_id in ({runs})", (naming.TAG_PARTITION, *between)
-        )
+        for table in ("runs", "run_tags"):
+            database.execute(f"delete from {table} where run_id between ? and ?", runs)
 
 
 def _few(environment: Environment) -> list[str]:

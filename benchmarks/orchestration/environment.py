@@ -78,7 +78,7 @@ class Environment:
                 "topic[0-9]+",
                 node="source",
                 topics={"rename": f"{name}.{{topic}}"},
-                window={"every": "1s", **window},
+                window={"every": "1s", "session": 0, **window},
             )
             file.write_text(yaml.safe_dump({"mirrors": {name: mirror}}))
 
@@ -93,20 +93,17 @@ class Environment:
 
     def newest(self) -> str:
         """The key of the newest window."""
-        return max(self.instance.get_dynamic_partitions(self.lane.partitions_name))
+        return max(self.windows())
 
-    def run(self, window: str) -> Spent:
-        """Copy a window in its own process."""
-        dagster = [
-            sys.executable,
-            "-m",
-            "dagster",
-            "asset",
-            "materialize",
-            "-m",
-            "relay_pipelines.definitions",
-        ]
-        return self._process("run", [*dagster, "--select", "kind:pyspark", "--partition", window])
+    def windows(self) -> Sequence[str]:
+        """The keys of all windows."""
+        return self.instance.get_dynamic_partitions(naming.plans_name(MIRROR, self.lane.name))
+
+    def run(self) -> Spent:
+        """Copy what is new with the lane's job, in a process of its own."""
+        dagster = [sys.executable, "-m", "dagster", "job", "execute"]
+        job = naming.lane_job(MIRROR, self.lane.name)
+        return self._process("run", [*dagster, "-m", "relay_pipelines.definitions", "-j", job])
 
     def command(self) -> Spent:
         """Copy the same with `relay run`."""
@@ -147,14 +144,6 @@ class Ticker:
         environment.cursor = result.cursor
         for event in result.asset_events:
             instance.report_runless_asset_event(event)
-        for request in result.dynamic_partitions_requests or []:
-            if isinstance(request, dg.AddDynamicPartitionsRequest):
-                instance.add_dynamic_partitions(
-                    request.partitions_def_name, list(request.partition_keys)
-                )
-            else:
-                for key in request.partition_keys:
-                    instance.delete_dynamic_partition(request.partitions_def_name, key)
         return result
 
 
@@ -192,11 +181,9 @@ def start_environment(folder: Path, topics: int) -> Iterator[Environment]:
                 environment.instance.dispose()
 
 
-def run_of(instance: dg.DagsterInstance, window: str) -> str:
-    """The id of the newest run of a window."""
-    return instance.get_run_records(dg.RunsFilter(tags={"dagster/partition": window}), limit=1)[
-        0
-    ].dagster_run.run_id
+def last_run(instance: dg.DagsterInstance) -> str:
+    """The id of the newest run."""
+    return instance.get_run_records(limit=1)[0].dagster_run.run_id
 
 
 def mirrored(topic: str) -> dg.AssetKey:

@@ -24,7 +24,7 @@ class Busy:
         busy_topics: the number of topics with new records.
         records: the number of new records in all topics.
         definitions: importing and building the definitions, without importing Dagster.
-        tick: the planner's tick that cuts the window.
+        tick: the planner's tick that requests the run.
         idle_tick: the planner's tick without new records, median.
         run: the process that copies the window, with JVM and Python workers.
         phases: wall seconds of the run by phase.

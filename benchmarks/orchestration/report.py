@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from benchmarks.orchestration.figures import Busy, Crowded, Idle, Kept, Spent
-from relay_pipelines.sensors.planner import PRUNED_PER_TICK
+from relay_pipelines.sensors.pruning import PER_TICK
 
 _TICK_SECONDS = 2.0
 _QUERY_SECONDS = 1.0
@@ -21,21 +21,19 @@ Spark's JVM and Python workers, but never the brokers. For the speed of the copy
 """
 _BUSY = """\
 Dagster and `relay run` have mirrored all {topics} topics (two partitions each) once, each to its
-own copies. Then {busy_topics} of the topics get {records:,} records of 1 KiB in total. The planner
-cuts one window, and one process copies it (`dagster asset materialize`, which does the work of a
-run worker). `relay run --stop-at-end` copies the same records.
+own copies. Then {busy_topics} of the topics get {records:,} records of 1 KiB in total. One process
+cuts a window and copies it (`dagster job execute`, which does the work of a run worker, with
+`window.session: 0`). `relay run --stop-at-end` copies the same records.
 """
 _WHERE = """\
-`relay run` does the same copy. The difference is the import of Dagster and, above all, the
-{events:,} events of the run, which SQLite writes one at a time. Each of the {topics} assets and
-each of its checks has events for planned, for done and for its output. That takes
-{per_topic:.0f} ms per topic, also for topics without new records. To save most of it, put busy
-topics into a lane of their own or choose a longer `window.every`.
+`relay run` does the same copy. The difference is the import of Dagster and the {events:,} events
+of the run, which SQLite writes one at a time: a materialisation and a check for each topic with new
+records, {per_topic:.0f} ms per topic. Topics without new records cost nothing.
 """
 _TICKS = """\
 A tick spends most of its time on requests to both clusters: metadata, offsets, checkpoints and
-sizes on disk. Only a run requests topic configurations. The rest of the tick reads the newest plans
-and the runs of their windows, and writes one event per new window.
+sizes on disk. Only a run requests topic configurations. The rest of the tick reads the runs of the
+lane.
 """
 _CROWDED = """\
 The lane has {windows:,} old windows, each with a plan of {topics} topics, its run with tags, and
@@ -93,7 +91,7 @@ def _busy(busy: Busy) -> Iterator[str]:
     yield _BUSY.format(topics=busy.topics, busy_topics=busy.busy_topics, records=busy.records)
     rows = [
         ["planner's tick, nothing new (median of 5)", *_both(busy.idle_tick)],
-        ["planner's tick that cuts the window", *_both(busy.tick)],
+        ["planner's tick that requests the run", *_both(busy.tick)],
         ["the run, one process", *_both(busy.run)],
         ["`relay run --stop-at-end` for the same", *_both(busy.command)],
         ["of the run: loading the definitions, after Dagster itself", *_both(busy.definitions)],
@@ -104,9 +102,7 @@ def _busy(busy: Busy) -> Iterator[str]:
         ["phase", "wall s"], [[name, f"{seconds:.2f}"] for name, seconds in busy.phases.items()]
     )
     reporting = busy.phases["materialisations, checks and the other events"]
-    yield "\n" + _WHERE.format(
-        events=busy.events, topics=busy.topics, per_topic=1000 * reporting / busy.topics
-    )
+    yield "\n" + _WHERE.format(events=busy.events, per_topic=1000 * reporting / busy.busy_topics)
     yield _TICKS
 
 
@@ -118,7 +114,7 @@ def _crowded(busy: Busy, crowded: Crowded) -> Iterator[str]:
         yield words.format(windows=kept.windows, size=kept.database_bytes / 1e9)
         yield from _kept(kept)
         yield ""
-    yield _CROWDED_WHERE.format(pruned=PRUNED_PER_TICK)
+    yield _CROWDED_WHERE.format(pruned=PER_TICK)
 
 
 def _kept(kept: Kept) -> Iterator[str]:

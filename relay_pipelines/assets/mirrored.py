@@ -9,6 +9,7 @@ from relay_pipelines.assets import window_events
 from relay_pipelines.checks import message_counts
 from relay_pipelines.errors import RelayError
 from relay_pipelines.lanes import naming, turns, window_log
+from relay_pipelines.lanes.failing import final_failure, forbid_retries
 from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.lanes.run_log import RunLog
 from relay_pipelines.lanes.stopping import stop_signal
@@ -71,18 +72,18 @@ def _op(lane: Lane) -> Callable[..., Iterator[Event]]:
 
 def _frozen(context: dg.AssetExecutionContext, lane: Lane) -> FrozenWindow:
     if not context.has_partition_key:
-        raise dg.Failure(
+        raise final_failure(
+            context.op_execution_context,
             "no window is chosen: materialise a window of this topic, or run the job"
             f" {naming.lane_job(lane.mirror, lane.name)}, which copies what is new",
-            allow_retries=False,
         )
     key = context.partition_key
     frozen = window_log.find(context.instance, lane, key)
     if frozen is None:
-        raise dg.Failure(
+        raise final_failure(
+            context.op_execution_context,
             f"window {key} has no plan any more: its events were deleted; nothing is lost, because"
             " the checkpoints say what is copied",
-            allow_retries=False,
         )
     return frozen
 
@@ -120,7 +121,7 @@ def _copy(
             )
         except RelayError as error:
             if error.needs_operator:
-                _forbid_retries(context)
+                forbid_retries(context.op_execution_context)
             raise dg.Failure(f"window {frozen.key}: {error}") from None
 
 
@@ -128,7 +129,7 @@ def _fail_if_incomplete(context: dg.AssetExecutionContext, report: WindowReport)
     """Fail the run if a topic is incomplete; a count that differs fails its blocking check."""
     differs = any(topic.problems for topic in report.topics)
     if differs or (report.failures and report.result.needs_operator):
-        _forbid_retries(context)
+        forbid_retries(context.op_execution_context)
     if report.failures:
         more = f" (and {len(report.failures) - 1} more)" if len(report.failures) > 1 else ""
         raise dg.Failure(
@@ -137,7 +138,3 @@ def _fail_if_incomplete(context: dg.AssetExecutionContext, report: WindowReport)
                 "failures": dg.MetadataValue.md("\n".join(f"- {line}" for line in report.failures))
             },
         )
-
-
-def _forbid_retries(context: dg.AssetExecutionContext) -> None:
-    context.instance.add_run_tags(context.run.run_id, {naming.TAG_MAX_RETRIES: "0"})

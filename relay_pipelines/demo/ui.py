@@ -19,13 +19,14 @@ _EVENTS = 60_000
 _PER_SECOND = 100
 _WINDOWS = """\
     window:
-      every: 15s
+      every: 5s
       max_records: 20000   # several windows for the history
       lag_target: 2d       # the history is a day old
 """
 _READY = f"""
 Open {{url}}/asset-groups/{MIRROR}
-The first window is copied within a minute; {_PER_SECOND} events a second keep arriving. Look at:
+{_PER_SECOND} events a second keep arriving; a session copies them every 5 s, the first within a
+minute. Look at:
   {{url}}/assets/{MIRROR}/orders.events?view=partitions   a topic, window by window
   {{url}}/runs                                         what runs, on which node
   {{url}}/automation                                   the planner and the health sensor

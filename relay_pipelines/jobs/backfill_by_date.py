@@ -6,6 +6,7 @@ looks them up once.
 
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import dagster as dg
 
@@ -14,6 +15,7 @@ from relay_pipelines.console.formatting import plural
 from relay_pipelines.errors import RelayError
 from relay_pipelines.jobs.lane_run import LaneRun, failures
 from relay_pipelines.lanes import turns
+from relay_pipelines.lanes.failing import final_failure
 from relay_pipelines.lanes.lane import lanes_of
 from relay_pipelines.lanes.stopping import stop_signal
 from relay_pipelines.lanes.topic_catalog import Catalog
@@ -25,8 +27,7 @@ from relay_pipelines.settings import Settings
 from relay_pipelines.settings.start import Start
 from relay_pipelines.snapshot.offsets_by_time import ranges_between
 
-_CONFIG = {
-    "mirror": dg.Field(str, description="The name of the mirror."),
+_SPAN = {
     "from": dg.Field(
         str,
         description="Start of the time span, inclusive, in ISO 8601: 2026-01-31 or"
@@ -50,16 +51,23 @@ class _Request:
     until_ms: int | None
 
 
+def _config(settings: Settings) -> dict[str, Any]:
+    """The schema; the launchpad opens with the first mirror."""
+    first = next(iter(settings.mirrors))
+    return {"mirror": dg.Field(str, default_value=first, description="The mirror's name.")} | _SPAN
+
+
 def build(settings: Settings, catalog: Catalog) -> dg.JobDefinition:
     """Build the job for all mirrors of these settings."""
 
-    @dg.op(config_schema=_CONFIG, out={})
+    @dg.op(config_schema=_config(settings), out={})
     def copy_time_span(
         context: dg.OpExecutionContext, kafka: KafkaResource, pyspark: SparkResource
     ) -> Iterator[Event]:
         request = _request(context, settings)
         mirror = settings.mirror(request.mirror)
-        reports = []
+        reports: list[WindowReport] = []
+        problems: list[str] = []
         with stop_signal(pyspark) as (stop, session):
             for lane in lanes_of(request.mirror, mirror, catalog.known(request.mirror, mirror)):
                 turns.take(context, lane, kafka.clock, stop)
@@ -67,11 +75,11 @@ def build(settings: Settings, catalog: Catalog) -> dg.JobDefinition:
                 try:
                     reports += yield from _copy(copying, request)
                 except RelayError as error:
-                    raise _failure(f"{lane.mirror}/{lane.name}: {error}") from None
+                    problems.append(f"{lane.mirror}/{lane.name}: {error}")
             if stop():
                 raise dg.DagsterExecutionInterruptedError
-        if lines := failures(reports):
-            raise _failure("; ".join(lines))
+        if problems := [*problems, *failures(reports)]:
+            raise dg.Failure("; ".join(problems))
 
     @dg.job(
         name="backfill_by_date",
@@ -83,31 +91,28 @@ def build(settings: Settings, catalog: Catalog) -> dg.JobDefinition:
     return backfill_by_date
 
 
-def _failure(what: str) -> dg.Failure:
-    return dg.Failure(what, allow_retries=False)
-
-
 def _request(context: dg.OpExecutionContext, settings: Settings) -> _Request:
     config = context.op_config
-    since_ms = _parse_ms(config["from"])
-    until_ms = _parse_ms(config["to"]) if "to" in config else None
+    since_ms = _parse_ms(context, config["from"])
+    until_ms = _parse_ms(context, config["to"]) if "to" in config else None
     if config["mirror"] not in settings.mirrors:
-        raise _failure(
-            f"no mirror is called {config['mirror']!r}; there are: {', '.join(settings.mirrors)}"
+        raise final_failure(
+            context,
+            f"no mirror is called {config['mirror']!r}; there are: {', '.join(settings.mirrors)}",
         )
     if until_ms is not None and until_ms <= since_ms:
-        raise _failure("the time span ends before it begins; give a `to` later than `from`")
+        what = "the time span ends before it begins; give a `to` later than `from`"
+        raise final_failure(context, what)
     return _Request(config["mirror"], config["from"], since_ms, until_ms)
 
 
 def _copy(copying: LaneRun, request: _Request) -> Generator[Event, None, list[WindowReport]]:
     """Cut the windows of the time span, and copy one after the other."""
     lane, kafka, log = copying.lane, copying.kafka, copying.context.log
-    if not lane.topics:
-        return []
     # a mirror that has not copied anything yet starts where the time span does
     start = Start.model_validate({"timestamp": request.since})
     snapshot = kafka.snapshot(lane.mirror, lane.belongs, start=start)
+    copying.catalog.learn(lane.mirror, snapshot.destinations)
     options = kafka.mirror(lane.mirror).copy_options
     ranges = ranges_between(snapshot, request.since_ms, request.until_ms, options, kafka.clock)
     now_ms = kafka.clock.now_ms()
@@ -128,10 +133,9 @@ def _copy(copying: LaneRun, request: _Request) -> Generator[Event, None, list[Wi
     return reports
 
 
-def _parse_ms(text: str) -> int:
+def _parse_ms(context: dg.OpExecutionContext, text: str) -> int:
     try:
         return moment_ms(text)
     except ValueError:
-        raise _failure(
-            f"{text!r} is not a valid timestamp; write 2026-01-31 or 2026-01-31T12:00:00Z"
-        ) from None
+        what = f"{text!r} is not a valid timestamp; write 2026-01-31 or 2026-01-31T12:00:00Z"
+        raise final_failure(context, what) from None

@@ -9,6 +9,7 @@ window_run      copies one frozen window and recounts it
 turns           who copies a lane now: a session, its successor, or a person's run
 config_watch    whether relay.yaml has changed since a session has read it
 stopping        how a run is stopped at the next commit
+failing         failures that Dagster does not retry
 run_log         logs the progress of a run
 metadata        metadata of a topic's materialisation
 """

@@ -63,7 +63,7 @@ class Others:
 def tag(instance: DagsterInstance, lane: Lane, run_id: str, turn: Turn) -> None:
     """Say what a run of the lane is doing."""
     tags = naming.tags(lane.mirror, lane.name)
-    instance.add_run_tags(run_id, {**tags, naming.TAG_TURN: turn})
+    instance.add_run_tags(run_id, {**tags, naming.TAG_TURN: turn.value})
 
 
 def others(instance: DagsterInstance, lane: Lane, run_id: str) -> Others:

@@ -105,7 +105,7 @@ class _Tick:
         checks, cursor = self._checks(measured, now)
         self._warn_of_missing_topics()
         requests = self._requests(measured, now)
-        prune(self.context.instance, self.lane)
+        prune(self.context.instance, self.lane, now)
         sentence = "; ".join([str(measured), *self.remarks])
         if requests:
             self.context.log.info(sentence)

@@ -5,6 +5,7 @@ import datetime as dt
 import dagster as dg
 from dagster import DagsterRunStatus, RunsFilter
 
+from relay_pipelines.checks.other_deployments import RECENT_SECONDS
 from relay_pipelines.lanes import naming
 from relay_pipelines.lanes.lane import Lane
 
@@ -12,26 +13,45 @@ PER_TICK = 5
 _ENDED = [DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED]
 
 
-def prune(instance: dg.DagsterInstance, lane: Lane) -> None:
-    """Delete the oldest windows beyond `window.keep`, and the runs that ended before the others.
+def prune(instance: dg.DagsterInstance, lane: Lane, now: float) -> None:
+    """Delete the oldest windows beyond `window.keep`, the runs before the others, and idle runs.
 
     This takes about 0.1 s for a run of 200 topics, so a tick deletes a few.
+
+    Args:
+        now: seconds since the Unix epoch.
     """
+    for run_id in [*_before_kept_windows(instance, lane, now), *_beyond_kept(instance, lane)]:
+        instance.delete_run(run_id)
+        instance.compute_log_manager.delete_logs(prefix=[run_id])
+
+
+def _before_kept_windows(instance: dg.DagsterInstance, lane: Lane, now: float) -> list[str]:
+    """Delete the keys of old windows; return runs that ended before the windows that are kept."""
     plans = naming.plans_name(lane.mirror, lane.name)
     present = sorted(instance.get_dynamic_partitions(plans))
     excess = len(present) - lane.window.keep
     if excess <= 0:
-        return
+        return []
     for window in present[: min(excess, PER_TICK)]:
         for topic in lane.topics:
             name = naming.windows_name(lane.mirror, topic)
             if instance.has_dynamic_partition(name, window):
                 instance.delete_dynamic_partition(name, window)
         instance.delete_dynamic_partition(plans, window)
+    # the check of other deployments needs the recent ones
+    recent = dt.datetime.fromtimestamp(now - RECENT_SECONDS, dt.UTC)
     kept_since = dt.datetime.fromisoformat(naming.planned_at(present[excess]))
     old = RunsFilter(
-        tags=naming.tags(lane.mirror, lane.name), statuses=_ENDED, updated_before=kept_since
+        tags=naming.tags(lane.mirror, lane.name),
+        statuses=_ENDED,
+        updated_before=min(kept_since, recent),
     )
-    for run in instance.get_runs(old, limit=PER_TICK):
-        instance.delete_run(run.run_id)
-        instance.compute_log_manager.delete_logs(prefix=[run.run_id])
+    return list(instance.get_run_ids(old, limit=PER_TICK))
+
+
+def _beyond_kept(instance: dg.DagsterInstance, lane: Lane) -> list[str]:
+    """Return the oldest runs if there are more runs than windows may be: those that had no news."""
+    ended = RunsFilter(tags=naming.tags(lane.mirror, lane.name), statuses=_ENDED)
+    keep = lane.window.keep
+    return list(instance.get_run_ids(ended, limit=keep + PER_TICK)[keep:])

@@ -14,10 +14,12 @@ from dagster import DagsterEventType, DagsterInstance, SensorResult
 
 from relay_pipelines.definitions import build
 from relay_pipelines.embedded import EmbeddedCluster
-from relay_pipelines.lanes import naming
+from relay_pipelines.lanes import naming, window_log
 from relay_pipelines.lanes.lane import Lane, lanes_of
 from relay_pipelines.lanes.topic_catalog import Catalog
+from relay_pipelines.lanes.window_planner import new_windows
 from relay_pipelines.model import TopicPartition
+from relay_pipelines.plan.window_sizing import WindowLimits
 from relay_pipelines.resources import SparkResource
 from relay_pipelines.settings import load
 from tests.support import independent
@@ -64,7 +66,7 @@ class Environment:
 
     def write(self, allow: Sequence[str], *, sync_configs: bool = False, **mirror: Any) -> None:
         """Write relay.yaml; `mirror` gives further keys of the mirror."""
-        window = {"every": "10ms"} | mirror.pop("window", {})
+        window = {"every": "10ms", "session": 0} | mirror.pop("window", {})
         source = self.source.cluster().bootstrap_servers[0]
         self.config.write_text(
             yaml.safe_dump(
@@ -127,16 +129,18 @@ class Environment:
         return [(record.value or b"").decode() for record in found]
 
     def tick(self, lane: int = 0, cursor: str | None = None) -> SensorResult:
-        """Evaluate a planner and apply the result as a daemon does, but launch no runs."""
+        """Evaluate a planner and report its events as a daemon does, but launch no runs."""
         name = f"plan_{self.lanes[lane].identifier}"
         sensor = (self.location or self.definitions).get_repository_def().get_sensor_def(name)
         context = dg.build_sensor_context(
             instance=self.instance, cursor=cursor, resources={"kafka": self.resources["kafka"]}
         )
         result = sensor(context)
+        if isinstance(result, dg.SkipReason):
+            return SensorResult(skip_reason=result)
         assert isinstance(result, SensorResult)
-        self.report_events(result)
-        self.update_partitions(result)
+        for event in result.asset_events:
+            self.instance.report_runless_asset_event(event)
         return result
 
     def health(self, cursor: str | None = None) -> SensorResult:
@@ -171,40 +175,48 @@ class Environment:
         assert record.event.dagster_event is not None
         return record.event.dagster_event.asset_check_evaluation_data
 
-    def report_events(self, result: SensorResult) -> None:
-        """Report the events of a tick, as a daemon does first."""
-        for event in result.asset_events:
-            self.instance.report_runless_asset_event(event)
+    def copy(self, lane: int = 0) -> dg.ExecuteInProcessResult:
+        """Run the job of a lane, as the planner would have it."""
+        return self.job(naming.lane_job(self.name, self.lanes[lane].name))
 
-    def update_partitions(self, result: SensorResult) -> None:
-        """Add and delete partition keys, as a daemon does next."""
-        for request in result.dynamic_partitions_requests or []:
-            if isinstance(request, dg.AddDynamicPartitionsRequest):
-                self.instance.add_dynamic_partitions(
-                    request.partitions_def_name, list(request.partition_keys)
-                )
-            else:
-                for key in request.partition_keys:
-                    self.instance.delete_dynamic_partition(request.partitions_def_name, key)
-
-    def run(
-        self, request: dg.RunRequest | None = None, *, key: str = "", topics: Sequence[str] = ()
-    ) -> dg.ExecuteInProcessResult:
-        """Copy a window: requested by the planner, or materialised from the UI."""
-        partition = request.partition_key if request else key
-        wanted = (
-            list(request.asset_selection or [])
-            if request
-            else [naming.mirrored_asset(self.name, topic) for topic in topics]
+    def windows(self, topic: str | None = None) -> list[str]:
+        """The windows of the lane `main`, or those of a topic."""
+        name = (
+            naming.windows_name(self.name, topic)
+            if topic
+            else naming.plans_name(self.name, naming.MAIN)
         )
-        assets = list(self.definitions.assets or [])
+        return sorted(self.instance.get_dynamic_partitions(name))
+
+    def freeze(self, max_records: int = 2**62) -> list[str]:
+        """Freeze windows of all that is new and copy none, like runs that are killed."""
+        (lane,) = self.lanes
+        kafka = self.resources["kafka"]
+        snapshot = kafka.snapshot(self.name, lane.belongs)
+        now_ms = kafka.clock.now_ms()
+        limits = WindowLimits(max_records, 2**62)
+        for frozen in new_windows(snapshot, limits, now_ms):
+            for event in window_log.freeze(self.instance, lane, frozen):
+                self.instance.report_runless_asset_event(event)
+        return self.windows()
+
+    def is_retried(self, result: dg.ExecuteInProcessResult) -> bool:
+        """Whether Dagster retries this failed run."""
+        run = self.instance.get_run_by_id(result.run_id)
+        assert run is not None
+        return run.tags.get(naming.TAG_MAX_RETRIES) != "0"
+
+    def materialize(
+        self, topic: str, key: str | None, tags: dict[str, str] | None = None
+    ) -> dg.ExecuteInProcessResult:
+        """Materialise a window of a topic, as from the UI."""
         return dg.materialize(
-            assets,
-            selection=dg.AssetSelection.assets(*wanted),
-            partition_key=partition,
+            list(self.definitions.assets or []),
+            selection=dg.AssetSelection.assets(naming.mirrored_asset(self.name, topic)),
+            partition_key=key,
             instance=self.instance,
             resources=self.resources,
-            tags=dict(request.tags) if request else {},
+            tags=tags,
             raise_on_error=False,
         )
 
@@ -235,6 +247,7 @@ def checks(result: dg.ExecuteInProcessResult) -> dict[str, dg.AssetCheckEvaluati
     return {
         evaluation.asset_key.path[-1]: evaluation
         for evaluation in result.get_asset_check_evaluations()
+        if evaluation.check_name == naming.MESSAGE_COUNTS
     }
 
 

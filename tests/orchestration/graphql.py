@@ -21,9 +21,10 @@ _LAUNCH = """mutation($params: ExecutionParams!) {
 _BACKFILL = """mutation($params: LaunchBackfillParams!) {
   launchPartitionBackfill(backfillParams: $params) { __typename
   ... on LaunchBackfillSuccess { backfillId } ... on PythonError { message } } }"""
+_TERMINATE = """mutation($id: String!) { terminateRun(runId: $id) { __typename
+  ... on PythonError { message } } }"""
 _BACKFILL_STATUS = """query($id: String!) { partitionBackfillOrError(backfillId: $id) {
   ... on PartitionBackfill { status } } }"""
-_BACKFILLS = "{ partitionBackfillsOrError { ... on PartitionBackfills { results { id status } } } }"
 _ASSET = """query($key: AssetKeyInput!) { assetNodeOrError(assetKey: $key) { ... on AssetNode {
   assetPartitionStatuses { ... on DefaultPartitionStatuses {
     materializedPartitions failedPartitions unmaterializedPartitions } } } } }"""
@@ -95,6 +96,17 @@ def materialize(dagster: Dagster, keys: Sequence[Sequence[str]], window: str) ->
     return str(answer["launchPipelineExecution"]["run"]["runId"])
 
 
+def status(dagster: Dagster, run_id: str) -> str:
+    """The status of a run."""
+    return next(run.status for run in runs(dagster) if run.id == run_id)
+
+
+def terminate(dagster: Dagster, run_id: str) -> None:
+    """Ask a run to stop, like the button in the UI."""
+    answer = dagster.ask(_TERMINATE, {"id": run_id})["terminateRun"]
+    assert answer["__typename"] == "TerminateRunSuccess", answer
+
+
 def backfill(dagster: Dagster, keys: Sequence[Sequence[str]], windows: Sequence[str]) -> str:
     """Launch a backfill, like the dialogue in the UI; return its id."""
     params = {
@@ -104,13 +116,6 @@ def backfill(dagster: Dagster, keys: Sequence[Sequence[str]], windows: Sequence[
     answer = dagster.ask(_BACKFILL, {"params": params})["launchPartitionBackfill"]
     assert "backfillId" in answer, answer
     return str(answer["backfillId"])
-
-
-def backfills(dagster: Dagster) -> list[str]:
-    """The ids of all backfills."""
-    return [
-        started["id"] for started in dagster.ask(_BACKFILLS)["partitionBackfillsOrError"]["results"]
-    ]
 
 
 def backfill_ended(dagster: Dagster, backfill_id: str, seconds: float = 120.0) -> str:

@@ -6,16 +6,18 @@ import os
 import re
 import shutil
 import signal
+import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import yaml
 
-from relay_pipelines.demo.dagster import CONFIG_FOLDER, REPOSITORY, Dagster, running
+from relay_pipelines.demo.dagster import CONFIG_FOLDER, Dagster, running
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import RelayError
 from relay_pipelines.lanes import naming
@@ -61,7 +63,9 @@ class DevEnvironment:
         }
         spark = {"master": "local[2]", "conf": {"spark.driver.memory": "512m"}}
         (self.folder / "relay.yaml").write_text(
-            yaml.safe_dump({"spark": spark, "mirrors": {self.name: mirror | more}})
+            yaml.safe_dump(
+                {"automation": True, "spark": spark, "mirrors": {self.name: mirror | more}}
+            )
         )
 
     @contextmanager
@@ -69,11 +73,6 @@ class DevEnvironment:
         """Run Dagster within the context."""
         with running(self.folder, environment=environment) as dagster:
             yield dagster
-
-    @property
-    def planner(self) -> str:
-        """The name of the planner sensor."""
-        return f"plan_{naming.identifier(self.name, 'main')}"
 
     @property
     def asset(self) -> list[str]:
@@ -105,6 +104,13 @@ class DevEnvironment:
         except Exception:  # noqa: BLE001 - the topic is not there yet
             return 0
 
+    def has(self, at: TopicPartition) -> bool:
+        """Whether a topic-partition of the destination exists and has records."""
+        try:
+            return bool(read(self.destination, at))
+        except Exception:  # noqa: BLE001 - the topic is not there yet
+            return False
+
     def assert_equal(self) -> None:
         """Assert that the destination has every record once, in order."""
         for partition, copy in enumerate(self.copies):
@@ -134,122 +140,175 @@ def dev(
     return DevEnvironment(tmp_path, source_cluster, destination_cluster, topic_name)
 
 
-@pytest.mark.timeout(600)  # a dozen runs, each of which starts a Spark of its own
-def test_from_end_to_end(dev: DevEnvironment) -> None:
-    """Windows, a killed run and its retry, and backfills leave equal records at the destination.
+def test_a_session(dev: DevEnvironment) -> None:
+    """Records arrive within seconds; people work beside it; it survives a kill and a wipe.
 
-    Then Dagster's database is wiped while records wait, and it resumes from the checkpoints.
+    At the end Dagster's database is wiped while records wait, and it resumes by itself from the
+    checkpoints, because `automation` is on.
     """
     dev.configure(copy={"chunk": "1kB", "coalesce_below": "0"})
     with dev.dagster() as dagster:
-        dagster.start_sensor(dev.planner)
         dev.produce(3)
         dev.all_arrived()
-        first = until(
-            lambda: [run for run in graphql.runs(dagster) if run.status == "SUCCESS"],
-            "a success",
-            pause_seconds=graphql.PAUSE_SECONDS,
-        )[-1]
-        assert first.window == naming.window_key(dev.name, "main", 1)
-        assert first.tags[naming.TAG_NODE] == "a"
-        assert graphql.checks(dagster, dev.asset, naming.MESSAGE_COUNTS)[0]["success"]
-
-        dev.produce(300)
-        killed = kill_during_copy(dev, dagster)
-        dev.all_arrived(240)
-
-        def statuses() -> list[str]:
-            return [run.status for run in graphql.runs(dagster) if run.window == killed.window]
-
-        until(lambda: statuses()[0] == "SUCCESS", "the retry", pause_seconds=graphql.PAUSE_SECONDS)
-        assert statuses()[-1] == "FAILURE"
-
-        # the records may have been cut into two windows
+        for _ in range(5):
+            dev.produce(1)
+            dev.all_arrived(15)
+        (session,) = graphql.runs(dagster)
+        assert (session.status, session.job) == ("STARTED", f"mirror_{dev.name}")
+        assert session.tags[naming.TAG_NODE] == "a"
         until(
-            lambda: not graphql.partitions(dagster, dev.asset)["unmaterialized"],
-            "all windows",
+            lambda: len(graphql.partitions(dagster, dev.asset)["materialized"]) >= 6,
+            "the windows of a session that has not ended",
             pause_seconds=graphql.PAUSE_SECONDS,
         )
-        stop_sensor(dagster, dev.planner)
-        for _ in range(2):
-            dev.produce(2)
-            graphql.ended(dagster, graphql.launch(dagster, "replan"))
-        missing = graphql.partitions(dagster, dev.asset)["unmaterialized"]
-        assert len(missing) == 2
-        assert (
-            graphql.backfill_ended(dagster, graphql.backfill(dagster, [dev.asset], missing))
-            == "COMPLETED_SUCCESS"
-        )
-        dev.all_arrived()
-        assert not graphql.partitions(dagster, dev.asset)["unmaterialized"]
+        found = graphql.partitions(dagster, dev.asset)
+        assert not found["unmaterialized"]
+        evaluations = graphql.checks(dagster, dev.asset, naming.MESSAGE_COUNTS)
+        assert {evaluation["partition"] for evaluation in evaluations} == set(found["materialized"])
+        assert all(evaluation["success"] for evaluation in evaluations)
 
+        window = found["materialized"][0]
+        by_hand = graphql.ended(dagster, graphql.materialize(dagster, [dev.asset], window))
+        assert by_hand.status == "SUCCESS"
+        backfill = graphql.backfill(dagster, [dev.asset], found["materialized"][:2])
+        assert graphql.backfill_ended(dagster, backfill) == "COMPLETED_SUCCESS"
         # the records of the tests are of November 2023
         by_date = {"mirror": dev.name, "from": "2023-11-01", "to": "2023-12-01"}
-        config = {"ops": {"freeze_and_backfill": {"config": by_date}}}
-        before = set(graphql.backfills(dagster))
-        assert (
-            graphql.ended(dagster, graphql.launch(dagster, "backfill_by_date", config)).status
-            == "SUCCESS"
-        )
-        (frozen,) = set(graphql.backfills(dagster)) - before
-        assert graphql.backfill_ended(dagster, frozen) == "COMPLETED_SUCCESS"
-        dev.assert_equal()
-        assert all(
-            evaluation["success"]
-            for evaluation in graphql.checks(dagster, dev.asset, naming.MESSAGE_COUNTS)
-        )
+        config = {"ops": {"copy_time_span": {"config": by_date}}}
+        run_id = graphql.launch(dagster, "backfill_by_date", config)
+        assert graphql.ended(dagster, run_id).status == "SUCCESS"
+        dev.produce(1)
+        dev.all_arrived(30)
+        assert graphql.status(dagster, session.id) == "STARTED"
+
+        dev.produce(300)
+        kill_during_copy(dev, dagster, session.id)
+        dev.all_arrived(120)
+        assert graphql.ended(dagster, session.id).status == "FAILURE"
+        assert len([run for run in graphql.runs(dagster) if run.job == session.job]) == 2
 
         dev.produce(2)
     shutil.rmtree(dev.folder / "var" / "dagster")
     with dev.dagster() as dagster:
-        dagster.start_sensor(dev.planner)
         dev.all_arrived()
         assert not [run for run in graphql.runs(dagster) if run.status == "FAILURE"]
 
 
-def kill_during_copy(dev: DevEnvironment, dagster: Dagster) -> graphql.Run:
-    """Kill the process of the active run with SIGKILL after its first commit."""
-    before = dev.copied()
-    run: graphql.Run = until(
-        lambda: next((run for run in graphql.runs(dagster) if run.status == "STARTED"), None),
-        "a run",
-        pause_seconds=graphql.PAUSE_SECONDS,
-    )
-    until(
-        lambda: before < dev.copied() < 2 * dev.number,
-        "the middle of the copy",
-        pause_seconds=0.2,
-    )
-    started = " ".join(graphql.messages(dagster, run.id))
+def kill_during_copy(dev: DevEnvironment, dagster: Dagster, run_id: str) -> None:
+    """Kill the process of a run with SIGKILL in the middle of a copy."""
+    until(lambda: dev.copied() < 2 * dev.number, "the middle of the copy", pause_seconds=0.2)
+    os.kill(process_of(dagster, run_id), signal.SIGKILL)
+    assert dev.copied() < 2 * dev.number
+
+
+def process_of(dagster: Dagster, run_id: str) -> int:
+    """The process of a run."""
+    started = " ".join(graphql.messages(dagster, run_id))
     found = re.search(r"\(pid: (\d+)\)", started)
     assert found, started
-    os.kill(int(found[1]), signal.SIGKILL)
-    assert dev.copied() < 2 * dev.number
-    return run
+    return int(found[1])
 
 
-def stop_sensor(dagster: Dagster, name: str) -> None:
-    """Stop a sensor and wait for the run that it may have requested."""
-    query = """query($s: SensorSelector!) { sensorOrError(sensorSelector: $s) { ... on Sensor {
-    sensorState { id } } } }"""
-    state = dagster.ask(query, {"s": REPOSITORY | {"sensorName": name}})["sensorOrError"][
-        "sensorState"
-    ]["id"]
-    dagster.ask("mutation($id: String!) { stopSensor(id: $id) { __typename } }", {"id": state})
-    until(
-        lambda: all(run.status in {"SUCCESS", "FAILURE"} for run in graphql.runs(dagster)),
-        "the end of all runs",
-        pause_seconds=graphql.PAUSE_SECONDS,
+def test_sessions_hand_over(dev: DevEnvironment) -> None:
+    """Sessions follow each other while records arrive; one that is terminated is replaced."""
+    dev.configure(window={"every": "1s", "session": "20s"})
+
+    def sessions(status: str) -> list[graphql.Run]:
+        return [run for run in graphql.runs(dagster) if run.status == status]
+
+    with dev.dagster() as dagster:
+        while len(sessions("SUCCESS")) < 2:
+            dev.produce(1)
+            dev.all_arrived(60)
+        assert not sessions("FAILURE")
+        (newest, *_) = sessions("STARTED")
+
+        graphql.terminate(dagster, newest.id)
+
+        assert graphql.ended(dagster, newest.id, 20).status == "CANCELED"
+        dev.produce(1)
+        dev.all_arrived(60)
+        assert sessions("STARTED")
+
+
+def test_a_run_per_window(dev: DevEnvironment) -> None:
+    """Without sessions, every window has a run of its own, which ends."""
+    dev.configure(window={"every": "1s", "session": 0})
+    with dev.dagster() as dagster:
+        for _ in range(2):
+            dev.produce(2)
+            dev.all_arrived()
+        until(
+            lambda: {run.status for run in graphql.runs(dagster)} == {"SUCCESS"},
+            "the end of the runs",
+            pause_seconds=graphql.PAUSE_SECONDS,
+        )
+        found = graphql.partitions(dagster, dev.asset)
+        assert len(found["materialized"]) >= 2
+        assert not found["unmaterialized"]
+
+
+def test_everything_is_killed(dev: DevEnvironment) -> None:
+    """With all of Dagster killed during a session, another Dagster goes on by itself."""
+    with dev.dagster() as dagster:
+        dev.produce(2)
+        dev.all_arrived()
+        (session,) = graphql.runs(dagster)
+        process = psutil.Process(process_of(dagster, session.id))
+        os.killpg(dagster.process.pid, signal.SIGKILL)
+        dagster.process.wait()
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    dev.produce(2)
+    with dev.dagster() as dagster:
+        dev.all_arrived()
+        assert graphql.ended(dagster, session.id).status == "FAILURE"
+
+
+def test_what_people_do(dev: DevEnvironment) -> None:
+    """A new topic is copied and a check asks for the reload; mistakes are one run and one line."""
+    new = f"{dev.topic}.new"
+    dev.configure(
+        topics={"allow": [re.escape(dev.topic) + ".*"], "rename": f"{dev.name}.{{topic}}"}
     )
+    plan = [dev.name, "main", "windows"]
+    with dev.dagster() as dagster:
+        dev.produce(1)
+        dev.all_arrived()
+        create(dev.source, new, 1, {"retention.ms": "-1"})
+        write(dev.source, TopicPartition(new, 0), [Record(b"k", b"first")])
+        copy = TopicPartition(f"{dev.name}.{new}", 0)
+        until(lambda: dev.has(copy), "the new topic", pause_seconds=graphql.PAUSE_SECONDS)
+
+        def said() -> str:
+            found = graphql.checks(dagster, plan, naming.SOURCE_TOPICS)
+            return "" if not found or found[0]["success"] else found[0]["description"]
+
+        until(lambda: new in said(), "the check", pause_seconds=graphql.PAUSE_SECONDS)
+        assert "reload the code location" in said()
+
+        mistakes = [
+            graphql.launch(
+                dagster,
+                "backfill_by_date",
+                {"ops": {"copy_time_span": {"config": {"from": "yesterday"}}}},
+            ),
+            graphql.materialize(dagster, [dev.asset], "2020-01-01T00:00:00Z-000"),
+        ]
+        for run_id in mistakes:
+            assert graphql.ended(dagster, run_id).status == "FAILURE"
+        time.sleep(10)  # a retry would be requested within seconds
+        red = [run.id for run in graphql.runs(dagster) if run.status == "FAILURE"]
+        assert sorted(red) == sorted(mistakes)
 
 
 def test_the_daemon_is_killed_in_the_middle_of_a_tick(dev: DevEnvironment) -> None:
-    """Killed at three points of a tick, the daemon still cuts one window, and all is copied."""
+    """Killed at two points of a tick, the daemon still starts one run, and all is copied."""
+    dev.configure(window={"every": "1s", "session": 0})
     dev.produce(5)
-    for point in ("after_events", "after_partition", "before_run"):
+    for point in ("after_events", "before_run"):
         token = dev.folder / point
-        with dev.dagster(PYTHONPATH=str(KILLING), RELAY_KILL_DAEMON=f"{point}:{token}") as dagster:
-            dagster.start_sensor(dev.planner)
+        with dev.dagster(PYTHONPATH=str(KILLING), RELAY_KILL_DAEMON=f"{point}:{token}"):
             until(token.exists, f"the daemon's end {point}")
         assert dev.copied() == 0
     with dev.dagster() as dagster:
@@ -260,24 +319,22 @@ def test_the_daemon_is_killed_in_the_middle_of_a_tick(dev: DevEnvironment) -> No
             pause_seconds=graphql.PAUSE_SECONDS,
         )
         found = graphql.partitions(dagster, dev.asset)
-        assert found["materialized"] == [naming.window_key(dev.name, "main", 1)]
+        assert len(found["materialized"]) == 1
         assert not found["unmaterialized"]
 
 
 def test_records_are_deleted_before_the_recount(dev: DevEnvironment) -> None:
     """Records deleted at the destination after the copy fail the check and the run."""
+    dev.configure(window={"every": "1s", "session": 0})
     dev.produce(5)
     token = dev.folder / "stopped"
     with dev.dagster(RELAY_FAULT=f"before_recount=SIGSTOP@1:{token}") as dagster:
-        dagster.start_sensor(dev.planner)
         until(token.exists, "the end of the copy")
         delete(dev.destination, dev.copies[0].topic)
         create(dev.destination, dev.copies[0].topic, 2, {"retention.ms": "-1"})
         write(dev.destination, dev.copies[1], [Record(b"k", b"1/0")])
         (run,) = graphql.runs(dagster)
-        found = re.search(r"\(pid: (\d+)\)", " ".join(graphql.messages(dagster, run.id)))
-        assert found
-        os.kill(int(found[1]), signal.SIGCONT)
+        os.kill(process_of(dagster, run.id), signal.SIGCONT)
         assert graphql.ended(dagster, run.id).status == "FAILURE"
         (check,) = graphql.checks(dagster, dev.asset, naming.MESSAGE_COUNTS)
         assert not check["success"]

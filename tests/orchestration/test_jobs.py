@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dagster as dg
+import pytest
 
-from relay_pipelines.lanes import naming
+from relay_pipelines.lanes import naming, turns
 from relay_pipelines.model import TopicPartition
-from tests.orchestration.environment import Environment
+from tests.orchestration.environment import Environment, checks, failure
 from tests.support.independent import (
     CREATE_TIME,
     Record,
@@ -18,31 +18,37 @@ def test_mirror_once(environment: Environment, topics: list[str]) -> None:
     """`mirror_once` copies everything in one run and reports a window, its topics and checks."""
     run = environment.job("mirror_once")
 
-    assert run.success
+    assert run.success, failure(run)
     assert environment.read(topics[0]) == [f"a{number}" for number in range(100)]
-    key = naming.window_key(environment.name, "main", 1)
     assert environment.instance.get_materialized_partitions(
         naming.mirrored_asset(environment.name, topics[0])
-    ) == {key}
+    ) == set(environment.windows())
+    assert len(environment.windows()) == 1
     assert not environment.tick().run_requests
     assert environment.job("mirror_once").success
 
 
 def test_backfill_by_date(environment: Environment, topics: list[str]) -> None:
-    """`backfill_by_date` freezes the windows of a span and starts a backfill of exactly those."""
-    run = environment.job(
-        "backfill_by_date", {"mirror": environment.name, "from": "2023-01-01", "to": "2030-01-01"}
-    )
+    """`backfill_by_date` copies a span in windows, also again, and sessions pause for it."""
+    environment.write([name.replace(".", r"\.") for name in topics], window={"max_records": 100})
+    span = {"mirror": environment.name, "from": "2023-01-01", "to": "2030-01-01"}
 
-    assert run.success
-    (backfill,) = environment.instance.get_backfills()
-    present = environment.instance.get_dynamic_partitions(
-        naming.partitions_name(environment.name, "main")
-    )
-    assert len(present) == 1
-    assert environment.run(key=present[0], topics=topics).success
+    run = environment.job("backfill_by_date", span)
+
+    assert run.success, failure(run)
+    assert len(environment.windows()) == 2
     assert environment.read(topics[0]) == [f"a{number}" for number in range(100)]
-    assert backfill.title == f"{environment.name}/main by date"
+    assert environment.read(topics[1], 1) == [f"b{number}" for number in range(50)]
+    assert {topic: check.passed for topic, check in checks(run).items()} == dict.fromkeys(
+        topics[:2], True
+    )
+    found = environment.instance.get_run_by_id(run.run_id)
+    assert found is not None
+    assert found.tags[naming.TAG_TURN] == turns.Turn.BY_HAND
+    again = environment.job("backfill_by_date", span)
+    assert again.success, failure(again)
+    assert len(environment.windows()) == 4
+    assert environment.read(topics[0]) == [f"a{number}" for number in range(100)]
 
 
 def test_a_mirror_that_starts_by_date(environment: Environment, topics: list[str]) -> None:
@@ -54,20 +60,36 @@ def test_a_mirror_that_starts_by_date(environment: Environment, topics: list[str
         [Record(None, b"later", timestamp=(CREATE_TIME, noon_ms))],
     )
 
-    assert environment.job(
-        "backfill_by_date", {"mirror": environment.name, "from": "2026-01-01"}
-    ).success
+    # the only mirror is the default
+    assert environment.job("backfill_by_date", {"from": "2026-01-01"}).success
 
-    (key,) = environment.instance.get_dynamic_partitions(
-        naming.partitions_name(environment.name, "main")
-    )
     environment.fill(topics[0], ["new"])
-    (following,) = environment.tick().run_requests or []
-    for request in (
-        following,
-        dg.RunRequest(partition_key=key, asset_selection=following.asset_selection),
-    ):
-        assert environment.run(request).success, "in the wrong order"
+    assert environment.copy().success
     assert environment.read(topics[0]) == ["later", "new"]
     assert environment.read(topics[1], 1) == []
     assert not environment.tick().run_requests
+
+
+@pytest.mark.usefixtures("topics")
+@pytest.mark.parametrize(
+    ("config", "line"),
+    [
+        (
+            {"from": "yesterday"},
+            "'yesterday' is not a valid timestamp; write 2026-01-31 or 2026-01-31T12:00:00Z",
+        ),
+        (
+            {"from": "2026-01-02", "to": "2026-01-01"},
+            "the time span ends before it begins; give a `to` later than `from`",
+        ),
+        ({"from": "2026-01-02", "mirror": "none"}, "no mirror is called 'none'; there are: m"),
+    ],
+)
+def test_a_mistake_is_not_retried(
+    environment: Environment, config: dict[str, str], line: str
+) -> None:
+    """It is one line, and a retry would only repeat it."""
+    run = environment.job("backfill_by_date", config)
+    assert failure(run).startswith(line)
+    assert "\n" not in failure(run)
+    assert not environment.is_retried(run)

@@ -1,4 +1,4 @@
-"""The planner sensor: backlogs, pruning, killed ticks, and topics that come and go."""
+"""The planner sensor: backlogs, pruning, runs under way, and topics that come and go."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from relay_pipelines.lanes import naming
-from tests.orchestration.environment import Environment, evaluations, failure
+from relay_pipelines.sensors import pruning
+from tests.orchestration.environment import Environment, checks, evaluations, failure
 from tests.support.independent import (
     create,
     delete,
@@ -18,127 +19,91 @@ from tests.support.independent import (
 
 def test_a_backlog_becomes_several_windows(environment: Environment, topics: list[str]) -> None:
     """A backlog is cut into several windows, with a share of each topic-partition in each."""
-    environment.write(
-        [name.replace(".", r"\.") for name in topics], window={"max_records": 60, "ahead": 2}
-    )
+    environment.write([name.replace(".", r"\.") for name in topics], window={"max_records": 60})
+    copied = []
 
-    first = environment.tick()
+    while environment.tick().run_requests:
+        assert environment.copy().success
+        copied.append((len(environment.read(topics[0])), len(environment.read(topics[1], 1))))
 
-    present = environment.instance.get_dynamic_partitions(
-        naming.partitions_name(environment.name, "main")
-    )
-    assert present == [
-        naming.window_key(environment.name, "main", 1),
-        naming.window_key(environment.name, "main", 2),
-    ]
-    (request,) = first.run_requests or []
-    assert environment.run(request).success
-    assert [len(environment.read(topics[0])), len(environment.read(topics[1], 1))] == [30, 30]
-    second = environment.tick()
-    assert second.skip_reason is None, second.skip_reason
-    (request,) = second.run_requests or []
-    assert request.partition_key == naming.window_key(environment.name, "main", 2)
-    assert (
-        len(
-            environment.instance.get_dynamic_partitions(
-                naming.partitions_name(environment.name, "main")
-            )
-        )
-        == 3
-    )
-    assert environment.run(request).success
-    (request,) = environment.tick().run_requests or []
-    assert environment.run(request).success
-    assert not environment.tick().run_requests
+    assert copied == [(30, 30), (70, 50), (100, 50)]
+    assert [len(environment.windows(topic)) for topic in topics] == [3, 2, 0]
     assert environment.read(topics[0]) == [f"a{number}" for number in range(100)]
     assert environment.read(topics[1], 1) == [f"b{number}" for number in range(50)]
 
 
-def test_old_windows_are_pruned(environment: Environment, topics: list[str]) -> None:
-    """The oldest windows beyond `keep` are deleted, with all data of their runs."""
-    environment.write(
-        [name.replace(".", r"\.") for name in topics],
-        window={"keep": 3, "max_records": 40, "ahead": 2},
+def test_a_run_under_way_is_enough(environment: Environment, topics: list[str]) -> None:
+    """While the lane's job is queued or runs, the planner requests no other and says so."""
+    job = environment.definitions.get_repository_def().get_job(
+        naming.lane_job(environment.name, naming.MAIN)
     )
-    while requests := environment.tick().run_requests:
-        assert environment.run(requests[0]).success
+    tags = naming.tags(environment.name, naming.MAIN)
+    queued = environment.instance.create_run_for_job(job, tags=tags)
 
-    environment.tick()
+    tick = environment.tick()
 
-    expected = [naming.window_key(environment.name, "main", number) for number in (2, 3, 4)]
-    assert (
-        environment.instance.get_dynamic_partitions(
-            naming.partitions_name(environment.name, "main")
-        )
-        == expected
-    )
-    assert [run.tags[naming.TAG_PARTITION] for run in environment.instance.get_runs()] == expected[
-        ::-1
-    ]
-    assert environment.instance.get_materialized_partitions(
-        naming.mirrored_asset(environment.name, topics[0])
-    ) == set(expected)
+    assert not tick.run_requests
+    assert f"run {queued.run_id[:8]} copies" in str(tick.skip_reason)
+    assert "150 records waiting" in str(tick.skip_reason)
+    environment.instance.report_run_canceled(queued)
+    assert environment.tick().run_requests
+    assert environment.copy().success
     assert len(environment.read(topics[0])) == 100
 
 
-def test_a_window_that_is_being_copied_is_not_pruned(
+def test_runs_that_fail_are_not_repeated_at_once(
     environment: Environment, topics: list[str]
 ) -> None:
-    """A window with an active run stays; runs of other code locations are not deleted."""
+    """The planner waits before it requests another run; a success ends that."""
     allow = [name.replace(".", r"\.") for name in topics]
-    partitions, oldest = (
-        naming.partitions_name(environment.name, "main"),
-        naming.window_key(environment.name, "main", 1),
-    )
-    environment.write(allow, window={"max_records": 40, "ahead": 2})
-    while requests := environment.tick().run_requests:
-        assert environment.run(requests[0]).success
-    again = environment.instance.create_run_for_job(
-        dg.job(name="again")(lambda: None), tags={naming.TAG_PARTITION: oldest}
-    )
-    environment.write(allow, window={"keep": 3, "ahead": 2})
+    environment.write([*allow, re.escape(f"{topics[0]}aa")])
+    assert not environment.copy().success
+    environment.fill(topics[0], ["more"])
+
+    tick = environment.tick()
+
+    assert not tick.run_requests
+    assert "the last run failed, the next one starts in " in str(tick.skip_reason)
+    environment.write(allow)
+    assert environment.copy().success
+    environment.fill(topics[0], ["more"])
+    assert environment.tick().run_requests
+
+
+def test_old_windows_are_pruned(
+    environment: Environment, topics: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The oldest windows beyond `keep` are deleted, with all data of their runs."""
+    monkeypatch.setattr(pruning, "RECENT_SECONDS", 0.0)
+    limits = {"max_records": 40}
+    environment.write([name.replace(".", r"\.") for name in topics], window=limits)
+    while environment.tick().run_requests:
+        assert environment.copy().success
+    present = environment.windows()
+    assert len(present) == 4
+    ended = [run.run_id for run in environment.instance.get_runs()]
+    limits["keep"] = 2
+    environment.write([name.replace(".", r"\.") for name in topics], window=limits)
+
     environment.tick()
-    assert oldest in environment.instance.get_dynamic_partitions(partitions)
 
-    environment.instance.report_run_canceled(again)
+    assert environment.windows() == present[2:]
+    assert environment.windows(topics[0]) == present[2:]
+    left = [run.run_id for run in environment.instance.get_runs()]
+    assert left == ended[:2]
+    assert environment.instance.get_materialized_partitions(
+        naming.mirrored_asset(environment.name, topics[0])
+    ) == set(present[2:])
+    assert len(environment.read(topics[0])) == 100
+
+
+def test_runs_without_windows_are_pruned(environment: Environment, topics: list[str]) -> None:
+    """Sessions of an idle lane do not accumulate."""
+    environment.write([name.replace(".", r"\.") for name in topics], window={"keep": 2})
+    for _ in range(4):
+        assert environment.copy().success
     environment.tick()
-
-    assert oldest not in environment.instance.get_dynamic_partitions(partitions)
-    assert [
-        run.run_id
-        for run in environment.instance.get_runs()
-        if run.tags[naming.TAG_PARTITION] == oldest
-    ] == [again.run_id]
-
-
-class TestKilledInTheMiddleOfATick:
-    """If the daemon is killed between two steps of a tick, the next tick resumes."""
-
-    def test_after_the_events(
-        self, environment: Environment, topics: list[str], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """The plan exists without its key: the key is added, and the same window is requested."""
-        monkeypatch.setattr(environment, "update_partitions", lambda _: None)
-        before = environment.tick()
-        monkeypatch.undo()
-
-        (request,) = environment.tick().run_requests or []
-
-        assert request.run_key == (before.run_requests or [])[0].run_key
-        assert environment.run(request).success
-        assert len(environment.read(topics[0])) == 100
-
-    def test_after_the_partition_was_added(
-        self, environment: Environment, topics: list[str]
-    ) -> None:
-        """Key and plan exist without a run: the run is requested."""
-        before = environment.tick()
-
-        (request,) = environment.tick().run_requests or []
-
-        assert request.run_key == (before.run_requests or [])[0].run_key
-        assert environment.run(request).success
-        assert len(environment.read(topics[0])) == 100
+    assert len(environment.instance.get_runs()) == 2
 
 
 def test_a_name_that_the_source_does_not_show(environment: Environment, topics: list[str]) -> None:
@@ -153,7 +118,7 @@ def test_a_name_that_the_source_does_not_show(environment: Environment, topics: 
     node = f"node a ({environment.source.cluster().bootstrap_servers[0]})"
     said = f"topics.allow names {misspelt!r}, and {node} shows no such topic; "
     assert str(found.description).startswith(f"{said}did you mean {topics[0]!r}")
-    run = environment.run((first.run_requests or [])[0])
+    run = environment.copy()
     assert run.success, failure(run)
     last = environment.tick(cursor=first.cursor)
     assert (last.run_requests, evaluations(last, naming.SOURCE_TOPICS)) == ([], [])
@@ -172,13 +137,13 @@ def test_patterns_that_select_nothing(environment: Environment, topics: list[str
 def test_a_topic_that_was_deleted_at_the_source(
     environment: Environment, topics: list[str]
 ) -> None:
-    """The check reports it once; waiting windows are copied without it, and its copy stays."""
-    assert environment.run((environment.tick().run_requests or [])[0]).success
+    """The check reports it once; later windows are copied without it, and its copy stays."""
+    assert environment.copy().success
     environment.fill(topics[0], ["more"])
     environment.fill(topics[1], ["never copied"], partition=1)
     before = environment.tick()
-    (waiting,) = before.run_requests or []
     assert [evaluation.passed for evaluation in evaluations(before, naming.SOURCE_TOPICS)] == [True]
+    environment.freeze()
     delete(environment.source.cluster(), topics[1])
 
     after = environment.tick(cursor=before.cursor)
@@ -188,10 +153,9 @@ def test_a_topic_that_was_deleted_at_the_source(
     assert str(found.description).startswith(
         f"{topics[1]}: it was copied, and node a no longer has it"
     )
-    (request,) = after.run_requests or []
-    assert request.partition_key == waiting.partition_key
-    assert {key.path[-1] for key in request.asset_selection or []} == {topics[0], topics[2]}
-    assert environment.run(request).success
+    run = environment.copy()
+    assert run.success, failure(run)
+    assert set(checks(run)) == {topics[0]}
     last = environment.tick(cursor=after.cursor)
     assert (last.run_requests, evaluations(last, naming.SOURCE_TOPICS)) == ([], [])
     assert f"missing at the source: {topics[1]}" in str(last.skip_reason)
@@ -211,7 +175,7 @@ class TestBeforeTheReload:
     def test_a_topic_without_an_asset(
         self, environment: Environment, topics: list[str], new: str
     ) -> None:
-        """It is copied with its windows, and its events are in the log before its asset exists."""
+        """It is copied, its events wait for its asset, and a check asks for the reload."""
         prefix = topics[0].removesuffix(".a")
         # Dagster cannot distinguish `.b` and `-b`, so they are in different lanes
         topic = f"{prefix}.b" if new == "-b" else f"{prefix}.new"
@@ -221,64 +185,62 @@ class TestBeforeTheReload:
         create(environment.source.cluster(), topic, 2, {"retention.ms": "-1"})
         environment.fill(topic, [f"new{number}" for number in range(10)])
 
-        (request,) = environment.tick().run_requests or []
-        assert naming.mirrored_asset(environment.name, topic) not in (request.asset_selection or [])
-        run = environment.run(request)
+        first = environment.tick()
 
-        assert run.success, failure(run)
+        (found,) = evaluations(first, naming.SOURCE_TOPICS)
+        assert (found.passed, found.description) == (
+            False,
+            f"copied, but without an asset: {topic}; reload the code location",
+        )
+        for lane in range(len(environment.lanes)):
+            run = environment.copy(lane)
+            assert run.success, failure(run)
         assert environment.read(topics[0]) == [f"a{number}" for number in range(100)]
         assert environment.read(topic) == [f"new{number}" for number in range(10)]
-        assert environment.instance.get_materialized_partitions(
-            naming.mirrored_asset(environment.name, topic)
-        ) == {request.partition_key}
-        assert not environment.tick().run_requests
-        environment.location = None
-        assert not environment.tick().run_requests, "after the reload nothing is missing"
-
-    def test_it_is_requested_again(
-        self, environment: Environment, topics: list[str], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """If a run fails only for that topic, the next attempt copies only that topic."""
-        topic = f"{topics[0].removesuffix('.a')}.new"
-        environment.write([*(name.replace(".", r"\.") for name in topics), re.escape(topic) + ".?"])
-        environment.location = environment.definitions
-        create(environment.source.cluster(), topic, 2, {"retention.ms": "-1"})
-        environment.fill(topic, [large := "x" * 1000])
-        create(
-            environment.destination.cluster(),
-            f"{environment.name}.{topic}",
-            2,
-            {"max.message.bytes": "500"},
+        assert (
+            len(
+                environment.instance.get_materialized_partitions(
+                    naming.mirrored_asset(environment.name, topic)
+                )
+            )
+            == 1
         )
-        (request,) = environment.tick().run_requests or []
-        run = environment.run(request)
-        assert f"{topic}: {topic}-0 at offset 0: a record of" in failure(run)
-        assert environment.read(topics[0]) == [f"a{number}" for number in range(100)]
-        delete(environment.destination.cluster(), f"{environment.name}.{topic}")
-        monkeypatch.setattr("relay_pipelines.sensors.planner._BACKOFF_SECONDS", 0.0)
-
-        (again,) = environment.tick().run_requests or []
-
-        assert again.partition_key == request.partition_key
-        run = environment.run(again)
-        assert run.success, failure(run)
-        assert environment.read(topic) == [large]
-        assert not environment.tick().run_requests
+        last = environment.tick(cursor=first.cursor)
+        assert not last.run_requests
+        assert f"1 topic without an asset ({topic})" in str(last.skip_reason)
+        environment.location = None
+        (found,) = evaluations(environment.tick(cursor=last.cursor), naming.SOURCE_TOPICS)
+        assert found.passed, "after the reload nothing is missing"
 
     def test_a_topic_that_is_denied(self, environment: Environment, topics: list[str]) -> None:
-        """The planner requests the other topics of its window and names the one it left out."""
+        """The lane's next run leaves it out, also if a window of it was frozen."""
         environment.location = environment.definitions
-        environment.tick()
+        environment.freeze()
         text = yaml.safe_load(environment.config.read_text())
         text["mirrors"][environment.name]["topics"]["deny"] = [re.escape(topics[0])]
         environment.config.write_text(yaml.safe_dump(text))
 
-        (request,) = environment.tick().run_requests or []
+        assert environment.tick().run_requests
 
-        assert {key.path[-1] for key in request.asset_selection or []} == set(topics[1:])
-        run = environment.run(request)
+        run = environment.copy()
         assert run.success, failure(run)
         assert environment.read(topics[1], 1) == [f"b{number}" for number in range(50)]
-        last = environment.tick()
-        assert not last.run_requests
-        assert f"no longer mirrored, and left out: {topics[0]}" in str(last.skip_reason)
+        assert not environment.tick().run_requests
+
+    def test_a_lane_that_is_taken_out(self, environment: Environment, topics: list[str]) -> None:
+        """Its planner requests nothing more and asks for the reload."""
+        allow = [name.replace(".", r"\.") for name in topics]
+        environment.write(allow, lanes={"own": {"topics": [re.escape(topics[0])]}})
+        environment.location = environment.definitions
+        lane = environment.lanes[1]
+        assert environment.tick(1).run_requests
+        environment.write(allow)
+
+        sensor = environment.location.get_repository_def().get_sensor_def(f"plan_{lane.identifier}")
+        kafka = environment.resources["kafka"]
+        said = sensor(dg.build_sensor_context(environment.instance, resources={"kafka": kafka}))
+
+        assert isinstance(said, dg.SkipReason)
+        assert said.skip_message == (
+            f"{environment.name}/own is no longer in relay.yaml; reload the code location"
+        )

@@ -10,14 +10,16 @@ from concurrent.futures import ThreadPoolExecutor
 import dagster as dg
 import psutil
 import pytest
+from confluent_kafka.admin import ResourceType
 
 from relay_pipelines.embedded import EmbeddedCluster
-from relay_pipelines.lanes import naming
+from relay_pipelines.lanes import naming, turns
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.state import checkpoint
 from tests.orchestration.environment import Environment, checks, failure
 from tests.support.independent import (
     Record,
+    configure,
     create,
     delete,
     put,
@@ -29,76 +31,101 @@ from tests.support.trap import Trap
 
 
 def test_from_new_records_to_a_checked_copy(environment: Environment, topics: list[str]) -> None:
-    """One tick freezes one window of all topics and requests one run, which copies and recounts."""
-    result = environment.tick()
-
-    (request,) = result.run_requests or []
-    assert request.partition_key == naming.window_key(environment.name, "main", 1)
-    assert {key.path[-1] for key in request.asset_selection or []} == set(topics)
+    """A tick requests the lane's job, which copies a window of all that is new and recounts it."""
+    (request,) = environment.tick().run_requests or []
     assert request.tags[naming.TAG_MIRROR] == environment.name
-    run = environment.run(request)
-    assert run.success
+
+    run = environment.copy()
+
+    assert run.success, failure(run)
     assert environment.read(topics[0]) == [f"a{number}" for number in range(100)]
     assert environment.read(topics[1], 1) == [f"b{number}" for number in range(50)]
+    (window,) = environment.windows()
     events = [event.materialization for event in run.get_asset_materialization_events()]
-    told = {event.asset_key.path[-1]: event.metadata for event in events}
-    assert [told[topic]["records"].value for topic in topics] == [100, 50, 0]
-    assert [told[topic]["lag before"].value for topic in topics] == [100, 50, 0]
-    assert [told[topic]["lag after"].value for topic in topics] == [0, 0, 0]
+    told = {event.asset_key.path[-1]: event for event in events}
+    assert set(told) == {"windows", *topics[:2]}, "only topics with something new have events"
+    assert {event.partition for event in events} == {window}
+    assert [told[topic].metadata["records"].value for topic in topics[:2]] == [100, 50]
+    assert [told[topic].metadata["lag before"].value for topic in topics[:2]] == [100, 50]
+    assert [told[topic].metadata["lag after"].value for topic in topics[:2]] == [0, 0]
     assert {topic: check.passed for topic, check in checks(run).items()} == dict.fromkeys(
-        topics, True
+        topics[:2], True
     )
+    assert [environment.windows(topic) for topic in topics] == [[window], [window], []]
     assert not environment.tick().run_requests, "nothing is new"
+
+
+def test_a_run_without_news_has_no_window(environment: Environment, topics: list[str]) -> None:
+    """A run that finds nothing new says nothing of any asset."""
+    assert environment.copy().success
+    again = environment.copy()
+    assert again.success
+    assert not again.get_asset_materialization_events()
+    assert len(environment.windows()) == 1
+    assert len(environment.read(topics[0])) == 100
 
 
 def test_a_done_window_copies_nothing_again(environment: Environment, topics: list[str]) -> None:
     """A window that is materialised again copies nothing and passes its check again."""
-    (request,) = environment.tick().run_requests or []
-    assert environment.run(request).success
+    assert environment.copy().success
+    (window,) = environment.windows()
 
-    again = environment.run(key=str(request.partition_key), topics=topics)
+    again = environment.materialize(topics[0], window)
 
-    assert again.success
+    assert again.success, failure(again)
     assert len(environment.read(topics[0])) == 100
-    assert all(check.passed for check in checks(again).values())
-    events = [event.materialization for event in again.get_asset_materialization_events()]
-    assert [event.metadata["copied by this run"].value for event in events] == [0, 0, 0]
+    assert checks(again)[topics[0]].passed
+    (event,) = again.get_asset_materialization_events()
+    assert event.materialization.metadata["copied by this run"].value == 0
+    tags = environment.instance.get_run_by_id(again.run_id)
+    assert tags is not None
+    assert tags.tags[naming.TAG_TURN] == turns.Turn.BY_HAND
 
 
 def test_windows_in_the_wrong_order_lose_nothing(
     environment: Environment, topics: list[str]
 ) -> None:
     """If the second window of a new mirror runs first, it also copies the first window."""
-    environment.write(
-        [name.replace(".", r"\.") for name in topics], window={"max_records": 60, "ahead": 3}
-    )
-    environment.tick()
+    first, second, *_ = environment.freeze(max_records=60)
 
-    second = environment.run(key=naming.window_key(environment.name, "main", 2), topics=topics)
-    first = environment.run(key=naming.window_key(environment.name, "main", 1), topics=topics)
+    runs = [environment.materialize(topics[0], window) for window in (second, first)]
 
-    assert second.success
-    assert first.success
+    assert [run.success for run in runs] == [True, True]
     assert environment.read(topics[0]) == [f"a{number}" for number in range(70)]
-    assert all(check.passed for run in (first, second) for check in checks(run).values())
+    assert all(check.passed for run in runs for check in checks(run).values())
+
+
+def test_a_run_was_killed_after_it_has_frozen_its_window(
+    environment: Environment, topics: list[str]
+) -> None:
+    """The next window copies what that one holds; materialised later, it copies nothing."""
+    (killed,) = environment.freeze()
+
+    assert environment.copy().success
+
+    assert environment.read(topics[0]) == [f"a{number}" for number in range(100)]
+    assert environment.windows()[0] == killed
+    assert len(environment.windows()) == 2
+    later = environment.materialize(topics[0], killed)
+    assert later.success, failure(later)
+    assert checks(later)[topics[0]].passed
+    assert len(environment.read(topics[0])) == 100
 
 
 def test_the_database_is_wiped(environment: Environment, topics: list[str]) -> None:
     """With Dagster's database lost during a backlog, planning resumes from the checkpoints."""
-    environment.write(
-        [name.replace(".", r"\.") for name in topics], window={"max_records": 60, "ahead": 2}
-    )
-    (request,) = environment.tick().run_requests or []
-    assert environment.run(request).success
+    environment.write([name.replace(".", r"\.") for name in topics], window={"max_records": 60})
+    assert environment.copy().success
+    before = environment.windows()
 
     with dg.DagsterInstance.ephemeral() as fresh:
         environment.instance = fresh
-        for _ in range(3):
-            for request in environment.tick().run_requests or []:
-                assert environment.run(request).success
+        while environment.tick().run_requests:
+            assert environment.copy().success
 
         assert environment.read(topics[0]) == [f"a{number}" for number in range(100)]
         assert environment.read(topics[1], 1) == [f"b{number}" for number in range(50)]
+        assert min(environment.windows()) >= max(before), "names do not start again"
 
 
 def test_a_retry_begins_with_another_node(environment: Environment, topics: list[str]) -> None:
@@ -106,24 +133,20 @@ def test_a_retry_begins_with_another_node(environment: Environment, topics: list
     server = environment.source.cluster().bootstrap_servers[0]
     nodes = [{"name": name, "bootstrap_servers": server} for name in ("a", "b")]
     environment.write([name.replace(".", r"\.") for name in topics], source={"nodes": nodes})
-    (request,) = environment.tick().run_requests or []
-    assert request.tags[naming.TAG_NODE] == "a"
+    (window,) = environment.freeze()
 
-    run = environment.run(
-        request.with_replaced_attrs(tags={**request.tags, "dagster/retry_number": "1"})
-    )
+    run = environment.materialize(topics[0], window, {"dagster/retry_number": "1"})
 
     assert run.success
-    assert run.dagster_run.tags["dagster/retry_number"] == "1"
     found = environment.instance.get_run_by_id(run.run_id)
     assert found is not None
-    assert (found.tags[naming.TAG_NODE], found.tags[naming.TAG_ATTEMPT]) == ("b", "2")
+    assert found.tags[naming.TAG_NODE] == "b"
 
 
 def test_run_tags_name_a_dead_node(
     environment: Environment, topic_name: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """The planner assigns the next window to the other node, and the tags of the run say why."""
+    """The next run reads the other node, and its tags say why."""
     at = TopicPartition(topic_name, 0)
     with EmbeddedCluster("dying", folder=tmp_path_factory.mktemp("dying")) as dying:
         both = {"a": dying.cluster(), "b": environment.source.cluster()}
@@ -137,57 +160,48 @@ def test_run_tags_name_a_dead_node(
         for cluster in both.values():
             create(cluster, topic_name, 1, {"retention.ms": "-1"})
             write(cluster, at, [Record(None, b"%d" % number) for number in range(5)])
-        environment.tick()  # learns the topic
-        (first,) = environment.tick().run_requests or []
-        assert environment.run(first).success
+        first = environment.copy()
+        assert first.success
         dying.brokers[0].kill()
         write(both["b"], at, [Record(None, b"5")])
-        (second,) = environment.tick().run_requests or []
-        assert environment.run(second).success
-    windows = [str(run.partition_key) for run in (first, second)]
-    told = [
-        environment.instance.get_runs(dg.RunsFilter(tags={"dagster/partition": window}))[0].tags
-        for window in windows
-    ]
-    assert [(tags[naming.TAG_NODE], tags[naming.TAG_ATTEMPT]) for tags in told] == [
-        ("a", "1"),
-        ("b", "1"),
-    ]
-    assert second.tags[naming.TAG_NODE] == "b", "known before the run starts"
-    assert told[1][naming.TAG_WHY].startswith("the next healthy one; a: ")
-    assert "cannot be reached" in told[1][naming.TAG_WHY]
+        second = environment.copy()
+        assert second.success
+    told = [environment.instance.get_run_by_id(run.run_id) for run in (first, second)]
+    tags = [run.tags for run in told if run is not None]
+    assert [run[naming.TAG_NODE] for run in tags] == ["a", "b"]
+    assert tags[1][naming.TAG_WHY].startswith("the next healthy one; a: ")
+    assert "cannot be reached" in tags[1][naming.TAG_WHY]
     assert environment.read(topic_name) == [str(number) for number in range(6)]
 
 
 def test_a_mirror_that_starts_at_the_end(environment: Environment, topics: list[str]) -> None:
-    """The first tick sets the start and cuts nothing; only later records are copied."""
+    """The first run sets the start and copies nothing; only later records are copied."""
     environment.write([name.replace(".", r"\.") for name in topics], start="latest")
     assert not environment.tick().run_requests
     for values in (["one"], ["two", "three"]):
         environment.fill(topics[0], values)
-        run = environment.run((environment.tick().run_requests or [])[0])
+        run = environment.copy()
         assert run.success, failure(run)
         assert all(check.passed for check in checks(run).values())
     environment.fill(topics[1], ["four"], partition=1)
-    assert environment.run((environment.tick().run_requests or [])[0]).success
+    assert environment.copy().success
     assert (environment.read(topics[0]), environment.read(topics[1], 1)) == (
         ["one", "two", "three"],
         ["four"],
     )
 
 
-def test_two_code_locations_on_one_mirror(
+def test_two_deployments_on_one_mirror(
     environment: Environment, topics: list[str], local_trap: Trap
 ) -> None:
-    """A second Dagster takes a window over: the first run says so; nothing is lost or doubled."""
-    (request,) = environment.tick().run_requests or []
+    """The second takes the window over: the first says so, in its run, its tick and a check."""
     local_trap.set()
     with ThreadPoolExecutor(1) as elsewhere, dg.DagsterInstance.ephemeral() as other:
-        first = elsewhere.submit(environment.run, request)
+        first = elsewhere.submit(environment.copy)
         until(lambda: local_trap.sprung, "the middle of the copy")
         second = dataclasses.replace(environment, instance=other)
-        (theirs,) = second.tick().run_requests or []
-        assert second.run(theirs).success
+        theirs = second.copy()
+        assert theirs.success, failure(theirs)
         resume_workers()
         run = first.result()
 
@@ -196,17 +210,25 @@ def test_two_code_locations_on_one_mirror(
     assert "one code location" in failure(run)
     assert environment.read(topics[0]) == [f"a{number}" for number in range(100)]
     assert environment.read(topics[1], 1) == [f"b{number}" for number in range(50)]
+    tick = environment.tick()
+    said = f"runs that are not of this Dagster copy these topics as well: {theirs.run_id}"
+    assert said in str(tick.skip_reason)
+    found = environment.last_check(naming.OTHER_DEPLOYMENTS)
+    assert (found.passed, found.severity) == (False, dg.AssetCheckSeverity.WARN)
+    assert str(found.description).startswith(said)
+    plan = naming.windows_asset(environment.name, "main")
+    assert not environment.check(plan, naming.OTHER_DEPLOYMENTS).passed
 
 
 def test_checkpoints_that_another_transaction_hides(
     environment: Environment, topics: list[str], local_trap: Trap
 ) -> None:
     """A run waits for checkpoints that another open transaction hides from readers."""
-    (request,) = environment.tick().run_requests or []
+    (window,) = environment.freeze()
     other = transactional(environment.destination.cluster(), f"other-{environment.name}")
     local_trap.set()
     with ThreadPoolExecutor(1) as aside:
-        copying = aside.submit(environment.run, key=str(request.partition_key), topics=topics[:1])
+        copying = aside.submit(environment.materialize, topics[0], window)
         until(lambda: local_trap.sprung, "the middle of the copy")
         other.begin_transaction()
         for home in checkpoint.homes(checkpoint.TOPIC):
@@ -234,86 +256,117 @@ def test_a_window_cut_before_a_loss_is_superseded(
 ) -> None:
     """A window of a recreated topic copies nothing of it, says why, and blocks no later one."""
     allow = [name.replace(".", r"\.") for name in topics]
-    assert environment.run((environment.tick().run_requests or [])[0]).success
+    assert environment.copy().success
     environment.fill(topics[1], [f"never{number}" for number in range(10)], partition=1)
-    (waiting,) = environment.tick().run_requests or []
+    *_, waiting = environment.freeze()
     delete(environment.source.cluster(), topics[1])
     create(environment.source.cluster(), topics[1], 2, {"retention.ms": "-1"})
     environment.fill(topics[1], ["anew"], partition=1)
     environment.write(allow, on_data_loss="continue")
 
-    void = environment.run(waiting)
+    void = environment.materialize(topics[1], waiting)
 
     assert void.success, failure(void)
     found = checks(void)[topics[1]]
     assert not found.passed
     assert "was deleted and created again" in str(found.description)
-    (request,) = environment.tick().run_requests or []
-    assert request.partition_key != waiting.partition_key
-    assert environment.run(request).success
+    run = environment.copy()
+    assert run.success, failure(run)
     assert environment.read(topics[1], 1) == [*(f"b{number}" for number in range(50)), "anew"]
+
+
+def test_one_failed_topic_does_not_block_the_lane(
+    environment: Environment, topics: list[str]
+) -> None:
+    """The others are copied, its check names the failure, and a later window heals it."""
+    copy = f"{environment.name}.{topics[0]}"
+    environment.fill(topics[0], ["x" * 1000])
+    create(environment.destination.cluster(), copy, 2, {"max.message.bytes": "500"})
+
+    failed = environment.copy()
+
+    assert f"{topics[0]}: {topics[0]}-0 at offset 100: a record of" in failure(failed)
+    assert environment.read(topics[1], 1) == [f"b{number}" for number in range(50)]
+    assert not checks(failed)[topics[0]].passed
+    assert checks(failed)[topics[1]].passed
+    events = [event.materialization for event in failed.get_asset_materialization_events()]
+    assert naming.mirrored_asset(environment.name, topics[0]) not in {
+        event.asset_key for event in events
+    }, "a window that is not copied is not materialised"
+
+    configure(environment.destination.cluster(), ResourceType.TOPIC, copy, max_message_bytes=5000)
+    environment.fill(topics[1], ["more"], partition=1)
+    healed = environment.copy()
+    assert healed.success, failure(healed)
+    assert checks(healed)[topics[0]].passed
+    assert environment.read(topics[0])[-1] == "x" * 1000
+    assert environment.read(topics[1], 1)[-1] == "more"
+    assert not environment.tick().run_requests
 
 
 class TestBadInput:
     """The error is one line that says what to do, and nothing is lost."""
 
+    def test_no_window_is_chosen(self, environment: Environment, topics: list[str]) -> None:
+        """A person materialises the whole asset."""
+        run = environment.materialize(topics[0], None)
+        job = naming.lane_job(environment.name, naming.MAIN)
+        assert failure(run).startswith("no window is chosen: materialise a window of this topic")
+        assert job in failure(run)
+        assert not environment.is_retried(run)
+
     def test_a_window_that_was_never_planned(
         self, environment: Environment, topics: list[str]
     ) -> None:
         """A person adds a partition by hand and materialises it."""
-        key = naming.window_key(environment.name, "main", 77)
+        key = naming.window_key(0, 77)
         environment.instance.add_dynamic_partitions(
-            naming.partitions_name(environment.name, "main"), [key]
+            naming.windows_name(environment.name, topics[0]), [key]
         )
 
-        run = environment.run(key=key, topics=topics)
+        run = environment.materialize(topics[0], key)
 
-        assert not run.success
         assert failure(run).startswith(f"window {key} has no plan")
-        assert "run the job replan" in failure(run)
-        assert environment.job("replan").success
-        assert key not in environment.instance.get_dynamic_partitions(
-            naming.partitions_name(environment.name, "main")
-        )
+        assert not environment.is_retried(run)
 
     def test_a_plan_that_was_wiped(self, environment: Environment, topics: list[str]) -> None:
-        """After the plan asset is wiped with a window outstanding, `replan` recovers everything."""
-        (request,) = environment.tick().run_requests or []
+        """After the plan asset is wiped, its windows cannot be run again, and nothing is lost."""
+        (window,) = environment.freeze()
         environment.instance.wipe_assets([naming.windows_asset(environment.name, "main")])
 
-        run = environment.run(request)
+        run = environment.materialize(topics[0], window)
 
         assert "has no plan" in failure(run)
-        assert environment.job("replan").success
-        result = environment.tick()
-        assert result.skip_reason is None, result.skip_reason
-        (request,) = result.run_requests or []
-        assert environment.run(request).success
+        assert environment.copy().success
         assert environment.read(topics[0]) == [f"a{number}" for number in range(100)]
 
-    def test_a_topic_that_was_removed_with_windows_outstanding(
+    def test_a_topic_that_is_denied_with_a_window_outstanding(
         self, environment: Environment, topics: list[str]
     ) -> None:
-        """The window is copied without the topic, and the planner requests nothing more."""
-        (request,) = environment.tick().run_requests or []
+        """The next window leaves it out, and the planner requests nothing more."""
+        environment.freeze()
         environment.write([topics[1]])
 
-        run = environment.run(key=str(request.partition_key), topics=[topics[1]])
+        run = environment.copy()
 
         assert run.success
         assert environment.read(topics[1], 1) == [f"b{number}" for number in range(50)]
         assert not environment.tick().run_requests
 
-    def test_no_node_answers(self, environment: Environment, topics: list[str]) -> None:
+    @pytest.mark.parametrize("by", ["the lane's job", "a person"])
+    def test_no_node_answers(self, environment: Environment, topics: list[str], by: str) -> None:
         """The run fails with the error message of `relay run`."""
-        (request,) = environment.tick().run_requests or []
+        (window,) = environment.freeze()
         environment.write(topics, give_up_after="1s")
         text = environment.config.read_text().replace(
             environment.source.cluster().bootstrap_servers[0], "127.0.0.1:1"
         )
         environment.config.write_text(text)
 
-        run = environment.run(request)
+        run = environment.materialize(topics[0], window) if by == "a person" else environment.copy()
 
         assert not run.success
         assert "cannot be reached" in failure(run)
+        assert environment.is_retried(run) is (by == "a person"), (
+            "the planner starts the lane's next run"
+        )

@@ -39,7 +39,6 @@ if "dagster._daemon" in sys.orig_argv and os.environ.get("RELAY_KILL_DAEMON"):
 
     name, before = {
         "after_events": ("report_runless_asset_event", False),
-        "after_partition": ("add_dynamic_partitions", False),
         "before_run": ("submit_run", True),
     }[os.environ["RELAY_KILL_DAEMON"].partition(":")[0]]
     setattr(DagsterInstance, name, _dying(getattr(DagsterInstance, name), before=before))

@@ -1,0 +1,243 @@
+"""Sessions in this process: they copy, pause, hand over, and end."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import dagster as dg
+import pytest
+from confluent_kafka.admin import ResourceType
+
+from relay_pipelines.jobs import mirror_lane
+from relay_pipelines.lanes import naming
+from relay_pipelines.lanes.turns import Turn
+from tests.orchestration.environment import Environment, checks, evaluations, failure
+from tests.support.independent import configure, create, until
+
+
+class Sessions:
+    """Sessions on threads, where nothing can stop them: they last as long as relay.yaml says."""
+
+    def __init__(self, environment: Environment, threads: ThreadPoolExecutor) -> None:
+        self.environment = environment
+        self._threads = threads
+
+    def write(self, allow: list[str], **mirror: Any) -> None:
+        window = {"every": "200ms", "session": "60s"} | mirror.pop("window", {})
+        self.environment.write(allow, window=window, **mirror)
+
+    def start(self) -> Future[dg.ExecuteInProcessResult]:
+        return self._threads.submit(self.environment.copy)
+
+    def end(self, *sessions: Future[dg.ExecuteInProcessResult]) -> list[dg.ExecuteInProcessResult]:
+        """End them by a change of relay.yaml."""
+        text = self.environment.config.read_text()
+        self.environment.config.write_text(text.replace("60s", "61s"))
+        return [session.result(60) for session in sessions]
+
+    def turns(self) -> list[str]:
+        """What each run does, the newest first."""
+        runs = self.environment.instance.get_runs()
+        return [run.tags.get(naming.TAG_TURN, "") for run in runs]
+
+    def copied(self, topic: str, *values: str, partition: int = 0) -> None:
+        """Wait until these are the last records of a copy."""
+        until(
+            lambda: self.environment.read(topic, partition)[-len(values) :] == list(values),
+            f"{values} of {topic}",
+        )
+
+
+@pytest.fixture
+def sessions(
+    environment: Environment, topics: list[str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Sessions]:
+    """Sessions of a mirror of the topics."""
+    monkeypatch.setattr(mirror_lane, "GRACE_SECONDS", 0.0)
+    with ThreadPoolExecutor(3) as threads:
+        found = Sessions(environment, threads)
+        found.write([name.replace(".", r"\.") for name in topics])
+        yield found
+        found.end()
+
+
+def test_a_session_copies_window_after_window(
+    environment: Environment, topics: list[str], sessions: Sessions
+) -> None:
+    """One run copies what comes while it lasts, and reports every window while it runs."""
+    running = sessions.start()
+    sessions.copied(topics[0], "a99")
+    for number in range(3):
+        environment.fill(topics[0], [f"later{number}"])
+        sessions.copied(topics[0], f"later{number}")
+    until(
+        lambda: (
+            len(
+                environment.instance.get_materialized_partitions(
+                    naming.mirrored_asset(environment.name, topics[0])
+                )
+            )
+            == 4
+        ),
+        "the events of a run that has not ended",
+    )
+    assert not running.done()
+
+    (run,) = sessions.end(running)
+
+    assert run.success, failure(run)
+    assert len(environment.windows()) == 4
+    assert environment.windows(topics[1]) == environment.windows()[:1]
+    assert all(check.passed for check in checks(run).values())
+    log = environment.instance.all_logs(run.run_id)
+    assert "relay.yaml has changed: this session ends" in [entry.user_message for entry in log]
+
+
+def test_a_session_ends_when_its_time_is_over(
+    environment: Environment, topics: list[str], sessions: Sessions
+) -> None:
+    """Without a successor nothing is lost: the planner starts the next session for new records."""
+    sessions.write([re.escape(topics[0])], window={"session": "2s"})
+    assert sessions.start().result(60).success
+    environment.fill(topics[0], ["later"])
+    assert environment.tick().run_requests
+
+
+def test_a_session_hands_over_to_its_successor(
+    environment: Environment, topics: list[str], sessions: Sessions
+) -> None:
+    """The successor takes over between two windows; records of one topic stay in order."""
+    first = sessions.start()
+    sessions.copied(topics[0], "a99")
+
+    second = sessions.start()
+
+    assert first.result(60).success
+    environment.fill(topics[0], ["later"])
+    sessions.copied(topics[0], "later")
+    (run,) = sessions.end(second)
+    assert run.success
+    assert len(environment.read(topics[0])) == 101
+    assert len(environment.windows()) == 2
+
+
+def test_a_session_pauses_for_a_person(
+    environment: Environment, topics: list[str], sessions: Sessions
+) -> None:
+    """A window is materialised beside a session, which goes on afterwards."""
+    running = sessions.start()
+    sessions.copied(topics[0], "a99")
+    until(lambda: sessions.turns() == [Turn.COPYING], "the session")
+
+    by_hand = environment.materialize(topics[0], environment.windows()[0])
+
+    assert by_hand.success, failure(by_hand)
+    assert Turn.PAUSED in sessions.turns()
+    environment.fill(topics[0], ["later"])
+    sessions.copied(topics[0], "later")
+    (run,) = sessions.end(running)
+    assert run.success, failure(run)
+
+
+def test_a_failed_window_does_not_end_a_session(
+    environment: Environment, topics: list[str], sessions: Sessions
+) -> None:
+    """Other topics go on, the check says why, and a later window heals the topic."""
+    copy = f"{environment.name}.{topics[0]}"
+    create(environment.destination.cluster(), copy, 2, {"max.message.bytes": "500"})
+    environment.fill(topics[0], ["x" * 1000])
+    running = sessions.start()
+    sessions.copied(topics[1], "b49", partition=1)
+    check = dg.AssetCheckKey(naming.mirrored_asset(environment.name, topics[0]), "message_counts")
+
+    def last() -> dg.AssetCheckEvaluation | None:
+        storage = environment.instance.event_log_storage
+        records = storage.get_asset_check_execution_history(check, limit=1)
+        event = records[0].event.dagster_event if records and records[0].event else None
+        return event.asset_check_evaluation_data if event else None
+
+    until(lambda: (found := last()) is not None and not found.passed, "the failed check")
+    assert f"{topics[0]}-0 at offset 100: a record of" in str(last().description)
+    environment.fill(topics[1], ["later"], partition=1)
+    sessions.copied(topics[1], "later", partition=1)
+    assert not running.done()
+
+    configure(environment.destination.cluster(), ResourceType.TOPIC, copy, max_message_bytes=5000)
+
+    sessions.copied(topics[0], "x" * 1000)
+    until(lambda: last().passed, "the check that passes again")
+    (run,) = sessions.end(running)
+    assert run.success, failure(run)
+
+
+def test_a_new_topic_is_copied_without_a_reload(
+    environment: Environment, topics: list[str], sessions: Sessions
+) -> None:
+    """A session copies a topic that is created while it runs; the tick asks for the reload."""
+    prefix = topics[0].removesuffix(".a")
+    sessions.write([re.escape(prefix) + "[.-].*"])
+    environment.tick()
+    environment.location = environment.definitions
+    running = sessions.start()
+    sessions.copied(topics[0], "a99")
+
+    create(environment.source.cluster(), f"{prefix}.new", 1, {"retention.ms": "-1"})
+    environment.fill(f"{prefix}.new", ["first"])
+
+    sessions.copied(f"{prefix}.new", "first")
+    (found,) = evaluations(environment.tick(), naming.SOURCE_TOPICS)
+    assert not found.passed
+    assert f"without an asset: {prefix}.new; reload" in str(found.description)
+    (run,) = sessions.end(running)
+    assert run.success, failure(run)
+    assert checks(run)[f"{prefix}.new"].passed
+
+
+def test_a_lane_that_is_taken_out_ends_its_session(
+    environment: Environment, topics: list[str], sessions: Sessions
+) -> None:
+    """It ends in one line; a relay.yaml that cannot be read changes nothing."""
+    allow = [name.replace(".", r"\.") for name in topics]
+    running = sessions.start()
+    sessions.copied(topics[0], "a99")
+    good = environment.config.read_text()
+    environment.config.write_text("mirrors: {")
+    environment.fill(topics[0], ["later"])
+    sessions.copied(topics[0], "later")
+
+    environment.config.write_text(good.replace(environment.name, "other"))
+
+    run = running.result(60)
+    assert run.success, failure(run)
+    log = [entry.user_message for entry in environment.instance.all_logs(run.run_id)]
+    assert f"{environment.name}/main is no longer in relay.yaml: this session ends" in log
+    assert [line for line in log if line.startswith("relay.yaml has changed, and its last")]
+    environment.write(allow)
+
+
+def test_a_successor_is_requested_before_the_end(
+    environment: Environment, topics: list[str], sessions: Sessions
+) -> None:
+    """The planner requests one successor when the session's time is almost over, and no second."""
+    allow = [name.replace(".", r"\.") for name in topics]
+    running = sessions.start()
+    sessions.copied(topics[0], "a99")
+    long = environment.tick()
+    assert not long.run_requests
+    assert "copies" in str(long.skip_reason)
+    good = environment.config.read_text()
+    sessions.write(allow, window={"session": "1s"})
+    environment.location = environment.definitions  # a planner that has read another relay.yaml
+    environment.config.write_text(good)
+
+    assert environment.tick().run_requests
+
+    job = environment.definitions.get_repository_def().get_job(
+        naming.lane_job(environment.name, naming.MAIN)
+    )
+    environment.instance.create_run_for_job(job, tags=naming.tags(environment.name, naming.MAIN))
+    assert not environment.tick().run_requests
+    assert sessions.end(running)[0].success
