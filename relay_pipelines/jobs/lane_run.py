@@ -31,6 +31,7 @@ class LaneRun:
         session: returns the Spark session; called only if there is something to copy.
         stop: whether the run is asked to stop.
         attempt: each begins at another source node.
+        patient: whether to retry for `give_up_after` while a cluster does not answer.
         has_backlog: whether the last window left out some of what was new.
     """
 
@@ -41,6 +42,7 @@ class LaneRun:
     stop: Callable[[], bool]
     catalog: Catalog
     attempt: int = 0
+    patient: bool = True
     has_backlog: bool = field(default=False, init=False)
     _reported: list[dg.AssetCheckEvaluation] = field(default_factory=list, init=False)
     _node: str = field(default="", init=False)
@@ -63,6 +65,7 @@ class LaneRun:
             lane.mirror,
             lambda topic: topic not in without and lane.belongs(topic),
             self.attempt,
+            patient=self.patient,
         )
         self.catalog.learn(lane.mirror, snapshot.destinations)
         windows = new_windows(snapshot, limits, kafka.clock.now_ms())

@@ -33,7 +33,11 @@ def build(lane: Lane, catalog: Catalog) -> dg.JobDefinition:
         context: dg.OpExecutionContext, kafka: KafkaResource, pyspark: SparkResource
     ) -> Iterator[Event]:
         with stop_signal(pyspark) as (stop, session):
-            yield from _Session(LaneRun(context, lane, kafka, session, stop, catalog)).run()
+            # a session tries again soon, and must end soon when it is told to
+            copying = LaneRun(
+                context, lane, kafka, session, stop, catalog, patient=not lane.window.session
+            )
+            yield from _Session(copying).run()
             if stop():
                 raise dg.DagsterExecutionInterruptedError
 
@@ -94,7 +98,10 @@ class _Session:
     def run(self) -> Iterator[Event]:
         """Take over from the predecessor, and copy."""
         self._say(Turn.STARTING)
-        self._copying.session()  # records that come while Spark starts are in the first window
+        try:
+            self._copying.session()  # records that come while Spark starts are in the first window
+        except RelayError as error:
+            raise dg.Failure(str(error), allow_retries=False) from None
         self._say(Turn.READY)
         while self._others().predecessor and not self._copying.stop():
             self._wait(turns.LOOK_SECONDS)
