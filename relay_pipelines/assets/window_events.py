@@ -37,7 +37,7 @@ def of_assets(
         if not topic.failure:
             yield dg.MaterializeResult(
                 asset_key=naming.mirrored_asset(lane.mirror, topic.topic),
-                metadata=metadata.of_topic(lane, report, topic, context.run_id),
+                metadata=metadata.of_topic(lane, report, topic, context.run.run_id),
             )
             yield message_counts.result(lane.mirror, topic)
 

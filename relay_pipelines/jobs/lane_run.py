@@ -16,6 +16,7 @@ from relay_pipelines.lanes.window_planner import new_windows
 from relay_pipelines.lanes.window_run import WindowReport, copy_window
 from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.plan.window_sizing import WindowLimits
+from relay_pipelines.prepare import topics
 from relay_pipelines.resources import KafkaResource
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
@@ -33,6 +34,7 @@ class LaneRun:
         attempt: each begins at another source node.
         patient: whether to retry for `give_up_after` while a cluster does not answer.
         has_backlog: whether the last window left out some of what was new.
+        unseen: a line for each name that relay.yaml spells out and that the source does not show.
     """
 
     context: dg.OpExecutionContext
@@ -44,6 +46,7 @@ class LaneRun:
     attempt: int = 0
     patient: bool = True
     has_backlog: bool = field(default=False, init=False)
+    unseen: Sequence[str] = field(default=(), init=False)
     _reported: list[dg.AssetCheckEvaluation] = field(default_factory=list, init=False)
     _node: str = field(default="", init=False)
 
@@ -68,6 +71,7 @@ class LaneRun:
             patient=self.patient,
         )
         self.catalog.learn(lane.mirror, snapshot.destinations)
+        self.unseen = [str(error) for error in topics.unseen(snapshot)]
         windows = new_windows(snapshot, limits, kafka.clock.now_ms())
         frozen = next(windows, None)
         if frozen is None:

@@ -36,7 +36,7 @@ def build(settings: Settings, catalog: Catalog) -> dg.JobDefinition:
                     except RelayError as error:
                         problems.append(f"{name}/{lane.name}: {error}")
                     else:
-                        problems += failures([report] if report else [])
+                        problems += [*failures([report] if report else []), *copying.unseen]
         if problems:
             raise dg.Failure("; ".join(problems))
 

@@ -18,6 +18,7 @@ from relay_pipelines.lanes import naming, turns
 from relay_pipelines.lanes.config_watch import has_lane
 from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.lanes.topic_catalog import Catalog
+from relay_pipelines.plan.positions import plan_windows
 from relay_pipelines.prepare import topics
 from relay_pipelines.resources import KafkaResource
 from relay_pipelines.sensors.pruning import prune
@@ -104,7 +105,7 @@ class _Tick:
         measured = lag.measure(self.kafka, self.snapshot)
         checks, cursor = self._checks(measured, now)
         self._warn_of_missing_topics()
-        requests = self._requests(measured, now)
+        requests = self._requests(now)
         prune(self.context.instance, self.lane, now)
         sentence = "; ".join([str(measured), *self.remarks])
         if requests:
@@ -164,7 +165,7 @@ class _Tick:
             self.context.log.warning(line)
             self.remarks.append(line)
 
-    def _requests(self, measured: lag.Lag, now: float) -> list[dg.RunRequest]:
+    def _requests(self, now: float) -> list[dg.RunRequest]:
         """Request the lane's job: a session if none runs or one ends soon, or a run for news."""
         running = turns.sessions(self.context.instance, self.lane)
         if running and not self._ends_soon(running, now):
@@ -175,7 +176,7 @@ class _Tick:
             if rest > 0:
                 self.remarks.append(f"the last run failed, the next one starts in {seconds(rest)}")
                 return []
-            if not measured.records:
+            if not plan_windows(self.snapshot.positions).windows:
                 return []
         return [dg.RunRequest(tags=naming.tags(self.lane.mirror, self.lane.name))]
 

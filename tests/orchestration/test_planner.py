@@ -7,11 +7,13 @@ import re
 import dagster as dg
 import pytest
 import yaml
+from confluent_kafka.admin import ResourceType
 
 from relay_pipelines.lanes import naming
 from relay_pipelines.sensors import pruning
 from tests.orchestration.environment import Environment, checks, evaluations, failure
 from tests.support.independent import (
+    configure,
     create,
     delete,
 )
@@ -55,16 +57,16 @@ def test_runs_that_fail_are_not_repeated_at_once(
     environment: Environment, topics: list[str]
 ) -> None:
     """The planner waits before it requests another run; a success ends that."""
-    allow = [name.replace(".", r"\.") for name in topics]
-    environment.write([*allow, re.escape(f"{topics[0]}aa")])
+    copy = f"{environment.name}.{topics[0]}"
+    environment.fill(topics[0], ["x" * 1000])
+    create(environment.destination.cluster(), copy, 2, {"max.message.bytes": "500"})
     assert not environment.copy().success
-    environment.fill(topics[0], ["more"])
 
     tick = environment.tick()
 
     assert not tick.run_requests
     assert "the last run failed, the next one starts in " in str(tick.skip_reason)
-    environment.write(allow)
+    configure(environment.destination.cluster(), ResourceType.TOPIC, copy, max_message_bytes=5000)
     assert environment.copy().success
     environment.fill(topics[0], ["more"])
     assert environment.tick().run_requests

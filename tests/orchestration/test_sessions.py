@@ -9,6 +9,7 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import ResourceType
 
 from relay_pipelines.jobs import mirror_lane
@@ -45,10 +46,14 @@ class Sessions:
 
     def copied(self, topic: str, *values: str, partition: int = 0) -> None:
         """Wait until these are the last records of a copy."""
-        until(
-            lambda: self.environment.read(topic, partition)[-len(values) :] == list(values),
-            f"{values} of {topic}",
-        )
+
+        def last() -> list[str]:
+            try:
+                return self.environment.read(topic, partition)[-len(values) :]
+            except KafkaException:  # the topic is not there yet
+                return []
+
+        until(lambda: last() == list(values), f"{values} of {topic}")
 
 
 @pytest.fixture

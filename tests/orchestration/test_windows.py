@@ -357,7 +357,7 @@ class TestBadInput:
     def test_no_node_answers(self, environment: Environment, topics: list[str], by: str) -> None:
         """The run fails with the error message of `relay run`."""
         (window,) = environment.freeze()
-        environment.write(topics, give_up_after="1s")
+        environment.write([name.replace(".", r"\.") for name in topics], give_up_after="1s")
         text = environment.config.read_text().replace(
             environment.source.cluster().bootstrap_servers[0], "127.0.0.1:1"
         )
