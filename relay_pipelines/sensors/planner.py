@@ -171,13 +171,12 @@ class _Tick:
         if running and not self._ends_soon(running, now):
             self.remarks.append(f"run {running[0].run_id[:8]} copies")
             return []
-        if not running:
-            rest = self._backoff_seconds(now)
-            if rest > 0:
-                self.remarks.append(f"the last run failed, the next one starts in {seconds(rest)}")
-                return []
-            if not plan_windows(self.snapshot.positions).windows:
-                return []
+        rest = self._backoff_seconds(now)
+        if rest > 0:
+            self.remarks.append(f"the last run failed, the next one starts in {seconds(rest)}")
+            return []
+        if not running and not plan_windows(self.snapshot.positions).windows:
+            return []
         return [dg.RunRequest(tags=naming.tags(self.lane.mirror, self.lane.name))]
 
     def _ends_soon(self, running: Sequence[dg.DagsterRun], now: float) -> bool:

@@ -1,0 +1,107 @@
+"""Who copies a lane: sessions, their successors, and runs of people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import dagster as dg
+import pytest
+from dagster import DagsterInstance, DagsterRunStatus
+
+from relay_pipelines.lanes import naming, turns
+from relay_pipelines.lanes.lane import Lane
+from relay_pipelines.lanes.turns import Turn
+from relay_pipelines.settings import WindowSettings
+
+LANE = Lane("m", "main", WindowSettings(), ("a",))
+OTHER = Lane("m", "other", WindowSettings(), ("b",))
+JOB = dg.job(name=naming.lane_job("m", "main"))(lambda: None)
+
+
+@pytest.fixture
+def instance() -> Iterator[DagsterInstance]:
+    with DagsterInstance.ephemeral() as found:
+        yield found
+
+
+def run(
+    instance: DagsterInstance,
+    turn: Turn | None,
+    status: DagsterRunStatus = DagsterRunStatus.STARTED,
+    lane: Lane = LANE,
+) -> str:
+    tags = naming.tags(lane.mirror, lane.name)
+    run_id = instance.create_run_for_job(JOB, status=status, tags=tags).run_id
+    if turn is not None:
+        turns.tag(instance, lane, run_id, turn)
+    return run_id
+
+
+OTHERS = [
+    # title, the runs from the oldest to the newest, what the one called "own" sees
+    ("alone", [("own", Turn.COPYING)], ""),
+    ("a person's run", [("own", Turn.COPYING), ("", Turn.BY_HAND)], "by_hand"),
+    (
+        "an earlier run of a person",
+        [("", Turn.BY_HAND), ("own", Turn.COPYING)],
+        "by_hand before_person",
+    ),
+    ("a successor that starts Spark", [("own", Turn.COPYING), ("", Turn.STARTING)], ""),
+    ("a successor without a tag yet", [("own", Turn.COPYING), ("", None)], ""),
+    ("a successor that is ready", [("own", Turn.COPYING), ("", Turn.READY)], "successor"),
+    ("a predecessor", [("", Turn.COPYING), ("own", Turn.READY)], "predecessor before_person"),
+    ("a predecessor that pauses", [("", Turn.PAUSED), ("own", Turn.READY)], "predecessor"),
+    (
+        "a person waits for a session",
+        [("", Turn.COPYING), ("own", Turn.BY_HAND)],
+        "predecessor before_person",
+    ),
+    (
+        "a person waits for a later session",
+        [("own", Turn.BY_HAND), ("", Turn.COPYING)],
+        "before_person",
+    ),
+    (
+        "a person waits for nobody who pauses",
+        [("", Turn.PAUSED), ("own", Turn.BY_HAND)],
+        "predecessor",
+    ),
+    ("of two people, the first", [("own", Turn.BY_HAND), ("", Turn.BY_HAND)], "by_hand"),
+    (
+        "of two people, the second",
+        [("", Turn.BY_HAND), ("own", Turn.BY_HAND)],
+        "by_hand before_person",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("runs", "expected"), [case[1:] for case in OTHERS], ids=[case[0] for case in OTHERS]
+)
+def test_others(instance, runs, expected):
+    ids = [(name, run(instance, turn)) for name, turn in runs]
+    own = next(run_id for name, run_id in ids if name == "own")
+    seen = turns.others(instance, LANE, own)
+    names = ("by_hand", "successor", "predecessor", "before_person")
+    assert " ".join(name for name in names if getattr(seen, name)) == expected
+
+
+@pytest.mark.parametrize(
+    "status",
+    [DagsterRunStatus.NOT_STARTED, DagsterRunStatus.SUCCESS, DagsterRunStatus.CANCELED],
+)
+def test_runs_that_do_not_copy_now_do_not_count(instance, status):
+    run(instance, Turn.COPYING, status)
+    run(instance, Turn.COPYING, lane=OTHER)
+    own = run(instance, Turn.READY)
+    assert turns.others(instance, LANE, own) == turns.Others(
+        by_hand=False, successor=False, predecessor=False, before_person=False
+    )
+
+
+def test_a_queued_session_counts_for_the_planner(instance):
+    """Otherwise it would request another one with each tick."""
+    queued = run(instance, None, DagsterRunStatus.NOT_STARTED)
+    run(instance, None, DagsterRunStatus.FAILURE)
+    assert [found.run_id for found in turns.sessions(instance, LANE)] == [queued]
+    assert not turns.sessions(instance, OTHER)
