@@ -84,6 +84,7 @@ def test_a_mirror_that_starts_by_date(environment: Environment, topics: list[str
         ),
         ({"from": "2026-01-02", "mirror": "none"}, "no mirror is called 'none'; there are: m"),
     ],
+    ids=["no time", "a span that ends before it begins", "no mirror"],
 )
 def test_a_mistake_is_not_retried(
     environment: Environment, config: dict[str, str], line: str
