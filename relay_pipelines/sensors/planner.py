@@ -40,7 +40,7 @@ def build(
     @dg.sensor(
         name=f"plan_{lane.identifier}",
         description=f"Starts {job.name} when {lane.mirror}/{lane.name} has something to copy.",
-        minimum_interval_seconds=max(1, min(_TICK_SECONDS, lane.window.every // 1000)),
+        minimum_interval_seconds=_tick_seconds(lane),
         job_name=job.name,
         default_status=status,
         tags=naming.tags(lane.mirror, lane.name),
@@ -60,6 +60,13 @@ def build(
             raise dg.Failure(f"{lane.mirror}: {error}") from None
 
     return plan
+
+
+def _tick_seconds(lane: Lane) -> int:
+    """A session copies between ticks; without sessions each run needs one."""
+    if lane.window.session:
+        return _TICK_SECONDS
+    return max(1, min(_TICK_SECONDS, lane.window.every // 1000))
 
 
 @dataclass(slots=True)
