@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import dagster as dg
+from dagster import DagsterRunStatus
 
 from relay_pipelines.assets.window_events import Event
 from relay_pipelines.console.formatting import seconds
@@ -38,8 +39,6 @@ def build(lane: Lane, catalog: Catalog) -> dg.JobDefinition:
                 context, lane, kafka, session, stop, catalog, patient=not lane.window.session
             )
             yield from _Session(copying).run()
-            if stop():
-                raise dg.DagsterExecutionInterruptedError
 
     @dg.job(
         name=naming.lane_job(lane.mirror, lane.name),
@@ -106,8 +105,18 @@ class _Session:
         while self._others().predecessor and not self._copying.stop():
             self._wait(turns.LOOK_SECONDS)
         yield from self._copy_windows()
-        if self._failures:
+        if self._copying.stop():
+            self._raise_if_cancelled()
+        elif self._failures:
             raise dg.Failure("; ".join(self._failures), allow_retries=False)
+
+    def _raise_if_cancelled(self) -> None:
+        """A person cancels a session; if all of Dagster ends, it is not a failure."""
+        context = self._copying.context
+        run = context.instance.get_run_by_id(context.run_id)
+        if not self._lane.window.session or run is None or run.status is DagsterRunStatus.CANCELING:
+            raise dg.DagsterExecutionInterruptedError
+        self._log.info("interrupted: this session ends")
 
     def _copy_windows(self) -> Iterator[Event]:
         window, stop = self._lane.window, self._copying.stop
@@ -138,10 +147,12 @@ class _Session:
         except RelayError as error:
             lines = known = [str(error)]
         else:
-            lines = failures([report] if report else [])
-            known = [line.partition(": ")[2] for line in lines]  # without the window's key
-            if report is not None and not report.result.interrupted:
+            if report is None or report.result.interrupted:
+                lines = []
+            else:
+                lines = failures([report])
                 self._resting.learn(report, self._clock.monotonic())
+            known = [line.partition(": ")[2] for line in lines]  # without the window's key
         copying.attempt = copying.attempt + 1 if lines else 0
         for line, what in zip(lines, known, strict=True):
             if what not in self._failures:

@@ -27,8 +27,6 @@ def build(settings: Settings, catalog: Catalog) -> dg.JobDefinition:
         with stop_signal(pyspark) as (stop, session):
             for name, mirror in settings.mirrors.items():
                 for lane in lanes_of(name, mirror, catalog.known(name, mirror)):
-                    if stop():
-                        raise dg.DagsterExecutionInterruptedError
                     turns.take(context, lane, kafka.clock, stop)
                     copying = LaneRun(context, lane, kafka, session, stop, catalog)
                     try:
@@ -37,6 +35,8 @@ def build(settings: Settings, catalog: Catalog) -> dg.JobDefinition:
                         problems.append(f"{name}/{lane.name}: {error}")
                     else:
                         problems += [*failures([report] if report else []), *copying.unseen]
+            if stop():
+                raise dg.DagsterExecutionInterruptedError
         if problems:
             raise dg.Failure("; ".join(problems))
 

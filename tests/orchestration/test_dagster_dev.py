@@ -6,10 +6,11 @@ import os
 import re
 import shutil
 import signal
+import sqlite3
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -229,6 +230,10 @@ def test_sessions_hand_over(dev: DevEnvironment) -> None:
         dev.produce(1)
         dev.all_arrived(60)
         assert sessions("STARTED")
+    # Ctrl-C ends the last session, too
+    with closing(sqlite3.connect(dev.folder / "var/dagster/history/runs.db")) as database:
+        left = [status for (status,) in database.execute("select status from runs")]
+    assert set(left) == {"SUCCESS", "CANCELED"}
 
 
 def test_a_run_per_window(dev: DevEnvironment) -> None:
