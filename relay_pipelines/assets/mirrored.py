@@ -12,7 +12,7 @@ from relay_pipelines.lanes import naming, turns, window_log
 from relay_pipelines.lanes.failing import final_failure, forbid_retries
 from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.lanes.run_log import RunLog
-from relay_pipelines.lanes.stopping import stop_signal
+from relay_pipelines.lanes.stopping import Session, Stop, stoppable
 from relay_pipelines.lanes.window_run import WindowReport, copy_window
 from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.plan.topic_selection import destinations
@@ -60,12 +60,16 @@ def _op(lane: Lane) -> Callable[..., Iterator[Event]]:
         context: dg.AssetExecutionContext, kafka: KafkaResource, pyspark: SparkResource
     ) -> Iterator[Event]:
         frozen = _frozen(context, lane)
-        report = _copy(context, lane, frozen, kafka, pyspark)
-        yield from window_events.of_lane(context.op_execution_context, lane, report)
-        if report.result.interrupted:
-            raise dg.DagsterExecutionInterruptedError
-        yield from window_events.of_assets(context, lane, report)
-        _fail_if_incomplete(context, report)
+
+        def events(stop: Stop, session: Session) -> Iterator[Event]:
+            report = _copy(context, lane, frozen, kafka, stop, session)
+            yield from window_events.of_lane(context.op_execution_context, lane, report)
+            if report.result.interrupted:
+                raise dg.DagsterExecutionInterruptedError
+            yield from window_events.of_assets(context, lane, report)
+            _fail_if_incomplete(context, report)
+
+        yield from stoppable(context.op_execution_context, pyspark, events)
 
     return copy
 
@@ -93,7 +97,8 @@ def _copy(
     lane: Lane,
     frozen: FrozenWindow,
     kafka: KafkaResource,
-    pyspark: SparkResource,
+    stop: Stop,
+    session: Session,
 ) -> WindowReport:
     """Copy what the window has left, from the node that this attempt begins with."""
     topics = [
@@ -102,27 +107,26 @@ def _copy(
         if naming.mirrored_asset(lane.mirror, topic) in context.selected_asset_keys
     ]
     attempt = int(context.run.tags.get(_RETRY_NUMBER, 0))
-    with stop_signal(pyspark) as (stop, session):
-        turns.take(context.op_execution_context, lane, kafka.clock, stop)
-        try:
-            snapshot = kafka.snapshot(lane.mirror, topics.__contains__, attempt)
-            node = {naming.TAG_NODE: snapshot.node.name, naming.TAG_WHY: snapshot.node_why}
-            context.instance.add_run_tags(context.run.run_id, node)
-            return copy_window(
-                kafka,
-                session,
-                snapshot,
-                frozen,
-                topics,
-                [RunLog(context.log)],
-                lane=lane.name,
-                stop=stop,
-                run_id=context.run.run_id,
-            )
-        except RelayError as error:
-            if error.needs_operator:
-                forbid_retries(context.op_execution_context)
-            raise dg.Failure(f"window {frozen.key}: {error}") from None
+    turns.take(context.op_execution_context, lane, kafka.clock, stop)
+    try:
+        snapshot = kafka.snapshot(lane.mirror, topics.__contains__, attempt)
+        node = {naming.TAG_NODE: snapshot.node.name, naming.TAG_WHY: snapshot.node_why}
+        context.instance.add_run_tags(context.run.run_id, node)
+        return copy_window(
+            kafka,
+            session,
+            snapshot,
+            frozen,
+            topics,
+            [RunLog(context.log)],
+            lane=lane.name,
+            stop=stop,
+            run_id=context.run.run_id,
+        )
+    except RelayError as error:
+        if error.needs_operator:
+            forbid_retries(context.op_execution_context)
+        raise dg.Failure(f"window {frozen.key}: {error}") from None
 
 
 def _fail_if_incomplete(context: dg.AssetExecutionContext, report: WindowReport) -> None:

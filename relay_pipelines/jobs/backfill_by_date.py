@@ -17,7 +17,7 @@ from relay_pipelines.jobs.lane_run import LaneRun, failures
 from relay_pipelines.lanes import turns
 from relay_pipelines.lanes.failing import final_failure
 from relay_pipelines.lanes.lane import lanes_of
-from relay_pipelines.lanes.stopping import stop_signal
+from relay_pipelines.lanes.stopping import Session, Stop, stoppable
 from relay_pipelines.lanes.topic_catalog import Catalog
 from relay_pipelines.lanes.window_planner import cut_windows
 from relay_pipelines.lanes.window_run import WindowReport
@@ -66,9 +66,10 @@ def build(settings: Settings, catalog: Catalog) -> dg.JobDefinition:
     ) -> Iterator[Event]:
         request = _request(context, settings)
         mirror = settings.mirror(request.mirror)
-        reports: list[WindowReport] = []
-        problems: list[str] = []
-        with stop_signal(pyspark) as (stop, session):
+
+        def copy(stop: Stop, session: Session) -> Iterator[Event]:
+            reports: list[WindowReport] = []
+            problems: list[str] = []
             for lane in lanes_of(request.mirror, mirror, catalog.known(request.mirror, mirror)):
                 turns.take(context, lane, kafka.clock, stop)
                 copying = LaneRun(context, lane, kafka, session, stop, catalog)
@@ -78,8 +79,10 @@ def build(settings: Settings, catalog: Catalog) -> dg.JobDefinition:
                     problems.append(f"{lane.mirror}/{lane.name}: {error}")
             if stop():
                 raise dg.DagsterExecutionInterruptedError
-        if problems := [*problems, *failures(reports)]:
-            raise dg.Failure("; ".join(problems))
+            if problems := [*problems, *failures(reports)]:
+                raise dg.Failure("; ".join(problems))
+
+        yield from stoppable(context, pyspark, copy)
 
     @dg.job(
         name="backfill_by_date",

@@ -13,7 +13,7 @@ from relay_pipelines.jobs.lane_run import LaneRun, failures
 from relay_pipelines.lanes import naming, turns
 from relay_pipelines.lanes.config_watch import ConfigWatch
 from relay_pipelines.lanes.lane import Lane
-from relay_pipelines.lanes.stopping import stop_signal
+from relay_pipelines.lanes.stopping import Session, Stop, stoppable
 from relay_pipelines.lanes.topic_catalog import Catalog
 from relay_pipelines.lanes.turns import Turn
 from relay_pipelines.lanes.window_run import WindowReport
@@ -33,12 +33,13 @@ def build(lane: Lane, catalog: Catalog) -> dg.JobDefinition:
     def copy_windows(
         context: dg.OpExecutionContext, kafka: KafkaResource, pyspark: SparkResource
     ) -> Iterator[Event]:
-        with stop_signal(pyspark) as (stop, session):
+        def session_of(stop: Stop, session: Session) -> Iterator[Event]:
             # a session tries again soon, and must end soon when it is told to
-            copying = LaneRun(
-                context, lane, kafka, session, stop, catalog, patient=not lane.window.session
-            )
-            yield from _Session(copying).run()
+            patient = not lane.window.session
+            copying = LaneRun(context, lane, kafka, session, stop, catalog, patient=patient)
+            return _Session(copying).run()
+
+        yield from stoppable(context, pyspark, session_of)
 
     @dg.job(
         name=naming.lane_job(lane.mirror, lane.name),
@@ -125,7 +126,7 @@ class _Session:
             began = self._clock.monotonic()
             self._say(Turn.COPYING)  # before the look: a person's run looks after it has said so
             others = self._others()
-            if others.successor or self._is_outdated():
+            if others.successor or others.was_ended or self._is_outdated():
                 return
             if others.by_hand:
                 self._say(Turn.PAUSED)

@@ -9,7 +9,7 @@ from relay_pipelines.errors import RelayError
 from relay_pipelines.jobs.lane_run import LaneRun, failures
 from relay_pipelines.lanes import turns
 from relay_pipelines.lanes.lane import lanes_of
-from relay_pipelines.lanes.stopping import stop_signal
+from relay_pipelines.lanes.stopping import Session, Stop, stoppable
 from relay_pipelines.lanes.topic_catalog import Catalog
 from relay_pipelines.lanes.window_planner import UNLIMITED
 from relay_pipelines.resources import KafkaResource, SparkResource
@@ -23,8 +23,8 @@ def build(settings: Settings, catalog: Catalog) -> dg.JobDefinition:
     def copy_everything(
         context: dg.OpExecutionContext, kafka: KafkaResource, pyspark: SparkResource
     ) -> Iterator[Event]:
-        problems = []
-        with stop_signal(pyspark) as (stop, session):
+        def copy(stop: Stop, session: Session) -> Iterator[Event]:
+            problems = []
             for name, mirror in settings.mirrors.items():
                 for lane in lanes_of(name, mirror, catalog.known(name, mirror)):
                     turns.take(context, lane, kafka.clock, stop)
@@ -37,8 +37,10 @@ def build(settings: Settings, catalog: Catalog) -> dg.JobDefinition:
                         problems += [*failures([report] if report else []), *copying.unseen]
             if stop():
                 raise dg.DagsterExecutionInterruptedError
-        if problems:
-            raise dg.Failure("; ".join(problems))
+            if problems:
+                raise dg.Failure("; ".join(problems))
+
+        yield from stoppable(context, pyspark, copy)
 
     @dg.job(
         name="mirror_once",

@@ -17,6 +17,8 @@ TAG_LANE = "relay/lane"
 TAG_NODE = "relay/node"
 TAG_WHY = "relay/node_why"
 TAG_MAX_RETRIES = "dagster/max_retries"
+TAG_ALIVE = "relay/alive"
+"""When the process of a run was last alive, in seconds since the Unix epoch."""
 TAG_TURN = "relay/turn"
 """What a run that copies a lane is doing: see `lanes/turns.py`."""
 

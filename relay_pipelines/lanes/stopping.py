@@ -1,31 +1,50 @@
-"""How a Dagster run that copies is stopped: at the next commit."""
+"""How a Dagster run that copies is stopped at the next commit, and how others see that it lives."""
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
+import dagster as dg
+
+from relay_pipelines.lanes import turns
 from relay_pipelines.resources import SparkResource
 from relay_pipelines.run.run import never
 from relay_pipelines.run.signals import StopSignal
 
+Event = TypeVar("Event")
+Stop = Callable[[], bool]
+Session = Callable[[], Any]
 
-@contextmanager
-def stop_signal(
+
+def stoppable(
+    context: dg.OpExecutionContext,
     pyspark: SparkResource,
-) -> Iterator[tuple[Callable[[], bool], Callable[[], Any]]]:
-    """Defer signals to the next commit; yield what asks for a stop and what starts Spark.
+    body: Callable[[Stop, Session], Iterator[Event]],
+) -> Iterator[Event]:
+    """Yield the events of an op, and defer signals to the next commit.
 
     Python delivers signals to the main thread only; on any other thread a run cannot be stopped.
+
+    Args:
+        body: gets what asks for a stop, and what starts Spark; yields the events.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield never, lambda: pyspark.spark_session
-        return
-    stop = StopSignal()
+    with turns.heartbeat(context):
+        if threading.current_thread() is not threading.main_thread():
+            yield from body(never, lambda: pyspark.spark_session)
+            return
+        stop = StopSignal()
 
-    def session() -> Any:
-        with stop.shielded():
-            return pyspark.spark_session
+        def session() -> Any:
+            with stop.shielded():
+                return pyspark.spark_session
 
-    with stop.heard(), stop.deferred():
-        yield stop, session
+        events = body(stop, session)
+        with stop.deferred():
+            while True:
+                # Dagster installs its own handlers whenever it resumes an op
+                with stop.heard():
+                    try:
+                        event = next(events)
+                    except StopIteration:
+                        return
+                yield event

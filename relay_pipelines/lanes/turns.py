@@ -9,7 +9,9 @@ Each run writes its own tag before it reads those of the others, so that of two 
 sees the other.
 """
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -18,15 +20,16 @@ from dagster import DagsterInstance, DagsterRunStatus, RunsFilter
 
 from relay_pipelines.lanes import naming
 from relay_pipelines.lanes.lane import Lane
-from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.protocol.clock import Clock, SystemClock
 
 LOOK_SECONDS = 1.0
 """How often a run looks for others while it waits: each time is a query of Dagster's database."""
-_IN_PROGRESS = [
-    DagsterRunStatus.STARTING,
-    DagsterRunStatus.STARTED,
-    DagsterRunStatus.CANCELING,
-]
+DEAD_SECONDS = 90.0
+_BEAT_SECONDS = 15.0
+_STARTED = [DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING]
+_IN_PROGRESS = [DagsterRunStatus.STARTING, *_STARTED]
+_tagging = threading.Lock()
+"""Tags are read, changed and written: a thread must not undo what another one has written."""
 
 
 class Turn(StrEnum):
@@ -52,28 +55,76 @@ class Others:
         successor: whether a session that started later is ready to take over.
         predecessor: whether a session that started earlier has not ended.
         before_person: whether a session copies, or an earlier run of a person is in progress.
+        was_ended: whether this run is no longer in progress itself: it was declared dead.
     """
 
     by_hand: bool
     successor: bool
     predecessor: bool
     before_person: bool
+    was_ended: bool = False
 
 
 def tag(instance: DagsterInstance, lane: Lane, run_id: str, turn: Turn) -> None:
     """Say what a run of the lane is doing."""
     tags = naming.tags(lane.mirror, lane.name)
-    instance.add_run_tags(run_id, {**tags, naming.TAG_TURN: turn.value})
+    with _tagging:
+        instance.add_run_tags(run_id, {**tags, naming.TAG_TURN: turn.value})
+
+
+@contextmanager
+def heartbeat(context: dg.OpExecutionContext) -> Iterator[None]:
+    """Say in a tag, again and again, that the process of a run is alive.
+
+    Dagster itself does not notice that a process has died if its code server died with it: such a
+    run would be in progress for ever, and everybody would wait for it.
+    """
+    ended = threading.Event()
+
+    def beat() -> None:
+        while not ended.wait(_BEAT_SECONDS):
+            with _tagging, suppress(Exception):  # another beat follows
+                now = str(int(SystemClock().now_ms() / 1000))
+                context.instance.add_run_tags(context.run_id, {naming.TAG_ALIVE: now})
+
+    thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def is_dead(record: dg.RunRecord, now: float) -> bool:
+    """Whether a run that has started has not said for long that it is alive.
+
+    Args:
+        now: seconds since the Unix epoch.
+    """
+    run = record.dagster_run
+    if run.status not in _STARTED or naming.TAG_TURN not in run.tags:
+        return False
+    started = record.start_time or record.create_timestamp.timestamp()
+    # a retry has the tags of the run that it repeats
+    alive = max(float(run.tags.get(naming.TAG_ALIVE, 0)), started)
+    return now - alive > DEAD_SECONDS
 
 
 def others(instance: DagsterInstance, lane: Lane, run_id: str) -> Others:
     """Look for other runs of the lane."""
-    found = instance.get_runs(
+    now = SystemClock().now_ms() / 1000
+    found = instance.get_run_records(
         RunsFilter(tags=naming.tags(lane.mirror, lane.name), statuses=_IN_PROGRESS)
     )
+    runs = [
+        record.dagster_run
+        for record in found
+        if record.dagster_run.run_id == run_id or not is_dead(record, now)
+    ]
     # newest first; a run that has no tag yet is about to get one
-    turns = [(run.run_id, run.tags.get(naming.TAG_TURN, Turn.STARTING)) for run in found]
-    own = next((index for index, (other, _) in enumerate(turns) if other == run_id), 0)
+    turns = [(run.run_id, run.tags.get(naming.TAG_TURN, Turn.STARTING)) for run in runs]
+    own = next((index for index, (other, _) in enumerate(turns) if other == run_id), len(turns))
     newer = {turn for _, turn in turns[:own]}
     older = {turn for _, turn in turns[own + 1 :]}
     return Others(
@@ -81,7 +132,19 @@ def others(instance: DagsterInstance, lane: Lane, run_id: str) -> Others:
         successor=Turn.READY in newer,
         predecessor=bool(older - {Turn.BY_HAND}),
         before_person=Turn.COPYING in newer | older or Turn.BY_HAND in older,
+        was_ended=own == len(turns),
     )
+
+
+def bury(instance: DagsterInstance, lane: Lane, now: float) -> list[str]:
+    """Report runs of the lane that are dead as failed, and return their ids."""
+    found = instance.get_run_records(
+        RunsFilter(tags=naming.tags(lane.mirror, lane.name), statuses=_STARTED)
+    )
+    dead = [record.dagster_run for record in found if is_dead(record, now)]
+    for run in dead:
+        instance.report_run_failed(run, "its process has died: it no longer says that it is alive")
+    return [run.run_id for run in dead]
 
 
 def take(

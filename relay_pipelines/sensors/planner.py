@@ -174,6 +174,8 @@ class _Tick:
 
     def _requests(self, now: float) -> list[dg.RunRequest]:
         """Request the lane's job: a session if none runs or one ends soon, or a run for news."""
+        for run_id in turns.bury(self.context.instance, self.lane, now):
+            self.remarks.append(f"the process of run {run_id[:8]} has died")
         running = turns.sessions(self.context.instance, self.lane)
         if running and not self._ends_soon(running, now):
             self.remarks.append(f"run {running[0].run_id[:8]} copies")

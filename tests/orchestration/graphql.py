@@ -82,14 +82,14 @@ def launch(dagster: Dagster, job: str, config: Mapping[str, Any] | None = None) 
     return str(answer["launchPipelineExecution"]["run"]["runId"])
 
 
-def materialize(dagster: Dagster, keys: Sequence[Sequence[str]], window: str) -> str:
-    """Materialise one asset partition, like the button in the UI; return the id of the run."""
+def materialize(dagster: Dagster, keys: Sequence[Sequence[str]], window: str | None = None) -> str:
+    """Materialise one asset partition, or the whole asset, as from the UI; return the run's id."""
     selector = {
         **REPOSITORY,
         "pipelineName": "__ASSET_JOB",
         "assetSelection": [{"path": list(key)} for key in keys],
     }
-    tags = {"tags": [{"key": "dagster/partition", "value": window}]}
+    tags = {"tags": [{"key": "dagster/partition", "value": window}] if window else []}
     answer = dagster.ask(
         _LAUNCH, {"params": {"selector": selector, "executionMetadata": tags, "mode": "default"}}
     )

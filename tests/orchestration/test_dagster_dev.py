@@ -52,8 +52,8 @@ class DevEnvironment:
         )
         (folder / "dagster.yaml").write_text(instance)
 
-    def configure(self, **more: Any) -> None:
-        """Write relay.yaml."""
+    def configure(self, *, automation: bool = True, **more: Any) -> None:
+        """Write relay.yaml; `more` gives keys of the mirror."""
         mirror = {
             "source": {
                 "nodes": [{"name": "a", "bootstrap_servers": self.source.bootstrap_servers[0]}]
@@ -65,7 +65,7 @@ class DevEnvironment:
         spark = {"master": "local[2]", "conf": {"spark.driver.memory": "512m"}}
         (self.folder / "relay.yaml").write_text(
             yaml.safe_dump(
-                {"automation": True, "spark": spark, "mirrors": {self.name: mirror | more}}
+                {"automation": automation, "spark": spark, "mirrors": {self.name: mirror | more}}
             )
         )
 
@@ -266,7 +266,7 @@ def test_everything_is_killed(dev: DevEnvironment) -> None:
             process.kill()
     dev.produce(2)
     with dev.dagster() as dagster:
-        dev.all_arrived()
+        dev.all_arrived(240)  # nobody tells Dagster that the session is dead
         assert graphql.ended(dagster, session.id).status == "FAILURE"
 
 
@@ -298,7 +298,7 @@ def test_what_people_do(dev: DevEnvironment) -> None:
                 "backfill_by_date",
                 {"ops": {"copy_time_span": {"config": {"from": "yesterday"}}}},
             ),
-            graphql.materialize(dagster, [dev.asset], "2020-01-01T00:00:00Z-000"),
+            graphql.materialize(dagster, [dev.asset]),
         ]
         for run_id in mistakes:
             assert graphql.ended(dagster, run_id).status == "FAILURE"
@@ -309,11 +309,12 @@ def test_what_people_do(dev: DevEnvironment) -> None:
 
 def test_the_daemon_is_killed_in_the_middle_of_a_tick(dev: DevEnvironment) -> None:
     """Killed at two points of a tick, the daemon still starts one run, and all is copied."""
-    dev.configure(window={"every": "1s", "session": 0})
+    dev.configure(window={"every": "1s", "session": 0}, automation=False)
     dev.produce(5)
     for point in ("after_events", "before_run"):
         token = dev.folder / point
-        with dev.dagster(PYTHONPATH=str(KILLING), RELAY_KILL_DAEMON=f"{point}:{token}"):
+        with dev.dagster(PYTHONPATH=str(KILLING), RELAY_KILL_DAEMON=f"{point}:{token}") as dagster:
+            dagster.start_sensor(f"plan_{naming.identifier(dev.name, naming.MAIN)}")
             until(token.exists, f"the daemon's end {point}")
         assert dev.copied() == 0
     with dev.dagster() as dagster:

@@ -11,6 +11,7 @@ from dagster import DagsterInstance, DagsterRunStatus
 from relay_pipelines.lanes import naming, turns
 from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.lanes.turns import Turn
+from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import WindowSettings
 
 LANE = Lane("m", "main", WindowSettings(), ("a",))
@@ -97,6 +98,24 @@ def test_runs_that_do_not_copy_now_do_not_count(instance, status):
     assert turns.others(instance, LANE, own) == turns.Others(
         by_hand=False, successor=False, predecessor=False, before_person=False
     )
+
+
+def test_a_run_whose_process_has_died_blocks_nobody(instance, monkeypatch):
+    """It would be in progress for ever if its code server died with it."""
+    monkeypatch.setattr(turns, "DEAD_SECONDS", -1.0)
+    dead = run(instance, Turn.COPYING)
+    own = run(instance, Turn.BY_HAND)
+    assert not turns.others(instance, LANE, own).before_person
+    monkeypatch.setattr(turns, "DEAD_SECONDS", 90.0)
+    assert turns.others(instance, LANE, own).before_person
+    assert turns.bury(instance, LANE, 0.0) == []
+    now = SystemClock().now_ms() / 1000
+    instance.add_run_tags(own, {naming.TAG_ALIVE: str(now + 100)})
+    instance.add_run_tags(dead, {naming.TAG_ALIVE: str(now)})
+    assert turns.bury(instance, LANE, now + 100) == [dead]
+    found = instance.get_run_by_id(dead)
+    assert found.status is DagsterRunStatus.FAILURE
+    assert turns.others(instance, LANE, dead).was_ended
 
 
 def test_a_queued_session_counts_for_the_planner(instance):
