@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -99,6 +102,29 @@ def test_a_session_copies_window_after_window(
     assert all(check.passed for check in checks(run).values())
     log = environment.instance.all_logs(run.run_id)
     assert "relay.yaml has changed: this session ends" in [entry.user_message for entry in log]
+
+
+def test_an_interrupted_session_is_not_a_failure(
+    environment: Environment, topics: list[str], sessions: Sessions
+) -> None:
+    """When all of Dagster ends, so does the session, between two windows and within seconds."""
+    sessions.write([re.escape(topics[0])], window={"every": "30s"})
+
+    def interrupt() -> float:
+        sessions.copied(topics[0], "a99")
+        until(lambda: environment.windows(topics[0]), "the window")
+        os.kill(os.getpid(), signal.SIGINT)
+        return time.monotonic()
+
+    with ThreadPoolExecutor(1) as aside:
+        interrupted = aside.submit(interrupt)
+        run = environment.copy()
+
+    assert run.success, failure(run)
+    assert time.monotonic() - interrupted.result() < 10
+    log = [entry.user_message for entry in environment.instance.all_logs(run.run_id)]
+    assert "interrupted: this session ends" in log
+    assert checks(run)[topics[0]].passed
 
 
 def test_a_session_ends_when_its_time_is_over(
