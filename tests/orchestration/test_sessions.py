@@ -112,7 +112,8 @@ def test_an_interrupted_session_is_not_a_failure(
 
     def interrupt() -> float:
         sessions.copied(topics[0], "a99")
-        until(lambda: environment.windows(topics[0]), "the window")
+        asset = naming.mirrored_asset(environment.name, topics[0])
+        until(lambda: environment.instance.get_materialized_partitions(asset), "the window")
         os.kill(os.getpid(), signal.SIGINT)
         return time.monotonic()
 
