@@ -21,6 +21,9 @@ _LAUNCH = """mutation($params: ExecutionParams!) {
 _BACKFILL = """mutation($params: LaunchBackfillParams!) {
   launchPartitionBackfill(backfillParams: $params) { __typename
   ... on LaunchBackfillSuccess { backfillId } ... on PythonError { message } } }"""
+_ADD_PARTITION = """mutation($repositorySelector: RepositorySelector!, $name: String!,
+  $key: String!) { addDynamicPartition(repositorySelector: $repositorySelector,
+  partitionsDefName: $name, partitionKey: $key) { __typename ... on PythonError { message } } }"""
 _TERMINATE = """mutation($id: String!) { terminateRun(runId: $id) { __typename
   ... on PythonError { message } } }"""
 _BACKFILL_STATUS = """query($id: String!) { partitionBackfillOrError(backfillId: $id) {
@@ -82,18 +85,25 @@ def launch(dagster: Dagster, job: str, config: Mapping[str, Any] | None = None) 
     return str(answer["launchPipelineExecution"]["run"]["runId"])
 
 
-def materialize(dagster: Dagster, keys: Sequence[Sequence[str]], window: str | None = None) -> str:
-    """Materialise one asset partition, or the whole asset, as from the UI; return the run's id."""
+def materialize(dagster: Dagster, keys: Sequence[Sequence[str]], window: str) -> str:
+    """Materialise one asset partition, like the button in the UI; return the id of the run."""
     selector = {
         **REPOSITORY,
         "pipelineName": "__ASSET_JOB",
         "assetSelection": [{"path": list(key)} for key in keys],
     }
-    tags = {"tags": [{"key": "dagster/partition", "value": window}] if window else []}
+    tags = {"tags": [{"key": "dagster/partition", "value": window}]}
     answer = dagster.ask(
         _LAUNCH, {"params": {"selector": selector, "executionMetadata": tags, "mode": "default"}}
     )
     return str(answer["launchPipelineExecution"]["run"]["runId"])
+
+
+def add_partition(dagster: Dagster, name: str, key: str) -> None:
+    """Add a key to a set of windows by hand."""
+    selector = {"repositorySelector": REPOSITORY, "name": name, "key": key}
+    answer = dagster.ask(_ADD_PARTITION, selector)["addDynamicPartition"]
+    assert answer["__typename"] == "AddDynamicPartitionSuccess", answer
 
 
 def status(dagster: Dagster, run_id: str) -> str:

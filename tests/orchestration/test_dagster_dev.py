@@ -292,13 +292,15 @@ def test_what_people_do(dev: DevEnvironment) -> None:
         until(lambda: new in said(), "the check", pause_seconds=graphql.PAUSE_SECONDS)
         assert "reload the code location" in said()
 
+        never = naming.window_key(0, 0)
+        graphql.add_partition(dagster, naming.windows_name(dev.name, dev.topic), never)
         mistakes = [
             graphql.launch(
                 dagster,
                 "backfill_by_date",
                 {"ops": {"copy_time_span": {"config": {"from": "yesterday"}}}},
             ),
-            graphql.materialize(dagster, [dev.asset]),
+            graphql.materialize(dagster, [dev.asset], never),
         ]
         for run_id in mistakes:
             assert graphql.ended(dagster, run_id).status == "FAILURE"
@@ -313,7 +315,8 @@ def test_the_daemon_is_killed_in_the_middle_of_a_tick(dev: DevEnvironment) -> No
     dev.produce(5)
     for point in ("after_events", "before_run"):
         token = dev.folder / point
-        with dev.dagster(PYTHONPATH=str(KILLING), RELAY_KILL_DAEMON=f"{point}:{token}") as dagster:
+        path = os.pathsep.join(filter(None, [str(KILLING), os.environ.get("PYTHONPATH")]))
+        with dev.dagster(PYTHONPATH=path, RELAY_KILL_DAEMON=f"{point}:{token}") as dagster:
             dagster.start_sensor(f"plan_{naming.identifier(dev.name, naming.MAIN)}")
             until(token.exists, f"the daemon's end {point}")
         assert dev.copied() == 0
