@@ -24,6 +24,8 @@ _BACKFILL = """mutation($params: LaunchBackfillParams!) {
 _ADD_PARTITION = """mutation($repositorySelector: RepositorySelector!, $name: String!,
   $key: String!) { addDynamicPartition(repositorySelector: $repositorySelector,
   partitionsDefName: $name, partitionKey: $key) { __typename ... on PythonError { message } } }"""
+_RELOAD = """mutation($location: String!) {
+  reloadRepositoryLocation(repositoryLocationName: $location) { __typename } }"""
 _TERMINATE = """mutation($id: String!) { terminateRun(runId: $id) { __typename
   ... on PythonError { message } } }"""
 _BACKFILL_STATUS = """query($id: String!) { partitionBackfillOrError(backfillId: $id) {
@@ -97,6 +99,13 @@ def materialize(dagster: Dagster, keys: Sequence[Sequence[str]], window: str) ->
         _LAUNCH, {"params": {"selector": selector, "executionMetadata": tags, "mode": "default"}}
     )
     return str(answer["launchPipelineExecution"]["run"]["runId"])
+
+
+def reload(dagster: Dagster) -> None:
+    """Reload the code location, like the button in the UI."""
+    location = REPOSITORY["repositoryLocationName"]
+    answer = dagster.ask(_RELOAD, {"location": location})["reloadRepositoryLocation"]
+    assert answer["__typename"] == "WorkspaceLocationEntry", answer
 
 
 def add_partition(dagster: Dagster, name: str, key: str) -> None:

@@ -291,6 +291,13 @@ def test_what_people_do(dev: DevEnvironment) -> None:
 
         until(lambda: new in said(), "the check", pause_seconds=graphql.PAUSE_SECONDS)
         assert "reload the code location" in said()
+        (session,) = graphql.runs(dagster)
+        graphql.reload(dagster)
+        until(lambda: not said(), "the check after the reload", pause_seconds=graphql.PAUSE_SECONDS)
+        assert graphql.partitions(dagster, [dev.name, new])["materialized"]
+        dev.produce(1)
+        dev.all_arrived()
+        assert graphql.status(dagster, session.id) == "STARTED", "it does not mind the reload"
 
         never = naming.window_key(0, 0)
         graphql.add_partition(dagster, naming.windows_name(dev.name, dev.topic), never)
