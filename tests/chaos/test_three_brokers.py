@@ -25,7 +25,7 @@ from tests.chaos import source_data
 from tests.chaos.harness import Mirror, Source
 from tests.chaos.storm.background import BackgroundThread
 from tests.copying import numbered
-from tests.support.independent import client, producer, put, transactional, until
+from tests.support.independent import client, producer, put, read, transactional, until
 
 _PAUSE_SECONDS = 0.1
 LONG_ROUNDS = 30

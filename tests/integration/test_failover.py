@@ -38,7 +38,6 @@ from tests.support.independent import (
     delete,
     put,
     read,
-    read,
     records_of,
     settled_end,
     transactional,
