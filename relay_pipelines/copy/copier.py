@@ -156,8 +156,7 @@ class Copier:
         self._finished_bytes = 0
         self._deadline = 0.0
         self._waiting_since = 0.0
-        # a task that has just begun may have taken over what this one holds, but has not begun
-        self._may_take_over_again = len(ranges) > 1 or transactions.is_started
+        self._may_take_over_again = len(ranges) > 1
 
     def copy(self) -> None:
         """Copy the ranges; retry each until `give_up_after_ms` pass without a commit of it.
@@ -207,7 +206,7 @@ class Copier:
         self._forget_prepared()
         self._finished_bytes = 0
         try:
-            found = self._transactions.start([range_copy.progress.range for range_copy in waiting])
+            found = self._transactions.start([range_copy.progress for range_copy in waiting])
             self._look(waiting, found)
             self._begin_transaction()
             for index, range_copy in enumerate(waiting):

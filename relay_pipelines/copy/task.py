@@ -8,7 +8,7 @@ from __future__ import annotations
 import resource
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ from relay_pipelines.copy.failpoints import Failpoint, failpoint
 from relay_pipelines.copy.filtering import filter_chain
 from relay_pipelines.copy.sources import BatchSource, FetchedBatches
 from relay_pipelines.copy.throttle import Throttles
-from relay_pipelines.copy.transaction import RangeProgress, Transactions, start_together
+from relay_pipelines.copy.transaction import RangeProgress, Transactions
 from relay_pipelines.errors import (
     DestinationError,
     FencedError,
@@ -27,11 +27,11 @@ from relay_pipelines.errors import (
     TransactionPendingError,
 )
 from relay_pipelines.model import CopyJob, CopyRange, Outcome, Status
-from relay_pipelines.plan.owners import is_shared, owner_of
+from relay_pipelines.plan.owners import owner_of
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock, SystemClock
 from relay_pipelines.state.checkpoint import Seen
-from relay_pipelines.state.fencing import Leftovers
+from relay_pipelines.state.fencing import abort_leftovers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,8 +40,6 @@ _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 MakeSource = Callable[[FailoverSource], BatchSource]
 """Makes the source of one range's batches."""
-Group = Sequence[tuple[CopyRange, MakeSource]]
-"""Ranges that share a transactional id, or one that has its own."""
 
 
 def copy_ranges(
@@ -55,10 +53,11 @@ def copy_ranges(
         return FetchedBatches(copy_range, options, nodes, filter_chain(copy_range), clock)
 
     groups: dict[str, list[tuple[CopyRange, MakeSource]]] = {}
+    ranges = list(ranges)
     for number, each in enumerate(ranges):
         groups.setdefault(each.owner or str(number), []).append((each, partial(make_source, each)))
-    known = list(groups.values())
-    return _copy_each(job, known, clock, known)
+    owners = {owner_of(job.mirror, copy_range) for copy_range in ranges}
+    return _copy_each(job, groups.values(), clock, owners)
 
 
 def copy_kept(
@@ -106,7 +105,10 @@ def copy_rows(
 
 
 def _copy_each(
-    job: CopyJob, groups: Iterable[Group], clock: Clock, known: Sequence[Group] = ()
+    job: CopyJob,
+    groups: Iterable[Sequence[tuple[CopyRange, MakeSource]]],
+    clock: Clock,
+    owners: Collection[str] = (),
 ) -> Iterator[Outcome]:
     """Copy groups of ranges over the same connections; a group shares a transactional id.
 
@@ -114,8 +116,8 @@ def _copy_each(
     the same error. An error that names a topic-partition affects that range alone.
 
     Args:
-        known: all groups, if they are known in advance, which they are not for rows. A killed
-            attempt of this task may have left a transaction open under any of their ids.
+        owners: the transactional ids of all groups, under which a killed attempt of this task may
+            have left a transaction open. Rows do not tell in advance which groups are the task's.
     """
     client_id = f"relay-{job.mirror}"
     unreachable: RelayError | None = None
@@ -126,19 +128,13 @@ def _copy_each(
             job.destination, DestinationError, client_id, job.options.request_timeout_ms
         ) as destination,
     ):
-        owners = {owner_of(job.mirror, copy_range) for group in known for copy_range, _ in group}
-        leftovers = Leftovers(destination, owners, job.options, clock)
+        left = set(owners)
 
-        def transactions_of(first: CopyRange) -> Transactions:
-            owner, options = owner_of(job.mirror, first), job.options_for(first)
-            return Transactions(job, owner, options, destination, seen, leftovers, clock)
+        def unblock(held: str) -> None:
+            """Abort, once, what hides checkpoints."""
+            abort_leftovers(destination, left - {held}, job.options, clock)
+            left.clear()
 
-        together = {
-            first.owner: (transactions_of(first), [copy_range for copy_range, _ in group])
-            for group in known
-            if is_shared(job.mirror, first := group[0][0])
-        }
-        start_together(list(together.values()))
         for group in groups:
             ranges = [
                 RangeCopy(
@@ -150,9 +146,10 @@ def _copy_each(
                 for copy_range, make_source in group
             ]
             if unreachable is None:
-                first, _ = group[0]
-                transactions, _ = together.get(first.owner) or (transactions_of(first), ())
-                Copier(ranges, job.options_for(first), transactions, nodes, clock).copy()
+                options = ranges[0].options if len(ranges) == 1 else job.options
+                owner = ranges[0].progress.owner
+                transactions = Transactions(job, owner, options, destination, seen, unblock, clock)
+                Copier(ranges, options, transactions, nodes, clock).copy()
                 unreachable = next(filter(None, map(_unreachable_cluster, ranges)), None)
             else:
                 for range_copy in ranges:

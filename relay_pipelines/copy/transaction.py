@@ -6,9 +6,10 @@ Runs in a task. docs/transactions.md argues why nothing is lost or doubled.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from relay_pipelines.copy.chunk import Chunk
@@ -19,7 +20,6 @@ from relay_pipelines.errors import (
     DestinationTopicLostError,
     FencedError,
     RelayError,
-    TransactionPendingError,
 )
 from relay_pipelines.model import (
     Checkpoint,
@@ -40,10 +40,8 @@ from relay_pipelines.protocol.producer import TransactionalProducer
 from relay_pipelines.protocol.records import encode, encode_all
 from relay_pipelines.state import checkpoint as checkpoints
 from relay_pipelines.state import ledger
-from relay_pipelines.state.fencing import Leftovers
 
 QUARANTINE = ".quarantine"
-_PATIENCE_SECONDS = 1.0
 
 
 class RangeProgress:
@@ -237,7 +235,7 @@ class Transactions:
     only `release`, `start` or `abort_quietly`.
 
     Args:
-        leftovers: aborted if they hide checkpoints.
+        unblock: as of `wait_until_stable`; called with the transactional id.
     """
 
     def __init__(
@@ -247,10 +245,10 @@ class Transactions:
         options: CopyOptions,
         destination: ClusterClient,
         seen: checkpoints.Seen,
-        leftovers: Leftovers,
+        unblock: Callable[[str], None],
         clock: Clock,
     ) -> None:
-        self._leftovers = leftovers
+        self._unblock = unblock
         self._job = job
         self._seen = seen
         self._options = options
@@ -258,7 +256,6 @@ class Transactions:
         self._clock = clock
         self._owner = owner
         self._expected: tuple[TopicPartition, ...] = ()
-        self._found: Mapping[TopicPartition, checkpoints.Current] | None = None
         self._producer = self._new_producer()
 
     @property
@@ -266,48 +263,22 @@ class Transactions:
         """Whether a transaction is open."""
         return self._producer.is_open
 
-    @property
-    def is_started(self) -> bool:
-        """Whether `start_together` has done what `start` does."""
-        return self._found is not None
-
-    def take_over(self, patience_seconds: float | None = None) -> None:
-        """Take the ranges over from any task that holds them.
-
-        Args:
-            patience_seconds: as of `TransactionalProducer.start`.
+    def start(self, ranges: Sequence[RangeProgress]) -> dict[TopicPartition, checkpoints.Current]:
+        """Take the ranges over from any task that holds them, then read their checkpoints.
 
         Raises:
             FencedError: another task took over since the first call.
         """
-        self._producer.start(patience_seconds)
-        self._leftovers.exclude(self._owner)
+        self._producer.start()
         failpoint(Failpoint.AFTER_INIT_PRODUCER_ID)
         # a task that is now fenced could have committed until here
-
-    def start(self, ranges: Sequence[CopyRange]) -> Mapping[TopicPartition, checkpoints.Current]:
-        """Take the ranges over, then read their checkpoints, unless `start_together` has done so.
-
-        Raises:
-            FencedError: another task took over since the first call.
-        """
-        found, self._found = self._found, None
-        if found is None:
-            self.take_over()
-        self._destination.metadata(sorted({copy_range.destination.topic for copy_range in ranges}))
-        return self.read_checkpoints(ranges) if found is None else found
-
-    def read_checkpoints(
-        self, ranges: Iterable[CopyRange]
-    ) -> Mapping[TopicPartition, checkpoints.Current]:
-        """Read checkpoints and owners; of these ranges it holds every transactional id."""
         known = {
-            copy_range.source.topic_partition: (
-                copy_range.checkpoint,
-                copy_range.checkpoint_position,
-            )
-            for copy_range in ranges
+            progress.source: (progress.range.checkpoint, progress.range.checkpoint_position)
+            for progress in ranges
         }
+        self._destination.metadata(
+            sorted({progress.range.destination.topic for progress in ranges})
+        )
         return checkpoints.read_current(
             self._destination,
             self._job.mirror,
@@ -315,12 +286,8 @@ class Transactions:
             self._options,
             self._clock,
             self._seen,
-            self._leftovers.abort,
+            partial(self._unblock, self._owner),
         )
-
-    def started(self, found: Mapping[TopicPartition, checkpoints.Current]) -> None:
-        """Note what the checkpoints were after `take_over`, for the next `start`."""
-        self._found = found
 
     def expect(self, destinations: Iterable[TopicPartition]) -> None:
         """Add these topic-partitions to the transaction with the next one that is sent to."""
@@ -412,24 +379,3 @@ class Transactions:
             self._producer.abort()
         except RelayError:
             self._producer.release()  # the destination aborts it after the transaction timeout
-
-
-def start_together(groups: Iterable[tuple[Transactions, Sequence[CopyRange]]]) -> None:
-    """Take several transactional ids over, then read the checkpoints of all their ranges at once.
-
-    What fails, and an id that is not free at once, is left to the `start` of each.
-    """
-    taken = []
-    ranges: list[CopyRange] = []
-    with suppress(RelayError):  # the next id would have to wait as long for a broker that is away
-        for transactions, of_group in groups:
-            with suppress(TransactionPendingError):
-                transactions.take_over(_PATIENCE_SECONDS)
-                taken.append(transactions)
-                ranges += of_group
-    if not ranges:
-        return
-    with suppress(RelayError):
-        found = taken[0].read_checkpoints(ranges)
-        for transactions in taken:
-            transactions.started(found)

@@ -31,11 +31,6 @@ def owner_of(mirror: str, copy_range: CopyRange) -> str:
     return copy_range.owner or own_id(mirror, copy_range.source.topic_partition)
 
 
-def is_shared(mirror: str, copy_range: CopyRange) -> bool:
-    """Whether the range has the transactional id of many small ones."""
-    return owner_of(mirror, copy_range) != own_id(mirror, copy_range.source.topic_partition)
-
-
 def shared_id(mirror: str, scope: str, source: TopicPartition) -> str:
     """Return the id that a small range shares with others.
 

@@ -22,7 +22,7 @@ from relay_pipelines.snapshot.clients import destination_client
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.state import checkpoint as checkpoints
 from relay_pipelines.state.checkpoint import CheckpointSnapshot, OwnerRecord
-from relay_pipelines.state.fencing import Leftovers, commit, take_over
+from relay_pipelines.state.fencing import abort_leftovers, commit, take_over
 
 _ATTEMPTS = 10
 _WAIT_SECONDS = 0.2  # lanes that start together claim under one id, each in a few milliseconds
@@ -86,7 +86,7 @@ def _claim(
     producer = take_over(client, owner, options, clock)
     homes = checkpoints.homes(checkpoints.TOPIC)
     planned = {copy_range.owner for copy_range in ranges} - {owner}
-    unblock = Leftovers(client, planned, options, clock).abort
+    unblock = partial(abort_leftovers, client, planned, options, clock)
     checkpoints.wait_for_open_transactions(client, homes, options, clock, unblock)
     still = _foreign(mirror, ranges, checkpoints.read_all(client, mirror, clock)).get(owner, [])
     records: dict[TopicPartition, list[tuple[bytes, bytes, int]]] = defaultdict(list)

@@ -120,19 +120,14 @@ class TransactionalProducer:
         """For how long the destination's quota still throttles us (KIP-219); 0 if it does not."""
         return max(0.0, self._throttled_until - self._clock.monotonic())
 
-    def start(self, patience_seconds: float | None = None) -> None:
+    def start(self) -> None:
         """Take the transactional id over: fences any other holder and ends what it left open.
 
         A later call verifies that the id is still ours, then aborts what is open and continues
         under a new epoch.
 
-        Args:
-            patience_seconds: how long to wait for the end of what another holder left open; by
-                default the transaction timeout.
-
         Raises:
             FencedError: another holder took the id over since the first call.
-            TransactionPendingError: what was open has not ended by then.
         """
         self.release()
         self._coordinator = self._client.coordinator(self._id)
@@ -156,7 +151,7 @@ class TransactionalProducer:
                 self._state = ProducerState(answer.producer_id, answer.producer_epoch)
             return int(answer.error_code)
 
-        self._until_settled("InitProducerId", ask, patience_seconds=patience_seconds)
+        self._until_settled("InitProducerId", ask)
         self._owned = True
 
     def has_added(self, topic_partition: TopicPartition) -> bool:
@@ -319,14 +314,10 @@ class TransactionalProducer:
         self._until_settled("EndTxn", ask, expected)
 
     def _until_settled(
-        self,
-        doing: str,
-        ask: Callable[[], int],
-        expected: frozenset[int] = frozenset(),
-        patience_seconds: float | None = None,
+        self, doing: str, ask: Callable[[], int], expected: frozenset[int] = frozenset()
     ) -> None:
         """Retry while the previous transaction is completing, up to the transaction timeout."""
-        seconds = patience_seconds or self._options.transaction_timeout_ms / 1000
+        seconds = self._options.transaction_timeout_ms / 1000
         deadline = self._clock.monotonic() + seconds
         wait = _POLL_SECONDS
         while (code := ask()) in error_codes.TRANSACTION_SETTLING:

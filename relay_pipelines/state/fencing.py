@@ -56,34 +56,16 @@ def fence(
         take_over(client, transactional_id, options, clock, patient=patient).release()
 
 
-class Leftovers:
-    """What a killed task may have left open, to be aborted before its timeout.
+def abort_leftovers(
+    client: ClusterClient, transactional_ids: Iterable[str], options: CopyOptions, clock: Clock
+) -> None:
+    """Abort what a killed task may have left open, or leave it to its timeout.
 
     Args:
         transactional_ids: ids that only the caller may use now: other holders are fenced.
     """
-
-    def __init__(
-        self,
-        client: ClusterClient,
-        transactional_ids: Iterable[str],
-        options: CopyOptions,
-        clock: Clock,
-    ) -> None:
-        self._client = client
-        self._ids = set(transactional_ids)
-        self._options = options
-        self._clock = clock
-
-    def exclude(self, transactional_id: str) -> None:
-        """Leave an id alone from now on: the caller holds it, so nothing else is open under it."""
-        self._ids.discard(transactional_id)
-
-    def abort(self) -> None:
-        """Abort it, once; what fails is left to the timeout."""
-        with suppress(RelayError):
-            fence(self._client, self._ids, self._options, self._clock, patient=False)
-        self._ids.clear()
+    with suppress(RelayError):
+        fence(client, transactional_ids, options, clock, patient=False)
 
 
 def commit(

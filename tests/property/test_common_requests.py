@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 import uuid
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -492,66 +491,6 @@ def test_with_ids_of_their_own_a_missing_leader_stops_no_range_after_it() -> Non
     assert {topic for topic, outcome in outcomes.items() if outcome.status is Status.DONE} == {
         *"abd"
     }
-
-
-class Counting(FakeCluster):
-    """A cluster that counts requests, and does something after the first commit."""
-
-    def __init__(self, *topics: str) -> None:
-        super().__init__(*topics)
-        self.requests: Counter[int] = Counter()
-        self.after_commit: Callable[[], Any] | None = None
-
-    def answer(self, frame: bytes) -> bytes:
-        self.requests[struct.unpack_from(">h", frame, 4)[0]] += 1
-        return super().answer(frame)
-
-    def _end(self, asked: Any) -> Any:
-        answer = super()._end(asked)
-        after, self.after_commit = self.after_commit, None
-        if after is not None:
-            after()
-        return answer
-
-
-def of_four_ids() -> list[CopyRange]:
-    return [each for slot, topic in enumerate("abcd") for each in ranges(topic, f"relay.m./{slot}")]
-
-
-def test_checkpoints_of_all_shared_ids_are_read_at_once() -> None:
-    """Not once for each id: they would wait for the markers of the id before."""
-    copies = destination("abcd", Counting)
-    with served(source=filled("abcd", RECORDS), destination=copies):
-        copy([replace(each, source=replace(each.source, end=10)) for each in of_four_ids()])
-        copies.requests.clear()
-        outcomes = copy(of_four_ids())
-    assert {outcome.records for outcome in outcomes.values()} == {10}
-    assert copies.requests[FETCH] == 1
-
-
-def test_another_run_takes_an_id_over_that_has_not_begun_yet() -> None:
-    """What it has copied meanwhile is not copied again, although the task read it before."""
-    copies = destination("abcd", Counting)
-    with served(source=filled("abcd", RECORDS), destination=copies):
-        copies.after_commit = lambda: copy(of_four_ids()[1:3])
-        outcomes = copy(of_four_ids())
-    assert {outcome.status for outcome in outcomes.values()} == {Status.DONE}
-    for topic in "abcd":
-        assert copied(copies, topic) == values(topic, RECORDS)
-
-
-def test_an_id_that_is_not_free_stops_no_other_id() -> None:
-    """It waits for the end of an earlier transaction after the others have been copied."""
-    copies = destination("abcd", Completing)
-    copies.leaderless.add("a")
-    with served(source=filled("abcd", RECORDS), destination=copies):
-        copies.ids["relay.m./1"] = fake_cluster.Transactions(1)
-        copies.completing[1] = {"a"}
-        outcomes = copy(of_four_ids())
-    assert {topic for topic, outcome in outcomes.items() if outcome.status is Status.DONE} == {
-        *"cd"
-    }
-    assert "CONCURRENT_TRANSACTIONS" in outcomes["b"].error
 
 
 @pytest.mark.parametrize("hanging", ["a", "e", "j"])
