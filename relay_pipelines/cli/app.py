@@ -127,11 +127,19 @@ def run(
             help="Stop at the current end of the source. The default and the only mode.",
         ),
     ] = True,
+    every: Annotated[
+        str | None,
+        typer.Option(
+            "--every",
+            metavar="DURATION",
+            help="Do it again, this long after the last start, until Ctrl-C: 10s, 5m.",
+        ),
+    ] = None,
 ) -> int:
     """Copy all new records, one mirror after the other."""
     from relay_pipelines.cli import run_command as command
 
-    return command.run(context.obj, mirror or [], topic)
+    return command.run(context.obj, mirror or [], topic, every)
 
 
 @app.command()

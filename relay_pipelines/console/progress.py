@@ -23,12 +23,16 @@ _NARROW = 70
 
 
 @contextmanager
-def progress(mirror: str, console: Console) -> Iterator[Observer]:
-    """Show the progress of one run of a mirror."""
+def progress(mirror: str, console: Console, *, brief: bool = False) -> Iterator[Observer]:
+    """Show the progress of one run of a mirror.
+
+    Args:
+        brief: for runs that follow each other: only long ones get lines, and bars do not stay.
+    """
     if not console.is_terminal:
-        yield Lines(lambda line: console.print(f"{mirror}: {line}", soft_wrap=True))
+        yield Lines(lambda line: console.print(f"{mirror}: {line}", soft_wrap=True), brief=brief)
         return
-    bars = Bars(console)
+    bars = Bars(console, transient=brief)
     with bars.live:
         yield bars
 
@@ -38,6 +42,7 @@ class Lines:
 
     Args:
         write: prints or logs a line.
+        brief: whether to leave out the line at the start.
     """
 
     def __init__(
@@ -45,8 +50,11 @@ class Lines:
         write: Callable[[str], None],
         every_seconds: float = _LINE_SECONDS,
         monotonic: Callable[[], float] = time.monotonic,
+        *,
+        brief: bool = False,
     ) -> None:
         self._write = write
+        self._brief = brief
         self._every_seconds = every_seconds
         self._monotonic = monotonic
         self._total = self._done = self._size_bytes = 0
@@ -59,7 +67,8 @@ class Lines:
             self._total = sum(plan.offsets(window) for window in plan.windows)
             topics = plural(len(plan.windows), "topic")
             records, node = plural(self._total, "record"), plan.snapshot.node.name
-            self._write(f"copying {records} of {topics} from {node}")
+            if not self._brief:
+                self._write(f"copying {records} of {topics} from {node}")
 
     def committed(self, entries: Sequence[LedgerEntry]) -> None:
         """Write the progress, unless the last line is too recent."""
@@ -89,7 +98,7 @@ class Lines:
 class Bars:
     """Shows a bar per topic; of many topics, one bar for all and one for each being copied."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, *, transient: bool = False) -> None:
         narrow = console.width < _NARROW
         self._fields = _Fields(narrow=narrow)
         columns: list[ProgressColumn] = [
@@ -100,7 +109,13 @@ class Bars:
             BarColumn(bar_width=None, table_column=Column(ratio=1, min_width=4)),
             self._fields,
         ]
-        self.live = Progress(*columns, console=console, expand=True, speed_estimate_period=10.0)
+        self.live = Progress(
+            *columns,
+            console=console,
+            expand=True,
+            speed_estimate_period=10.0,
+            transient=transient,
+        )
         self._all: TaskID | None = None
         self._topics: dict[str, TaskID] = {}
         self._crowded = False

@@ -89,6 +89,7 @@ def end(session: Any) -> None:
         _end_accumulators(context)
         session.stop()
     if context is not None:
+        _forget_dead_jvm()
         class_archive.make_in_background()  # the next run starts with it
 
 
@@ -98,6 +99,28 @@ def _end_accumulators(context: Any) -> None:
     if server is not None:
         context._accumulatorServer = None  # noqa: SLF001 - `stop` would wait for it
         threading.Thread(target=server.shutdown, daemon=True).start()
+
+
+def _forget_dead_jvm() -> None:
+    """Let the next session of this process start another JVM if this one was killed."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    gateway = SparkContext._gateway  # noqa: SLF001 - pyspark would call the dead one for ever
+    if gateway is None or gateway.proc.poll() is None:
+        return
+    SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
+    SparkContext._active_spark_context = None  # noqa: SLF001
+    SparkSession._instantiatedSession = None  # noqa: SLF001
+
+
+def is_alive(session: Any) -> bool:
+    """Whether the session still answers."""
+    try:
+        slots(session)
+    except RelayError:
+        return False
+    return True
 
 
 def slots(session: Any) -> int:
