@@ -106,17 +106,29 @@ def _forget_dead_jvm() -> None:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    gateway = SparkContext._gateway  # noqa: SLF001 - pyspark would call the dead one for ever
-    if gateway is None or gateway.proc.poll() is None:
-        return
-    SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
-    SparkContext._active_spark_context = None  # noqa: SLF001
-    SparkSession._instantiatedSession = None  # noqa: SLF001
+    if _jvm_is_dead():  # pyspark would go on to call it
+        SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
+        SparkContext._active_spark_context = None  # noqa: SLF001
+        SparkSession._instantiatedSession = None  # noqa: SLF001
 
 
-def is_alive(session: Any) -> bool:
-    """Whether the session still answers."""
+def _jvm_is_dead() -> bool:
+    from pyspark import SparkContext
+
+    process = getattr(SparkContext._gateway, "proc", None)  # noqa: SLF001 - no other way to know
+    return process is not None and process.poll() is not None
+
+
+def is_alive(session: Any, remote: str | None) -> bool:
+    """Whether the session still answers; it does not if its JVM or its server was killed.
+
+    Args:
+        remote: the address of the Spark Connect server, if the session is one of it.
+    """
+    if remote is None and _jvm_is_dead():
+        return False
     try:
+        connectivity.check(remote or "")  # the client of a server that is away retries for minutes
         slots(session)
     except RelayError:
         return False
