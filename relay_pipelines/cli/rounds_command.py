@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -23,6 +24,7 @@ from relay_pipelines.run.run import Observer
 from relay_pipelines.run.signals import StopSignal
 from relay_pipelines.settings import Metrics, Mirror
 from relay_pipelines.settings.config_types import Duration
+from relay_pipelines.state.checkpoint import ReadBefore
 
 if TYPE_CHECKING:
     from relay_pipelines.metrics import MetricsObserver
@@ -95,6 +97,9 @@ class _Rounds:
     as_json: bool
     _problems: dict[str, LastingProblems] = field(default_factory=dict, init=False)
     _warnings: dict[str, set[str]] = field(default_factory=dict, init=False)
+    _before: defaultdict[str, ReadBefore] = field(
+        default_factory=lambda: defaultdict(ReadBefore), init=False
+    )
     _rounds: int = field(default=0, init=False)
     _records: int = field(default=0, init=False)
     _size_bytes: int = field(default=0, init=False)
@@ -132,7 +137,9 @@ class _Rounds:
         lasting = self._lasting(name)
         try:
             # the next round is the retry: until then, it is the other mirrors' turn
-            planned = run_command.plan_mirror(name, mirror, self.topic, patient=False)
+            planned = run_command.plan_mirror(
+                name, mirror, self.topic, patient=False, before=self._before[name]
+            )
             self._warn(name, set(run_command.warnings(mirror, planned)))
             observers: list[Observer] = [self._progress(name, show)]
             if self.metrics is not None:

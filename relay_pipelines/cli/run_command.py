@@ -24,6 +24,7 @@ from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.run.signals import StopSignal
 from relay_pipelines.settings import Metrics, Mirror
 from relay_pipelines.snapshot import cluster_snapshot
+from relay_pipelines.state.checkpoint import ReadBefore
 
 if TYPE_CHECKING:
     from relay_pipelines.metrics import MetricsObserver
@@ -76,19 +77,32 @@ def _mirror(
         _report(invocation, planned, result, as_json=as_json)
 
 
-def plan_mirror(name: str, mirror: Mirror, topic: str | None, *, patient: bool = True) -> RunPlan:
+def plan_mirror(
+    name: str,
+    mirror: Mirror,
+    topic: str | None,
+    *,
+    patient: bool = True,
+    before: ReadBefore | None = None,
+) -> RunPlan:
     """Plan to copy all that is new in one mirror.
 
     Args:
         topic: plan only this source topic.
-        patient: as in `retry`.
+        patient, before: as in `take_snapshot`.
 
     Raises:
         RelayError: a cluster does not answer, or the mirror cannot be copied.
     """
     clock = SystemClock()
     take = partial(
-        cluster_snapshot.take_snapshot, name, mirror, clock, only_topic=topic, patient=patient
+        cluster_snapshot.take_snapshot,
+        name,
+        mirror,
+        clock,
+        only_topic=topic,
+        patient=patient,
+        before=before,
     )
     return run_plan.plan(prepared_snapshot.prepare_snapshot(take, mirror, clock))
 
