@@ -62,7 +62,7 @@ def run(
                 while not stop():
                     round_began = clock.monotonic()
                     rounds.copy(show)
-                    show(f"{rounds}; the last one began at {format_time(clock.now_ms())}")
+                    show(f"{rounds}; the last one ended at {format_time(clock.now_ms())}")
                     clock.sleep(max(0.0, round_began + every_seconds - clock.monotonic()))
         except KeyboardInterrupt:
             pass  # how it ends
