@@ -177,9 +177,16 @@ def _classic(master: str, conf: Mapping[str, str], *, verbose: bool) -> Any:
     }
     _start_jvm(settings, verbose=verbose)
     session = SparkSession.builder.config(map=settings).getOrCreate()
+    if not verbose:
+        # it prints a traceback when the JVM is killed, and a run reports that in one line
+        session.sparkContext._accumulatorServer.handle_error = _say_nothing  # noqa: SLF001
     if not local:
         session.sparkContext.addPyFile(str(package_archive.archive()))
     return session
+
+
+def _say_nothing(*_: object) -> None:
+    """Handle an error of PySpark's server of accumulators."""
 
 
 def _start_jvm(settings: dict[str, str], *, verbose: bool) -> None:
