@@ -24,7 +24,7 @@ from relay_pipelines.run.run import Observer
 from relay_pipelines.run.signals import StopSignal
 from relay_pipelines.settings import Metrics, Mirror
 from relay_pipelines.settings.config_types import Duration
-from relay_pipelines.state.checkpoint import ReadBefore
+from relay_pipelines.state.checkpoint import CheckpointCache
 
 if TYPE_CHECKING:
     from relay_pipelines.metrics import MetricsObserver
@@ -97,8 +97,8 @@ class _Rounds:
     as_json: bool
     _problems: dict[str, LastingProblems] = field(default_factory=dict, init=False)
     _warnings: dict[str, set[str]] = field(default_factory=dict, init=False)
-    _before: defaultdict[str, ReadBefore] = field(
-        default_factory=lambda: defaultdict(ReadBefore), init=False
+    _caches: defaultdict[str, CheckpointCache] = field(
+        default_factory=lambda: defaultdict(CheckpointCache), init=False
     )
     _rounds: int = field(default=0, init=False)
     _records: int = field(default=0, init=False)
@@ -138,7 +138,7 @@ class _Rounds:
         try:
             # the next round is the retry: until then, it is the other mirrors' turn
             planned = run_command.plan_mirror(
-                name, mirror, self.topic, patient=False, before=self._before[name]
+                name, mirror, self.topic, patient=False, cache=self._caches[name]
             )
             self._warn(name, set(run_command.warnings(mirror, planned)))
             observers: list[Observer] = [self._progress(name, show)]

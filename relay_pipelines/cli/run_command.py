@@ -24,7 +24,7 @@ from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.run.signals import StopSignal
 from relay_pipelines.settings import Metrics, Mirror
 from relay_pipelines.snapshot import cluster_snapshot
-from relay_pipelines.state.checkpoint import ReadBefore
+from relay_pipelines.state.checkpoint import CheckpointCache
 
 if TYPE_CHECKING:
     from relay_pipelines.metrics import MetricsObserver
@@ -83,13 +83,13 @@ def plan_mirror(
     topic: str | None,
     *,
     patient: bool = True,
-    before: ReadBefore | None = None,
+    cache: CheckpointCache | None = None,
 ) -> RunPlan:
     """Plan to copy all that is new in one mirror.
 
     Args:
         topic: plan only this source topic.
-        patient, before: as in `take_snapshot`.
+        patient, cache: as in `take_snapshot`.
 
     Raises:
         RelayError: a cluster does not answer, or the mirror cannot be copied.
@@ -102,7 +102,7 @@ def plan_mirror(
         clock,
         only_topic=topic,
         patient=patient,
-        before=before,
+        cache=cache,
     )
     return run_plan.plan(prepared_snapshot.prepare_snapshot(take, mirror, clock))
 

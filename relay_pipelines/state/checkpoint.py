@@ -342,7 +342,7 @@ def wait_until_stable(
         clock.sleep(_POLL_SECONDS)
 
 
-class ReadBefore:
+class CheckpointCache:
     """What a process has read of the topic for one mirror, so that it reads each record once.
 
     It counts only while the topic and the partition's leader are the same: another leader may have
@@ -375,14 +375,14 @@ def _log(client: ClusterClient, at: TopicPartition) -> tuple[str, int] | None:
 
 
 def read_all(
-    client: ClusterClient, mirror: str, clock: Clock, before: ReadBefore | None = None
+    client: ClusterClient, mirror: str, clock: Clock, cache: CheckpointCache | None = None
 ) -> CheckpointSnapshot:
     """Return all that the topic holds for a mirror. On the driver.
 
     Args:
-        before: what was read before; it grows.
+        cache: what was read before; it grows.
     """
-    latest, ends = _latest(client, f"{mirror}/".encode(), clock, before or ReadBefore())
+    latest, ends = _latest(client, f"{mirror}/".encode(), clock, cache or CheckpointCache())
     quarantine = quarantine_key(mirror, "")
     reasons = {
         key.removeprefix(quarantine).decode(): versioned(latest.pop(key), _VERSION, TOPIC)["why"]
@@ -406,7 +406,7 @@ def read_all_mirrors(client: ClusterClient, clock: Clock) -> list[Checkpoint]:
 
     It leaves out what it cannot read: a later version or another program wrote it.
     """
-    latest, _ = _latest(client, b"", clock, ReadBefore())
+    latest, _ = _latest(client, b"", clock, CheckpointCache())
     found = []
     for key, value in latest.items():
         if b"//" not in key and not key.endswith((_START.encode(), _OWNER.encode())):
@@ -435,11 +435,11 @@ def wait_for_open_transactions(
 
 
 def _latest(
-    client: ClusterClient, prefix: bytes, clock: Clock, before: ReadBefore
+    client: ClusterClient, prefix: bytes, clock: Clock, cache: CheckpointCache
 ) -> tuple[dict[bytes, bytes], dict[TopicPartition, int]]:
     """Return the newest value of every key with the prefix, and how far each partition was read."""
     ends = client.list_offsets(homes(TOPIC), LATEST, READ_COMMITTED)
-    known = {at: before.get(client, at, end) for at, end in ends.items()}
+    known = {at: cache.get(client, at, end) for at, end in ends.items()}
     starts = client.list_offsets([at for at in ends if not known[at]], EARLIEST, READ_COMMITTED)
     all_latest: dict[bytes, bytes] = {}
     for at, end in ends.items():
@@ -448,7 +448,7 @@ def _latest(
         for record in _records(client, OffsetRange(at, start, end), clock):
             if record.key and record.key.startswith(prefix) and record.value is not None:
                 latest[record.key] = record.value
-        before.put(client, at, end, latest)
+        cache.put(client, at, end, latest)
         all_latest |= latest
     return all_latest, ends
 

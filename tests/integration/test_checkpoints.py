@@ -187,7 +187,7 @@ def test_a_process_reads_each_checkpoint_once(
     mirror = Mirror(source_cluster.cluster(), own_cluster.cluster(), topic_name)
     home = home_of(mirror)
     mirror.write(numbered(10))
-    before = checkpoint.ReadBefore()
+    cache = checkpoint.CheckpointCache()
     starts: list[int] = []
 
     def records(client: ClusterClient, wanted: OffsetRange, clock: Clock) -> Iterator[Any]:
@@ -204,7 +204,7 @@ def test_a_process_reads_each_checkpoint_once(
         def found() -> bool:
             try:
                 with ClusterClient(mirror.destination, DestinationError) as client:
-                    stored = checkpoint.read_all(client, mirror.name, SystemClock(), before)
+                    stored = checkpoint.read_all(client, mirror.name, SystemClock(), cache)
             except DestinationError:  # the broker starts
                 return False
             copied = stored.checkpoints.get(mirror.at)
