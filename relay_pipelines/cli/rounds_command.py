@@ -21,7 +21,7 @@ from relay_pipelines.errors import INTERRUPTED, ConfigError, RelayError
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run.result import RunResult
 from relay_pipelines.run.run import Observer
-from relay_pipelines.run.signals import StopSignal
+from relay_pipelines.run.signals import StoppableClock, StopSignal
 from relay_pipelines.settings import Metrics, Mirror
 from relay_pipelines.settings.config_types import Duration
 from relay_pipelines.state.checkpoint import CheckpointCache
@@ -63,7 +63,9 @@ def run(
                     round_began = clock.monotonic()
                     rounds.copy(show)
                     show(f"{rounds}; the last one ended at {format_time(clock.now_ms())}")
-                    clock.sleep(max(0.0, round_began + every_seconds - clock.monotonic()))
+                    left = round_began + every_seconds - clock.monotonic()
+                    # not after a signal that came while signals were deferred
+                    StoppableClock(clock, stop).sleep(max(0.0, left))
         except KeyboardInterrupt:
             pass  # how it ends
         finally:

@@ -220,7 +220,7 @@ def test_ctrl_c_in_the_middle_of_a_round(
     config = configured(
         tmp_path, {"big": mirror(source, destination, topic_name, copy=small_steps)}
     )
-    process, drawn = in_a_terminal(config, "run", "--every", "1s")
+    process, drawn = in_a_terminal(config, "run", "--every", "5m")
     drawn.until(r"big: [1-9][\d,]* of [\d,]+ records \(\d+ %\)")
     sent = time.monotonic()
     os.write(drawn.descriptor, b"\x03")
