@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from relay_pipelines.cli.context import Invocation, selected_mirrors
 from relay_pipelines.cli.session import Session
-from relay_pipelines.console import messages, tables
+from relay_pipelines.console import json_output, messages, tables
 from relay_pipelines.console.formatting import count, open_transactions, plural, stderr, stdout
 from relay_pipelines.console.progress import progress
 from relay_pipelines.errors import INTERRUPTED, RelayError
@@ -18,27 +18,31 @@ from relay_pipelines.prepare import prepared_snapshot, topic_configs, topics
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run_plan
 from relay_pipelines.run.result import RunResult
+from relay_pipelines.run.run import Observer
 from relay_pipelines.run.run import run as copy
 from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.run.signals import StopSignal
 from relay_pipelines.settings import Metrics, Mirror
 from relay_pipelines.snapshot import cluster_snapshot
+from relay_pipelines.state.checkpoint import CheckpointCache
 
 if TYPE_CHECKING:
     from relay_pipelines.metrics import MetricsObserver
 
 
-def run(invocation: Invocation, names: Sequence[str], topic: str | None) -> int:
+def run(
+    invocation: Invocation, names: Sequence[str], topic: str | None, *, as_json: bool = False
+) -> int:
     """Copy all new records and return the highest exit code."""
     settings = invocation.settings()
     mirrors = selected_mirrors(settings, names)
     stop = StopSignal()
     session = Session(settings.spark, stop, verbose=invocation.debug)
-    with stop.heard(), _metrics(settings.metrics) as metrics:
+    with stop.heard(), observed(settings.metrics) as metrics:
         try:
             for name, mirror in mirrors.items():
                 if not stop():
-                    _mirror(invocation, name, mirror, topic, session, metrics)
+                    _mirror(invocation, name, mirror, topic, session, metrics, as_json=as_json)
         except KeyboardInterrupt:
             invocation.raise_exit_code(INTERRUPTED)
             messages.error("interrupted; committed records stay, run again to continue")
@@ -54,53 +58,95 @@ def _mirror(
     topic: str | None,
     session: Session,
     metrics: MetricsObserver | None,
+    *,
+    as_json: bool,
 ) -> None:
     """Copy one mirror; a failure is reported and counted, and does not stop the next mirror."""
     try:
-        clock = SystemClock()
-        snapshot = prepared_snapshot.prepare_snapshot(
-            partial(cluster_snapshot.take_snapshot, name, mirror, clock, only_topic=topic),
-            mirror,
-            clock,
-        )
-        planned = run_plan.plan(snapshot)
-        for lost in planned.snapshot.accepted:
-            messages.warning(
-                f"{name}: {lost.topic_partition}: {lost.what};"
-                " the copy resumes after the gap: on_data_loss is continue"
-            )
-        for conflict in topics.conflicts(planned.snapshot):
-            messages.warning(f"{name}: {conflict}")
-        for missing in [
-            *topics.deleted(snapshot),
-            *topics.nothing_selected(snapshot, mirror.topics.allow),
-        ]:
-            messages.warning(f"{name}: {missing}")
-        sync = mirror.topics.sync_configs
-        for difference in topic_configs.differences(snapshot):
-            if not (sync and difference.is_ours):  # otherwise the run sets it
-                messages.warning(f"{name}: {difference}; {difference.remedy(sync=sync)}")
-        with progress(name, stderr()) as display, session.stop_signal.deferred():
+        planned = plan_mirror(name, mirror, topic)
+        for line in warnings(mirror, planned):
+            messages.warning(f"{name}: {line}")
+        with progress(name, stderr()) as display:
             observers = [display] if metrics is None else [display, metrics]
-            result = copy(
-                planned,
-                mirror,
-                session,
-                observers,
-                SystemClock(),
-                stop=session.stop_signal,
-                scope=topic_scope(topic) if topic else "",
-            )
+            result = copy_planned(planned, mirror, topic, session, observers)
     except RelayError as error:
         invocation.fail(error, name)
         if metrics is not None:
             metrics.failed(name, type(error).__name__)
     else:
-        _report(invocation, planned, result)
+        _report(invocation, planned, result, as_json=as_json)
+
+
+def plan_mirror(
+    name: str,
+    mirror: Mirror,
+    topic: str | None,
+    *,
+    patient: bool = True,
+    cache: CheckpointCache | None = None,
+) -> RunPlan:
+    """Plan to copy all that is new in one mirror.
+
+    Args:
+        topic: plan only this source topic.
+        patient, cache: as in `take_snapshot`.
+
+    Raises:
+        RelayError: a cluster does not answer, or the mirror cannot be copied.
+    """
+    clock = SystemClock()
+    take = partial(
+        cluster_snapshot.take_snapshot,
+        name,
+        mirror,
+        clock,
+        only_topic=topic,
+        patient=patient,
+        cache=cache,
+    )
+    return run_plan.plan(prepared_snapshot.prepare_snapshot(take, mirror, clock))
+
+
+def warnings(mirror: Mirror, planned: RunPlan) -> Iterator[str]:
+    """Yield what a run leaves as it is: losses, conflicts, missing topics, other settings."""
+    snapshot = planned.snapshot
+    for lost in snapshot.accepted:
+        yield (
+            f"{lost.topic_partition}: {lost.what};"
+            " the copy resumes after the gap: on_data_loss is continue"
+        )
+    yield from topics.conflicts(snapshot)
+    yield from topics.deleted(snapshot)
+    yield from topics.nothing_selected(snapshot, mirror.topics.allow)
+    sync = mirror.topics.sync_configs
+    for difference in topic_configs.differences(snapshot):
+        if not (sync and difference.is_ours):  # otherwise the run sets it
+            yield f"{difference}; {difference.remedy(sync=sync)}"
+
+
+def copy_planned(
+    planned: RunPlan,
+    mirror: Mirror,
+    topic: str | None,
+    session: Session,
+    observers: Sequence[Observer],
+) -> RunResult:
+    """Copy what is planned; a signal stops it at committed checkpoints."""
+    with session.stop_signal.deferred():
+        return copy(
+            planned,
+            mirror,
+            session,
+            observers,
+            SystemClock(),
+            stop=session.stop_signal,
+            scope=topic_scope(topic) if topic else "",
+        )
 
 
 @contextmanager
-def _metrics(settings: Metrics) -> Iterator[MetricsObserver | None]:
+def observed(settings: Metrics) -> Iterator[MetricsObserver | None]:
+    """Publish metrics in this context, if the settings say so, and yield what updates them."""
     if settings.address is None and settings.textfile is None:
         yield None
         return
@@ -111,24 +157,33 @@ def _metrics(settings: Metrics) -> Iterator[MetricsObserver | None]:
         yield observer
 
 
-def _report(invocation: Invocation, planned: RunPlan, result: RunResult) -> None:
-    name, now_ms = result.mirror, SystemClock().now_ms()
+def _report(invocation: Invocation, planned: RunPlan, result: RunResult, *, as_json: bool) -> None:
+    name = result.mirror
     invocation.raise_exit_code(result.exit_code)
     for failure in result.failures:
         messages.error(f"{name}: {failure}")
     for node, why in result.diverged.items():
         messages.warning(f"{name}: node {node} is in quarantine: {why}")
+    if result.interrupted:
+        messages.error(f"{name}: {_interrupted(planned, result)}")
+    if as_json:
+        messages.json_line(json_output.run(result, SystemClock().now_ms()))
+    else:
+        _show(planned, result)
+
+
+def _show(planned: RunPlan, result: RunResult) -> None:
+    name, now_ms = result.mirror, SystemClock().now_ms()
     for change in result.reconfigured:
         stdout().print(f"{name}: {change.done}", soft_wrap=True)
     if result.topics:
         tables.show(stdout(), tables.summary(result))
     notes = []
-    if result.interrupted:
-        messages.error(f"{name}: {_interrupted(planned, result)}")
-    elif not planned.windows and not result.failures:
-        notes = [f"nothing new in {plural(len(planned.snapshot.destinations), 'topic')}"]
-    elif not result.topics and not result.failures:
-        notes = ["nothing left to copy: another run has copied everything"]
+    if not result.interrupted and not result.failures:
+        if not planned.windows:
+            notes = [f"nothing new in {plural(len(planned.snapshot.destinations), 'topic')}"]
+        elif not result.topics:
+            notes = ["nothing left to copy: another run has copied everything"]
     notes += filter(None, [open_transactions(planned.snapshot.positions, now_ms)])
     if notes:
         stdout().print(f"{name}: {'; '.join(notes)}", soft_wrap=True)

@@ -18,7 +18,12 @@ class Session:
         self._session: Any = None
 
     def __call__(self) -> Any:
-        """Return the session, and start it if necessary."""
+        """Return the session; start it if there is none, or if it no longer answers."""
+        if self._session is not None:
+            from relay_pipelines.spark.session import is_alive
+
+            if not is_alive(self._session, self._spark.remote):
+                self.stop()
         if self._session is None:
             from relay_pipelines.spark.session import connect
 

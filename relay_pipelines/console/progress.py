@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
+from rich.live import Live
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn
 from rich.table import Column
 from rich.text import Text
@@ -33,11 +35,31 @@ def progress(mirror: str, console: Console) -> Iterator[Observer]:
         yield bars
 
 
+@contextmanager
+def status_line(console: Console) -> Iterator[Callable[[str], None]]:
+    """Yield a function that replaces the last line of a terminal, and does nothing elsewhere.
+
+    Lines that are printed meanwhile appear above it.
+    """
+    if not console.is_terminal:
+        yield lambda _: None
+        return
+    live = Live(
+        console=console,
+        auto_refresh=False,
+        transient=True,
+        redirect_stdout=sys.stdout.isatty(),  # what goes to a file must stay there
+    )
+    with live:
+        yield lambda text: live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
+
+
 class Lines:
     """Writes a line every few seconds, for logs and pipes.
 
     Args:
         write: prints or logs a line.
+        announce: whether to begin with a line that says what will be copied.
     """
 
     def __init__(
@@ -45,8 +67,11 @@ class Lines:
         write: Callable[[str], None],
         every_seconds: float = _LINE_SECONDS,
         monotonic: Callable[[], float] = time.monotonic,
+        *,
+        announce: bool = True,
     ) -> None:
         self._write = write
+        self._announce = announce
         self._every_seconds = every_seconds
         self._monotonic = monotonic
         self._total = self._done = self._size_bytes = 0
@@ -59,7 +84,8 @@ class Lines:
             self._total = sum(plan.offsets(window) for window in plan.windows)
             topics = plural(len(plan.windows), "topic")
             records, node = plural(self._total, "record"), plan.snapshot.node.name
-            self._write(f"copying {records} of {topics} from {node}")
+            if self._announce:
+                self._write(f"copying {records} of {topics} from {node}")
 
     def committed(self, entries: Sequence[LedgerEntry]) -> None:
         """Write the progress, unless the last line is too recent."""

@@ -89,6 +89,7 @@ def end(session: Any) -> None:
         _end_accumulators(context)
         session.stop()
     if context is not None:
+        _forget_dead_jvm()
         class_archive.make_in_background()  # the next run starts with it
 
 
@@ -98,6 +99,40 @@ def _end_accumulators(context: Any) -> None:
     if server is not None:
         context._accumulatorServer = None  # noqa: SLF001 - `stop` would wait for it
         threading.Thread(target=server.shutdown, daemon=True).start()
+
+
+def _forget_dead_jvm() -> None:
+    """Let the next session of this process start another JVM if this one was killed."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    if _jvm_is_dead():  # pyspark would go on to call it
+        SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
+        SparkContext._active_spark_context = None  # noqa: SLF001
+        SparkSession._instantiatedSession = None  # noqa: SLF001
+
+
+def _jvm_is_dead() -> bool:
+    from pyspark import SparkContext
+
+    process = getattr(SparkContext._gateway, "proc", None)  # noqa: SLF001 - no other way to know
+    return process is not None and process.poll() is not None
+
+
+def is_alive(session: Any, remote: str | None) -> bool:
+    """Whether the session still answers; it does not if its JVM or its server was killed.
+
+    Args:
+        remote: the address of the Spark Connect server, if the session is one of it.
+    """
+    if remote is None and _jvm_is_dead():
+        return False
+    try:
+        connectivity.check(remote or "")  # the client of a server that is away retries for minutes
+        slots(session)
+    except RelayError:
+        return False
+    return True
 
 
 def slots(session: Any) -> int:
@@ -142,9 +177,16 @@ def _classic(master: str, conf: Mapping[str, str], *, verbose: bool) -> Any:
     }
     _start_jvm(settings, verbose=verbose)
     session = SparkSession.builder.config(map=settings).getOrCreate()
+    if not verbose:
+        # it prints a traceback when the JVM is killed, and a run reports that in one line
+        session.sparkContext._accumulatorServer.handle_error = _say_nothing  # noqa: SLF001
     if not local:
         session.sparkContext.addPyFile(str(package_archive.archive()))
     return session
+
+
+def _say_nothing(*_: object) -> None:
+    """Handle an error of PySpark's server of accumulators."""
 
 
 def _start_jvm(settings: dict[str, str], *, verbose: bool) -> None:
