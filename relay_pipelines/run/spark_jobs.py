@@ -93,6 +93,8 @@ class SparkJobs:
     @property
     def errors(self) -> list[RelayError]:
         """Why jobs ended early, and which ranges have no outcome; valid once all have ended."""
+        if not self.outcomes and any(failure.needs_operator for failure in self._failures):
+            return self._failures  # no job could copy anything, and to run again would not help
         missing = sorted(set(self._planned).difference(outcome.range for outcome in self.outcomes))
         if not missing:
             return self._failures
