@@ -39,6 +39,10 @@ LOCAL_DEFAULTS = {
 # a server that does not answer for ten seconds has lost its sessions; by default, the client would
 # wait for ten minutes
 _RETRIES = {"max_retries": 7, "max_backoff": 2_000}
+_AT_START = (
+    *("spark.driver.", "spark.executor.", "spark.executorEnv.", "spark.local.dir"),
+    *("spark.kubernetes.", "spark.yarn."),
+)
 _LOG = logging.getLogger(__name__)
 _LOCAL = re.compile(r"local(\[([^,\]]+)\])?")
 
@@ -178,6 +182,8 @@ def _remote(remote: str, conf: Mapping[str, str]) -> Any:
         session.client.set_retry_policies([DefaultPolicy(**_RETRIES)])
         ignored = [key for key, value in conf.items() if not _set(session, key, value)]
         session.addArtifacts(str(package_archive.archive()), pyfile=True)
+    # our own error follows
+    warnings.filterwarnings("ignore", re.escape("[RETRIES_EXCEEDED]"))
     if ignored:
         _LOG.warning(
             "spark.conf: the running Spark Connect server ignores %s; set this where the server is"
@@ -189,6 +195,8 @@ def _remote(remote: str, conf: Mapping[str, str]) -> Any:
 
 def _set(session: Any, key: str, value: str) -> bool:
     """Set it, and return False if only the start of the server can."""
+    if key.startswith(_AT_START):
+        return False  # Spark accepts some of them without effect
     try:
         session.conf.set(key, value)
     except Exception as error:

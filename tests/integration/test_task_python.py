@@ -12,15 +12,21 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.chaos.harness import Mirror, family, kill
+from tests.chaos.harness import Mirror, Process, family, kill
 from tests.integration import spark_processes
 from tests.support.commands import relay
 from tests.support.trap import Trap
 
-CONF = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "3", "spark.jars": "a.jar"}
+CONF = {
+    "spark.driver.memory": "1g",
+    "spark.sql.shuffle.partitions": "3",
+    "spark.jars": "a.jar",
+    "spark.executorEnv.LANG": "C",
+}
 IGNORED = (
-    "spark.conf: the running Spark Connect server ignores spark.driver.memory, spark.jars; set this"
-    " where the server is started, such as `relay spark start --conf`"
+    "spark.conf: the running Spark Connect server ignores spark.driver.memory,"
+    " spark.executorEnv.LANG, spark.jars; set this where the server is started, such as"
+    " `relay spark start --conf`"
 )
 REMEDY = (
     "start Spark with PYSPARK_PYTHON set to a Python {}.{} that has the packages of"
@@ -35,13 +41,13 @@ class Server:
     remote: str
     python: Path
     trap: Trap
-    processes: list[psutil.Process]
+    jvm: psutil.Process
 
     def use(self, python: Path) -> None:
         """Let new tasks run this Python."""
         self.python.write_text(f'#!/bin/sh\nexec {python} "$@"\n')
         self.python.chmod(0o755)
-        for process in self.processes[0].children(recursive=True):
+        for process in self.jvm.children(recursive=True):
             if "pyspark.daemon" in process.cmdline():
                 process.kill()
 
@@ -56,15 +62,21 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         folder / "server", python, {}, {"RELAY_FAULT": trap.fault}
     ) as remote:
         started = set(psutil.Process().children(recursive=True)).difference(before)
-        jvm = [process for process in started if "SparkSubmit" in " ".join(process.cmdline())]
+        (jvm,) = (process for process in started if process.name() == "java")
         yield Server(remote, python, trap, jvm)
+
+
+def messages(run: Process, mirror: Mirror) -> list[str]:
+    """What a run has written to stderr, without its progress."""
+    lines = run.errors.read_text().splitlines()
+    return [line for line in lines if not line.startswith(f"{mirror.name}: ")]
 
 
 def fails(server: Server, mirror: Mirror, problem: str) -> None:
     """Assert that `relay run` and `relay check` end with this line, and with no other error."""
     run = mirror.start_run(spark={"remote": server.remote, "conf": CONF})
     assert run.end() == 2
-    assert run.errors.read_text().splitlines() == [
+    assert messages(run, mirror) == [
         IGNORED,
         f"error: {mirror.name}: {problem}; {REMEDY}",
     ]
@@ -99,12 +111,11 @@ def test_a_server_that_dies_in_the_middle_costs_no_record(
     server.trap.set()
     run = mirror.start_run(spark={"remote": server.remote})
     run.wait_until(lambda: server.trap.sprung, "in the trap")
-    processes = [member for process in server.processes for member in family(process.pid)]
-    kill(processes)
+    kill(family(server.jvm.pid))
     began = time.monotonic()
     assert run.end() == 1
     assert time.monotonic() - began < 60
-    (line,) = run.errors.read_text().splitlines()
+    (line,) = messages(run, mirror)
     assert line == ""
 
     again = mirror.start_run(spark={"remote": connect_remote})
