@@ -19,7 +19,7 @@ from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import RelayError
 from relay_pipelines.model import CopyJob, CopyRange, Outcome
 from relay_pipelines.spark import task_python
-from relay_pipelines.spark.session import context_of
+from relay_pipelines.spark.session import context_of, unreachable
 
 _PYTHON_ERROR = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception): .*$", re.MULTILINE)
 SCHEMA = "outcome string"
@@ -90,9 +90,13 @@ def _texts(session: Any, frame: Callable[[], Any], tag: str) -> list[str]:
         (session.addTag if context is None else context.addJobTag)(tag)
         rows = frame().collect()
     except Exception as error:  # py4j and gRPC raise many kinds
-        raise task_python.problem(error) or RelayError(
-            f"the Spark job failed: {_reason(error)}",
-            remedy="run again to continue from the checkpoints; --debug shows Spark's messages",
+        raise (
+            task_python.problem(error)
+            or unreachable(session)
+            or RelayError(
+                f"the Spark job failed: {_reason(error)}",
+                remedy="run again to continue from the checkpoints; --debug shows Spark's messages",
+            )
         ) from error
     finally:
         with suppress(Exception):  # an interrupted run has ended the session, and its tags with it

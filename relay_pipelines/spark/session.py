@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from relay_pipelines.errors import ConfigError, RelayError
+from relay_pipelines.errors import ConfigError, RelayError, RetriableError
 from relay_pipelines.spark import class_archive, connectivity, package_archive
 
 TASK_ATTEMPTS = 4
@@ -135,6 +135,19 @@ def slots(session: Any) -> int:
 def context_of(session: Any) -> Any:
     """Return the SparkContext; None with Spark Connect, which has none."""
     return getattr(session, "sparkContext", None)
+
+
+def unreachable(session: Any) -> RetriableError | None:
+    """Return the error of a Spark Connect server that has died; None if it, or Spark, answers."""
+    if context_of(session) is not None:
+        return None
+    try:
+        connectivity.check(f"sc://{session.client._builder.endpoint}")  # noqa: SLF001 - no other way
+    except RelayError as error:
+        return RetriableError(
+            error.what, remedy="start it; what is committed stays, run again to copy the rest"
+        )
+    return None
 
 
 def _classic(master: str, conf: Mapping[str, str], *, verbose: bool) -> Any:

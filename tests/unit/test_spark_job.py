@@ -93,7 +93,8 @@ class Failing:
 
     def __init__(self, message: str) -> None:
         self._message = message
-        self.addTag = self.removeTag = lambda _: None
+        self.sparkContext = self
+        self.addJobTag = self.removeJobTag = lambda _: None
 
     def range(self, *_: int) -> None:
         """Fail."""
