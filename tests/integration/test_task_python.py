@@ -115,10 +115,9 @@ def test_a_server_that_dies_in_the_middle_costs_no_record(
     began = time.monotonic()
     assert run.end() == 1
     assert time.monotonic() - began < 60
-    assert messages(run, mirror) == [
-        f"error: {mirror.name}: no Spark answers at {server.remote}: Connection refused; start it;"
-        " what is committed stays, run again to copy the rest"
-    ]
+    died = f"no Spark answers at {server.remote}: Connection refused; start it"
+    remedy = "what is committed stays, run again to copy the rest"
+    assert messages(run, mirror) == [f"error: {mirror.name}: {died}; {remedy}"]
 
     again = mirror.start_run(spark={"remote": connect_remote})
     assert again.end() == 0, again.errors.read_text()
