@@ -95,6 +95,8 @@ def end(session: Any) -> None:
     context = context_of(session)
     with suppress(Exception):  # it has ended already
         _end_accumulators(context)
+        if context is None:
+            session.client.set_retry_policies([])  # the server may have died
         session.stop()
     if context is not None:
         class_archive.make_in_background()  # the next run starts with it

@@ -84,7 +84,7 @@ def fails(server: Server, mirror: Mirror, problem: str) -> None:
     assert checked.returncode == 2
     assert checked.stderr.splitlines() == [IGNORED]
     assert [line for line in checked.stdout.splitlines() if line.startswith("error")] == [
-        f"error    spark: {problem}; {REMEDY}"
+        f"error   spark: {problem}; {REMEDY}"
     ]
 
 
