@@ -147,7 +147,8 @@ def _row(value: str) -> pa.RecordBatch:
 def _reason(error: Exception) -> str:
     """Return the line of a Spark error that says what happened, without the stack trace."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    telling = _PYTHON_ERROR.findall(str(error))[-1:] or [
+    _, _, raised = str(error).partition("Traceback (most recent call last)")
+    telling = _PYTHON_ERROR.findall(raised)[-1:] or [
         line
         for line in lines
         if "Lost task" in line or "exited unexpectedly" in line or "cancelled" in line.lower()

@@ -308,7 +308,7 @@ def test_a_broken_configuration(dev: DevEnvironment) -> None:
         check=False,
     )
     assert validated.returncode == 1
-    shown = validated.stderr.partition("Validation failed for code location relay_pipelines:\n\n")[
-        2
-    ]
-    assert shown.startswith(f"{error}: {config}:3:3: not YAML: expected <block end>")
+    _, _, shown = validated.stdout.partition("Validation failed for code location")
+    assert shown.startswith(
+        f" relay_pipelines:\n\n{error}: {config}:3:3: not YAML: expected <block end>"
+    )
