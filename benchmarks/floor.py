@@ -8,17 +8,16 @@ runs: wall seconds, CPU seconds of the client, of the source's broker and of the
 
 from __future__ import annotations
 
-import itertools
 import statistics
 import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import psutil
 
-from benchmarks import inputs
+from benchmarks import inputs, seeding
 from benchmarks.clusters import (
     create_destinations,
     create_own_topics,
@@ -30,7 +29,6 @@ from benchmarks.clusters import (
 )
 from benchmarks.contenders.relay_task import works
 from benchmarks.inputs import Input
-from benchmarks.seeding import Record
 from benchmarks.values import Case, Cost, Extent
 from benchmarks.workers import run_together
 from relay_pipelines.embedded import EmbeddedCluster
@@ -41,9 +39,8 @@ from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.fetch import encode_string
 from relay_pipelines.protocol.reader import read
-from relay_pipelines.protocol.records import BatchBuilder
 
-_INPUTS = ("1k-128k", "1k-16k", "100b-128k")
+_INPUTS = ("1k-128k", "1k-16k", "100b-128k", "1k-16k-gzip")
 _REPETITIONS = 5
 _LIMIT_SECONDS = 120.0
 _WAIT_MS = 500
@@ -184,7 +181,7 @@ def _floors(case: Case, written: Sequence[Extent]) -> list[Floor]:
                 tuple(_offsets(case.source, extent.range)),
                 CopyOptions().fetch_max_bytes,
                 TopicPartition("floor", at.partition),
-                _batch(copied.size_bytes // copied.batches, copied.records // copied.batches),
+                _batch(case.input, copied),
                 copied.batches,
             )
         )
@@ -197,12 +194,10 @@ def _offsets(source: Cluster, wanted: OffsetRange) -> list[int]:
         return [spans[0].start for spans in fetched if spans]
 
 
-def _batch(size_bytes: int, records: int) -> bytes:
-    """Return a batch of about this size with so many records."""
-    builder = BatchBuilder(0, 2 * size_bytes)
-    value = bytes(max(1, size_bytes // records - 20))
-    builder.extend(itertools.repeat(Record(1_700_000_000_000, b"%08x" % 0, value, []), records))
-    return bytes(builder.build().data)
+def _batch(wanted: Input, copied: Extent) -> bytes:
+    """Return a batch like those that the copy wrote; compressed ones are copied as they are."""
+    size = wanted.batch_bytes if wanted.codec else copied.size_bytes // copied.batches
+    return bytes(next(seeding.batches(replace(wanted, batch_bytes=size), 0)).data)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import dagster as dg
 from relay_pipelines import settings
 from relay_pipelines.assets import external, mirrored
 from relay_pipelines.checks import divergence, lag, other_deployments, source_topics, topic_configs
+from relay_pipelines.errors import ConfigError
 from relay_pipelines.jobs import backfill_by_date, mirror_lane, mirror_once
 from relay_pipelines.lanes.lane import lanes_of
 from relay_pipelines.lanes.topic_catalog import Catalog
@@ -76,4 +77,8 @@ def _mirror(name: str, mirror: Mirror, catalog: Catalog, *, automation: bool) ->
 @dg.definitions
 def defs() -> dg.Definitions:
     """The definitions that Dagster loads from this module."""
-    return build(Path(os.environ.get("RELAY_CONFIG", "relay.yaml")))
+    try:
+        return build(Path(os.environ.get("RELAY_CONFIG", "relay.yaml")))
+    except ConfigError as error:
+        # of any other class, Dagster would show it below a message of its own
+        raise dg.DagsterInvalidDefinitionError(str(error)) from None

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import prometheus_client as prometheus
@@ -257,6 +256,22 @@ class MetricsObserver:
         elif side is Side.DESTINATION:
             self._metrics["target_errors_total"].labels(error).inc()
 
+    def write(self, configured: settings.Metrics) -> None:
+        """Write the file, if there is to be one.
+
+        Raises:
+            RelayError: it cannot be written.
+        """
+        if configured.textfile is None:
+            return
+        try:
+            prometheus.write_to_textfile(str(configured.textfile), self.registry)
+        except OSError as error:
+            raise RelayError(
+                f"metrics cannot be written to {configured.textfile}: {error.strerror or error}",
+                remedy="set metrics.textfile to a writable file",
+            ) from error
+
     def _count(self, entry: LedgerEntry) -> None:
         metrics = self._metrics
         source, target = entry.source.topic_partition, entry.destination.topic_partition
@@ -325,8 +340,7 @@ def published(observer: MetricsObserver, configured: settings.Metrics) -> Iterat
         if server is not None:
             server.shutdown()
             server.server_close()
-        if configured.textfile is not None:
-            _write(Path(configured.textfile), observer.registry)
+        observer.write(configured)
 
 
 def _serve(address: str, registry: CollectorRegistry) -> Any:
@@ -339,16 +353,6 @@ def _serve(address: str, registry: CollectorRegistry) -> Any:
             remedy="set metrics.address to a free port of this machine, or leave it out",
         ) from error
     return server
-
-
-def _write(path: Path, registry: CollectorRegistry) -> None:
-    try:
-        prometheus.write_to_textfile(str(path), registry)
-    except OSError as error:
-        raise RelayError(
-            f"metrics cannot be written to {path}: {error.strerror or error}",
-            remedy="set metrics.textfile to a writable file",
-        ) from error
 
 
 def _collector(metric: Metric, registry: CollectorRegistry) -> Any:

@@ -132,14 +132,21 @@ def run(
         typer.Option(
             "--every",
             metavar="DURATION",
-            help="Do it again, this long after the last start, until Ctrl-C: 10s, 5m.",
+            help="Copy again and again, this long from start to start, until Ctrl-C: 1s, 10s, 5m.",
         ),
     ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print a line of JSON per mirror instead of tables.")
+    ] = False,
 ) -> int:
     """Copy all new records, one mirror after the other."""
-    from relay_pipelines.cli import run_command as command
+    if every is not None:
+        from relay_pipelines.cli import rounds_command
 
-    return command.run(context.obj, mirror or [], topic, every)
+        return rounds_command.run(context.obj, mirror or [], topic, every, as_json=as_json)
+    from relay_pipelines.cli import run_command
+
+    return run_command.run(context.obj, mirror or [], topic, as_json=as_json)
 
 
 @app.command()

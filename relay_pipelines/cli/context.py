@@ -28,8 +28,6 @@ class Invocation:
     config: Path
     debug: bool = False
     exit_code: int = field(default=0, init=False)
-    _printed: set[str] = field(default_factory=set, init=False)
-    _printed_before: set[str] = field(default_factory=set, init=False)
 
     def settings(self) -> Settings:
         """Read relay.yaml."""
@@ -41,34 +39,12 @@ class Invocation:
         """Raise the exit code to this one, if it is higher."""
         self.exit_code = max(self.exit_code, exit_code)
 
-    def begin_round(self) -> None:
-        """Begin another round of a command that repeats, with an exit code of its own.
-
-        Errors and warnings that the last round has printed are not printed again.
-        """
-        self.exit_code = 0
-        self._printed_before, self._printed = self._printed, set()
-
-    def error(self, line: str) -> None:
-        """Print `error: what; remedy`, unless the last round did."""
-        if self._is_new(line):
-            messages.error(line)
-
-    def warning(self, line: str) -> None:
-        """Print `warning: what; remedy`, unless the last round did."""
-        if self._is_new(line):
-            messages.warning(line)
-
     def fail(self, error: RelayError, mirror: str = "") -> None:
         """Print the error in one line, with its traceback if `debug`, and raise the exit code."""
         if self.debug:
             traceback.print_exception(error)
-        self.error(f"{mirror}: {error}" if mirror else str(error))
+        messages.error(f"{mirror}: {error}" if mirror else str(error))
         self.raise_exit_code(error.exit_code)
-
-    def _is_new(self, line: str) -> bool:
-        self._printed.add(line)
-        return line not in self._printed_before
 
     @contextmanager
     def reporting_errors(self, mirror: str) -> Iterator[None]:

@@ -25,7 +25,7 @@ def check(invocation: Invocation, names: Sequence[str]) -> int:
     clock, settings, stop = SystemClock(), invocation.settings(), StopSignal()
     session = Session(settings.spark, stop, verbose=invocation.debug)
     with stop.heard():
-        findings = [preflight.check_spark(settings.spark)]
+        findings = [preflight.check_spark(settings.spark, session)]
         for name, mirror in selected_mirrors(settings, names).items():
             findings.append(preflight.check(name, mirror, clock))
             findings.append(preflight.check_sql(name, mirror, session))

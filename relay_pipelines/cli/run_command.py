@@ -1,175 +1,152 @@
-"""The command `run`: one mirror after the other, once or in rounds, with one Spark session."""
+"""The command `run`: one mirror after the other, with one Spark session for all of them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pydantic import TypeAdapter, ValidationError
-
 from relay_pipelines.cli.context import Invocation, selected_mirrors
 from relay_pipelines.cli.session import Session
-from relay_pipelines.console import messages, tables
-from relay_pipelines.console.formatting import (
-    count,
-    format_time,
-    open_transactions,
-    plural,
-    seconds,
-    size,
-    stderr,
-    stdout,
-)
+from relay_pipelines.console import json_output, messages, tables
+from relay_pipelines.console.formatting import count, open_transactions, plural, stderr, stdout
 from relay_pipelines.console.progress import progress
-from relay_pipelines.errors import INTERRUPTED, ConfigError, RelayError
+from relay_pipelines.errors import INTERRUPTED, RelayError
 from relay_pipelines.plan.owners import topic_scope
 from relay_pipelines.prepare import prepared_snapshot, topic_configs, topics
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import run_plan
 from relay_pipelines.run.result import RunResult
+from relay_pipelines.run.run import Observer
 from relay_pipelines.run.run import run as copy
 from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.run.signals import StopSignal
 from relay_pipelines.settings import Metrics, Mirror
-from relay_pipelines.settings.config_types import Duration
 from relay_pipelines.snapshot import cluster_snapshot
+from relay_pipelines.state.checkpoint import CheckpointCache
 
 if TYPE_CHECKING:
     from relay_pipelines.metrics import MetricsObserver
 
 
-@dataclass(frozen=True, slots=True)
-class _Command:
-    """What all runs of one command share.
-
-    Args:
-        repeats: whether the mirrors are copied again and again, so that a run is one line.
-    """
-
-    invocation: Invocation
-    topic: str | None
-    session: Session
-    metrics: MetricsObserver | None
-    repeats: bool
-
-
 def run(
-    invocation: Invocation, names: Sequence[str], topic: str | None, every: str | None = None
+    invocation: Invocation, names: Sequence[str], topic: str | None, *, as_json: bool = False
 ) -> int:
-    """Copy all new records, once or in rounds, and return the exit code.
-
-    It is the highest of all mirrors, in the last round if there are several.
-
-    Args:
-        every: time from the start of one round to the start of the next; None for one round.
-
-    Raises:
-        ConfigError: `every` is not a duration, or relay.yaml is not valid.
-    """
-    every_ms = None if every is None else _duration_ms(every)
+    """Copy all new records and return the highest exit code."""
     settings = invocation.settings()
     mirrors = selected_mirrors(settings, names)
-    stop, repeats = StopSignal(), every_ms is not None
+    stop = StopSignal()
     session = Session(settings.spark, stop, verbose=invocation.debug)
-    with stop.heard(), _metrics(settings.metrics) as metrics:
-        command = _Command(invocation, topic, session, metrics, repeats)
+    with stop.heard(), observed(settings.metrics) as metrics:
         try:
-            for _ in _rounds(every_ms, stop):
-                invocation.begin_round()
-                for name, mirror in mirrors.items():
-                    if not stop():
-                        _mirror(command, name, mirror)
+            for name, mirror in mirrors.items():
+                if not stop():
+                    _mirror(invocation, name, mirror, topic, session, metrics, as_json=as_json)
         except KeyboardInterrupt:
-            if not repeats:
-                invocation.raise_exit_code(INTERRUPTED)
+            invocation.raise_exit_code(INTERRUPTED)
             messages.error("interrupted; committed records stay, run again to continue")
         finally:
             session.stop()
     return invocation.exit_code
 
 
-def _duration_ms(text: str) -> int:
-    try:
-        return int(TypeAdapter(Duration).validate_python(text))
-    except ValidationError:
-        raise ConfigError(
-            f"--every {text!r} is not a duration", remedy="write it as 500ms, 10s or 5m"
-        ) from None
-
-
-def _rounds(every_ms: int | None, stop: StopSignal) -> Iterator[None]:
-    """Yield once, or once per `every_ms` until a signal; a round that takes longer delays none."""
-    clock = SystemClock()
-    while True:
-        began = clock.monotonic()
-        yield
-        if every_ms is None or stop():
-            return
-        clock.sleep(max(0.0, began + every_ms / 1000 - clock.monotonic()))
-
-
-def _mirror(command: _Command, name: str, mirror: Mirror) -> None:
+def _mirror(
+    invocation: Invocation,
+    name: str,
+    mirror: Mirror,
+    topic: str | None,
+    session: Session,
+    metrics: MetricsObserver | None,
+    *,
+    as_json: bool,
+) -> None:
     """Copy one mirror; a failure is reported and counted, and does not stop the next mirror."""
-    invocation, topic, session, metrics = (
-        command.invocation,
-        command.topic,
-        command.session,
-        command.metrics,
-    )
     try:
-        clock = SystemClock()
-        snapshot = prepared_snapshot.prepare_snapshot(
-            partial(cluster_snapshot.take_snapshot, name, mirror, clock, only_topic=topic),
-            mirror,
-            clock,
-        )
-        planned = run_plan.plan(snapshot)
-        _warn(invocation, name, mirror, planned)
-        shown = progress(name, stderr(), brief=command.repeats)
-        with shown as display, session.stop_signal.deferred():
+        planned = plan_mirror(name, mirror, topic)
+        for line in warnings(mirror, planned):
+            messages.warning(f"{name}: {line}")
+        with progress(name, stderr()) as display:
             observers = [display] if metrics is None else [display, metrics]
-            result = copy(
-                planned,
-                mirror,
-                session,
-                observers,
-                SystemClock(),
-                stop=session.stop_signal,
-                scope=topic_scope(topic) if topic else "",
-            )
+            result = copy_planned(planned, mirror, topic, session, observers)
     except RelayError as error:
         invocation.fail(error, name)
         if metrics is not None:
             metrics.failed(name, type(error).__name__)
     else:
-        _report(command, planned, result)
+        _report(invocation, planned, result, as_json=as_json)
 
 
-def _warn(invocation: Invocation, name: str, mirror: Mirror, planned: RunPlan) -> None:
-    """Warn of what a run leaves as it is: losses, conflicts, missing topics, other settings."""
+def plan_mirror(
+    name: str,
+    mirror: Mirror,
+    topic: str | None,
+    *,
+    patient: bool = True,
+    cache: CheckpointCache | None = None,
+) -> RunPlan:
+    """Plan to copy all that is new in one mirror.
+
+    Args:
+        topic: plan only this source topic.
+        patient, cache: as in `take_snapshot`.
+
+    Raises:
+        RelayError: a cluster does not answer, or the mirror cannot be copied.
+    """
+    clock = SystemClock()
+    take = partial(
+        cluster_snapshot.take_snapshot,
+        name,
+        mirror,
+        clock,
+        only_topic=topic,
+        patient=patient,
+        cache=cache,
+    )
+    return run_plan.plan(prepared_snapshot.prepare_snapshot(take, mirror, clock))
+
+
+def warnings(mirror: Mirror, planned: RunPlan) -> Iterator[str]:
+    """Yield what a run leaves as it is: losses, conflicts, missing topics, other settings."""
     snapshot = planned.snapshot
     for lost in snapshot.accepted:
-        invocation.warning(
-            f"{name}: {lost.topic_partition}: {lost.what};"
+        yield (
+            f"{lost.topic_partition}: {lost.what};"
             " the copy resumes after the gap: on_data_loss is continue"
         )
-    for line in [
-        *topics.conflicts(snapshot),
-        *topics.deleted(snapshot),
-        *topics.nothing_selected(snapshot, mirror.topics.allow),
-    ]:
-        invocation.warning(f"{name}: {line}")
+    yield from topics.conflicts(snapshot)
+    yield from topics.deleted(snapshot)
+    yield from topics.nothing_selected(snapshot, mirror.topics.allow)
     sync = mirror.topics.sync_configs
     for difference in topic_configs.differences(snapshot):
         if not (sync and difference.is_ours):  # otherwise the run sets it
-            invocation.warning(f"{name}: {difference}; {difference.remedy(sync=sync)}")
+            yield f"{difference}; {difference.remedy(sync=sync)}"
+
+
+def copy_planned(
+    planned: RunPlan,
+    mirror: Mirror,
+    topic: str | None,
+    session: Session,
+    observers: Sequence[Observer],
+) -> RunResult:
+    """Copy what is planned; a signal stops it at committed checkpoints."""
+    with session.stop_signal.deferred():
+        return copy(
+            planned,
+            mirror,
+            session,
+            observers,
+            SystemClock(),
+            stop=session.stop_signal,
+            scope=topic_scope(topic) if topic else "",
+        )
 
 
 @contextmanager
-def _metrics(settings: Metrics) -> Iterator[MetricsObserver | None]:
+def observed(settings: Metrics) -> Iterator[MetricsObserver | None]:
+    """Publish metrics in this context, if the settings say so, and yield what updates them."""
     if settings.address is None and settings.textfile is None:
         yield None
         return
@@ -180,45 +157,36 @@ def _metrics(settings: Metrics) -> Iterator[MetricsObserver | None]:
         yield observer
 
 
-def _report(command: _Command, planned: RunPlan, result: RunResult) -> None:
-    invocation, name = command.invocation, result.mirror
-    if not (command.repeats and result.interrupted):  # that is how a command that repeats ends
-        invocation.raise_exit_code(result.exit_code)
+def _report(invocation: Invocation, planned: RunPlan, result: RunResult, *, as_json: bool) -> None:
+    name = result.mirror
+    invocation.raise_exit_code(result.exit_code)
     for failure in result.failures:
-        invocation.error(f"{name}: {failure}")
+        messages.error(f"{name}: {failure}")
     for node, why in result.diverged.items():
-        invocation.warning(f"{name}: node {node} is in quarantine: {why}")
-    for change in result.reconfigured:
-        stdout().print(f"{name}: {change.done}", soft_wrap=True)
+        messages.warning(f"{name}: node {node} is in quarantine: {why}")
     if result.interrupted:
         messages.error(f"{name}: {_interrupted(planned, result)}")
-    if command.repeats and result.topics:
-        stdout().print(f"{name}: {_in_a_line(result)}", soft_wrap=True)
-    if not command.repeats:
-        _summarize(planned, result)
+    if as_json:
+        messages.json_line(json_output.run(result, SystemClock().now_ms()))
+    else:
+        _show(planned, result)
 
 
-def _summarize(planned: RunPlan, result: RunResult) -> None:
-    """Print the table of what was copied, or say why nothing was, and what waits."""
+def _show(planned: RunPlan, result: RunResult) -> None:
+    name, now_ms = result.mirror, SystemClock().now_ms()
+    for change in result.reconfigured:
+        stdout().print(f"{name}: {change.done}", soft_wrap=True)
     if result.topics:
         tables.show(stdout(), tables.summary(result))
     notes = []
-    if not result.topics and not result.failures and not result.interrupted:
-        notes = [
-            "nothing left to copy: another run has copied everything"
-            if planned.windows
-            else f"nothing new in {plural(len(planned.snapshot.destinations), 'topic')}"
-        ]
-    notes += filter(None, [open_transactions(planned.snapshot.positions, SystemClock().now_ms())])
+    if not result.interrupted and not result.failures:
+        if not planned.windows:
+            notes = [f"nothing new in {plural(len(planned.snapshot.destinations), 'topic')}"]
+        elif not result.topics:
+            notes = ["nothing left to copy: another run has copied everything"]
+    notes += filter(None, [open_transactions(planned.snapshot.positions, now_ms)])
     if notes:
-        stdout().print(f"{result.mirror}: {'; '.join(notes)}", soft_wrap=True)
-
-
-def _in_a_line(result: RunResult) -> str:
-    copied = f"{plural(result.records, 'record')}, {size(result.size_bytes)}"
-    topics_copied = plural(len(result.topics), "topic")
-    at = format_time(SystemClock().now_ms())
-    return f"{at} copied {copied}, of {topics_copied} in {seconds(result.seconds)}"
+        stdout().print(f"{name}: {'; '.join(notes)}", soft_wrap=True)
 
 
 def _interrupted(planned: RunPlan, result: RunResult) -> str:

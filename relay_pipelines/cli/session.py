@@ -22,7 +22,7 @@ class Session:
         if self._session is not None:
             from relay_pipelines.spark.session import is_alive
 
-            if not is_alive(self._session):
+            if not is_alive(self._session, self._spark.remote):
                 self.stop()
         if self._session is None:
             from relay_pipelines.spark.session import connect

@@ -13,6 +13,7 @@ from relay_pipelines.plan.node_choice import NodeChoice
 from relay_pipelines.plan.positions import Position, data_loss, lag_records
 from relay_pipelines.prepare import topic_configs, topics
 from relay_pipelines.prepare.reader_acls import AclReport
+from relay_pipelines.run.result import RunResult
 from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.snapshot.node_selection import NodeState
@@ -151,6 +152,33 @@ def acls(mirror: str, report: AclReport, *, applied: bool) -> Document:
             }
             for decision in report.decisions
         ],
+    }
+
+
+def run(result: RunResult, now_ms: int) -> Document:
+    """Return what a run has copied, and what failed."""
+    return {
+        "mirror": result.mirror,
+        "run_id": result.run_id,
+        "ended_at": format_time(now_ms),
+        "records": result.records,
+        "bytes": result.size_bytes,
+        "seconds": round(result.seconds, 3),
+        "interrupted": result.interrupted,
+        "topics": [
+            {
+                "topic": topic,
+                "records": totals.records,
+                "bytes": totals.size_bytes,
+                "chunks": totals.chunks,
+                "rewritten": totals.rewritten,
+                "skipped": dict(totals.skipped),
+                "nodes": sorted(totals.nodes),
+            }
+            for topic, totals in sorted(result.topics.items())
+        ],
+        "configs_changed": [change.done for change in result.reconfigured],
+        "failures": result.failures,
     }
 
 

@@ -20,3 +20,18 @@ def warning(line: str) -> None:
 def document(value: Any) -> None:
     """Write one JSON document to stdout."""
     print(json.dumps(value, indent=2), flush=True)  # noqa: T201
+
+
+def json_line(value: Any) -> None:
+    """Write a JSON document of one line to stdout."""
+    line(json.dumps(value))
+
+
+def line(text: str) -> None:
+    """Write one line to stdout."""
+    print(text, flush=True)  # noqa: T201
+
+
+def note(text: str) -> None:
+    """Write one line that is no error to stderr."""
+    print(text, file=sys.stderr, flush=True)  # noqa: T201

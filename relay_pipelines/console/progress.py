@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
+from rich.live import Live
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn
 from rich.table import Column
 from rich.text import Text
@@ -23,18 +25,33 @@ _NARROW = 70
 
 
 @contextmanager
-def progress(mirror: str, console: Console, *, brief: bool = False) -> Iterator[Observer]:
-    """Show the progress of one run of a mirror.
-
-    Args:
-        brief: for runs that follow each other: only long ones get lines, and bars do not stay.
-    """
+def progress(mirror: str, console: Console) -> Iterator[Observer]:
+    """Show the progress of one run of a mirror."""
     if not console.is_terminal:
-        yield Lines(lambda line: console.print(f"{mirror}: {line}", soft_wrap=True), brief=brief)
+        yield Lines(lambda line: console.print(f"{mirror}: {line}", soft_wrap=True))
         return
-    bars = Bars(console, transient=brief)
+    bars = Bars(console)
     with bars.live:
         yield bars
+
+
+@contextmanager
+def status_line(console: Console) -> Iterator[Callable[[str], None]]:
+    """Yield a function that replaces the last line of a terminal, and does nothing elsewhere.
+
+    Lines that are printed meanwhile appear above it.
+    """
+    if not console.is_terminal:
+        yield lambda _: None
+        return
+    live = Live(
+        console=console,
+        auto_refresh=False,
+        transient=True,
+        redirect_stdout=sys.stdout.isatty(),  # what goes to a file must stay there
+    )
+    with live:
+        yield lambda text: live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
 
 
 class Lines:
@@ -42,7 +59,7 @@ class Lines:
 
     Args:
         write: prints or logs a line.
-        brief: whether to leave out the line at the start.
+        announce: whether to begin with a line that says what will be copied.
     """
 
     def __init__(
@@ -51,10 +68,10 @@ class Lines:
         every_seconds: float = _LINE_SECONDS,
         monotonic: Callable[[], float] = time.monotonic,
         *,
-        brief: bool = False,
+        announce: bool = True,
     ) -> None:
         self._write = write
-        self._brief = brief
+        self._announce = announce
         self._every_seconds = every_seconds
         self._monotonic = monotonic
         self._total = self._done = self._size_bytes = 0
@@ -67,7 +84,7 @@ class Lines:
             self._total = sum(plan.offsets(window) for window in plan.windows)
             topics = plural(len(plan.windows), "topic")
             records, node = plural(self._total, "record"), plan.snapshot.node.name
-            if not self._brief:
+            if self._announce:
                 self._write(f"copying {records} of {topics} from {node}")
 
     def committed(self, entries: Sequence[LedgerEntry]) -> None:
@@ -98,7 +115,7 @@ class Lines:
 class Bars:
     """Shows a bar per topic; of many topics, one bar for all and one for each being copied."""
 
-    def __init__(self, console: Console, *, transient: bool = False) -> None:
+    def __init__(self, console: Console) -> None:
         narrow = console.width < _NARROW
         self._fields = _Fields(narrow=narrow)
         columns: list[ProgressColumn] = [
@@ -109,13 +126,7 @@ class Bars:
             BarColumn(bar_width=None, table_column=Column(ratio=1, min_width=4)),
             self._fields,
         ]
-        self.live = Progress(
-            *columns,
-            console=console,
-            expand=True,
-            speed_estimate_period=10.0,
-            transient=transient,
-        )
+        self.live = Progress(*columns, console=console, expand=True, speed_estimate_period=10.0)
         self._all: TaskID | None = None
         self._topics: dict[str, TaskID] = {}
         self._crowded = False

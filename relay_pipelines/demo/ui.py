@@ -23,6 +23,10 @@ _WINDOWS = """\
       max_records: 20000   # several windows for the history
       lag_target: 2d       # the history is a day old
 """
+_PLACES = """\
+{folder}/relay.yaml    the mirror: try `relay -c` with it, or change it and reload Dagster
+{folder}/dagster.log   what Dagster prints
+{folder}               everything else; {kept}"""
 _READY = f"""
 Open {{url}}/asset-groups/{MIRROR}
 {_PER_SECOND} events a second keep arriving; a session copies them every 5 s, the first within a
@@ -46,6 +50,8 @@ def main(port: int, *, keep: bool = False) -> int:
     clock = SystemClock()
     reporter = Reporter(stdout(), clock)
     with temporary_folder(keep=keep) as folder:
+        kept = "it stays" if keep else "deleted at the end, unless you give --keep"
+        reporter.console.print(_PLACES.format(folder=folder, kept=kept), soft_wrap=True)
         try:
             with ExitStack() as until_the_end:
                 dagster, _ = start_stack(folder, port, reporter, clock, until_the_end)

@@ -82,14 +82,17 @@ def check(name: str, mirror: Mirror, clock: Clock) -> Iterator[Finding]:
             yield _error(name, error)
 
 
-def check_spark(spark: Spark) -> Iterator[Finding]:
-    """Yield whether the Spark Connect server answers, if there is one."""
+def check_spark(spark: Spark, session: Callable[[], Any]) -> Iterator[Finding]:
+    """Yield whether the Spark Connect server answers and runs Python, if there is one."""
     if spark.remote:
+        from relay_pipelines.spark import job
         from relay_pipelines.spark.connect_server import ConnectServer
 
         server = ConnectServer(spark.remote)
         try:
             yield Finding(Level.OK, "spark", f"{server.address} answers: Spark {server.version()}")
+            version = job.python_version(session())
+            yield Finding(Level.OK, "spark", f"its tasks run Python {version}, with all packages")
         except RelayError as error:
             yield _error("spark", error)
 

@@ -93,6 +93,10 @@ class SparkJobs:
     @property
     def errors(self) -> list[RelayError]:
         """Why jobs ended early, and which ranges have no outcome; valid once all have ended."""
+        if not self.outcomes and any(
+            failure.needs_operator or failure.retryable for failure in self._failures
+        ):
+            return self._failures  # Spark cannot run any job, and the line says what to do
         missing = sorted(set(self._planned).difference(outcome.range for outcome in self.outcomes))
         if not missing:
             return self._failures

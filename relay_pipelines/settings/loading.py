@@ -36,7 +36,7 @@ def load(path: Path, environment: Mapping[str, str] | None = None) -> Settings:
         ConfigError: one line per problem, and a line with their number before several. It never
             contains a secret.
     """
-    written = _read_yaml(path)
+    written, root = _read_yaml(path)
     if written is None:
         raise ConfigError(f"{path} is empty", remedy="start from relay.example.yaml")
     folder = path.absolute().parent
@@ -53,7 +53,7 @@ def load(path: Path, environment: Mapping[str, str] | None = None) -> Settings:
             if not _follows_from(problem, unresolved)
         ]
     if problems:  # raised here and not above: a chained pydantic error would contain the values
-        raise ConfigError(_message(path, problems))
+        raise ConfigError(_message(path, problems, root))
     return settings
 
 
@@ -62,11 +62,32 @@ def _follows_from(problem: Problem, unresolved: Sequence[Location]) -> bool:
     return any(problem[0][: len(location)] == location for location in unresolved)
 
 
-def _message(path: Path, problems: Sequence[Problem]) -> str:
+def _message(path: Path, problems: Sequence[Problem], root: yaml.Node | None) -> str:
+    numbers = [_line(root, location) for location, _ in problems]
     lines = [f"{dotted(location)}: {text}" if location else text for location, text in problems]
     if len(lines) == 1:
-        return f"{path}: {lines[0]}"
-    return "\n  ".join([f"{path}: {len(lines)} problems", *lines])
+        return f"{path}:{numbers[0]}: {lines[0]}" if numbers[0] else f"{path}: {lines[0]}"
+    numbered = [
+        f"line {number}: {line}" if number else line
+        for number, line in zip(numbers, lines, strict=True)
+    ]
+    return "\n  ".join([f"{path}: {len(lines)} problems", *numbered])
+
+
+def _line(node: yaml.Node | None, location: Location) -> int | None:
+    """Return the line of the key or entry at a location, or of the nearest section around it."""
+    line = None
+    for step in location:
+        children: dict[Any, tuple[yaml.Node, yaml.Node]] = {}
+        if isinstance(node, yaml.MappingNode):
+            children = {key.value: (key, value) for key, value in node.value}
+        elif isinstance(node, yaml.SequenceNode):
+            children = {index: (entry, entry) for index, entry in enumerate(node.value)}
+        if step not in children:
+            break
+        key, node = children[step]
+        line = key.start_mark.line + 1
+    return line
 
 
 class _KeyProblemError(yaml.MarkedYAMLError):
@@ -99,11 +120,13 @@ class _StrictLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def _read_yaml(path: Path) -> Any:
-    """Return the file's content, or raise one line with line and column."""
+def _read_yaml(path: Path) -> tuple[Any, yaml.Node | None]:
+    """Return the file's content and its tree, or raise one line with line and column."""
     text = _text(path)
     try:
-        return yaml.load(text, Loader=_StrictLoader)  # noqa: S506 - a SafeLoader
+        loader = _StrictLoader(text)
+        root = loader.get_single_node()
+        return (loader.construct_document(root) if root else None), root
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else f"{path}"

@@ -81,7 +81,7 @@ class Metrics(Section):
     address: HostPort | None = None
     """Serve Prometheus metrics at host:port; not served by default."""
     textfile: FileInExistingFolder | None = None
-    """Write them to this file when a run ends, for the node exporter's textfile collector."""
+    """Write them to this file after a run or round, for the node exporter's textfile collector."""
 
 
 class Mirror(RecordSettings):

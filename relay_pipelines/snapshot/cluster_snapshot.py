@@ -35,7 +35,7 @@ from relay_pipelines.snapshot.clients import destination_client, source_client
 from relay_pipelines.snapshot.node_selection import NodeSelection
 from relay_pipelines.snapshot.watermarks import Positions
 from relay_pipelines.state import checkpoint
-from relay_pipelines.state.checkpoint import CheckpointSnapshot, StartRecord
+from relay_pipelines.state.checkpoint import CheckpointCache, CheckpointSnapshot, StartRecord
 from relay_pipelines.state.ledger_reader import LedgerFollower
 
 NEEDED_CONFIGS = ("compression.type", "max.message.bytes", "message.timestamp.type")
@@ -166,6 +166,7 @@ def take_snapshot(
     first_node: int = 0,
     configs: bool = True,
     patient: bool = True,
+    cache: CheckpointCache | None = None,
 ) -> ClusterSnapshot:
     """Choose the source node to read, and ask it and the destination.
 
@@ -176,6 +177,7 @@ def take_snapshot(
         configs: whether to ask for the topics' configurations, the most expensive request: only a
             copy needs them.
         patient: as in `retry`.
+        cache: the checkpoints that were read before, which need not be read again.
 
     Raises:
         ConfigError: source and destination are the same topic of the same cluster, or copy from
@@ -188,7 +190,7 @@ def take_snapshot(
         with destination_client(name, mirror.destination_cluster, options) as destination:
             metadata = destination.metadata()
             checkpoints = (
-                checkpoint.read_all(destination, name, clock)
+                checkpoint.read_all(destination, name, clock, cache)
                 if checkpoint.TOPIC in metadata.topics
                 else CheckpointSnapshot()
             )

@@ -7,5 +7,6 @@ class_archive       an archive of Spark's classes, for a faster start
 package_archive     ships this package to executors
 connect_server      a Spark Connect server on this machine
 connectivity        checks that a master or server accepts connections
+task_python         names what is wrong with the Python of tasks
 daemon              imports the copy once for all Python workers of a local session
 """

@@ -1,10 +1,12 @@
 """The Spark job of a run: one stage without a shuffle, with a task per group of ranges.
 
-`submit` runs on the driver, `_copy_groups` in a task.
+`submit` runs on the driver, `_copy_groups` in a task, which imports this module first.
 """
 
 from __future__ import annotations
 
+import platform
+import re
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -16,8 +18,10 @@ import pyarrow as pa
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.errors import RelayError
 from relay_pipelines.model import CopyJob, CopyRange, Outcome
-from relay_pipelines.spark.session import context_of
+from relay_pipelines.spark import task_python
+from relay_pipelines.spark.session import context_of, unreachable
 
+_PYTHON_ERROR = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception): .*$", re.MULTILINE)
 SCHEMA = "outcome string"
 """The schema of the rows that a copy job returns; each is an outcome as JSON."""
 
@@ -63,20 +67,41 @@ def collect(session: Any, frame: Callable[[], Any], tag: str) -> list[Outcome]:
     Raises:
         RelayError: the Spark job failed.
     """
+    return [Outcome.from_json(text) for text in _texts(session, frame, tag)]
+
+
+def python_version(session: Any) -> str:
+    """Run a job that imports what a copy does, and return the version of the tasks' Python.
+
+    Raises:
+        ConfigError: that Python is missing, has another version, or has not all packages.
+        RelayError: the Spark job failed for another reason.
+    """
+    (version,) = _texts(
+        session, lambda: session.range(0, 1, 1, 1).mapInArrow(_say_version, SCHEMA), "relay-python"
+    )
+    return version
+
+
+def _texts(session: Any, frame: Callable[[], Any], tag: str) -> list[str]:
     context = context_of(session)
     try:
         # not the session's tag: only this thread would know it, and another thread cancels
         (session.addTag if context is None else context.addJobTag)(tag)
         rows = frame().collect()
     except Exception as error:  # py4j and gRPC raise many kinds
-        raise RelayError(
-            f"the Spark job failed: {_reason(error)}",
-            remedy="run again to continue from the checkpoints; --debug shows Spark's messages",
+        raise (
+            task_python.problem(error)
+            or unreachable(session)
+            or RelayError(
+                f"the Spark job failed: {_reason(error)}",
+                remedy="run again to continue from the checkpoints; --debug shows Spark's messages",
+            )
         ) from error
     finally:
         with suppress(Exception):  # an interrupted run has ended the session, and its tags with it
             (session.removeTag if context is None else context.removeJobTag)(tag)
-    return [Outcome.from_json(row.outcome) for row in rows]
+    return [row.outcome for row in rows]
 
 
 def cancel(session: Any, tag: str) -> None:
@@ -102,8 +127,17 @@ def _copy_groups(
 
 def outcome_row(outcome: Outcome) -> pa.RecordBatch:
     """Return an outcome as a row of `SCHEMA`."""
+    return _row(outcome.to_json())
+
+
+def _say_version(ids: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for _ in ids:
+        yield _row(platform.python_version())
+
+
+def _row(value: str) -> pa.RecordBatch:
     # making an Arrow array from Python objects imports pandas: 50 MB and half a second per worker
-    text = outcome.to_json().encode()
+    text = value.encode()
     column = pa.StringArray.from_buffers(
         1, pa.py_buffer(struct.pack("=2i", 0, len(text))), pa.py_buffer(text)
     )
@@ -113,7 +147,8 @@ def outcome_row(outcome: Outcome) -> pa.RecordBatch:
 def _reason(error: Exception) -> str:
     """Return the line of a Spark error that says what happened, without the stack trace."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    telling = [
+    _, _, raised = str(error).partition("Traceback (most recent call last)")
+    telling = _PYTHON_ERROR.findall(raised)[-1:] or [
         line
         for line in lines
         if "Lost task" in line or "exited unexpectedly" in line or "cancelled" in line.lower()

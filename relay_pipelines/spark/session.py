@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import subprocess
@@ -12,7 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from relay_pipelines.errors import ConfigError, RelayError
+from relay_pipelines.errors import ConfigError, RelayError, RetriableError
 from relay_pipelines.spark import class_archive, connectivity, package_archive
 
 TASK_ATTEMPTS = 4
@@ -35,6 +36,14 @@ LOCAL_DEFAULTS = {
     "spark.driver.extraJavaOptions": _SMALL_JVM,
 }
 """Settings of a session on this machine."""
+# a server that does not answer for ten seconds has lost its sessions; by default, the client would
+# wait for ten minutes
+_RETRIES = {"max_retries": 7, "max_backoff": 2_000}
+_AT_START = (
+    *("spark.driver.", "spark.executor.", "spark.executorEnv.", "spark.local.dir"),
+    *("spark.kubernetes.", "spark.yarn."),
+)
+_LOG = logging.getLogger(__name__)
 _LOCAL = re.compile(r"local(\[([^,\]]+)\])?")
 
 
@@ -54,8 +63,7 @@ def connect(
         verbose: whether to show the output of Spark.
 
     Raises:
-        ConfigError: speculation is on, so that a second copy of a task would fence the first; or a
-            Connect server refuses a setting.
+        ConfigError: speculation is on, so that a second copy of a task would fence the first.
         RelayError: Spark cannot be reached or does not start.
     """
     # tasks must run this Python, not whichever comes first on an executor's PATH
@@ -87,6 +95,8 @@ def end(session: Any) -> None:
     context = context_of(session)
     with suppress(Exception):  # it has ended already
         _end_accumulators(context)
+        if context is None:
+            session.client.set_retry_policies([])  # the server may have died
         session.stop()
     if context is not None:
         _forget_dead_jvm()
@@ -106,17 +116,29 @@ def _forget_dead_jvm() -> None:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    gateway = SparkContext._gateway  # noqa: SLF001 - pyspark would call the dead one for ever
-    if gateway is None or gateway.proc.poll() is None:
-        return
-    SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
-    SparkContext._active_spark_context = None  # noqa: SLF001
-    SparkSession._instantiatedSession = None  # noqa: SLF001
+    if _jvm_is_dead():  # pyspark would go on to call it
+        SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
+        SparkContext._active_spark_context = None  # noqa: SLF001
+        SparkSession._instantiatedSession = None  # noqa: SLF001
 
 
-def is_alive(session: Any) -> bool:
-    """Whether the session still answers."""
+def _jvm_is_dead() -> bool:
+    from pyspark import SparkContext
+
+    process = getattr(SparkContext._gateway, "proc", None)  # noqa: SLF001 - no other way to know
+    return process is not None and process.poll() is not None
+
+
+def is_alive(session: Any, remote: str | None) -> bool:
+    """Whether the session still answers; it does not if its JVM or its server was killed.
+
+    Args:
+        remote: the address of the Spark Connect server, if the session is one of it.
+    """
+    if remote is None and _jvm_is_dead():
+        return False
     try:
+        connectivity.check(remote or "")  # the client of a server that is away retries for minutes
         slots(session)
     except RelayError:
         return False
@@ -152,6 +174,19 @@ def context_of(session: Any) -> Any:
     return getattr(session, "sparkContext", None)
 
 
+def unreachable(session: Any) -> RetriableError | None:
+    """Return the error of a Spark Connect server that has died; None if it, or Spark, answers."""
+    if context_of(session) is not None:
+        return None
+    try:
+        connectivity.check(f"sc://{session.client._builder.endpoint}")  # noqa: SLF001 - no other way
+    except RelayError as error:
+        return RetriableError(
+            error.what, remedy="start it; what is committed stays, run again to copy the rest"
+        )
+    return None
+
+
 def _classic(master: str, conf: Mapping[str, str], *, verbose: bool) -> Any:
     from pyspark.sql import SparkSession
 
@@ -165,9 +200,16 @@ def _classic(master: str, conf: Mapping[str, str], *, verbose: bool) -> Any:
     }
     _start_jvm(settings, verbose=verbose)
     session = SparkSession.builder.config(map=settings).getOrCreate()
+    if not verbose:
+        # it prints a traceback when the JVM is killed, and a run reports that in one line
+        session.sparkContext._accumulatorServer.handle_error = _say_nothing  # noqa: SLF001
     if not local:
         session.sparkContext.addPyFile(str(package_archive.archive()))
     return session
+
+
+def _say_nothing(*_: object) -> None:
+    """Handle an error of PySpark's server of accumulators."""
 
 
 def _start_jvm(settings: dict[str, str], *, verbose: bool) -> None:
@@ -189,26 +231,36 @@ def _start_jvm(settings: dict[str, str], *, verbose: bool) -> None:
 
 def _remote(remote: str, conf: Mapping[str, str]) -> Any:
     from pyspark.sql import SparkSession
+    from pyspark.sql.connect.client.retries import DefaultPolicy
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the user cannot change what the client warns about
         session = SparkSession.builder.appName("relay").remote(remote).getOrCreate()
-        for key, value in conf.items():
-            _set(session, key, value)
+        session.client.set_retry_policies([DefaultPolicy(**_RETRIES)])
+        ignored = [key for key, value in conf.items() if not _set(session, key, value)]
         session.addArtifacts(str(package_archive.archive()), pyfile=True)
+    # our own error follows
+    warnings.filterwarnings("ignore", re.escape("[RETRIES_EXCEEDED]"))
+    if ignored:
+        _LOG.warning(
+            "spark.conf: the running Spark Connect server ignores %s; set this where the server is"
+            " started, such as `relay spark start --conf`",
+            ", ".join(ignored),
+        )
     return session
 
 
-def _set(session: Any, key: str, value: str) -> None:
+def _set(session: Any, key: str, value: str) -> bool:
+    """Set it, and return False if only the start of the server can."""
+    if key.startswith(_AT_START):
+        return False  # Spark accepts some of them without effect
     try:
         session.conf.set(key, value)
     except Exception as error:
         if "CANNOT_MODIFY_" not in str(error):
             raise
-        raise ConfigError(
-            f"the Spark Connect server does not let its clients set {key}",
-            remedy="remove it from spark.conf, or set it where the server is started",
-        ) from error
+        return False
+    return True
 
 
 def _refuse_speculation(session: Any) -> None:

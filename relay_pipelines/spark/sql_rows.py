@@ -114,7 +114,7 @@ def find_failing_record(
 
 def is_sql_error(error: RelayError) -> bool:
     """Whether a Spark job failed because its SQL did."""
-    cause = error.__cause__
+    cause = None if isinstance(error, ConfigError) else error.__cause__
     return isinstance(cause, PySparkException) and bool(cause.getCondition())
 
 

@@ -253,8 +253,10 @@ def read_current(
     for source in known:
         homes.setdefault(home(TOPIC, key_of(mirror, source)), []).append(source)
     ends = client.list_offsets(homes, LATEST, READ_UNCOMMITTED)
+    stable = client.list_offsets(homes, LATEST, READ_COMMITTED)
     for at, sources in homes.items():
-        wait_until_stable(client, at, ends[at], options, clock, unblock)
+        if stable[at] < ends[at]:
+            wait_until_stable(client, at, ends[at], options, clock, unblock)
         seen.read(client, at, min(known[source][1] for source in sources), ends[at], clock)
     return {source: seen.current(source, *known[source]) for source in known}
 
@@ -342,9 +344,47 @@ def wait_until_stable(
         clock.sleep(_POLL_SECONDS)
 
 
-def read_all(client: ClusterClient, mirror: str, clock: Clock) -> CheckpointSnapshot:
-    """Return all that the topic holds for a mirror. On the driver."""
-    latest, ends = _latest(client, f"{mirror}/".encode(), clock)
+class CheckpointCache:
+    """What a process has read of the topic for one mirror, so that it reads each record once.
+
+    It counts only while the topic and the partition's leader are the same: another leader may have
+    a shorter log.
+    """
+
+    def __init__(self) -> None:
+        self._read: dict[TopicPartition, tuple[tuple[str, int], int, dict[bytes, bytes]]] = {}
+
+    def get(
+        self, client: ClusterClient, at: TopicPartition, end: int
+    ) -> tuple[int, dict[bytes, bytes]] | None:
+        """Return how far the partition was read, and its newest values; None if it was not."""
+        log, position, latest = self._read.get(at, (None, 0, {}))
+        return (position, latest) if log == _log(client, at) and position <= end else None
+
+    def put(
+        self, client: ClusterClient, at: TopicPartition, end: int, latest: dict[bytes, bytes]
+    ) -> None:
+        """Remember the newest values of the partition up to `end`."""
+        if log := _log(client, at):
+            self._read[at] = log, end, latest
+
+
+def _log(client: ClusterClient, at: TopicPartition) -> tuple[str, int] | None:
+    """Return what identifies a partition's log; None if brokers are too old to report it."""
+    topic = client.topic(at.topic)
+    epoch = topic.leader_epochs.get(at.partition)
+    return None if epoch is None or not topic.topic_id else (topic.topic_id, epoch)
+
+
+def read_all(
+    client: ClusterClient, mirror: str, clock: Clock, cache: CheckpointCache | None = None
+) -> CheckpointSnapshot:
+    """Return all that the topic holds for a mirror. On the driver.
+
+    Args:
+        cache: what was read before; it grows.
+    """
+    latest, ends = _latest(client, f"{mirror}/".encode(), clock, cache or CheckpointCache())
     quarantine = quarantine_key(mirror, "")
     reasons = {
         key.removeprefix(quarantine).decode(): versioned(latest.pop(key), _VERSION, TOPIC)["why"]
@@ -368,7 +408,7 @@ def read_all_mirrors(client: ClusterClient, clock: Clock) -> list[Checkpoint]:
 
     It leaves out what it cannot read: a later version or another program wrote it.
     """
-    latest, _ = _latest(client, b"", clock)
+    latest, _ = _latest(client, b"", clock, CheckpointCache())
     found = []
     for key, value in latest.items():
         if b"//" not in key and not key.endswith((_START.encode(), _OWNER.encode())):
@@ -397,17 +437,22 @@ def wait_for_open_transactions(
 
 
 def _latest(
-    client: ClusterClient, prefix: bytes, clock: Clock
+    client: ClusterClient, prefix: bytes, clock: Clock, cache: CheckpointCache
 ) -> tuple[dict[bytes, bytes], dict[TopicPartition, int]]:
     """Return the newest value of every key with the prefix, and how far each partition was read."""
-    starts = client.list_offsets(homes(TOPIC), EARLIEST, READ_COMMITTED)
     ends = client.list_offsets(homes(TOPIC), LATEST, READ_COMMITTED)
-    latest: dict[bytes, bytes] = {}
-    for at, start in starts.items():
-        for record in _records(client, OffsetRange(at, start, ends[at]), clock):
+    known = {at: cache.get(client, at, end) for at, end in ends.items()}
+    starts = client.list_offsets([at for at in ends if not known[at]], EARLIEST, READ_COMMITTED)
+    all_latest: dict[bytes, bytes] = {}
+    for at, end in ends.items():
+        start, latest = known[at] or (starts[at], {})
+        latest = dict(latest)
+        for record in _records(client, OffsetRange(at, start, end), clock):
             if record.key and record.key.startswith(prefix) and record.value is not None:
                 latest[record.key] = record.value
-    return latest, ends
+        cache.put(client, at, end, latest)
+        all_latest |= latest
+    return all_latest, ends
 
 
 def _records(client: ClusterClient, wanted: OffsetRange, clock: Clock) -> Iterator[Any]:

@@ -25,7 +25,7 @@ from tests.chaos import source_data
 from tests.chaos.harness import Mirror, Source
 from tests.chaos.storm.background import BackgroundThread
 from tests.copying import numbered
-from tests.support.independent import client, producer, put, transactional, until
+from tests.support.independent import client, producer, put, read, transactional, until
 
 _PAUSE_SECONDS = 0.1
 LONG_ROUNDS = 30
@@ -195,7 +195,8 @@ def test_a_rolling_restart(three: EmbeddedCluster, new_mirror: NewMirror) -> Non
     mirror = patient(new_mirror(source, three))
     with Writers(three, source.topic).writing():
         run = mirror.start_run()
-        run.wait_until(lambda: bool(mirror.arrived(0)), "copying")
+        at = TopicPartition(mirror.topic, 0)
+        run.wait_until(lambda: bool(read(three.cluster(), at)), "copying")
         Operator(three).restart_one_by_one()
         assert run.end() == 0, run.errors.read_text()[-2000:]
     assert_equal(mirror)

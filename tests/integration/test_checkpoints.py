@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -11,13 +12,13 @@ from relay_pipelines.copy import transaction
 from relay_pipelines.copy.failpoints import Failpoint
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import DestinationError
-from relay_pipelines.model import CopyOptions, Status, TopicPartition
+from relay_pipelines.model import CopyOptions, OffsetRange, Status, TopicPartition
 from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, READ_UNCOMMITTED, ClusterClient
-from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.protocol.clock import Clock, SystemClock
 from relay_pipelines.state import checkpoint
 from tests import copying
 from tests.copying import Mirror, numbered
-from tests.support.independent import Record, put, transactional, until
+from tests.support.independent import Record, create, delete, put, transactional, until, write
 
 
 @pytest.fixture
@@ -174,3 +175,56 @@ def test_the_driver_reads_the_same_checkpoint_as_the_task(mirror: Mirror) -> Non
     mirror.write(numbered(5, first=10))
     assert mirror.copy().records == 5
     mirror.assert_equal()
+
+
+def test_a_process_reads_each_checkpoint_once(
+    source_cluster: EmbeddedCluster,
+    own_cluster: EmbeddedCluster,
+    topic_name: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It reads the topic again after its leader has changed, or after it was created again."""
+    mirror = Mirror(source_cluster.cluster(), own_cluster.cluster(), topic_name)
+    home = home_of(mirror)
+    mirror.write(numbered(10))
+    cache = checkpoint.CheckpointCache()
+    starts: list[int] = []
+
+    def records(client: ClusterClient, wanted: OffsetRange, clock: Clock) -> Iterator[Any]:
+        if wanted.topic_partition == home:
+            starts.append(wanted.start)
+        return original(client, wanted, clock)
+
+    original = checkpoint._records
+    monkeypatch.setattr(checkpoint, "_records", records)
+
+    def read_all(expected: int | None) -> int:
+        """Read until the checkpoint is the expected one; return where the reading began."""
+
+        def found() -> bool:
+            try:
+                with ClusterClient(mirror.destination, DestinationError) as client:
+                    stored = checkpoint.read_all(client, mirror.name, SystemClock(), cache)
+            except DestinationError:  # the broker starts
+                return False
+            copied = stored.checkpoints.get(mirror.at)
+            return (None if copied is None else copied.next_offset) == expected
+
+        starts.clear()
+        until(found, f"checkpoint {expected}", 20)
+        return starts[0]
+
+    mirror.try_copy(0, 4)
+    assert read_all(4) == 0
+    mirror.try_copy(0, 7)
+    assert read_all(7) > 0
+    assert read_all(7) > 0, "what is known stays known"
+    own_cluster.brokers[0].kill()
+    own_cluster.brokers[0].launch()
+    own_cluster.brokers[0].wait_until_serving()
+    assert read_all(7) == 0
+    assert read_all(7) > 0
+    delete(mirror.destination, checkpoint.TOPIC)
+    create(mirror.destination, checkpoint.TOPIC, checkpoint.PARTITIONS)
+    write(mirror.destination, home, [Record(b"other/topic/0", b"{}")] * 50)
+    assert read_all(None) == 0

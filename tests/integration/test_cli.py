@@ -371,7 +371,7 @@ def test_a_wrong_file_is_refused(tmp_path: Path, text: str, expected: str) -> No
     path.write_text(text)
     done = relay(path, "run")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"error: {path}: ")
+    assert re.match(rf"error: {re.escape(str(path))}(:\d+)?: ", done.stderr)
     assert expected in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -562,10 +562,23 @@ def stopped_by_sigterm(config: Path) -> None:
 
 def stopped_in_a_terminal(config: Path) -> None:
     """Type Ctrl-C in a run's own terminal once a bar moves; it must end soon, with a message."""
+    process, drawn = in_a_terminal(config, "run")
+    drawn.until(rf"[1-9][\d,]*/{MANY:,} ")
+    assert "━" in drawn.text
+    sent = time.monotonic()
+    os.write(drawn.descriptor, b"\x03")
+    drawn.until_closed()
+    assert process.wait(60) == 130, drawn.text[-2000:]
+    assert time.monotonic() - sent < SOON
+    ended_in_words(process.returncode, drawn.text)
+
+
+def in_a_terminal(config: Path, *arguments: str) -> tuple[subprocess.Popen[bytes], Terminal]:
+    """Start the command in a terminal of its own."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
     process = subprocess.Popen(
-        [RELAY, "-c", config, "run"],
+        [RELAY, "-c", config, *arguments],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
@@ -574,22 +587,14 @@ def stopped_in_a_terminal(config: Path) -> None:
         preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509 - makes Ctrl-C reach the whole group
     )
     os.close(theirs)
-    drawn = Terminal(ours)
-    drawn.until(rf"[1-9][\d,]*/{MANY:,} ")
-    assert "━" in drawn.text
-    sent = time.monotonic()
-    os.write(ours, b"\x03")
-    drawn.until_closed()
-    assert process.wait(60) == 130, drawn.text[-2000:]
-    assert time.monotonic() - sent < SOON
-    ended_in_words(process.returncode, drawn.text)
+    return process, Terminal(ours)
 
 
 class Terminal:
     """The text drawn in a terminal, without escape sequences."""
 
     def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+        self.descriptor = descriptor
         self._drawn = bytearray()
 
     @property
@@ -607,11 +612,11 @@ class Terminal:
         """Read until all writers have closed the terminal."""
         while self._read():
             pass
-        os.close(self._descriptor)
+        os.close(self.descriptor)
 
     def _read(self) -> bool:
         try:
-            piece = os.read(self._descriptor, 65536)
+            piece = os.read(self.descriptor, 65536)
         except OSError:  # how a pty says that it has no writers left
             return False
         self._drawn += piece

@@ -14,16 +14,24 @@ from pathlib import Path
 import psutil
 import pytest
 
+from relay_pipelines.embedded.ports import free_ports
+from tests.support.independent import until
+
 TAKEOVER = re.compile(
     r"(\S+) was killed \S+ s after the first commit of this run;"
     r" (\S+) s later came the first one from (\S+)\n"
 )
 SHORT = "import sys; from relay_pipelines.demo import main; sys.exit(main(events={events}))"
+UI = "import sys; from relay_pipelines.demo.ui import main; sys.exit(main({port}, keep=False))"
 
 
 def start(folder: Path, events: int) -> subprocess.Popen[str]:
+    return run(folder, SHORT.format(events=events))
+
+
+def run(folder: Path, code: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-u", "-c", SHORT.format(events=events)],
+        [sys.executable, "-u", "-c", code],
         env=os.environ | {"TMPDIR": str(folder), "COLUMNS": "100"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -138,5 +146,25 @@ def test_ctrl_c_ends_everything_with_130(tmp_path):
     assert process.returncode == 130, "".join(lines)
     assert "interrupted; nothing is left running" in lines[-1]
     assert len(seen) >= 7
+    assert not still_running(list(seen))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.timeout(600)
+def test_the_ui_prints_its_files_first_and_leaves_nothing_behind(tmp_path):
+    """Its relay.yaml is there as soon as the clusters are, and the log with Dagster."""
+    seen: set[psutil.Process] = set()
+    with run(tmp_path, UI.format(port=free_ports(1)[0])) as process:
+        lines = read(process, "deleted at the end", seen)
+        config, log, folder = (Path(line.split()[0]) for line in lines)
+        assert (config, log) == (folder / "relay.yaml", folder / "dagster.log")
+        lines += read(process, "Start Dagster", seen)
+        assert "mirrors:" in config.read_text()
+        until(log.exists, "the log of Dagster")
+        seen.update(family(process))
+        process.send_signal(signal.SIGINT)
+        lines += read(process, "", seen)
+    assert process.returncode == 0, "".join(lines)
+    assert "stopped; nothing is left running" in lines[-1]
     assert not still_running(list(seen))
     assert list(tmp_path.iterdir()) == []

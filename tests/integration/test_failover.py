@@ -142,7 +142,7 @@ class Pair:
 
     def arrived(self) -> int:
         """Return the number of records at the destination."""
-        return len(records_of(self.destination, TopicPartition(f"pair.{self.topic}", 0)))
+        return len(read(self.destination, TopicPartition(f"pair.{self.topic}", 0)))
 
 
 def mirror_file(name: str, mirror: Mirror) -> str:

@@ -7,6 +7,8 @@ import re
 import shutil
 import signal
 import sqlite3
+import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Iterator
@@ -359,10 +361,27 @@ def test_records_are_deleted_before_the_recount(dev: DevEnvironment) -> None:
 
 
 def test_a_broken_configuration(dev: DevEnvironment) -> None:
-    """Dagster shows the error message of `relay check` in place of the code location."""
+    """Dagster shows the line of `relay check` first, above its own; validating it fails."""
     dev.configure(windw={"every": "10s"})
     with pytest.raises(RelayError) as refused, dev.dagster():
         pass
+    config = dev.folder / "relay.yaml"
+    number = config.read_text().splitlines().index("    windw:") + 1
     problem = f"mirrors.{dev.name}.windw: unknown key; did you mean 'window'?"
-    line = f"ConfigError: {dev.folder}/relay.yaml: {problem}"
-    assert str(refused.value).endswith(line)
+    error = "dagster._core.errors.DagsterInvalidDefinitionError"
+    assert str(refused.value) == f"{error}: {config}:{number}: {problem}"
+
+    config.write_text("mirrors:\n  - a\n  b: 1\n")
+    validated = subprocess.run(
+        [sys.executable, "-m", "dagster", "definitions", "validate"],
+        cwd=dev.folder,
+        env=os.environ | {"RELAY_CONFIG": str(config)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert validated.returncode == 1
+    _, _, shown = validated.stdout.partition("Validation failed for code location")
+    assert shown.startswith(
+        f" relay_pipelines:\n\n{error}: {config}:3:3: not YAML: expected <block end>"
+    )

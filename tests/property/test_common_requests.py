@@ -493,6 +493,50 @@ def test_with_ids_of_their_own_a_missing_leader_stops_no_range_after_it() -> Non
     }
 
 
+class Interrupted(FakeCluster):
+    """A cluster that does something after the first commit."""
+
+    def __init__(self, *topics: str) -> None:
+        super().__init__(*topics)
+        self.after_commit: Callable[[], Any] | None = None
+
+    def _end(self, asked: Any) -> Any:
+        answer = super()._end(asked)
+        after, self.after_commit = self.after_commit, None
+        if after is not None:
+            after()
+        return answer
+
+
+def of_four_ids() -> list[CopyRange]:
+    return [each for slot, topic in enumerate("abcd") for each in ranges(topic, f"relay.m./{slot}")]
+
+
+def test_another_run_takes_an_id_over_that_has_not_begun_yet() -> None:
+    """What it has copied meanwhile is not copied again."""
+    copies = destination("abcd", Interrupted)
+    with served(source=filled("abcd", RECORDS), destination=copies):
+        copies.after_commit = lambda: copy(of_four_ids()[1:3])
+        outcomes = copy(of_four_ids())
+    assert {outcome.status for outcome in outcomes.values()} == {Status.DONE}
+    for topic in "abcd":
+        assert copied(copies, topic) == values(topic, RECORDS)
+
+
+def test_an_id_that_is_not_free_stops_no_other_id() -> None:
+    """It waits for the end of an earlier transaction after the others have been copied."""
+    copies = destination("abcd", Completing)
+    copies.leaderless.add("a")
+    with served(source=filled("abcd", RECORDS), destination=copies):
+        copies.ids["relay.m./1"] = fake_cluster.Transactions(1)
+        copies.completing[1] = {"a"}
+        outcomes = copy(of_four_ids())
+    assert {topic for topic, outcome in outcomes.items() if outcome.status is Status.DONE} == {
+        *"cd"
+    }
+    assert "CONCURRENT_TRANSACTIONS" in outcomes["b"].error
+
+
 @pytest.mark.parametrize("hanging", ["a", "e", "j"])
 def test_a_hanging_broker_stops_no_range_of_another_broker(hanging: str) -> None:
     """It leads one topic of ten; the others are committed one by one, and do not wait for it."""

@@ -107,7 +107,7 @@ class World:
         self.destination.deleted.clear()
         self.destination.leaderless.clear()
         known = self.state()
-        chosen = self._random.choice(["relay.m./1", "relay.m.lane/1", ""])
+        chosen = self._random.choice(["relay.m./1", "relay.m.lane/1", "relay.m.lanes/{slot}", ""])
         topics = [topic for topic in TOPICS if self._random.random() < 0.8] or ["a"]
         return self.copy(topics, chosen, known, copies=copies, fails=fails, fails_at=fails_at)
 
@@ -136,7 +136,7 @@ class World:
                 record_policy=RecordPolicy(filters=(fails_spec,) if topic in fails else ()),
                 checkpoint=known.checkpoints.get(at),
                 checkpoint_position=known.ends.get(home, 0),
-                owner=owner or own_id("m", at),
+                owner=owner.format(slot=TOPICS.index(topic) % 3) or own_id("m", at),
             )
             for topic in topics
             for at in [TopicPartition(topic, 0)]
@@ -215,7 +215,7 @@ def test_every_topic_is_copied_once(
             assert failed <= set(fails)
         world.calm()
         known = world.state()
-        outcomes = world.copy(TOPICS, "relay.m./2", known)
+        outcomes = world.copy(TOPICS, "relay.m./{slot}", known)
         assert [outcome.error for outcome in outcomes] == [""] * len(TOPICS)
         assert all(outcome.status is Status.DONE for outcome in outcomes)
         world.verify()

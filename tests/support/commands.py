@@ -19,7 +19,7 @@ RELAY = Path(sys.executable).parent / "relay"
 
 def relay(config: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the command and wait until it exits."""
-    command = [str(RELAY), "--config", str(config), *arguments]
+    command: list[str | Path] = [RELAY, "--config", config, *arguments]
     return subprocess.run(
         command, capture_output=True, text=True, timeout=240, check=False, env=environment()
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,13 @@ def changed(changes: dict[str, Any]) -> str:
 
 
 def refusal(path: Path, environment: dict[str, str] | None = None) -> str:
+    """Return the message with which the file is refused, without the line number of a value."""
+    return re.sub(
+        rf"^{re.escape(str(path))}:\d+: ", f"{path}: ", numbered_refusal(path, environment)
+    )
+
+
+def numbered_refusal(path: Path, environment: dict[str, str] | None = None) -> str:
     """Return the message with which the file is refused."""
     with pytest.raises(ConfigError) as caught:
         load(path, environment or {})

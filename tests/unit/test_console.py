@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from relay_pipelines.console import formatting, tables
-from relay_pipelines.console.progress import Bars, Lines
+from relay_pipelines.console.progress import Bars, Lines, status_line
 from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
 from relay_pipelines.plan.positions import Position
 from relay_pipelines.run.result import RunResult, TopicTotals
@@ -91,6 +91,37 @@ def test_lines_come_every_few_seconds_and_only_after_commits() -> None:
         "200 of 2,000 records (10 %), 200 B, 50 records/s, 36 s left",
         "2,000 of 2,000 records (100 %), 400 B, 200 records/s, 0.0 s left",
     ]
+
+
+def test_lines_without_an_announcement_begin_with_progress() -> None:
+    """For runs that follow each other, where most are over before a line is due."""
+    now = 100.0
+    screen = Screen(terminal=False)
+    lines = Lines(screen.console.print, monotonic=lambda: now, announce=False)
+    lines.begin(planned(1))
+    now = 103.0
+    lines.committed([entry("topic-0", 0, 100)])
+    assert screen.text == "100 of 1,000 records (10 %), 100 B\n"
+
+
+def test_a_status_line_replaces_itself_and_leaves_nothing() -> None:
+    """A long one is cut, because a second line could not be removed."""
+    screen = Screen(terminal=True, width=20)
+    with status_line(screen.console) as show:
+        show("one round")
+        show("2 rounds " + "x" * 30)
+    *_, last = screen.text.replace("\r", "").split("\x1b[?25l")
+    assert "one round" in last
+    assert "2 rounds xxxxxxxxxx…" in last
+    assert "\n2" not in last
+    assert screen.text.endswith("\x1b[2K")
+
+
+def test_there_is_no_status_line_in_a_file() -> None:
+    screen = Screen(terminal=False)
+    with status_line(screen.console) as show:
+        show("one round")
+    assert screen.text == ""
 
 
 def test_a_run_with_nothing_to_copy_shows_no_progress() -> None:

@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from relay_pipelines.settings import load
-from tests.support.config_files import MINIMAL, NODE_PATH, SASL, SECRET, changed, refusal
+from tests.support.config_files import (
+    MINIMAL,
+    NODE_PATH,
+    SASL,
+    SECRET,
+    changed,
+    numbered_refusal,
+    refusal,
+)
 
 
 @pytest.mark.parametrize(
@@ -67,11 +75,43 @@ def test_all_problems_are_reported_at_once(write_config):
     path = write_config(changed({"metric": 1, "@node/name": "${UNSET}", "@/topics/allow": ["("]}))
     lines = refusal(path).splitlines()
     assert lines[0] == f"{path}: 3 problems"
-    assert sorted(line.split(":")[0] for line in lines[1:]) == [
-        "  metric",
-        f"  {NODE_PATH}.name",
-        "  mirrors.orders.topics.allow[0]",
+    text = path.read_text().splitlines()
+    assert sorted(line.split(": ")[1] for line in lines[1:]) == [
+        "metric",
+        f"{NODE_PATH}.name",
+        "mirrors.orders.topics.allow[0]",
     ]
+    numbers = [int(line.split(": ")[0].removeprefix("  line ")) for line in lines[1:]]
+    assert sorted(text[number - 1].strip() for number in numbers) == [
+        "- (",
+        "metric: 1",
+        "name: ${UNSET}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("more", "where"),
+    [
+        ("    window:\n      every: soon\n", ":9: mirrors.orders.window.every"),
+        ("    window:\n      evry: 1m\n", ":9: mirrors.orders.window.evry"),
+        (
+            "    topics:\n      allow:\n        - a\n        - (\n",
+            ":11: mirrors.orders.topics.allow[1]",
+        ),
+        ("    lanes:\n      a: {}\n", ":9: mirrors.orders.lanes.a.topics"),
+        ("spark: &s {master: x}\nmetrics:\n  <<: *s\n", ":8: metrics.master"),
+    ],
+    ids=["a value", "a key", "an entry", "a section without a key", "a merged key"],
+)
+def test_a_problem_has_the_number_of_its_line(write_config, more, where):
+    """It is the line of the key, or of the section where a key is missing."""
+    path = write_config(MINIMAL + more)
+    assert numbered_refusal(path).startswith(f"{path}{where}: ")
+
+
+def test_a_missing_section_of_the_file_has_no_line(write_config):
+    path = write_config("spark: {}\n")
+    assert numbered_refusal(path) == f"{path}: mirrors: is missing"
 
 
 def test_an_anchor_and_a_merge_key_may_be_overridden(write_config):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
-from relay_pipelines.errors import RelayError
+from relay_pipelines.errors import ConfigError, RelayError
 from relay_pipelines.model import (
     Cluster,
     CopyJob,
@@ -15,7 +17,7 @@ from relay_pipelines.model import (
     Status,
     TopicPartition,
 )
-from relay_pipelines.spark.job import outcome_row, submit
+from relay_pipelines.spark.job import outcome_row, python_version, submit
 
 
 class Ended:
@@ -67,3 +69,47 @@ def test_an_outcome_survives_the_way_through_spark() -> None:
     found = Outcome.from_json(row.column("outcome")[0].as_py())
     assert found == outcome
     assert (type(found.status), type(found.range.topic_partition)) == (Status, TopicPartition)
+
+
+RAISED = """
+  An exception was thrown from the Python worker. Please see the stack trace below.
+[PYTHON_EXCEPTION] An exception was thrown from the Python worker: Traceback (most recent call \
+last):
+  File "pyspark/worker.py", line 4174, in invoke_udf
+    check_python_version(init_info.python_version)
+%s
+ SQLSTATE: 38000
+"""
+MISMATCH = (
+    "pyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker"
+    " has different version: 3.1 than that in driver: 3.11, PySpark cannot run with different minor"
+    " versions.\nPlease check environment variables PYSPARK_PYTHON and PYSPARK_DRIVER_PYTHON are"
+    " correctly set."
+)
+
+
+class Failing:
+    """A session whose jobs fail with a message of a real Spark."""
+
+    def __init__(self, message: str) -> None:
+        self._message = message
+        self.sparkContext = self
+        self.addJobTag = self.removeJobTag = lambda _: None
+
+    def range(self, *_: int) -> None:
+        """Fail."""
+        raise RuntimeError(self._message)
+
+
+def test_a_python_of_another_version_is_one_line() -> None:
+    """Both versions are named; nothing but a change of the user's helps."""
+    with pytest.raises(ConfigError) as caught:
+        python_version(Failing(RAISED % MISMATCH))
+    ours = "{}.{}".format(*sys.version_info)
+    assert caught.value.what == f"Spark's tasks run Python 3.1, and relay runs Python {ours}"
+
+
+def test_an_error_in_a_task_is_named_by_its_last_line() -> None:
+    """It is the line below the traceback, not Spark's announcement of one."""
+    with pytest.raises(RelayError, match=r"^the Spark job failed: ZeroDivisionError: division by"):
+        python_version(Failing(RAISED % "ZeroDivisionError: division by zero"))

@@ -1,0 +1,191 @@
+"""`relay run --every`: rounds of all mirrors with one warm Spark session, until Ctrl-C."""
+
+from __future__ import annotations
+
+import traceback
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pydantic import TypeAdapter, ValidationError
+
+from relay_pipelines.cli import run_command
+from relay_pipelines.cli.context import Invocation, selected_mirrors
+from relay_pipelines.cli.lasting_problems import LastingProblems, Problem, problem, problems
+from relay_pipelines.cli.session import Session
+from relay_pipelines.console import json_output, messages
+from relay_pipelines.console.formatting import format_time, plural, seconds, size, stderr
+from relay_pipelines.console.progress import Lines, status_line
+from relay_pipelines.errors import INTERRUPTED, ConfigError, RelayError
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.run.result import RunResult
+from relay_pipelines.run.run import Observer
+from relay_pipelines.run.signals import StoppableClock, StopSignal
+from relay_pipelines.settings import Metrics, Mirror
+from relay_pipelines.settings.config_types import Duration
+from relay_pipelines.state.checkpoint import CheckpointCache
+
+if TYPE_CHECKING:
+    from relay_pipelines.metrics import MetricsObserver
+
+_LEAST_MS = 1_000
+_LOG_SECONDS = 10.0  # between two lines of progress in a log
+_STATUS_SECONDS = 0.5
+
+
+def run(
+    invocation: Invocation, names: Sequence[str], topic: str | None, every: str, *, as_json: bool
+) -> int:
+    """Copy all new records in rounds until a signal.
+
+    Args:
+        every: from the start of one round to the start of the next; a longer one delays the next.
+
+    Returns:
+        The highest exit code of what still fails at the end; as for an interrupted run if nothing
+        does.
+
+    Raises:
+        ConfigError: `every` is not a duration of a second or more, or relay.yaml is not valid.
+    """
+    every_seconds = _every_seconds(every)
+    settings = invocation.settings()
+    mirrors = selected_mirrors(settings, names)
+    clock, stop = SystemClock(), StopSignal()
+    session = Session(settings.spark, stop, verbose=invocation.debug)
+    began = clock.monotonic()
+    with stop.heard(), run_command.observed(settings.metrics) as metrics:
+        rounds = _Rounds(invocation, mirrors, topic, session, metrics, settings.metrics, as_json)
+        try:
+            with status_line(stderr()) as show:
+                while not stop():
+                    round_began = clock.monotonic()
+                    rounds.copy(show)
+                    show(f"{rounds}; the last one ended at {format_time(clock.now_ms())}")
+                    left = round_began + every_seconds - clock.monotonic()
+                    # not after a signal that came while signals were deferred
+                    StoppableClock(clock, stop).sleep(max(0.0, left))
+        except KeyboardInterrupt:
+            pass  # how it ends
+        finally:
+            messages.note(f"stopped after {seconds(clock.monotonic() - began)}: {rounds}")
+            session.stop()
+    return rounds.exit_code or INTERRUPTED
+
+
+def _every_seconds(text: str) -> float:
+    try:
+        every_ms = TypeAdapter(Duration).validate_python(text)
+    except ValidationError:
+        every_ms = 0
+    if every_ms < _LEAST_MS:
+        raise ConfigError(
+            f"--every {text!r} is not a duration of 1s or more", remedy="write it as 1s, 10s or 5m"
+        )
+    return every_ms / 1000
+
+
+@dataclass(slots=True)
+class _Rounds:
+    """The rounds of a command, and what they have copied so far."""
+
+    invocation: Invocation
+    mirrors: Mapping[str, Mirror]
+    topic: str | None
+    session: Session
+    metrics: MetricsObserver | None
+    published: Metrics
+    as_json: bool
+    _problems: dict[str, LastingProblems] = field(default_factory=dict, init=False)
+    _warnings: dict[str, set[str]] = field(default_factory=dict, init=False)
+    _caches: defaultdict[str, CheckpointCache] = field(
+        default_factory=lambda: defaultdict(CheckpointCache), init=False
+    )
+    _rounds: int = field(default=0, init=False)
+    _records: int = field(default=0, init=False)
+    _size_bytes: int = field(default=0, init=False)
+
+    def __str__(self) -> str:
+        copied = f"{plural(self._records, 'record')}, {size(self._size_bytes)}"
+        return f"{copied} in {plural(self._rounds, 'round')}"
+
+    @property
+    def exit_code(self) -> int:
+        """The highest of what still fails; 0 if nothing does."""
+        return max((lasting.exit_code for lasting in self._problems.values()), default=0)
+
+    def copy(self, show: Callable[[str], None]) -> None:
+        """Copy what is new in each mirror; a failure does not stop the next mirror.
+
+        Args:
+            show: replaces the status line.
+        """
+        self._rounds += 1
+        for name, mirror in self.mirrors.items():
+            if not self.session.stop_signal():
+                self._copy_mirror(name, mirror, show)
+        self._lasting("").update(self._write_metrics(), complete=True)
+
+    def _write_metrics(self) -> list[Problem]:
+        try:
+            if self.metrics is not None:
+                self.metrics.write(self.published)
+        except RelayError as error:
+            return [problem(error)]
+        return []
+
+    def _copy_mirror(self, name: str, mirror: Mirror, show: Callable[[str], None]) -> None:
+        lasting = self._lasting(name)
+        try:
+            # the next round is the retry: until then, it is the other mirrors' turn
+            planned = run_command.plan_mirror(
+                name, mirror, self.topic, patient=False, cache=self._caches[name]
+            )
+            self._warn(name, set(run_command.warnings(mirror, planned)))
+            observers: list[Observer] = [self._progress(name, show)]
+            if self.metrics is not None:
+                observers.append(self.metrics)
+            result = run_command.copy_planned(planned, mirror, self.topic, self.session, observers)
+        except RelayError as error:
+            if self.invocation.debug:
+                traceback.print_exception(error)
+            if self.metrics is not None:
+                self.metrics.failed(name, type(error).__name__)
+            lasting.update([problem(error)], complete=False)
+        else:
+            self._report(result)
+            lasting.update(problems(result), complete=not result.interrupted)
+
+    def _report(self, result: RunResult) -> None:
+        self._records += result.records
+        self._size_bytes += result.size_bytes
+        for node, why in result.diverged.items():
+            messages.warning(f"{result.mirror}: node {node} is in quarantine: {why}")
+        now_ms = SystemClock().now_ms()
+        if self.as_json:
+            if result.topics or result.reconfigured:
+                messages.json_line(json_output.run(result, now_ms))
+            return
+        for change in result.reconfigured:
+            messages.line(f"{result.mirror}: {change.done}")
+        if result.topics:
+            copied = f"{plural(result.records, 'record')}, {size(result.size_bytes)}"
+            of_topics = f"of {plural(len(result.topics), 'topic')} in {seconds(result.seconds)}"
+            messages.line(f"{result.mirror}: {format_time(now_ms)}: {copied} {of_topics}")
+
+    def _warn(self, name: str, found: set[str]) -> None:
+        """Print the warnings that the last round of the mirror did not have."""
+        for line in sorted(found - self._warnings.get(name, set())):
+            messages.warning(f"{name}: {line}")
+        self._warnings[name] = found
+
+    def _progress(self, name: str, show: Callable[[str], None]) -> Lines:
+        if stderr().is_terminal:
+            return Lines(lambda line: show(f"{name}: {line}"), _STATUS_SECONDS)
+        return Lines(lambda line: messages.note(f"{name}: {line}"), _LOG_SECONDS, announce=False)
+
+    def _lasting(self, name: str) -> LastingProblems:
+        return self._problems.setdefault(
+            name, LastingProblems(f"{name}: " if name else "", SystemClock())
+        )

@@ -1,0 +1,39 @@
+"""What Spark reports if the Python of its tasks does not fit, as one line. On the driver."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+from relay_pipelines.errors import ConfigError
+
+_NO_PROGRAM = re.compile(r'Cannot run program "([^"]+)"')
+_OTHER_VERSION = re.compile(r"Python in worker has different version: (\S+) than")
+_NO_PACKAGE = re.compile(
+    r"ModuleNotFoundError: No module named '([^']+)'|: No module named (\S+)"
+    r"|\[PACKAGE_NOT_INSTALLED\] (\S+)"
+)
+_OURS = "{}.{}".format(*sys.version_info)
+
+
+def problem(error: Exception) -> ConfigError | None:
+    """Return the error that names the cause, or None if the job failed for another reason.
+
+    Spark starts tasks with PYSPARK_PYTHON as set where the executors or the Spark Connect server
+    were started, and else with the first `python3` there.
+    """
+    text = str(error)
+    if found := _NO_PROGRAM.search(text):
+        what = f"Spark's tasks have no Python: there is no {found[1]} where they run"
+    elif found := _OTHER_VERSION.search(text):
+        what = f"Spark's tasks run Python {found[1]}, and relay runs Python {_OURS}"
+    elif found := _NO_PACKAGE.search(text):
+        package = next(filter(None, found.groups())).partition(".")[0]
+        what = f"the Python of Spark's tasks has no package {package}"
+    else:
+        return None
+    return ConfigError(
+        what,
+        remedy=f"start Spark with PYSPARK_PYTHON set to a Python {_OURS} that has the packages of"
+        " requirements.lock; for a Spark Connect server on this machine, `relay spark start` does",
+    )

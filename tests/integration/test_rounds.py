@@ -1,0 +1,235 @@
+"""`relay run --every` as a subprocess against real brokers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.embedded.ports import free_ports
+from relay_pipelines.model import TopicPartition
+from tests.integration.test_cli import MANY, SOON, in_a_terminal, numbered, open_transactions
+from tests.support.commands import RELAY, configured, environment, mirror
+from tests.support.independent import (
+    assert_equal,
+    create,
+    delete_before,
+    read,
+    records_of,
+    until,
+    write,
+)
+
+LATENCY = 20.0  # seconds, on a machine that is busy with other tests
+
+
+class Rounds:
+    """A running `relay run --every 1s`, and what it has printed."""
+
+    def __init__(self, config: Path, *options: str) -> None:
+        self._out, self._err = config.with_suffix(".out"), config.with_suffix(".err")
+        with self._out.open("w") as out, self._err.open("w") as err:
+            self.process = subprocess.Popen(
+                [RELAY, "-c", config, "run", "--every", "1s", *options],
+                stdout=out,
+                stderr=err,
+                env=environment(),
+            )
+
+    @property
+    def stdout(self) -> list[str]:
+        return self._out.read_text().splitlines()
+
+    @property
+    def stderr(self) -> list[str]:
+        return self._err.read_text().splitlines()
+
+    def jvms(self) -> list[psutil.Process]:
+        children = psutil.Process(self.process.pid).children(recursive=True)
+        return [child for child in children if child.name() == "java"]
+
+    def stop(self, number: signal.Signals) -> int:
+        """Send the signal, and return the exit code of the process, which must end soon."""
+        sent = time.monotonic()
+        self.process.send_signal(number)
+        code = self.process.wait(60)
+        assert time.monotonic() - sent < SOON
+        return code
+
+
+@contextmanager
+def running(config: Path, *options: str) -> Iterator[Rounds]:
+    rounds = Rounds(config, *options)
+    try:
+        yield rounds
+    finally:
+        rounds.process.kill()
+        rounds.process.wait()
+
+
+def test_new_records_arrive_in_every_round(
+    source_cluster: EmbeddedCluster,
+    destination_cluster: EmbeddedCluster,
+    tmp_path: Path,
+    topic_name: str,
+) -> None:
+    """They arrive in order and exactly once, also after idle rounds and after Spark was killed.
+
+    A round with news is one line of JSON, one without is none; metrics are kept up to date; and
+    SIGTERM ends the command with a summary.
+    """
+    source, destination = source_cluster.cluster(), destination_cluster.cluster()
+    here = TopicPartition(topic_name, 0)
+    for cluster in (source, destination):
+        create(cluster, topic_name)
+    address, textfile = f"127.0.0.1:{free_ports(1)[0]}", tmp_path / "relay.prom"
+    config = configured(
+        tmp_path,
+        {"m": mirror(source, destination, topic_name)},
+        metrics={"address": address, "textfile": str(textfile)},
+    )
+    written = 0
+
+    def arrive(count: int) -> float:
+        nonlocal written
+        written += count
+        write(source, here, numbered(count))
+        began = time.monotonic()
+        until(lambda: len(read(destination, here)) >= written, "the records", 60)
+        return time.monotonic() - began
+
+    with running(config, "--json") as rounds:
+        until(textfile.exists, "the first round", 60)
+        assert rounds.jvms() == [], "nothing to copy starts no Spark"
+        arrive(10)
+        (first,) = rounds.jvms()
+        assert max(arrive(10) for _ in range(3)) < LATENCY
+        until(lambda: len(documents(rounds)) == 4, "the line of the last round", 30)
+        time.sleep(3)  # idle rounds
+        assert len(documents(rounds)) == 4
+        arrive(10)
+        assert rounds.jvms() == [first], "Spark stays warm"
+        until(lambda: len(documents(rounds)) == 5, "the end of the round", 30)
+        first.kill()
+        arrive(10)
+        (second,) = rounds.jvms()
+        assert second.pid != first.pid
+        counter = "kafka_relay_consumed_messages_total{topic=" + f'"{topic_name}"}} {written}.0'
+        until(lambda: counter in textfile.read_text(), "metrics in the file", 30)
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=5) as answer:
+            assert counter in answer.read().decode()
+        assert rounds.stop(signal.SIGTERM) == 130
+        found = documents(rounds)
+        assert sum(document["records"] for document in found) == written
+        assert {document["mirror"] for document in found} == {"m"}
+        assert found[0]["topics"][0]["topic"] == topic_name
+        (summary,) = rounds.stderr  # a Spark that was killed between two rounds is no error
+        assert summary.startswith("stopped after ")
+        assert f": {written} records, " in summary
+    assert_equal(records_of(source, here), records_of(destination, here))
+    assert open_transactions(destination, topic_name) == []
+
+
+def documents(rounds: Rounds) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in rounds.stdout]
+
+
+def test_an_outage_is_reported_once_and_holds_up_no_other_mirror(
+    source_cluster: EmbeddedCluster,
+    destination_cluster: EmbeddedCluster,
+    own_cluster: EmbeddedCluster,
+    tmp_path: Path,
+    topic_name: str,
+) -> None:
+    """A node that is killed is a line, its return another, and meanwhile the rounds go on.
+
+    A loss, which needs a person, is one line too, and the exit code at the end.
+    """
+    source, destination, own = (
+        cluster.cluster() for cluster in (source_cluster, destination_cluster, own_cluster)
+    )
+    steady, shaky = (TopicPartition(f"{topic_name}-{name}", 0) for name in ("steady", "shaky"))
+    for cluster in (source, destination):
+        create(cluster, steady.topic)
+    for cluster in (own, destination):
+        create(cluster, shaky.topic, 2)
+    trimmed = TopicPartition(shaky.topic, 1)
+    write(own, trimmed, numbered(5))
+    mirrors = {
+        "shaky": mirror(own, destination, shaky.topic, give_up_after="1s"),
+        "steady": mirror(source, destination, steady.topic),
+    }
+
+    def arrive(at: TopicPartition, expected: int) -> None:
+        until(lambda: len(read(destination, at)) == expected, f"{at}", 60)
+
+    with running(configured(tmp_path, mirrors)) as rounds:
+        arrive(trimmed, 5)
+        own_cluster.brokers[0].kill()
+        until(lambda: len(rounds.stderr) == 1, "the error", 60)
+        write(source, steady, numbered(10))
+        arrive(steady, 10)
+        own_cluster.brokers[0].launch()
+        own_cluster.brokers[0].wait_until_serving()
+        write(own, shaky, numbered(10))
+        arrive(shaky, 10)
+        until(lambda: len(rounds.stderr) == 2, "the end of the outage", 30)
+        error, over = rounds.stderr
+        assert error.startswith(f"error: shaky: one broker {own.bootstrap_servers[0]} cannot be")
+        assert over.startswith("shaky: over after ")
+        assert f": one broker {own.bootstrap_servers[0]} cannot be reached" in over
+
+        rounds.process.send_signal(signal.SIGSTOP)  # so that retention is faster than a round
+        write(own, trimmed, numbered(5))
+        delete_before(own, trimmed, 10)
+        rounds.process.send_signal(signal.SIGCONT)
+        until(lambda: len(rounds.stderr) == 3, "the loss", 30)
+        write(own, shaky, numbered(10))
+        arrive(shaky, 20)
+        assert rounds.stop(signal.SIGINT) == 3
+        assert "retention took the offsets" in rounds.stderr[2]
+        assert rounds.stderr[2].startswith(f"error: shaky: {trimmed} at offset ")
+        assert [line.partition(" after ")[0] for line in rounds.stderr[3:]] == ["stopped"]
+        assert {line.partition(": ")[0] for line in rounds.stdout} == {"shaky", "steady"}
+
+
+@pytest.mark.timeout(300)
+def test_ctrl_c_in_the_middle_of_a_round(
+    source_cluster: EmbeddedCluster,
+    destination_cluster: EmbeddedCluster,
+    tmp_path: Path,
+    topic_name: str,
+) -> None:
+    """In a terminal one line shows how far it is; Ctrl-C leaves no transaction open."""
+    source, destination = source_cluster.cluster(), destination_cluster.cluster()
+    create(source, topic_name)
+    here = TopicPartition(topic_name, 0)
+    write(source, here, *[numbered(150, 60)] * (MANY // 450))
+    small_steps = {"chunk": "10kB", "coalesce_below": "0"}
+    config = configured(
+        tmp_path, {"big": mirror(source, destination, topic_name, copy=small_steps)}
+    )
+    process, drawn = in_a_terminal(config, "run", "--every", "5m")
+    drawn.until(r"big: [1-9][\d,]* of [\d,]+ records \(\d+ %\)")
+    sent = time.monotonic()
+    os.write(drawn.descriptor, b"\x03")
+    drawn.until_closed()
+    assert process.wait(60) == 130, drawn.text[-2000:]
+    assert time.monotonic() - sent < SOON
+    assert "Traceback" not in drawn.text
+    assert "error" not in drawn.text
+    copied = len(read(destination, here))
+    assert 0 < copied < MANY // 3
+    assert f": {copied:,} records, " in drawn.text.partition("stopped after ")[2]
+    assert open_transactions(destination, topic_name) == []

@@ -1,0 +1,124 @@
+"""A Spark Connect server whose tasks have the wrong Python, or that dies in the middle of a run."""
+
+from __future__ import annotations
+
+import sys
+import time
+import venv
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.chaos.harness import Mirror, Process, family, kill
+from tests.integration import spark_processes
+from tests.support.commands import relay
+from tests.support.trap import Trap
+
+CONF = {
+    "spark.driver.memory": "1g",
+    "spark.sql.shuffle.partitions": "3",
+    "spark.jars": "a.jar",
+    "spark.executorEnv.LANG": "C",
+}
+IGNORED = (
+    "spark.conf: the running Spark Connect server ignores spark.driver.memory,"
+    " spark.executorEnv.LANG, spark.jars; set this where the server is started, such as"
+    " `relay spark start --conf`"
+)
+REMEDY = (
+    "start Spark with PYSPARK_PYTHON set to a Python {}.{} that has the packages of"
+    " requirements.lock; for a Spark Connect server on this machine, `relay spark start` does"
+).format(*sys.version_info)
+
+
+@dataclass(frozen=True)
+class Server:
+    """A Spark Connect server; its tasks run `python`, which does not exist at first."""
+
+    remote: str
+    python: Path
+    trap: Trap
+    jvm: psutil.Process
+
+    def use(self, python: Path) -> None:
+        """Let new tasks run this Python."""
+        self.python.write_text(f'#!/bin/sh\nexec {python} "$@"\n')
+        self.python.chmod(0o755)
+        for process in self.jvm.children(recursive=True):
+            if "pyspark.daemon" in process.cmdline():
+                process.kill()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server of this module, because its Python is wrong and the last test kills it."""
+    folder = tmp_path_factory.mktemp("wrong-python")
+    trap, python = Trap.unset(folder), folder / "python"
+    before = psutil.Process().children(recursive=True)
+    with spark_processes.connect_server(
+        folder / "server", python, {}, {"RELAY_FAULT": trap.fault}
+    ) as remote:
+        started = set(psutil.Process().children(recursive=True)).difference(before)
+        (jvm,) = (process for process in started if process.name() == "java")
+        yield Server(remote, python, trap, jvm)
+
+
+def messages(run: Process, mirror: Mirror) -> list[str]:
+    """What a run has written to stderr, without its progress."""
+    lines = run.errors.read_text().splitlines()
+    return [line for line in lines if not line.startswith(f"{mirror.name}: ")]
+
+
+def fails(server: Server, mirror: Mirror, problem: str) -> None:
+    """Assert that `relay run` and `relay check` end with this line, and with no other error."""
+    run = mirror.start_run(spark={"remote": server.remote, "conf": CONF})
+    assert run.end() == 2
+    assert messages(run, mirror) == [
+        IGNORED,
+        f"error: {mirror.name}: {problem}; {REMEDY}",
+    ]
+    checked = relay(mirror.folder / f"{mirror.name}.yaml", "check")
+    assert checked.returncode == 2
+    assert checked.stderr.splitlines() == [IGNORED]
+    assert [line for line in checked.stdout.splitlines() if line.startswith("error")] == [
+        f"error   spark: {problem}; {REMEDY}"
+    ]
+
+
+def test_a_missing_python_is_one_line(server: Server, mirror: Mirror) -> None:
+    """Neither is the run tried again, nor a node blamed; what the server ignores is a warning."""
+    where = f"there is no {server.python} where they run"
+    fails(server, mirror, f"Spark's tasks have no Python: {where}")
+
+
+def test_a_python_without_packages_is_one_line(
+    server: Server, mirror: Mirror, tmp_path: Path
+) -> None:
+    """The line names the first package that a task imports and does not find."""
+    venv.EnvBuilder(symlinks=True).create(tmp_path / "venv")
+    server.use(tmp_path / "venv" / "bin" / "python")
+    fails(server, mirror, "the Python of Spark's tasks has no package pyarrow")
+
+
+def test_a_server_that_dies_in_the_middle_costs_no_record(
+    server: Server, connect_remote: str, mirror: Mirror
+) -> None:
+    """The run ends soon with one line, and the next one, on another server, copies the rest."""
+    server.use(Path(sys.executable))
+    server.trap.set()
+    run = mirror.start_run(spark={"remote": server.remote})
+    run.wait_until(lambda: server.trap.sprung, "in the trap")
+    kill(family(server.jvm.pid))
+    began = time.monotonic()
+    assert run.end() == 1
+    assert time.monotonic() - began < 60
+    died = f"no Spark answers at {server.remote}: Connection refused; start it"
+    remedy = "what is committed stays, run again to copy the rest"
+    assert messages(run, mirror) == [f"error: {mirror.name}: {died}; {remedy}"]
+
+    again = mirror.start_run(spark={"remote": connect_remote})
+    assert again.end() == 0, again.errors.read_text()
+    mirror.assert_all_arrived()

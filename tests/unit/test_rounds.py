@@ -1,0 +1,147 @@
+"""`relay run --every`: the duration, and what is reported once while it lasts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from relay_pipelines.cli import main
+from relay_pipelines.cli.lasting_problems import LastingProblems, Problem, problem, problems
+from relay_pipelines.errors import (
+    ConfigError,
+    DestinationError,
+    FencedError,
+    RelayError,
+    RetentionPassedError,
+    SourceError,
+)
+from relay_pipelines.model import OffsetRange, Outcome, Status, TopicPartition
+from relay_pipelines.run.result import RunResult
+
+FIRST, SECOND = (TopicPartition("orders", partition) for partition in range(2))
+
+
+class Clock:
+    """A clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    def now_ms(self) -> int:
+        return int(self.seconds * 1000)
+
+    def sleep(self, seconds: float) -> None:
+        self.seconds += seconds
+
+
+class Rounds:
+    """The lines that rounds with these problems print."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self.clock = Clock()
+        self.lasting = LastingProblems("m: ", self.clock)
+        self._capsys = capsys
+
+    def next(self, *found: Problem, complete: bool = True) -> list[str]:
+        self.clock.sleep(10)
+        self.lasting.update(found, complete=complete)
+        return self._capsys.readouterr().err.splitlines()
+
+
+@pytest.fixture
+def rounds(capsys: pytest.CaptureFixture[str]) -> Rounds:
+    return Rounds(capsys)
+
+
+@pytest.mark.parametrize("text", ["0", "0s", "-1s", "999ms", "soon", "10", "", "1 week", "1e3s"])
+def test_a_wrong_duration_is_one_line(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is refused before relay.yaml is read, with the value and an example: exit code 2."""
+    assert main(["-c", "none.yaml", "run", f"--every={text}"]) == 2
+    assert capsys.readouterr().err == (
+        f"error: --every {text!r} is not a duration of 1s or more; write it as 1s, 10s or 5m\n"
+    )
+
+
+@pytest.mark.parametrize("text", ["1s", "1000ms", "2.5s", "10S", "5m", "1h"])
+def test_a_duration_is_accepted(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The next thing to be wrong is the file."""
+    assert main(["-c", "none.yaml", "run", "--every", text]) == 2
+    assert capsys.readouterr().err.startswith("error: none.yaml does not exist; ")
+
+
+def test_a_wrong_file_ends_it_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """relay.yaml is read once, so no later round could do better."""
+    path = tmp_path / "relay.yaml"
+    path.write_text("mirrors: {m: {source: 3}}")
+    assert main(["-c", str(path), "run", "--every", "1s"]) == 2
+    assert "mirrors.m.source: expected a mapping" in capsys.readouterr().err
+
+
+def test_an_outage_is_two_lines(rounds: Rounds) -> None:
+    """One when it begins, whatever it looks like later and how many ranges it stops; one after."""
+    down = problem(SourceError("broker a cannot be reached", remedy="check that it runs"))
+    hung = Problem(SourceError, FIRST, "orders-0: no answer within 2 s")
+    assert rounds.next() == []
+    assert rounds.next(down, hung) == ["error: m: broker a cannot be reached; check that it runs"]
+    assert rounds.next(hung) == []
+    assert rounds.lasting.exit_code == 1
+    assert rounds.next() == ["m: over after 20 s: broker a cannot be reached"]
+    assert rounds.next() == []
+    assert rounds.lasting.exit_code == 0
+    assert rounds.next(down) == ["error: m: broker a cannot be reached; check that it runs"]
+
+
+def test_a_round_that_ends_early_declares_nothing_over(rounds: Rounds) -> None:
+    """Without an answer of the destination nobody knows how the source is."""
+    lost = problem(RetentionPassedError("retention took [0, 5)", topic_partition=FIRST, offset=0))
+    away = problem(DestinationError("broker b cannot be reached"))
+    assert len(rounds.next(lost)) == 1
+    assert rounds.next(away, complete=False) == ["error: m: broker b cannot be reached"]
+    assert rounds.lasting.exit_code == 3
+    assert rounds.next(lost) == ["m: over after 10 s: broker b cannot be reached"]
+    assert rounds.lasting.exit_code == 3
+
+
+def test_each_topic_partition_that_needs_a_person_is_a_line(rounds: Rounds) -> None:
+    """The offsets in the message may grow from round to round; it is still the same loss."""
+
+    def lost(at: TopicPartition, end: int) -> Problem:
+        return problem(RetentionPassedError(f"retention took [0, {end})", topic_partition=at))
+
+    assert rounds.next(lost(FIRST, 5), lost(SECOND, 5)) == [
+        "error: m: orders-0: retention took [0, 5)",
+        "error: m: orders-1: retention took [0, 5)",
+    ]
+    assert rounds.next(lost(FIRST, 9), lost(SECOND, 9)) == []
+    assert rounds.next(lost(FIRST, 9)) == ["m: over after 20 s: orders-1: retention took [0, 5)"]
+
+
+def test_problems_of_different_kinds_are_told_apart(rounds: Rounds) -> None:
+    """An outage does not hide a wrong setting; a fight with another deployment is one line."""
+    fenced = [Problem(FencedError, at, f"{at}: another run") for at in (FIRST, SECOND)]
+    wrong = problem(ConfigError("topics are copied onto themselves"))
+    spark = problem(RelayError("the Spark job failed"))
+    assert rounds.next(*fenced, wrong, spark) == [
+        "error: m: orders-0: another run",
+        "error: m: topics are copied onto themselves",
+        "error: m: the Spark job failed",
+    ]
+    assert rounds.lasting.exit_code == 2
+
+
+def test_problems_of_a_run_are_its_errors_and_failed_ranges() -> None:
+    here = OffsetRange(FIRST, 0, 5)
+    outcomes = [
+        Outcome(here, FIRST, Status.FAILED, 0, error_kind="SourceError", error="away"),
+        Outcome(here, FIRST, Status.DONE, 5),
+    ]
+    error = RelayError("the Spark job failed")
+    result = RunResult("m", "r", {}, outcomes, [error])
+    assert list(problems(result)) == [
+        Problem(RelayError, None, "the Spark job failed"),
+        Problem(SourceError, FIRST, "away"),
+    ]
