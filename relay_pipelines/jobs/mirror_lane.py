@@ -35,8 +35,10 @@ def build(lane: Lane, catalog: Catalog) -> dg.JobDefinition:
     ) -> Iterator[Event]:
         def session_of(stop: Stop, session: Session) -> Iterator[Event]:
             # a session tries again soon, and must end soon when it is told to
-            patient = not lane.window.session
-            copying = LaneRun(context, lane, kafka, session, stop, catalog, patient=patient)
+            stays = lane.window.session > 0
+            copying = LaneRun(
+                context, lane, kafka, session, stop, catalog, patient=not stays, brief=stays
+            )
             return _Session(copying).run()
 
         yield from stoppable(context, pyspark, session_of)

@@ -1,0 +1,40 @@
+"""What the page of a topic shows: its lag in time, its rate, and when its records were written."""
+
+from __future__ import annotations
+
+import time
+
+from relay_pipelines.model import TopicPartition
+from tests.orchestration.environment import Environment, failure
+from tests.support.independent import CREATE_TIME, Record, write
+
+
+def test_the_metadata_of_a_window(environment: Environment, topics: list[str]) -> None:
+    """A backlog is as old as its first record; without one, nothing is behind."""
+    at = TopicPartition(topics[0], 0)
+    now_ms = time.time_ns() // 1_000_000
+    allow = [topics[0].replace(".", r"\.")]
+    environment.write(allow, window={"max_records": 60})
+    write(environment.source.cluster(), at, [Record(None, b"new", timestamp=(CREATE_TIME, now_ms))])
+
+    runs = [environment.copy() for _ in range(2)]
+
+    assert all(run.success for run in runs), [failure(run) for run in runs if not run.success]
+    first, last = (
+        event.materialization.metadata
+        for run in runs
+        for event in run.get_asset_materialization_events()
+        if event.materialization.asset_key.path[-1] == topics[0]
+    )
+    oldest_ms = Record(None, None).timestamp[1]
+    told = {key: value.value for key, value in first.items()}
+    assert told["lag after (records)"] == 41
+    age = time.time() - oldest_ms / 1000
+    assert age - 600 < told["lag after (seconds)"] <= age
+    assert age - 600 < told["latency (seconds)"] <= age
+    assert told["source end (offsets)"] == 101
+    assert 0 < told["copying (seconds)"] < 10
+    told = {key: value.value for key, value in last.items()}
+    assert (told["lag after (records)"], told["lag after (seconds)"]) == (0, 0)
+    assert told["first record"] == oldest_ms / 1000
+    assert told["last record"] == now_ms / 1000
