@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 
 from relay_pipelines.errors import RelayError
 from relay_pipelines.model import CopyOptions, OffsetRange, TopicPartition
@@ -13,6 +14,7 @@ from relay_pipelines.protocol import batch_timestamps
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.reader import read
+from relay_pipelines.protocol.retries import retry
 from relay_pipelines.snapshot.clients import source_client
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
@@ -34,6 +36,29 @@ def oldest_uncopied_ms(snapshot: ClusterSnapshot, options: CopyOptions, clock: C
             if len(offset_range)
         ]
     return min((ms for ms in timestamps if ms is not None), default=None)
+
+
+def written_before(
+    snapshot: ClusterSnapshot, before_ms: int, options: CopyOptions, clock: Clock
+) -> set[TopicPartition]:
+    """Return the topic-partitions with an uncopied record from before a time.
+
+    It asks for the first offset since that time, and reads no record.
+
+    Args:
+        before_ms: milliseconds since the Unix epoch.
+
+    Raises:
+        RelayError: the source does not answer.
+    """
+    waiting = {at: found for at, found in uncopied(snapshot.positions).items() if len(found)}
+    if not waiting:
+        return set()
+    ends = {at: found.end for at, found in waiting.items()}
+    with source_client(snapshot.mirror, snapshot.node, options.request_timeout_ms, "lag") as client:
+        ask = partial(client.first_offsets, before_ms, ends)
+        since = retry(ask, snapshot.mirror, options, clock, client, patient=False)
+    return {at for at, found in waiting.items() if found.start < since[at]}
 
 
 def timestamps_ms(

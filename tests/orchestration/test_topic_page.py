@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import time
 
+import dagster as dg
+
+from relay_pipelines.lanes import naming
 from relay_pipelines.model import TopicPartition
-from tests.orchestration.environment import Environment, failure
+from tests.orchestration.environment import Environment, evaluations, failure
 from tests.support.independent import CREATE_TIME, Record, write
 
 
@@ -38,3 +41,40 @@ def test_the_metadata_of_a_window(environment: Environment, topics: list[str]) -
     assert (told["lag after (records)"], told["lag after (seconds)"]) == (0, 0)
     assert told["first record"] == oldest_ms / 1000
     assert told["last record"] == now_ms / 1000
+
+
+def test_a_topic_that_misses_its_lag_target(environment: Environment, topics: list[str]) -> None:
+    """Old records that wait fail its check; a topic without records meets the target for ever."""
+    waiting = environment.tick()
+
+    (request,) = waiting.run_requests or []
+    assert request.tags[naming.TAG_WAITING].startswith("150 records waiting, the oldest for ")
+    late = {topics[0]: False, topics[1]: False, topics[2]: True}
+    assert targets(waiting) == late
+    (found,) = (
+        event
+        for event in evaluations(waiting, naming.LAG_TARGET)
+        if event.asset_key.path[-1] == topics[0]
+    )
+    said = f"{topics[0]}-0: 100 records waiting, the oldest for more than 10 min 0 s"
+    assert found.description == said
+    asset = naming.mirrored_asset(environment.name, topics[0])
+    assert environment.check(asset, naming.LAG_TARGET).description == said
+    again = environment.tick(cursor=waiting.cursor)
+    assert targets(again) == {}, "the planner reports changes only"
+
+    assert environment.copy().success
+
+    copied = environment.tick(cursor=again.cursor)
+    assert targets(copied) == {topics[0]: True, topics[1]: True}
+    now = (CREATE_TIME, time.time_ns() // 1_000_000)
+    new = [Record(None, b"new", timestamp=now)]
+    write(environment.source.cluster(), TopicPartition(topics[0], 0), new)
+    assert targets(environment.tick(cursor=copied.cursor)) == {}, "a record may wait for a while"
+    assert environment.check(asset, naming.LAG_TARGET).passed
+
+
+def targets(tick: dg.SensorResult) -> dict[str, bool]:
+    """The topics of which a tick reports whether they meet their lag target."""
+    found = evaluations(tick, naming.LAG_TARGET)
+    return {event.asset_key.path[-1]: event.passed for event in found}
