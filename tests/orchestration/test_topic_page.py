@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import dagster as dg
+import pytest
 
+from relay_pipelines.jobs import mirror_lane
 from relay_pipelines.lanes import naming
 from relay_pipelines.model import TopicPartition
 from tests.orchestration.environment import Environment, evaluations, failure
@@ -78,3 +81,50 @@ def targets(tick: dg.SensorResult) -> dict[str, bool]:
     """The topics of which a tick reports whether they meet their lag target."""
     found = evaluations(tick, naming.LAG_TARGET)
     return {event.asset_key.path[-1]: event.passed for event in found}
+
+
+def test_the_log_of_a_session(
+    environment: Environment, topics: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says why the run was requested, how long Spark took to start, and a line per window."""
+    monkeypatch.setattr(mirror_lane, "GRACE_SECONDS", 0.0)
+    window = {"every": "200ms", "session": "3s", "max_records": 60}
+    environment.write([topics[0].replace(".", r"\.")], window=window)
+    name = naming.lane_job(environment.name, naming.MAIN)
+    job = environment.definitions.get_repository_def().get_job(name)
+
+    session = job.execute_in_process(
+        instance=environment.instance,
+        resources=environment.resources,
+        tags={naming.TAG_WAITING: "100 records waiting"},
+    )
+
+    lines = log_of(environment, session)
+    assert lines[0] == "the planner requested this run: 100 records waiting"
+    assert sum(line.startswith("Spark's start: ") for line in lines) == 1
+    told = [line for line in lines if line.startswith("window ")]
+    for line, key, records in zip(told, environment.windows(), (60, 40), strict=True):
+        assert re.fullmatch(
+            rf"window {key}: {records} records, .* of 1 topic;"
+            r" survey \S+ s, preparation \S+ s, copy \S+ s, recount \S+ s",
+            line,
+        )
+    assert not any(line.startswith("copying ") for line in lines)
+    rates = [
+        event.materialization.metadata.get("source rate (records per second)")
+        for event in session.get_asset_materialization_events()
+        if event.asset_key.path[-1] == topics[0]
+    ]
+    assert rates == [None, dg.FloatMetadataValue(0.0)], "known from the second look on"
+
+    by_hand = environment.materialize(topics[0], environment.windows()[0])
+
+    phases = ("survey of both clusters: ", "nothing left to copy", "copied 0 records", "recount: ")
+    lines = log_of(environment, by_hand)
+    assert [line for line in lines if line.startswith(phases)] == lines
+
+
+def log_of(environment: Environment, run: dg.ExecuteInProcessResult) -> list[str]:
+    """What a run has logged, without Dagster's events."""
+    entries = environment.instance.all_logs(run.run_id)
+    return [entry.user_message for entry in entries if entry.dagster_event is None]
