@@ -37,12 +37,13 @@ def failed_checks(context: dg.SensorEvaluationContext) -> dg.SkipReason:
     """Alert when a check fails that passed before, and when it passes again."""
     assert context.repository_def is not None
     keys = list(context.repository_def.asset_graph.asset_check_keys)
+    # one query for all checks; a check that is being executed keeps its state
     latest = context.instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
     failing = set(json.loads(context.cursor or "[]"))
     for key, record in sorted(latest.items()):
         found, name = record.evaluation, f"{key.name} of {key.asset_key.to_user_string()}"
         if not isinstance(found, dg.AssetCheckEvaluation):
-            continue  # it is being executed
+            continue
         if not found.passed and name not in failing:
             failing.add(name)
             alert(f"check {name} fails ({found.severity.value}): {found.description}")
