@@ -10,7 +10,14 @@ import dagster as dg
 
 from relay_pipelines import settings
 from relay_pipelines.assets import external, mirrored
-from relay_pipelines.checks import divergence, lag, other_deployments, source_topics, topic_configs
+from relay_pipelines.checks import (
+    divergence,
+    lag,
+    lag_target,
+    other_deployments,
+    source_topics,
+    topic_configs,
+)
 from relay_pipelines.errors import ConfigError
 from relay_pipelines.jobs import backfill_by_date, mirror_lane, mirror_once
 from relay_pipelines.lanes.lane import lanes_of
@@ -64,6 +71,7 @@ def _mirror(name: str, mirror: Mirror, catalog: Catalog, *, automation: bool) ->
         ],
         asset_checks=[
             *(check.build(lane) for lane in lanes for check in lane_checks),
+            *(lag_target.build(lane) for lane in lanes if lane.topics),
             *(divergence.build(name, node) for node in mirror.nodes),
         ],
         jobs=list(lane_jobs.values()),

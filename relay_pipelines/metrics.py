@@ -74,7 +74,8 @@ METRICS = (
         "counter",
         ("topic", "reason"),
         "Source offsets without a record at the destination. Reasons:"
-        " control, aborted, compaction_gap, filtered, quarantined, lost.",
+        " control (transaction markers), aborted, compaction_gap (compaction has removed the record"
+        " at the source), filtered, quarantined, lost (an accepted loss).",
     ),
     Metric(
         "bytes_relayed_total",

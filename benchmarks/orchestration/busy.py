@@ -81,6 +81,7 @@ def _phases(records: Sequence[EventLogEntry], began: float, ended: float) -> dic
     """The phases of a run, by its events."""
     step = _when(records, lambda record: record.dagster_event_type is DagsterEventType.STEP_START)
     snapshot = _when(records, lambda record: record.user_message.startswith("copying "))
+    spark = _when(records, lambda record: record.user_message.startswith("Spark's start"))
     copied = _when(records, lambda record: record.user_message.startswith("copied "))
     found = [
         record
@@ -88,13 +89,11 @@ def _phases(records: Sequence[EventLogEntry], began: float, ended: float) -> dic
         if record.dagster_event_type is DagsterEventType.ASSET_MATERIALIZATION
     ][1:]  # the first one is the plan
     last = max(record.timestamp for record in records)
-    event = found[0].get_dagster_event().step_materialization_data.materialization
-    copying = float(str(event.metadata["seconds"].value))
     return {
         "start: Python, Dagster, definitions, the run's first events": step - began,
         "snapshot and plan": snapshot - step,
-        "Spark's start": copied - snapshot - copying,
-        "copy": copying,
+        "Spark's start": spark - snapshot,
+        "copy": copied - spark,
         "recount": found[0].timestamp - copied,
         "materialisations, checks and the other events": last - found[0].timestamp,
         "end: Spark, Python": ended - last,

@@ -109,16 +109,18 @@ def _copy(
     attempt = int(context.run.tags.get(_RETRY_NUMBER, 0))
     turns.take(context.op_execution_context, lane, kafka.clock, stop)
     try:
+        began = kafka.clock.monotonic()
         snapshot = kafka.snapshot(lane.mirror, topics.__contains__, attempt)
+        run_log = RunLog(context.log, kafka.clock.monotonic() - began)
         node = {naming.TAG_NODE: snapshot.node.name, naming.TAG_WHY: snapshot.node_why}
         context.instance.add_run_tags(context.run.run_id, node)
-        return copy_window(
+        report = copy_window(
             kafka,
             session,
             snapshot,
             frozen,
             topics,
-            [RunLog(context.log)],
+            [run_log],
             lane=lane.name,
             stop=stop,
             run_id=context.run.run_id,
@@ -127,6 +129,8 @@ def _copy(
         if error.needs_operator:
             forbid_retries(context.op_execution_context)
         raise dg.Failure(f"window {frozen.key}: {error}") from None
+    run_log.recounted(report)
+    return report
 
 
 def _fail_if_incomplete(context: dg.AssetExecutionContext, report: WindowReport) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import dagster as dg
 
-from relay_pipelines.console.formatting import count, open_since, open_transactions, plural, seconds
+from relay_pipelines.console.formatting import open_since, open_transactions, plural, seconds
 from relay_pipelines.errors import RelayError
 from relay_pipelines.lanes import naming
 from relay_pipelines.lanes.lane import Lane
@@ -112,6 +112,5 @@ def _metadata(lane: Lane, lag: Lag) -> dict[str, float | int | str]:
         "open transaction (records)": lag.open_records,
         "open transaction (seconds)": round(lag.open_seconds, 1),
         "target (seconds)": lane.window.lag_target / 1000,
-        "topic-partitions held back": len(lag.held_back),
-        "waiting": count(lag.records),
+        "held back (topic-partitions)": len(lag.held_back),
     }

@@ -77,8 +77,8 @@ def _words(topic: TopicReport) -> str:
 
 def _metadata(topic: TopicReport) -> dict[str, Any]:
     return {
-        "committed": topic.recorded,
-        "counted": topic.counted,
-        "written by others": sum(found.foreign for found in topic.recounts.values()),
-        "topic-partitions": metadata.table(topic),
+        "committed (records)": topic.recorded,
+        "counted (records)": topic.counted,
+        "written by others (records)": sum(found.foreign for found in topic.recounts.values()),
+        "topic-partitions": metadata.counts(topic),
     }

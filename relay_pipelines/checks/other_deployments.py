@@ -76,5 +76,5 @@ def _found(foreign: Sequence[str]) -> dict[str, Any]:
     return {
         "passed": not foreign,
         "description": words(foreign) if foreign else "no other deployment",
-        "metadata": {"other runs": len(foreign)},
+        "metadata": {"other deployments (runs)": len(foreign)},
     }

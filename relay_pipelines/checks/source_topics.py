@@ -60,8 +60,8 @@ def _found(snapshot: ClusterSnapshot, without_asset: Sequence[str]) -> dict[str,
         "passed": not lines,
         "description": "; ".join(lines) or "no topics missing",
         "metadata": {
-            "deleted at the source": len(snapshot.deleted),
-            "not shown by the source": len(snapshot.unseen),
-            "without an asset": len(without_asset),
+            "deleted at the source (topics)": len(snapshot.deleted),
+            "not shown by the source (topics)": len(snapshot.unseen),
+            "without an asset (topics)": len(without_asset),
         },
     }

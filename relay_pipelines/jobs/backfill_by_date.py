@@ -72,7 +72,7 @@ def build(settings: Settings, catalog: Catalog) -> dg.JobDefinition:
             problems: list[str] = []
             for lane in lanes_of(request.mirror, mirror, catalog.known(request.mirror, mirror)):
                 turns.take(context, lane, kafka.clock, stop)
-                copying = LaneRun(context, lane, kafka, session, stop, catalog)
+                copying = LaneRun(context, lane, kafka, session, stop, catalog, brief=True)
                 try:
                     reports += yield from _copy(copying, request)
                 except RelayError as error:
@@ -114,8 +114,7 @@ def _copy(copying: LaneRun, request: _Request) -> Generator[Event, None, list[Wi
     lane, kafka, log = copying.lane, copying.kafka, copying.context.log
     # a mirror that has not copied anything yet starts where the time span does
     start = Start.model_validate({"timestamp": request.since})
-    snapshot = kafka.snapshot(lane.mirror, lane.belongs, start=start)
-    copying.catalog.learn(lane.mirror, snapshot.destinations)
+    snapshot = copying.survey(start=start)
     options = kafka.mirror(lane.mirror).copy_options
     ranges = ranges_between(snapshot, request.since_ms, request.until_ms, options, kafka.clock)
     now_ms = kafka.clock.now_ms()
@@ -131,7 +130,7 @@ def _copy(copying: LaneRun, request: _Request) -> Generator[Event, None, list[Wi
     for window in windows:
         if not copying.stop():
             # each from the checkpoints of now
-            snapshot = kafka.snapshot(lane.mirror, lane.belongs, start=start)
+            snapshot = copying.survey(start=start)
             reports.append((yield from copying.copy(snapshot, window)))
     return reports
 

@@ -1,6 +1,6 @@
 """Copies a lane inside one Dagster run: window after window, with one Spark session."""
 
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,7 @@ from relay_pipelines.assets.window_events import Event
 from relay_pipelines.lanes import naming, window_log
 from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.lanes.run_log import RunLog
+from relay_pipelines.lanes.source_rate import SourceRate
 from relay_pipelines.lanes.topic_catalog import Catalog
 from relay_pipelines.lanes.window_planner import new_windows
 from relay_pipelines.lanes.window_run import WindowReport, copy_window
@@ -18,6 +19,7 @@ from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.plan.window_sizing import WindowLimits
 from relay_pipelines.prepare import topics
 from relay_pipelines.resources import KafkaResource
+from relay_pipelines.settings.start import Start
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 
@@ -32,6 +34,7 @@ class LaneRun:
         session: returns the Spark session; called only if there is something to copy.
         stop: whether the run is asked to stop.
         attempt: each begins at another source node.
+        brief: whether the log has one line per window.
         patient: whether to retry for `give_up_after` while a cluster does not answer.
         has_backlog: whether the last window left out some of what was new.
         unseen: a line for each name that relay.yaml spells out and that the source does not show.
@@ -45,10 +48,14 @@ class LaneRun:
     catalog: Catalog
     attempt: int = 0
     patient: bool = True
+    brief: bool = False
     has_backlog: bool = field(default=False, init=False)
     unseen: Sequence[str] = field(default=(), init=False)
     _reported: list[dg.AssetCheckEvaluation] = field(default_factory=list, init=False)
     _node: str = field(default="", init=False)
+    _surveyed_seconds: float = field(default=0.0, init=False)
+    _source_rate: SourceRate = field(default_factory=SourceRate, init=False)
+    _rates: Mapping[str, float] = field(default_factory=dict, init=False)
 
     def copy_new(
         self, limits: WindowLimits, without: Collection[str] = ()
@@ -63,27 +70,44 @@ class LaneRun:
         Raises:
             RelayError: no source node or no destination broker answers.
         """
-        lane, kafka = self.lane, self.kafka
-        snapshot = kafka.snapshot(
-            lane.mirror,
-            lambda topic: topic not in without and lane.belongs(topic),
-            self.attempt,
-            patient=self.patient,
-        )
-        self.catalog.learn(lane.mirror, snapshot.destinations)
+        snapshot = self.survey(without)
         self.unseen = [str(error) for error in topics.unseen(snapshot)]
-        windows = new_windows(snapshot, limits, kafka.clock.now_ms())
+        windows = new_windows(snapshot, limits, self.kafka.clock.now_ms())
         frozen = next(windows, None)
         if frozen is None:
             return None
         self.has_backlog = next(windows, None) is not None
         return (yield from self.copy(snapshot, frozen))
 
+    def survey(self, without: Collection[str] = (), start: Start | None = None) -> ClusterSnapshot:
+        """Take a snapshot of the lane's topics.
+
+        Args:
+            without: topics to leave out.
+            start: where topics start that were never copied; as configured if None.
+
+        Raises:
+            RelayError: no source node or no destination broker answers.
+        """
+        lane, clock, began = self.lane, self.kafka.clock, self.kafka.clock.monotonic()
+        snapshot = self.kafka.snapshot(
+            lane.mirror,
+            lambda topic: topic not in without and lane.belongs(topic),
+            self.attempt,
+            patient=self.patient,
+            start=start,
+        )
+        self._surveyed_seconds = clock.monotonic() - began
+        self._rates = self._source_rate.learn(snapshot, clock.now_ms())
+        self.catalog.learn(lane.mirror, snapshot.destinations)
+        return snapshot
+
     def copy(
         self, snapshot: ClusterSnapshot, frozen: FrozenWindow
     ) -> Generator[Event, None, WindowReport]:
         """Freeze a window and copy it; failures are in its report, and fail its checks."""
         self._say_node(snapshot)
+        run_log = RunLog(self.context.log, self._surveyed_seconds, brief=self.brief)
         frozen = yield from window_log.freeze(self.context.instance, self.lane, frozen)
         report = copy_window(
             self.kafka,
@@ -91,13 +115,16 @@ class LaneRun:
             snapshot,
             frozen,
             frozen.topics,
-            [RunLog(self.context.log)],
+            [run_log],
             lane=self.lane.name,
             stop=self.stop,
             run_id=self.context.run_id,
         )
         if report.result.interrupted:  # nothing was counted; the next window copies the rest
             return report
+        run_log.recounted(report)
+        for topic in report.topics:
+            topic.source_rate = self._rates.get(topic.topic)
         yield from window_events.of_job(self.context, self.lane, report)
         found = list(window_events.of_lane(self.context, self.lane, report))
         if found != self._reported:

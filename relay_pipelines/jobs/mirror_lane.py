@@ -35,8 +35,12 @@ def build(lane: Lane, catalog: Catalog) -> dg.JobDefinition:
     ) -> Iterator[Event]:
         def session_of(stop: Stop, session: Session) -> Iterator[Event]:
             # a session tries again soon, and must end soon when it is told to
-            patient = not lane.window.session
-            copying = LaneRun(context, lane, kafka, session, stop, catalog, patient=patient)
+            if waiting := context.run_tags.get(naming.TAG_WAITING):
+                context.log.info("the planner requested this run: %s", waiting)
+            stays = lane.window.session > 0
+            copying = LaneRun(
+                context, lane, kafka, session, stop, catalog, patient=not stays, brief=stays
+            )
             return _Session(copying).run()
 
         yield from stoppable(context, pyspark, session_of)

@@ -1,87 +1,153 @@
-"""Metadata of a topic's materialisation: numbers to plot, and a table of its topic-partitions."""
+"""Metadata of a topic's materialisation: numbers to plot, and tables of its topic-partitions.
+
+Every key of a number names its unit: Dagster plots all numbers of one key.
+"""
 
 from collections.abc import Mapping
 from typing import Any
 
 import dagster as dg
 
-from relay_pipelines.console.formatting import size
 from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.lanes.window_run import TopicReport, WindowReport
 from relay_pipelines.model import OffsetRange, Skipped
 from relay_pipelines.verify.recount import Recount
 
-_TEXTS = ("source offsets", "destination offsets", "skipped", "node", "found")
-_NUMBERS = ("partition", "records", "counted", "rewritten", "filtered")
-SCHEMA = dg.TableSchema(
+_COUNTS = dg.TableSchema(
     columns=[
         dg.TableColumn("partition", "int"),
-        dg.TableColumn("source offsets", description="half-open: [start, end)"),
         dg.TableColumn(
-            "records", "int", description="committed, in the chunks that cover the offsets"
+            "committed", "int", description="records, by the ledger entries that cover the offsets"
         ),
         dg.TableColumn("counted", "int", description="records found at the destination"),
-        dg.TableColumn("found"),
-        dg.TableColumn("node", description="source node that the run read"),
-        dg.TableColumn("rewritten", "int"),
-        dg.TableColumn("filtered", "int"),
-        dg.TableColumn("skipped", description="source offsets without a record, by reason"),
-        dg.TableColumn(
-            "destination offsets",
-            description="read again for the recount, with transaction markers",
-        ),
+        dg.TableColumn("result", description="complete, or what is wrong"),
+        dg.TableColumn("source offsets", description="of the window, half-open: [start, end)"),
     ]
 )
+_DETAILS = dg.TableSchema(
+    columns=[
+        dg.TableColumn("partition", "int"),
+        dg.TableColumn("node", description="source node that the run read"),
+        dg.TableColumn(
+            "decoded",
+            "int",
+            description="committed records that were decoded and encoded again, because their"
+            " batches were small, or for a filter or a transform",
+        ),
+        dg.TableColumn(
+            "left out",
+            description="source offsets without a record in the copy: transaction markers, aborted"
+            " records, records that compaction has removed at the source, filtered or quarantined"
+            " records, and accepted losses",
+        ),
+        dg.TableColumn(
+            "destination offsets", description="that were recounted, with transaction markers"
+        ),
+        dg.TableColumn("source end", "int", description="end offset when the run began"),
+    ]
+)
+_REASONS = {
+    Skipped.CONTROL: "transaction markers",
+    Skipped.ABORTED: "aborted",
+    Skipped.COMPACTION_GAP: "compacted away",
+    Skipped.FILTERED: "filtered",
+    Skipped.QUARANTINED: "quarantined",
+    Skipped.LOST: "lost",
+}
 
 
 def of_topic(
     lane: Lane, window: WindowReport, topic: TopicReport, run_id: str
 ) -> Mapping[str, Any]:
-    """The metadata of one topic's materialisation."""
-    seconds = window.result.copying_seconds
-    return {
+    """The metadata of one topic's materialisation; docs/metrics.md explains the keys."""
+    copied, spent = topic.totals.records, topic.copying_seconds
+    found = {
         "records": topic.recorded,
-        "copied by this run": topic.totals.records,
-        "bytes": topic.totals.size_bytes,
-        "size": size(topic.totals.size_bytes),
-        "seconds": round(seconds, 3),
-        "records per second": round(topic.totals.records / seconds, 1) if seconds else 0.0,
-        "lag before": topic.lag_before,
-        "lag after": topic.lag_after,
+        "copied by this run (records)": copied,
+        "copied by this run (bytes)": topic.totals.size_bytes,
+        "copying (seconds)": round(spent, 3) if copied else None,
+        "copying (records per second)": round(copied / spent, 1) if copied and spent else None,
+        "latency (seconds)": _latency_seconds(window, topic),
+        "lag before (records)": topic.lag_before,
+        "lag after (records)": topic.lag_after,
+        "lag after (seconds)": topic.lag_after_seconds,
+        "source end (offsets)": sum(topic.end_offsets.values()),
+        "source rate (records per second)": None
+        if topic.source_rate is None
+        else round(topic.source_rate, 1),
+        "first record": _time(topic.first_ms),
+        "last record": _time(topic.last_ms),
         "node": ", ".join(sorted(topic.totals.nodes)) or window.node,
-        "topic-partitions": table(topic),
+        "topic-partitions": counts(topic),
+        "topic-partitions, details": _details(topic),
         "plan": dg.MetadataValue.asset(lane.windows_asset),
         "run": dg.MetadataValue.dagster_run(run_id),
     }
+    return {key: value for key, value in found.items() if value is not None}
 
 
-def table(topic: TopicReport) -> dg.TableMetadataValue:
-    """A row per topic-partition of the window."""
-    rows = [_row(planned, topic.recounts.get(planned.topic_partition)) for planned in topic.ranges]
-    return dg.MetadataValue.table([dg.TableRecord(row) for row in rows], schema=SCHEMA)
+def counts(topic: TopicReport) -> dg.TableMetadataValue:
+    """A row per topic-partition of the window: few columns, because Dagster cuts wide tables."""
+    return _table(
+        _COUNTS,
+        [_count(planned, topic.recounts.get(planned.topic_partition)) for planned in topic.ranges],
+    )
 
 
-def _row(planned: OffsetRange, found: Recount | None) -> dict[str, str | int]:
-    row: dict[str, str | int] = dict.fromkeys(_TEXTS, "") | dict.fromkeys(_NUMBERS, 0)
-    row |= {
+def _details(topic: TopicReport) -> dg.TableMetadataValue:
+    return _table(
+        _DETAILS,
+        [
+            _detail(found, topic.end_offsets.get(at, 0))
+            for at, found in sorted(topic.recounts.items())
+        ],
+    )
+
+
+def _table(schema: dg.TableSchema, rows: list[dict[str, str | int]]) -> dg.TableMetadataValue:
+    return dg.MetadataValue.table([dg.TableRecord(row) for row in rows], schema=schema)
+
+
+def _latency_seconds(window: WindowReport, topic: TopicReport) -> float | None:
+    """From the timestamp of the oldest record until the copies were readable."""
+    if topic.first_ms is None or not topic.totals.records:
+        return None
+    return max(0, window.readable_ms - topic.first_ms) / 1000
+
+
+def _time(ms: int | None) -> dg.TimestampMetadataValue | None:
+    return None if ms is None else dg.MetadataValue.timestamp(ms / 1000)
+
+
+def _count(planned: OffsetRange, found: Recount | None) -> dict[str, str | int]:
+    return {
         "partition": planned.topic_partition.partition,
+        "committed": found.recorded if found else 0,
+        "counted": found.counted if found else 0,
+        "result": _result(found) if found else "",
         "source offsets": f"[{planned.start}, {planned.end})",
     }
-    if found is None:
-        return row | {"found": "nothing new" if not len(planned) else ""}
-    others = {
-        reason: offsets for reason, offsets in found.skipped.items() if reason != Skipped.FILTERED
-    }
-    return row | {
+
+
+def _detail(found: Recount, source_end: int) -> dict[str, str | int]:
+    left_out = [
+        f"{found.skipped[reason]:,} {name}"
+        for reason, name in _REASONS.items()
+        if found.skipped[reason]
+    ]
+    return {
+        "partition": found.range.topic_partition.partition,
+        "node": ", ".join(sorted(found.nodes)),
+        "decoded": found.rewritten,
+        "left out": ", ".join(left_out),
         "destination offsets": f"[{found.scanned.start}, {found.scanned.end})"
         if found.scanned
         else "",
-        "records": found.recorded,
-        "counted": found.counted,
-        "rewritten": found.rewritten,
-        "filtered": found.skipped[Skipped.FILTERED],
-        "skipped": ", ".join(f"{offsets:,} {reason}" for reason, offsets in sorted(others.items())),
-        "node": ", ".join(sorted(found.nodes)),
-        "found": "; ".join(found.problems)
-        or (f"complete; {found.thinned}" if found.thinned else "complete"),
+        "source end": source_end,
     }
+
+
+def _result(found: Recount) -> str:
+    return "; ".join(found.problems) or (
+        f"complete; {found.thinned}" if found.thinned else "complete"
+    )

@@ -1,9 +1,13 @@
-"""Logs the progress of a run to its Dagster log, one line every few seconds."""
+"""Logs the phases of a run to its Dagster log, and its progress every few seconds."""
 
 import logging
+from collections.abc import Callable
+from typing import Any
 
-from relay_pipelines.console.formatting import count, seconds, size
+from relay_pipelines.console.formatting import plural, seconds, size
 from relay_pipelines.console.progress import Lines
+from relay_pipelines.lanes.window_run import WindowReport
+from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.run.result import RunResult
 from relay_pipelines.run.run_plan import RunPlan
 
@@ -11,14 +15,24 @@ _EVERY_SECONDS = 5.0
 
 
 class RunLog(Lines):
-    """Observes a run and logs its progress, at most every five seconds."""
+    """Logs how long each phase of a window took, and the progress of long ones.
 
-    def __init__(self, log: logging.Logger) -> None:
-        super().__init__(log.info, _EVERY_SECONDS)
+    Args:
+        surveyed_seconds: how long the snapshot of both clusters took.
+        brief: for windows that follow each other: one line when a window is done.
+    """
+
+    def __init__(
+        self, log: logging.Logger, surveyed_seconds: float, *, brief: bool = False
+    ) -> None:
+        super().__init__(log.info, _EVERY_SECONDS, brief=brief)
         self._log = log
+        self._surveyed_seconds = surveyed_seconds
 
     def begin(self, plan: RunPlan) -> None:
         """Log what the run will copy."""
+        if not self._brief:
+            self._log.info("survey of both clusters: %s", seconds(self._surveyed_seconds))
         super().begin(plan)
         if not plan.windows:
             self._log.info(
@@ -31,10 +45,44 @@ class RunLog(Lines):
         """Log what the run copied."""
         for difference in result.reconfigured:
             self._log.info("%s", difference.done)
+        if not self._brief:
+            self._log.info("copied %s, in %s", _amount(result), seconds(result.copying_seconds))
+
+    def recounted(self, report: WindowReport) -> None:
+        """Log the end of a window."""
+        if not self._brief:
+            self._log.info("recount: %s", seconds(report.recount_seconds))
+            return
+        result = report.result
         self._log.info(
-            "copied %s records, %s, in %s, of which starting Spark and planning took %s",
-            count(result.records),
-            size(result.size_bytes),
-            seconds(result.seconds),
+            "window %s: %s of %s; survey %s, preparation %s, copy %s, recount %s",
+            report.frozen.key,
+            _amount(result),
+            plural(len(report.topics), "topic"),
+            seconds(self._surveyed_seconds),
             seconds(result.seconds - result.copying_seconds),
+            seconds(result.copying_seconds),
+            seconds(report.recount_seconds),
         )
+
+
+def logged_start(
+    session: Callable[[], Any], log: logging.Logger, clock: Clock
+) -> Callable[[], Any]:
+    """Return a function that returns the Spark session, and logs how long it took to start."""
+    known: Any = None
+
+    def start() -> Any:
+        nonlocal known
+        began = clock.monotonic()
+        found = session()
+        if found is not known:
+            log.info("Spark's start: %s", seconds(clock.monotonic() - began))
+        known = found
+        return found
+
+    return start
+
+
+def _amount(result: RunResult) -> str:
+    return f"{plural(result.records, 'record')}, {size(result.size_bytes)}"

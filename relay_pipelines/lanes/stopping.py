@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import dagster as dg
 
 from relay_pipelines.lanes import turns
+from relay_pipelines.lanes.run_log import logged_start
 from relay_pipelines.resources import SparkResource
 from relay_pipelines.run.run import never
 from relay_pipelines.run.signals import StopSignal
@@ -28,9 +29,11 @@ def stoppable(
     Args:
         body: gets what asks for a stop, and what starts Spark; yields the events.
     """
+    clock = pyspark.kafka.clock
     with turns.heartbeat(context):
         if threading.current_thread() is not threading.main_thread():
-            yield from body(never, lambda: pyspark.spark_session)
+            start = logged_start(lambda: pyspark.spark_session, context.log, clock)
+            yield from body(never, start)
             return
         stop = StopSignal()
 
@@ -38,7 +41,7 @@ def stoppable(
             with stop.shielded():
                 return pyspark.spark_session
 
-        events = body(stop, session)
+        events = body(stop, logged_start(session, context.log, clock))
         with stop.deferred():
             while True:
                 # Dagster installs its own handlers whenever it resumes an op

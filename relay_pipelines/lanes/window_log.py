@@ -9,12 +9,12 @@ from dataclasses import replace
 
 import dagster as dg
 
-from relay_pipelines.console.formatting import count, format_time, plural, size
+from relay_pipelines.console.formatting import count, plural
 from relay_pipelines.lanes import naming
 from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.plan.frozen_window import FrozenWindow
 
-_FROZEN = "frozen"
+_FROZEN = "plan as runs read it (JSON)"
 _SHOWN_ROWS = 200
 
 
@@ -69,11 +69,10 @@ def _event(lane: Lane, frozen: FrozenWindow) -> dg.AssetMaterialization:
         description=f"{plural(frozen.records, 'record')} of {plural(topics, 'topic')}{more}",
         metadata={
             "records": frozen.records,
-            "bytes (estimate)": frozen.size_bytes,
-            "size": size(frozen.size_bytes),
+            "size estimate (bytes)": frozen.size_bytes,
             "topics": topics,
             "node": frozen.node,
-            "planned": format_time(frozen.planned_at_ms),
+            "planned": dg.MetadataValue.timestamp(frozen.planned_at_ms / 1000),
             "ranges": dg.MetadataValue.table(
                 [
                     dg.TableRecord(

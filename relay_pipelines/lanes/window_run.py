@@ -16,7 +16,7 @@ from relay_pipelines.run import run_plan
 from relay_pipelines.run.result import RunResult, TopicTotals
 from relay_pipelines.run.run import Observer, run
 from relay_pipelines.settings import Mirror
-from relay_pipelines.snapshot import cluster_snapshot
+from relay_pipelines.snapshot import cluster_snapshot, lag
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.verify import recount
 from relay_pipelines.verify.recount import Recount
@@ -33,6 +33,10 @@ class TopicReport:
         recounts: what the recount found for each non-empty range; empty if the topic is incomplete.
         lag_before, lag_after: source offsets not yet copied at the start and at the end of the run,
             relative to the same end offsets.
+        lag_after_seconds: age of the oldest of them at the end; None if the source does not say it.
+        end_offsets: of the source when the run began.
+        copying_seconds: time of Spark tasks, over all topic-partitions.
+        source_rate: records per second at the source since the window before; None if unknown.
     """
 
     topic: str
@@ -42,6 +46,10 @@ class TopicReport:
     recounts: Mapping[TopicPartition, Recount] = field(default_factory=dict)
     lag_before: int = 0
     lag_after: int = 0
+    lag_after_seconds: float | None = 0.0
+    end_offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
+    copying_seconds: float = 0.0
+    source_rate: float | None = None
 
     @property
     def recorded(self) -> int:
@@ -52,6 +60,18 @@ class TopicReport:
     def counted(self) -> int:
         """Records found at the destination."""
         return sum(found.counted for found in self.recounts.values())
+
+    @property
+    def first_ms(self) -> int | None:
+        """The timestamp of the window's oldest record."""
+        known = [found.first_ms for found in self.recounts.values() if found.first_ms is not None]
+        return min(known, default=None)
+
+    @property
+    def last_ms(self) -> int | None:
+        """The timestamp of the window's newest record."""
+        known = [found.last_ms for found in self.recounts.values() if found.last_ms is not None]
+        return max(known, default=None)
 
     @property
     def problems(self) -> list[str]:
@@ -84,6 +104,8 @@ class WindowReport:
 
     Args:
         differences: configurations that differ from the source and that the run did not change.
+        readable_ms: when readers of committed records saw all copies.
+        recount_seconds: how long the recount took.
     """
 
     frozen: FrozenWindow
@@ -91,6 +113,8 @@ class WindowReport:
     topics: list[TopicReport]
     result: RunResult
     differences: Sequence[Difference] = ()
+    readable_ms: int = 0
+    recount_seconds: float = 0.0
 
     @property
     def failures(self) -> list[str]:
@@ -137,16 +161,21 @@ def copy_window(
         run_id=run_id,
         scope=lane,
     )
+    readable_ms, began = kafka.clock.now_ms(), kafka.clock.monotonic()
     next_offsets = _next_offsets(snapshot, mirror, kafka.clock)
     reports = _topic_reports(topics, frozen, snapshot, next_offsets, result)
     if not result.interrupted:
         _recount_complete(reports, frozen, snapshot.mirror, mirror, kafka.clock)
+        _add_ages(reports, snapshot, next_offsets, mirror, kafka.clock)
     differences = [
         difference
         for difference in topic_configs.differences(snapshot)
         if difference not in result.reconfigured
     ]
-    return WindowReport(frozen, snapshot.node.name, reports, result, differences)
+    recount_seconds = kafka.clock.monotonic() - began
+    return WindowReport(
+        frozen, snapshot.node.name, reports, result, differences, readable_ms, recount_seconds
+    )
 
 
 def _next_offsets(
@@ -196,6 +225,15 @@ def _topic_reports(
             totals=result.topics.get(topic, TopicTotals()),
             lag_before=_sum_of_topic(topic, lag_before),
             lag_after=_sum_of_topic(topic, lag_after),
+            end_offsets={
+                position.topic_partition: position.end_offset
+                for position in snapshot.positions_of(topic)
+            },
+            copying_seconds=sum(
+                outcome.seconds + outcome.commit_seconds
+                for outcome in result.outcomes
+                if outcome.range.topic_partition.topic == topic
+            ),
         )
         for topic in sorted(topics)
     ]
@@ -271,3 +309,24 @@ def _recount_complete(
             for partition, recounted in found.items()
             if partition.topic == report.topic
         }
+
+
+def _add_ages(
+    reports: Sequence[TopicReport],
+    snapshot: ClusterSnapshot,
+    next_offsets: Mapping[TopicPartition, int],
+    mirror: Mirror,
+    clock: Clock,
+) -> None:
+    """Add the age of what a backlog has left to the report of each complete topic."""
+    behind = [report for report in reports if report.lag_after and not report.failure]
+    offsets = {
+        at: next_offsets[at]
+        for report in behind
+        for at, end in report.end_offsets.items()
+        if next_offsets.get(at, end) < end
+    }
+    found = lag.timestamps_ms(snapshot, offsets, mirror.copy_options)
+    for report in behind:
+        known = [ms for at, ms in found.items() if at.topic == report.topic]
+        report.lag_after_seconds = max(0, clock.now_ms() - min(known)) / 1000 if known else None

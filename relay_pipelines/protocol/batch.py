@@ -30,6 +30,7 @@ CODEC_MASK = 0x07
 TIMESTAMP_TYPE_BIT = 0x08
 TRANSACTIONAL_BIT = 0x10
 CONTROL_BIT = 0x20
+DELETE_HORIZON_BIT = 0x40
 
 
 class BatchHeader(NamedTuple):
@@ -68,6 +69,15 @@ class BatchHeader(NamedTuple):
     def is_log_append_time(self) -> bool:
         """Whether the broker set the timestamp: `max_timestamp_ms` is that of every record."""
         return bool(self.attributes & TIMESTAMP_TYPE_BIT)
+
+    @property
+    def first_timestamp_ms(self) -> int | None:
+        """The timestamp of the first record; None if the batch does not say it."""
+        if self.is_log_append_time:
+            return self.max_timestamp_ms
+        # the cleaner of a compacted topic stores another time there (KIP-534)
+        known = not self.attributes & DELETE_HORIZON_BIT and self.base_timestamp_ms >= 0
+        return self.base_timestamp_ms if known else None
 
 
 class Batch(NamedTuple):

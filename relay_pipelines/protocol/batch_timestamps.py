@@ -60,11 +60,7 @@ def timestamps_ms(
 def _first_timestamp_ms(answer: Any) -> int | None:
     with suppress(UnsupportedError, CorruptBatchError):  # copying it will report the error
         for run in split(memoryview(answer.records or b"")):
-            return (
-                run.first.max_timestamp_ms
-                if run.first.is_log_append_time
-                else run.first.base_timestamp_ms
-            )
+            return run.first.first_timestamp_ms
     return None
 
 

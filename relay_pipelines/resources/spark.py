@@ -23,10 +23,10 @@ class SparkResource(LazyPySparkResource):
         Raises:
             RelayError: Spark cannot be reached or does not start.
         """
-        if self._spark_session is not None and not is_alive(self._spark_session):
+        spark = self.kafka.settings.spark
+        if self._spark_session is not None and not is_alive(self._spark_session, spark.remote):
             self._end()
         if self._spark_session is None:
-            spark = self.kafka.settings.spark
             self._spark_session = connect(
                 spark.master, spark.remote, {**spark.conf, **self.spark_config}
             )

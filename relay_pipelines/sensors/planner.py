@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 import dagster as dg
 from dagster import DagsterRunStatus, RunsFilter
 
-from relay_pipelines.checks import lag, other_deployments, source_topics
+from relay_pipelines.checks import lag, lag_target, other_deployments, source_topics
 from relay_pipelines.console.formatting import plural, seconds
 from relay_pipelines.errors import RelayError
 from relay_pipelines.lanes import naming, turns
@@ -76,12 +76,16 @@ class _Cursor:
     Args:
         missing: topics that are missing or have no asset.
         foreign: runs of other deployments.
+        late: topics that miss the lag target.
+        topics: how many topics had an asset.
     """
 
     lag_passed: bool | None = None
     lag_at: float = 0.0
     missing: list[str] | None = None
     foreign: list[str] | None = None
+    late: list[str] = field(default_factory=list)
+    topics: int = 0
 
     @staticmethod
     def load(text: str | None) -> "_Cursor":
@@ -112,7 +116,7 @@ class _Tick:
         measured = lag.measure(self.kafka, self.snapshot)
         checks, cursor = self._checks(measured, now)
         self._warn_of_missing_topics()
-        requests = self._requests(now)
+        requests = self._requests(now, str(measured))
         prune(self.context.instance, self.lane, now)
         sentence = "; ".join([str(measured), *self.remarks])
         if requests:
@@ -133,6 +137,14 @@ class _Tick:
         if passed != cursor.lag_passed or now - cursor.lag_at > _LAG_SECONDS:
             events.append(lag.evaluation(self.lane, measured))
             cursor = replace(cursor, lag_passed=passed, lag_at=now)
+        late = self._late_topics(cursor)
+        events += lag_target.evaluations(self.lane, late)
+        stays = set(cursor.late).difference(late)
+        cursor = replace(
+            cursor,
+            late=sorted(stays.union(topic for topic, why in late.items() if why)),
+            topics=len(self.lane.topics),
+        )
         missing = sorted([*self.snapshot.deleted, *self.snapshot.unseen, *self._without_asset()])
         if missing != cursor.missing:
             found = source_topics.evaluation(self.lane, self.snapshot, self._without_asset())
@@ -145,6 +157,20 @@ class _Tick:
         if foreign:
             self.remarks.append(other_deployments.words(foreign))
         return events, cursor
+
+    def _late_topics(self, cursor: _Cursor) -> dict[str, str]:
+        """The topics to report: those that miss the lag target now or meet it again; all at first.
+
+        Returns:
+            topic -> why it misses the target; empty if it meets it.
+        """
+        found = lag_target.missed(self.kafka, self.lane, self.snapshot)
+        known = self.snapshot.destinations.keys() & set(self.lane.topics)
+        return {
+            topic: found.get(topic, "")
+            for topic in sorted(known)
+            if len(self.lane.topics) != cursor.topics or (topic in found) != (topic in cursor.late)
+        }
 
     def _without_asset(self) -> list[str]:
         return sorted(set(self.snapshot.destinations).difference(self.lane.topics))
@@ -172,7 +198,7 @@ class _Tick:
             self.context.log.warning(line)
             self.remarks.append(line)
 
-    def _requests(self, now: float) -> list[dg.RunRequest]:
+    def _requests(self, now: float, waiting: str) -> list[dg.RunRequest]:
         """Request the lane's job: a session if none runs or one ends soon, or a run for news."""
         for run_id in turns.bury(self.context.instance, self.lane, now):
             self.remarks.append(f"the process of run {run_id[:8]} has died")
@@ -186,7 +212,14 @@ class _Tick:
             return []
         if not running and not plan_windows(self.snapshot.positions).windows:
             return []
-        return [dg.RunRequest(tags=naming.tags(self.lane.mirror, self.lane.name))]
+        return [
+            dg.RunRequest(
+                tags={
+                    **naming.tags(self.lane.mirror, self.lane.name),
+                    naming.TAG_WAITING: waiting,
+                }
+            )
+        ]
 
     def _ends_soon(self, running: Sequence[dg.DagsterRun], now: float) -> bool:
         """Whether the only session of the lane needs a successor."""

@@ -70,7 +70,7 @@ class WindowSettings(Section):
     keep: Count = 1_000
     """How many windows Dagster keeps, with their runs; the ledger has its own retention."""
     lag_target: Duration = 600_000
-    """The lag check fails when the oldest record that is not copied yet is older than this."""
+    """The checks `lag` and `lag_target` fail when a record that is not copied yet is older."""
 
 
 class LaneSettings(Section):

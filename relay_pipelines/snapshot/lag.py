@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
 
 from relay_pipelines.errors import RelayError
-from relay_pipelines.model import CopyOptions, OffsetRange
+from relay_pipelines.model import CopyOptions, OffsetRange, TopicPartition
 from relay_pipelines.plan.positions import uncopied
+from relay_pipelines.protocol import batch_timestamps
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.reader import read
+from relay_pipelines.protocol.retries import retry
 from relay_pipelines.snapshot.clients import source_client
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
@@ -33,18 +38,48 @@ def oldest_uncopied_ms(snapshot: ClusterSnapshot, options: CopyOptions, clock: C
     return min((ms for ms in timestamps if ms is not None), default=None)
 
 
+def written_before(
+    snapshot: ClusterSnapshot, before_ms: int, options: CopyOptions, clock: Clock
+) -> set[TopicPartition]:
+    """Return the topic-partitions with an uncopied record from before a time.
+
+    It asks for the first offset since that time, and reads no record.
+
+    Args:
+        before_ms: milliseconds since the Unix epoch.
+
+    Raises:
+        RelayError: the source does not answer.
+    """
+    waiting = {at: found for at, found in uncopied(snapshot.positions).items() if len(found)}
+    if not waiting:
+        return set()
+    ends = {at: found.end for at, found in waiting.items()}
+    with source_client(snapshot.mirror, snapshot.node, options.request_timeout_ms, "lag") as client:
+        ask = partial(client.first_offsets, before_ms, ends)
+        since = retry(ask, snapshot.mirror, options, clock, client, patient=False)
+    return {at for at, found in waiting.items() if found.start < since[at]}
+
+
+def timestamps_ms(
+    snapshot: ClusterSnapshot, offsets: Mapping[TopicPartition, int], options: CopyOptions
+) -> dict[TopicPartition, int]:
+    """Return the timestamps of the records at these offsets, as far as the source returns them."""
+    if not offsets:
+        return {}
+    with source_client(snapshot.mirror, snapshot.node, options.request_timeout_ms, "lag") as client:
+        with suppress(RelayError):  # the copy reports what is wrong
+            return batch_timestamps.timestamps_ms(client, offsets)
+        return {}
+
+
 def _first_timestamp_ms(client: ClusterClient, waiting: OffsetRange, clock: Clock) -> int | None:
     try:
         for spans in read(client, waiting, _FETCH_BYTES, clock):
             for span in spans:
                 if span.run is not None:
                     client.close()  # drops the next fetch, which is already under way
-                    first = span.run.first
-                    return (
-                        first.max_timestamp_ms
-                        if first.is_log_append_time
-                        else first.base_timestamp_ms
-                    )
+                    return span.run.first.first_timestamp_ms
     except RelayError:
         client.close()  # the copy reports what is wrong
     return None

@@ -23,7 +23,7 @@ from relay_pipelines.model import (
     TopicPartition,
 )
 from relay_pipelines.protocol.admin import topic_configs
-from relay_pipelines.protocol.batch import Batch
+from relay_pipelines.protocol.batch import Batch, BatchHeader
 from relay_pipelines.protocol.client import (
     EARLIEST,
     LATEST,
@@ -65,6 +65,8 @@ class Recount:
             delete.
         gaps: accepted losses just before the range or within it; with one, offsets may be missing.
         recompressed: whether the destination stores other bytes than were produced.
+        first_ms, last_ms: the timestamps of the oldest and the newest of the records found, by the
+            headers of their batches; None if there are none.
     """
 
     range: OffsetRange
@@ -82,6 +84,8 @@ class Recount:
     recompressed: bool = False
     expired: int = 0
     gaps: list[str] = field(default_factory=list)
+    first_ms: int | None = None
+    last_ms: int | None = None
 
     @property
     def problems(self) -> list[str]:
@@ -325,10 +329,18 @@ class _RangeCount:
             # records may lie within it
             if index is not None and producers.setdefault(index, producer) == producer:
                 self._result.counted += batch.header.records
+                self._date(batch.header)
                 digests[index] = crc32c(body_of(batch), digests[index])
             elif not self._is_of_another_source(index, offset):
                 self._result.foreign += batch.header.records
         return digests
+
+    def _date(self, header: BatchHeader) -> None:
+        result, first, last = self._result, header.first_timestamp_ms, header.max_timestamp_ms
+        if first is not None:
+            result.first_ms = min(first, first if result.first_ms is None else result.first_ms)
+        if last >= 0:
+            result.last_ms = max(last, last if result.last_ms is None else result.last_ms)
 
     def _wait_until_readable(self, at: TopicPartition, last: int) -> None:
         """Wait for the markers of our commit, and of earlier transactions of others."""

@@ -109,6 +109,8 @@ class TestComplete:
             mirror.at, 0, settled_end(mirror.destination, mirror.at)
         )
         assert (found.nodes, found.thinned, found.recompressed) == ({mirror.source.name}, "", False)
+        first, *_, last = (record.timestamp[1] for record in numbered(100))
+        assert (found.first_ms, found.last_ms) == (first, last)
 
     @pytest.mark.parametrize("cut", [1, 40, 99])
     def test_a_chunk_that_spans_two_windows(self, mirror: Mirror, cut: int) -> None:

@@ -46,8 +46,8 @@ def test_from_new_records_to_a_checked_copy(environment: Environment, topics: li
     assert set(told) == {"windows", *topics[:2]}, "only topics with something new have events"
     assert {event.partition for event in events} == {window}
     assert [told[topic].metadata["records"].value for topic in topics[:2]] == [100, 50]
-    assert [told[topic].metadata["lag before"].value for topic in topics[:2]] == [100, 50]
-    assert [told[topic].metadata["lag after"].value for topic in topics[:2]] == [0, 0]
+    assert [told[topic].metadata["lag before (records)"].value for topic in topics[:2]] == [100, 50]
+    assert [told[topic].metadata["lag after (records)"].value for topic in topics[:2]] == [0, 0]
     assert {topic: check.passed for topic, check in checks(run).items()} == dict.fromkeys(
         topics[:2], True
     )
@@ -76,7 +76,7 @@ def test_a_done_window_copies_nothing_again(environment: Environment, topics: li
     assert len(environment.read(topics[0])) == 100
     assert checks(again)[topics[0]].passed
     (event,) = again.get_asset_materialization_events()
-    assert event.materialization.metadata["copied by this run"].value == 0
+    assert event.materialization.metadata["copied by this run (records)"].value == 0
     tags = environment.instance.get_run_by_id(again.run_id)
     assert tags is not None
     assert tags.tags[naming.TAG_TURN] == turns.Turn.BY_HAND

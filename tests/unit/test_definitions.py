@@ -112,12 +112,14 @@ class TestNames:
         }
 
     def test_checks(self, repository):
-        """Counts per topic, which block; lag and configuration per lane; nodes per mirror."""
+        """Counts, which block, and lag per topic; more per lane; nodes per mirror."""
         graph = repository.asset_graph
         assert sorted(
             f"{key.asset_key.to_user_string()}:{key.name}" for key in graph.asset_check_keys
         ) == [
+            "logs/logs_a:lag_target",
             "logs/logs_a:message_counts",
+            "logs/logs_b:lag_target",
             "logs/logs_b:message_counts",
             "logs/main/windows:configs",
             "logs/main/windows:lag",
@@ -126,19 +128,23 @@ class TestNames:
             "nodes/logs/only:divergence",
             "nodes/to-eu/a:divergence",
             "nodes/to-eu/b-2:divergence",
+            "to-eu/big.one:lag_target",
             "to-eu/big.one:message_counts",
             *(
                 f"to-eu/{lane}/windows:{check}"
                 for lane in ("big", "idle", "main", "main_2")
                 for check in ("configs", "lag", "other_deployments", "source_topics")
             ),
-            "to-eu/payments:message_counts",
-            "to-eu/shop-orders:message_counts",
-            "to-eu/shop.orders:message_counts",
+            *(
+                f"to-eu/{topic}:{check}"
+                for topic in ("payments", "shop-orders", "shop.orders")
+                for check in ("lag_target", "message_counts")
+            ),
         ]
         blocking = {key.name: graph.get_check_spec(key).blocking for key in graph.asset_check_keys}
         not_blocking = dict.fromkeys(
-            ["lag", "configs", "source_topics", "other_deployments", "divergence"], False
+            ["lag", "lag_target", "configs", "source_topics", "other_deployments", "divergence"],
+            False,
         )
         assert blocking == {"message_counts": True, **not_blocking}
 

@@ -1,0 +1,101 @@
+"""Whether a topic meets `window.lag_target`: no record waits for longer.
+
+Dagster's freshness policies look at materialisations, and would fail topics without new records.
+"""
+
+from collections.abc import Iterator, Mapping
+
+import dagster as dg
+
+from relay_pipelines.console.formatting import open_transactions, plural, seconds
+from relay_pipelines.errors import RelayError
+from relay_pipelines.lanes import naming
+from relay_pipelines.lanes.lane import Lane
+from relay_pipelines.plan.positions import data_loss, lag_records
+from relay_pipelines.resources import KafkaResource
+from relay_pipelines.snapshot import lag
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
+
+
+def missed(kafka: KafkaResource, lane: Lane, snapshot: ClusterSnapshot) -> dict[str, str]:
+    """Return the topics that miss the target, and why.
+
+    Raises:
+        RelayError: the source does not answer.
+    """
+    before_ms = kafka.clock.now_ms() - lane.window.lag_target
+    options = kafka.mirror(lane.mirror).copy_options
+    late = lag.written_before(snapshot, before_ms, options, kafka.clock)
+    waiting = lag_records(snapshot.positions)
+    found: dict[str, list[str]] = {}
+    for position in snapshot.positions:
+        at = position.topic_partition
+        reasons = found.setdefault(at.topic, [])
+        if loss := data_loss(position):
+            reasons.append(str(loss))
+        elif at in late:
+            reasons.append(
+                f"{at}: {plural(waiting[at], 'record')} waiting, the oldest for more than"
+                f" {seconds(lane.window.lag_target / 1000)}"
+            )
+        if position.open_since_ms is not None and position.open_since_ms < before_ms:
+            reasons.append(open_transactions([position], kafka.clock.now_ms()))
+    return {topic: "; ".join(reasons) for topic, reasons in found.items() if reasons}
+
+
+def evaluations(lane: Lane, topics: Mapping[str, str]) -> Iterator[dg.AssetCheckEvaluation]:
+    """Yield the evaluations that the planner reports.
+
+    Args:
+        topics: topic -> why it misses the target; empty if it meets it.
+    """
+    for topic, why in topics.items():
+        yield dg.AssetCheckEvaluation(
+            asset_key=naming.mirrored_asset(lane.mirror, topic),
+            check_name=naming.LAG_TARGET,
+            passed=not why,
+            description=_words(why),
+            metadata=_metadata(lane),
+        )
+
+
+def build(lane: Lane) -> dg.AssetChecksDefinition:
+    """The checks that people run from the UI, those of a lane in one op."""
+    specs = [
+        dg.AssetCheckSpec(
+            naming.LAG_TARGET,
+            asset=naming.mirrored_asset(lane.mirror, topic),
+            description="No record, also none in an open transaction, waits for longer than"
+            f" {seconds(lane.window.lag_target / 1000)}.",
+        )
+        for topic in lane.topics
+    ]
+
+    @dg.multi_asset_check(name=f"lag_target_{lane.identifier}", specs=specs, can_subset=True)
+    def lag_target_check(
+        context: dg.AssetCheckExecutionContext, kafka: KafkaResource
+    ) -> Iterator[dg.AssetCheckResult]:
+        keys = {key.asset_key.path[-1]: key for key in context.selected_asset_check_keys}
+        try:
+            snapshot = kafka.snapshot(lane.mirror, keys.__contains__, configs=False)
+            found = missed(kafka, lane, snapshot)
+        except RelayError as error:
+            raise dg.Failure(str(error)) from None
+        for topic, key in keys.items():
+            yield dg.AssetCheckResult(
+                asset_key=key.asset_key,
+                check_name=key.name,
+                passed=topic not in found,
+                description=_words(found.get(topic, "")),
+                metadata=_metadata(lane),
+            )
+
+    return lag_target_check
+
+
+def _words(why: str) -> str:
+    return why or "no record waits for longer"
+
+
+def _metadata(lane: Lane) -> dict[str, float]:
+    return {"target (seconds)": lane.window.lag_target / 1000}

@@ -1,0 +1,130 @@
+"""What the page of a topic shows: its lag in time, its rate, and when its records were written."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import dagster as dg
+import pytest
+
+from relay_pipelines.jobs import mirror_lane
+from relay_pipelines.lanes import naming
+from relay_pipelines.model import TopicPartition
+from tests.orchestration.environment import Environment, evaluations, failure
+from tests.support.independent import CREATE_TIME, Record, write
+
+
+def test_the_metadata_of_a_window(environment: Environment, topics: list[str]) -> None:
+    """A backlog is as old as its first record; without one, nothing is behind."""
+    at = TopicPartition(topics[0], 0)
+    now_ms = time.time_ns() // 1_000_000
+    allow = [topics[0].replace(".", r"\.")]
+    environment.write(allow, window={"max_records": 60})
+    write(environment.source.cluster(), at, [Record(None, b"new", timestamp=(CREATE_TIME, now_ms))])
+
+    runs = [environment.copy() for _ in range(2)]
+
+    assert all(run.success for run in runs), [failure(run) for run in runs if not run.success]
+    first, last = (
+        event.materialization.metadata
+        for run in runs
+        for event in run.get_asset_materialization_events()
+        if event.materialization.asset_key.path[-1] == topics[0]
+    )
+    oldest_ms = Record(None, None).timestamp[1]
+    told = {key: value.value for key, value in first.items()}
+    assert told["lag after (records)"] == 41
+    age = time.time() - oldest_ms / 1000
+    assert age - 600 < told["lag after (seconds)"] <= age
+    assert age - 600 < told["latency (seconds)"] <= age
+    assert told["source end (offsets)"] == 101
+    assert 0 < told["copying (seconds)"] < 10
+    told = {key: value.value for key, value in last.items()}
+    assert (told["lag after (records)"], told["lag after (seconds)"]) == (0, 0)
+    assert told["first record"] == oldest_ms / 1000
+    assert told["last record"] == now_ms / 1000
+
+
+def test_a_topic_that_misses_its_lag_target(environment: Environment, topics: list[str]) -> None:
+    """Old records that wait fail its check; a topic without records meets the target for ever."""
+    waiting = environment.tick()
+
+    (request,) = waiting.run_requests or []
+    assert request.tags[naming.TAG_WAITING].startswith("150 records waiting, the oldest for ")
+    late = {topics[0]: False, topics[1]: False, topics[2]: True}
+    assert targets(waiting) == late
+    (found,) = (
+        event
+        for event in evaluations(waiting, naming.LAG_TARGET)
+        if event.asset_key.path[-1] == topics[0]
+    )
+    said = f"{topics[0]}-0: 100 records waiting, the oldest for more than 10 min 0 s"
+    assert found.description == said
+    asset = naming.mirrored_asset(environment.name, topics[0])
+    assert environment.check(asset, naming.LAG_TARGET).description == said
+    again = environment.tick(cursor=waiting.cursor)
+    assert targets(again) == {}, "the planner reports changes only"
+
+    assert environment.copy().success
+
+    copied = environment.tick(cursor=again.cursor)
+    assert targets(copied) == {topics[0]: True, topics[1]: True}
+    now = (CREATE_TIME, time.time_ns() // 1_000_000)
+    new = [Record(None, b"new", timestamp=now)]
+    write(environment.source.cluster(), TopicPartition(topics[0], 0), new)
+    assert targets(environment.tick(cursor=copied.cursor)) == {}, "a record may wait for a while"
+    assert environment.check(asset, naming.LAG_TARGET).passed
+
+
+def targets(tick: dg.SensorResult) -> dict[str, bool]:
+    """The topics of which a tick reports whether they meet their lag target."""
+    found = evaluations(tick, naming.LAG_TARGET)
+    return {event.asset_key.path[-1]: event.passed for event in found}
+
+
+def test_the_log_of_a_session(
+    environment: Environment, topics: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says why the run was requested, how long Spark took to start, and a line per window."""
+    monkeypatch.setattr(mirror_lane, "GRACE_SECONDS", 0.0)
+    window = {"every": "200ms", "session": "3s", "max_records": 60}
+    environment.write([topics[0].replace(".", r"\.")], window=window)
+    name = naming.lane_job(environment.name, naming.MAIN)
+    job = environment.definitions.get_repository_def().get_job(name)
+
+    session = job.execute_in_process(
+        instance=environment.instance,
+        resources=environment.resources,
+        tags={naming.TAG_WAITING: "100 records waiting"},
+    )
+
+    lines = log_of(environment, session)
+    assert lines[0] == "the planner requested this run: 100 records waiting"
+    assert sum(line.startswith("Spark's start: ") for line in lines) == 1
+    told = [line for line in lines if line.startswith("window ")]
+    for line, key, records in zip(told, environment.windows(), (60, 40), strict=True):
+        assert re.fullmatch(
+            rf"window {key}: {records} records, .* of 1 topic;"
+            r" survey \S+ s, preparation \S+ s, copy \S+ s, recount \S+ s",
+            line,
+        )
+    assert not any(line.startswith("copying ") for line in lines)
+    rates = [
+        event.materialization.metadata.get("source rate (records per second)")
+        for event in session.get_asset_materialization_events()
+        if event.asset_key.path[-1] == topics[0]
+    ]
+    assert rates == [None, dg.FloatMetadataValue(0.0)], "known from the second look on"
+
+    by_hand = environment.materialize(topics[0], environment.windows()[0])
+
+    phases = ("survey of both clusters: ", "nothing left to copy", "copied 0 records", "recount: ")
+    lines = log_of(environment, by_hand)
+    assert [line for line in lines if line.startswith(phases)] == lines
+
+
+def log_of(environment: Environment, run: dg.ExecuteInProcessResult) -> list[str]:
+    """What a run has logged, without Dagster's events."""
+    entries = environment.instance.all_logs(run.run_id)
+    return [entry.user_message for entry in entries if entry.dagster_event is None]

@@ -1,0 +1,113 @@
+"""The alerts that people copy: once for each failed run, and for each check on a change."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import dagster as dg
+import pytest
+from dagster import DagsterInstance
+
+from relay_pipelines.lanes import naming
+
+EXAMPLE = Path(__file__).parents[2] / "deploy" / "alerts.py"
+RELAY = """
+mirrors:
+  m:
+    source: {nodes: [{name: a, bootstrap_servers: ["192.0.2.1:9092"]}]}
+    destination: {bootstrap_servers: ["192.0.2.2:9092"]}
+    topics: {allow: [orders]}
+"""
+
+
+@pytest.fixture
+def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The example as Dagster loads it, next to a relay.yaml."""
+    (tmp_path / "relay.yaml").write_text(RELAY)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RELAY_CONFIG", raising=False)
+    spec = importlib.util.spec_from_file_location("alerts", EXAMPLE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def alerts(example: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What people are sent."""
+    sent: list[str] = []
+    monkeypatch.setattr(example, "alert", sent.append)
+    return sent
+
+
+@pytest.fixture
+def instance() -> Iterator[DagsterInstance]:
+    with DagsterInstance.ephemeral() as found:
+        yield found
+
+
+def test_the_sensors_are_beside_those_of_relay(example: ModuleType):
+    """They run as soon as they are loaded, and the mirror's definitions are all there."""
+    repository = example.defs().get_repository_def()
+    assert {sensor.name for sensor in repository.sensor_defs} == {
+        "failed_runs",
+        "failed_checks",
+        "plan_m__main",
+        "health_m",
+    }
+    assert repository.has_job("mirror_m")
+
+
+def test_a_failed_run(example: ModuleType, alerts: list[str], instance: DagsterInstance):
+    """The alert has the reason that the run gives."""
+
+    @dg.op
+    def copy():
+        raise dg.Failure("no source node answers")
+
+    @dg.job
+    def mirror_m():
+        copy()
+
+    result = mirror_m.execute_in_process(instance=instance, raise_on_error=False)
+    event = next(
+        event for event in result.all_events if event.event_type is dg.DagsterEventType.RUN_FAILURE
+    )
+    context = dg.build_run_status_sensor_context(
+        "failed_runs",
+        dagster_event=event,
+        dagster_instance=instance,
+        dagster_run=result.dagster_run,
+    ).for_run_failure()
+
+    example.failed_runs(context)
+
+    (sent,) = alerts
+    assert sent == f"run {result.run_id} of mirror_m failed: no source node answers"
+
+
+def test_a_check_fails_and_passes_again(
+    example: ModuleType, alerts: list[str], instance: DagsterInstance
+):
+    """A check that goes on failing is one alert, not one for each window."""
+    repository = example.defs().get_repository_def()
+    asset = naming.mirrored_asset("m", "orders")
+    cursor = None
+    for passed, why in [(True, ""), (False, "9 waiting"), (False, "10 waiting"), (True, "")]:
+        evaluation = dg.AssetCheckEvaluation(
+            asset_key=asset, check_name=naming.LAG_TARGET, passed=passed, description=why
+        )
+        instance.report_runless_asset_event(evaluation)
+        context = dg.build_sensor_context(
+            instance=instance, repository_def=repository, cursor=cursor
+        )
+        example.failed_checks(context)
+        cursor = context.cursor
+
+    name = "check lag_target of m/orders"
+    assert alerts == [f"{name} fails (ERROR): 9 waiting", f"{name} passes again"]

@@ -1,0 +1,221 @@
+"""The metadata of a topic's window, and the lines of a run's log: numbers with their units."""
+
+from __future__ import annotations
+
+import logging
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from relay_pipelines.lanes import metadata
+from relay_pipelines.lanes.lane import Lane
+from relay_pipelines.lanes.run_log import RunLog, logged_start
+from relay_pipelines.lanes.source_rate import SourceRate
+from relay_pipelines.lanes.window_run import TopicReport, WindowReport
+from relay_pipelines.model import OffsetRange, Skipped, TopicPartition
+from relay_pipelines.plan.frozen_window import FrozenWindow
+from relay_pipelines.plan.positions import Position
+from relay_pipelines.protocol.batch import (
+    DELETE_HORIZON_BIT,
+    TIMESTAMP_TYPE_BIT,
+    BatchHeader,
+)
+from relay_pipelines.run.result import RunResult, TopicTotals
+from relay_pipelines.settings import WindowSettings
+from relay_pipelines.verify.recount import Recount
+
+LANE = Lane("m", "main", WindowSettings(), ("orders",))
+AT = TopicPartition("orders", 0)
+RANGE = OffsetRange(AT, 100, 160)
+DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
+KEY = "2026-11-22T04:10:20Z-000"
+
+
+def report(**changes: Any) -> tuple[WindowReport, TopicReport]:
+    """A window of 60 offsets of which 50 have a record, copied in 2 s of one task."""
+    found = Recount(
+        RANGE, OffsetRange(AT, 7, 58), recorded=50, counted=50, rewritten=20, nodes={"a"},
+        first_ms=1_000_000, last_ms=1_009_000,
+    )  # fmt: skip
+    found.skipped.update({Skipped.COMPACTION_GAP: 4, Skipped.CONTROL: 6})
+    fields: dict[str, Any] = {
+        "ranges": [RANGE],
+        "totals": TopicTotals(records=50, size_bytes=5_000, nodes={"a"}),
+        "recounts": {AT: found},
+        "lag_before": 60,
+        "end_offsets": {AT: 160},
+        "copying_seconds": 2.0,
+        "source_rate": 12.34,
+    }
+    topic = TopicReport("orders", **(fields | changes))
+    result = RunResult("m", "run", {"orders": topic.totals}, seconds=9.0, copying_seconds=2.5)
+    window = WindowReport(FrozenWindow(KEY, (RANGE,)), "a", [topic], result, (), 1_012_500, 0.25)
+    return window, topic
+
+
+def found(**changes: Any) -> dict[str, Any]:
+    """The metadata as Dagster has it."""
+    window, topic = report(**changes)
+    told = metadata.of_topic(LANE, window, topic, "run")
+    event = dg.AssetMaterialization("orders", metadata=told)
+    return {
+        key: value.records if isinstance(value, dg.TableMetadataValue) else value.value
+        for key, value in event.metadata.items()
+    }
+
+
+class TestMetadata:
+    """What Dagster plots and shows of a topic."""
+
+    def test_the_numbers(self):
+        """They are of the topic alone, and do not contain the start of Spark."""
+        numbers = {key: value for key, value in found().items() if isinstance(value, int | float)}
+        assert numbers == {
+            "records": 50,
+            "copied by this run (records)": 50,
+            "copied by this run (bytes)": 5_000,
+            "copying (seconds)": 2.0,
+            "copying (records per second)": 25.0,
+            "latency (seconds)": 12.5,
+            "lag before (records)": 60,
+            "lag after (records)": 0,
+            "lag after (seconds)": 0.0,
+            "source end (offsets)": 160,
+            "source rate (records per second)": 12.3,
+            "first record": 1_000.0,
+            "last record": 1_009.0,
+        }
+
+    def test_every_key_is_documented(self):
+        """docs/metrics.md has a row for each key, and no others."""
+        text = DOCS.read_text()
+        section = text.partition("## In Dagster")[2].partition("\n## ")[0]
+        assert re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE) == list(found())
+
+    @pytest.mark.parametrize(
+        ("changes", "missing"),
+        [
+            (
+                {"totals": TopicTotals()},
+                {
+                    "copying (seconds)",
+                    "copying (records per second)",
+                    "latency (seconds)",
+                },
+            ),
+            ({"source_rate": None}, {"source rate (records per second)"}),
+            ({"lag_after_seconds": None, "lag_after": 9}, {"lag after (seconds)"}),
+            (
+                {"recounts": {AT: Recount(RANGE)}},
+                {"latency (seconds)", "first record", "last record"},
+            ),
+        ],
+        ids=["copied before", "the first window", "the source is silent", "no record"],
+    )
+    def test_what_is_unknown_is_left_out(self, changes: dict[str, Any], missing: set[str]):
+        """A number that nobody knows is no 0 in a plot."""
+        assert set(found()) - set(found(**changes)) == missing
+
+    def test_the_tables(self):
+        """The first one has few columns; the second one says why offsets have no record."""
+        told = found()
+        (counted,) = [record.data for record in told["topic-partitions"]]
+        assert counted == {
+            "partition": 0,
+            "committed": 50,
+            "counted": 50,
+            "result": "complete",
+            "source offsets": "[100, 160)",
+        }
+        (detail,) = [record.data for record in told["topic-partitions, details"]]
+        assert detail == {
+            "partition": 0,
+            "node": "a",
+            "decoded": 20,
+            "left out": "6 transaction markers, 4 compacted away",
+            "destination offsets": "[7, 58)",
+            "source end": 160,
+        }
+
+
+@pytest.mark.parametrize(
+    ("attributes", "base_ms", "first_ms"),
+    [
+        (0, 5, 5),
+        (0, -1, None),
+        (TIMESTAMP_TYPE_BIT, 5, 9),
+        (DELETE_HORIZON_BIT, 5, None),
+    ],
+    ids=["create time", "no timestamp", "log append time", "compacted"],
+)
+def test_the_timestamp_of_a_batch(attributes: int, base_ms: int, first_ms: int | None):
+    """The field of the first timestamp holds another time once the cleaner has been there."""
+    header = BatchHeader(0, 100, 0, 2, 0, attributes, 0, base_ms, 9, -1, -1, -1, 1)
+    assert header.first_timestamp_ms == first_ms
+
+
+def test_the_rate_at_the_source():
+    """It is the growth since the last snapshot, for topic-partitions that were in it."""
+    rate = SourceRate()
+
+    def learn(moment_ms: int, *ends: int) -> dict[str, float]:
+        positions = [
+            Position(TopicPartition("orders", index), 0, end) for index, end in enumerate(ends)
+        ]
+        return rate.learn(SimpleNamespace(positions=positions), moment_ms)
+
+    assert learn(0, 1_000) == {}
+    assert learn(2_000, 1_100, 5_000) == {"orders": 50.0}, "a new topic-partition"
+    assert learn(4_000, 1_100, 5_000) == {"orders": 0.0}
+    assert learn(5_000, 1_000, 5_010) == {"orders": 10.0}, "another node may be behind"
+
+
+class TestRunLog:
+    """The phases of a run, with their seconds."""
+
+    def lines(self, caplog: pytest.LogCaptureFixture, *, brief: bool) -> list[str]:
+        window, _ = report()
+        snapshot = SimpleNamespace(node=SimpleNamespace(name="a"))
+        plan: Any = SimpleNamespace(
+            windows=[SimpleNamespace(topic="orders")],
+            offsets=lambda _window: 60,
+            snapshot=snapshot,
+            data_losses=[],
+        )
+        with caplog.at_level(logging.INFO):
+            log = RunLog(logging.getLogger(), 0.4, brief=brief)
+            log.begin(plan)
+            log.end(window.result)
+            log.recounted(window)
+        return caplog.messages
+
+    def test_a_run_of_one_window(self, caplog):
+        """Each phase has a line when it has ended."""
+        assert self.lines(caplog, brief=False) == [
+            "survey of both clusters: 0.4 s",
+            "copying 60 records of 1 topic from a",
+            "copied 50 records, 4.9 KiB, in 2.5 s",
+            "recount: 0.2 s",
+        ]
+
+    def test_windows_that_follow_each_other(self, caplog):
+        """A session that copies a window every second has one line for each."""
+        (line,) = self.lines(caplog, brief=True)
+        assert line == (
+            f"window {KEY}: 50 records, 4.9 KiB of 1 topic;"
+            " survey 0.4 s, preparation 6.5 s, copy 2.5 s, recount 0.2 s"
+        )
+
+    def test_the_start_of_spark(self, caplog):
+        """It has a line of its own, again if Spark has died."""
+        sessions = iter(["first", "first", "second"])
+        moments = iter([0.0, 3.0, 10.0, 20.0, 24.0])
+        clock: Any = SimpleNamespace(monotonic=lambda: next(moments))
+        start = logged_start(lambda: next(sessions), logging.getLogger(), clock)
+        with caplog.at_level(logging.INFO):
+            assert [start(), start(), start()] == ["first", "first", "second"]
+        assert caplog.messages == ["Spark's start: 3.0 s", "Spark's start: 4.0 s"]
