@@ -7,7 +7,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 import psutil
@@ -25,6 +25,7 @@ _RECORD = b"x" * 1024
 _SAMPLED = 200
 _WARM_SECONDS = 60.0
 _SETTLING_SECONDS = 15.0
+_SAMPLE_SECONDS = 0.5
 
 
 def measure(environment: Environment, seconds: float, session: str | int) -> Latency:
@@ -74,45 +75,35 @@ class _Spent(NamedTuple):
 
 
 class _Used:
-    """What Dagster's processes use: those of runs, and all."""
+    """Samples what Dagster's processes use: those of runs, and all."""
 
     def __init__(self, environment: Environment, pid: int) -> None:
         self._environment = environment
         self._root = psutil.Process(pid)
-        self._standing = {process.pid for process in self._processes()} - self._of_runs()
+        self._of_runs: set[psutil.Process] = set()
 
     def during(self, seconds: float) -> _Spent:
-        """Wait so long, and return windows and CPU seconds since."""
-        before = self._now()
-        time.sleep(seconds)
-        now = self._now()
-        return _Spent(now.windows - before.windows, now.runs - before.runs, now.all - before.all)
-
-    def _now(self) -> _Spent:
-        windows = len(self._environment.windows())
-        everything = sum(map(_cpu_seconds, self._processes()))
-        standing = sum(
-            sum(process.cpu_times()[:2])
-            for process in self._processes()
-            if process.pid in self._standing
+        """Return windows and CPU seconds of this span."""
+        windows, end = len(self._environment.windows()), time.monotonic() + seconds
+        before, latest = self._cpu_seconds(), {}
+        while time.monotonic() < end:
+            time.sleep(_SAMPLE_SECONDS)
+            latest |= self._cpu_seconds()  # keeps those that have ended
+        used = {process: cpu - before.get(process, 0.0) for process, cpu in latest.items()}
+        return _Spent(
+            len(self._environment.windows()) - windows,
+            sum(cpu for process, cpu in used.items() if process in self._of_runs),
+            sum(used.values()),
         )
-        return _Spent(windows, everything - standing, everything)
 
-    def _processes(self) -> list[psutil.Process]:
-        return [self._root, *self._root.children(recursive=True)]
-
-    def _of_runs(self) -> set[int]:
-        """The processes of runs: those that have a JVM, and theirs."""
-        found: set[int] = set()
-        for process in self._processes():
-            if process.name() == "java" and (parent := process.parent()):
-                found |= {parent.pid, *(child.pid for child in parent.children(recursive=True))}
+    def _cpu_seconds(self) -> dict[psutil.Process, float]:
+        found = {}
+        for process in [self._root, *self._root.children(recursive=True)]:
+            with suppress(psutil.NoSuchProcess):
+                found[process] = float(sum(process.cpu_times()[:2]))
+                if "java" in process.name() and (run := process.parent()):
+                    self._of_runs |= {run, *run.children(recursive=True)}
         return found
-
-
-def _cpu_seconds(process: psutil.Process) -> float:
-    """With the children that have ended."""
-    return float(sum(process.cpu_times()[:4]))
 
 
 @contextmanager
