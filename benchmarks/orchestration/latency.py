@@ -85,7 +85,8 @@ class _Used:
     def during(self, seconds: float) -> _Spent:
         """Return windows and CPU seconds of this span."""
         windows, end = len(self._environment.windows()), time.monotonic() + seconds
-        before, latest = self._cpu_seconds(), {}
+        before = self._cpu_seconds()
+        latest = dict(before)
         while time.monotonic() < end:
             time.sleep(_SAMPLE_SECONDS)
             latest |= self._cpu_seconds()  # keeps those that have ended
