@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks import machine
-from benchmarks.orchestration import busy, crowded, idle, report
+from benchmarks.orchestration import busy, crowded, idle, latency, report
 from benchmarks.orchestration.environment import start_environment
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -48,7 +48,14 @@ def main() -> int:
         waiting = idle.measure(environment, 10.0 if quick else 60.0)
         progress(f"idle: {waiting.share:.1%} of a core; ticks {waiting.ticks}")
         full = crowded.measure(environment, 500 if quick else 25_000, progress)
+    latencies = {}
+    for name, session in (("with a session", "15m"), ("without sessions", 0)):
+        with start_environment(_FOLDER / name.replace(" ", "-"), 1) as environment:
+            found = latency.measure(environment, 20.0 if quick else 120.0, session)
+        progress(f"{name}: {found}")
+        latencies[name] = found
     figures = {
+        "latencies": {name: asdict(found) for name, found in latencies.items()},
         "busy": asdict(working),
         "idle": asdict(waiting),
         "crowded": asdict(full),
@@ -56,7 +63,7 @@ def main() -> int:
     }
     (_FOLDER / "figures.json").write_text(json.dumps(figures, indent=1))
     target = _FOLDER / _REPORT.name if quick else _REPORT
-    target.write_text(report.as_markdown(working, waiting, full, described))
+    target.write_text(report.as_markdown(latencies, working, waiting, full, described))
     progress(f"report in {target.relative_to(_ROOT)}")
     return 0
 

@@ -162,6 +162,7 @@ def dagster_variables(folder: Path) -> dict[str, str]:
 @contextmanager
 def start_environment(folder: Path, topics: int) -> Iterator[Environment]:
     """Start two brokers, create the topics, and prepare the folder for Dagster."""
+    folder.mkdir(parents=True, exist_ok=True)
     names = [f"topic{number:03}" for number in range(topics)]
     with clusters.embedded("source") as source, clusters.embedded("destination") as destination:
         environment = Environment(folder, source.cluster(), destination.cluster(), names)

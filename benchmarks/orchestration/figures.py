@@ -59,6 +59,31 @@ class Idle:
 
 
 @dataclass(frozen=True, slots=True)
+class Latency:
+    """A topic that is mirrored all the time, in windows of 5 s.
+
+    Args:
+        median_seconds, worst_seconds: from produced to readable at the destination, with 1,000
+            records/s; the worst of 200 that were drawn.
+        worst_of_all_seconds, records: of all records that were read.
+        windows, cpu_seconds: with 10 records/s: windows, and CPU time of a window in its run.
+        all_cpu_seconds: the same in all processes of Dagster.
+        idle_share, all_idle_share: with nothing new: CPU time as a share of one core, of the run
+            and of all processes.
+    """
+
+    median_seconds: float
+    worst_seconds: float
+    worst_of_all_seconds: float
+    records: int
+    windows: int
+    cpu_seconds: float
+    all_cpu_seconds: float
+    idle_share: float
+    all_idle_share: float
+
+
+@dataclass(frozen=True, slots=True)
 class Kept:
     """A database with so many windows in view.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from benchmarks.orchestration.figures import Busy, Crowded, Idle, Kept, Spent
+from benchmarks.orchestration.figures import Busy, Crowded, Idle, Kept, Latency, Spent
 from relay_pipelines.sensors.pruning import PER_TICK
 
 _TICK_SECONDS = 2.0
@@ -18,6 +18,12 @@ Dagster's default SQLite database. Brokers, Dagster and everything else share th
 figure is one measurement unless it says otherwise. CPU seconds include all child processes, such as
 Spark's JVM and Python workers, but never the brokers. For the speed of the copy itself see
 [benchmarks.md](benchmarks.md).
+"""
+_LATENCY = """\
+`dagster dev` mirrors one topic of two partitions, `window.every: 5s`: first 1,000 records/s of
+1 KiB, then 10 a second, then nothing. A record's latency is its age when a reader of committed
+records gets it at the destination. CPU is that of the runs, with Spark's JVM and Python workers; in
+parentheses that of all processes of Dagster.
 """
 _BUSY = """\
 Dagster and `relay run` have mirrored all {topics} topics (two partitions each) once, each to its
@@ -68,13 +74,20 @@ for work, and the health sensor.
 """
 
 
-def as_markdown(busy: Busy, idle: Idle, crowded: Crowded, machine: Mapping[str, str]) -> str:
+def as_markdown(
+    latencies: Mapping[str, Latency],
+    busy: Busy,
+    idle: Idle,
+    crowded: Crowded,
+    machine: Mapping[str, str],
+) -> str:
     """Format the report."""
     parts = [
         _INTRODUCTION,
         "## Machine\n",
         *(f"- {key}: {value}" for key, value in machine.items()),
     ]
+    parts += ["\n## Latency\n", *_latency(latencies)]
     parts += [f"\n## New data in {busy.busy_topics} of {busy.topics} topics\n", *_busy(busy)]
     parts += [f"\n## {crowded.windows:,} old windows\n", *_crowded(busy, crowded)]
     parts += ["\n## Idle\n", _idle(busy, idle)]
@@ -85,6 +98,22 @@ def as_markdown(busy: Busy, idle: Idle, crowded: Crowded, machine: Mapping[str, 
     ]
     parts += _table(["idle", "measured"], rows)
     return "\n".join(parts) + "\n"
+
+
+def _latency(latencies: Mapping[str, Latency]) -> Iterator[str]:
+    yield _LATENCY
+    rows = [
+        (
+            name,
+            f"{found.median_seconds:.1f}",
+            f"{found.worst_seconds:.1f}",
+            f"{found.cpu_seconds:.2f} ({found.all_cpu_seconds:.2f})",
+            f"{found.idle_share:.1%} ({found.all_idle_share:.1%})",
+        )
+        for name, found in latencies.items()
+    ]
+    titles = ["", "median s", "worst of 200, s", "CPU-s a small window", "idle, of a core"]
+    yield from _table(titles, rows)
 
 
 def _busy(busy: Busy) -> Iterator[str]:
