@@ -25,8 +25,9 @@ class RunLog(Lines):
     def __init__(
         self, log: logging.Logger, surveyed_seconds: float, *, brief: bool = False
     ) -> None:
-        super().__init__(log.info, _EVERY_SECONDS, brief=brief)
+        super().__init__(log.info, _EVERY_SECONDS, announce=not brief)
         self._log = log
+        self._brief = brief
         self._surveyed_seconds = surveyed_seconds
 
     def begin(self, plan: RunPlan) -> None:
