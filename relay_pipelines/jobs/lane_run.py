@@ -21,6 +21,7 @@ from relay_pipelines.prepare import topics
 from relay_pipelines.resources import KafkaResource
 from relay_pipelines.settings.start import Start
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
+from relay_pipelines.state.checkpoint import CheckpointCache
 
 
 @dataclass(slots=True)
@@ -53,6 +54,7 @@ class LaneRun:
     unseen: Sequence[str] = field(default=(), init=False)
     _reported: list[dg.AssetCheckEvaluation] = field(default_factory=list, init=False)
     _node: str = field(default="", init=False)
+    _cache: CheckpointCache = field(default_factory=CheckpointCache, init=False)
     _surveyed_seconds: float = field(default=0.0, init=False)
     _source_rate: SourceRate = field(default_factory=SourceRate, init=False)
     _rates: Mapping[str, float] = field(default_factory=dict, init=False)
@@ -96,6 +98,7 @@ class LaneRun:
             self.attempt,
             patient=self.patient,
             start=start,
+            cache=self._cache,
         )
         self._surveyed_seconds = clock.monotonic() - began
         self._rates = self._source_rate.learn(snapshot, clock.now_ms())

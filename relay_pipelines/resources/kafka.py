@@ -15,6 +15,7 @@ from relay_pipelines.settings import Mirror, Settings
 from relay_pipelines.settings.start import Start
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
+from relay_pipelines.state.checkpoint import CheckpointCache
 
 
 class KafkaResource(dg.ConfigurableResource):  # type: ignore[type-arg]  # Dagster's own examples leave the argument out
@@ -50,6 +51,7 @@ class KafkaResource(dg.ConfigurableResource):  # type: ignore[type-arg]  # Dagst
         configs: bool = True,
         patient: bool = True,
         start: Start | None = None,
+        cache: CheckpointCache | None = None,
     ) -> ClusterSnapshot:
         """Take a snapshot of source and destination, and decide where new topics start.
 
@@ -60,6 +62,7 @@ class KafkaResource(dg.ConfigurableResource):  # type: ignore[type-arg]  # Dagst
             patient: whether to retry for `give_up_after`; sensors retry for 5 s at most, because
                 they have a next tick.
             start: where topics start that were never copied; as configured if None.
+            cache: the checkpoints that were read before, which need not be read again.
 
         Raises:
             RelayError: no source node or no destination broker answers.
@@ -75,5 +78,6 @@ class KafkaResource(dg.ConfigurableResource):  # type: ignore[type-arg]  # Dagst
             first_node=attempt,
             configs=configs,
             patient=patient,
+            cache=cache,
         )
         return prepared_snapshot.prepare_snapshot(take, mirror, clock)
