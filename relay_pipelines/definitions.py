@@ -10,7 +10,14 @@ import dagster as dg
 
 from relay_pipelines import settings
 from relay_pipelines.assets import external, mirrored
-from relay_pipelines.checks import divergence, lag, other_deployments, source_topics, topic_configs
+from relay_pipelines.checks import (
+    available,
+    divergence,
+    lag,
+    other_deployments,
+    source_topics,
+    topic_configs,
+)
 from relay_pipelines.jobs import backfill_by_date, mirror_lane, mirror_once
 from relay_pipelines.lanes.lane import lanes_of
 from relay_pipelines.lanes.topic_catalog import Catalog
@@ -54,6 +61,7 @@ def _mirror(name: str, mirror: Mirror, catalog: Catalog, *, automation: bool) ->
     lane_jobs = {lane.name: mirror_lane.build(lane, catalog) for lane in lanes}
     status = dg.DefaultSensorStatus.RUNNING if automation else dg.DefaultSensorStatus.STOPPED
     lane_checks = (lag, topic_configs, source_topics, other_deployments)
+    node_checks = (available, divergence)
     return dg.Definitions(
         assets=[
             *(mirrored.build(lane, mirror) for lane in lanes if lane.topics),
@@ -63,7 +71,7 @@ def _mirror(name: str, mirror: Mirror, catalog: Catalog, *, automation: bool) ->
         ],
         asset_checks=[
             *(check.build(lane) for lane in lanes for check in lane_checks),
-            *(divergence.build(name, node) for node in mirror.nodes),
+            *(check.build(name, node) for node in mirror.nodes for check in node_checks),
         ],
         jobs=list(lane_jobs.values()),
         sensors=[

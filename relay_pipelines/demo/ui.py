@@ -20,7 +20,7 @@ _PER_SECOND = 100
 _WINDOWS = """\
     window:
       every: 5s
-      max_records: 20000   # several windows for the history
+      max_records: 10000   # several windows for the history
       lag_target: 2d       # the history is a day old
 """
 _READY = f"""

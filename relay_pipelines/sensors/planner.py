@@ -21,6 +21,7 @@ from relay_pipelines.lanes.topic_catalog import Catalog
 from relay_pipelines.plan.positions import plan_windows
 from relay_pipelines.prepare import topics
 from relay_pipelines.resources import KafkaResource
+from relay_pipelines.sensors import source_events
 from relay_pipelines.sensors.pruning import prune
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
@@ -76,12 +77,14 @@ class _Cursor:
     Args:
         missing: topics that are missing or have no asset.
         foreign: runs of other deployments.
+        source: the last source topic at which a tick looked.
     """
 
     lag_passed: bool | None = None
     lag_at: float = 0.0
     missing: list[str] | None = None
     foreign: list[str] | None = None
+    source: str = ""
 
     @staticmethod
     def load(text: str | None) -> "_Cursor":
@@ -111,6 +114,9 @@ class _Tick:
             )
         measured = lag.measure(self.kafka, self.snapshot)
         checks, cursor = self._checks(measured, now)
+        sources, cursor.source = source_events.find(
+            self.context.instance, self.lane, self.snapshot, cursor.source, now
+        )
         self._warn_of_missing_topics()
         requests = self._requests(now)
         prune(self.context.instance, self.lane, now)
@@ -121,7 +127,7 @@ class _Tick:
             run_requests=requests,
             skip_reason=None if requests else sentence,
             cursor=cursor.dump(),
-            asset_events=checks,
+            asset_events=[*sources, *checks],
         )
 
     def _checks(
