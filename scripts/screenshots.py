@@ -19,13 +19,14 @@ from relay_pipelines.console.formatting import stdout
 from relay_pipelines.demo.dagster import Dagster
 from relay_pipelines.demo.environment import MIRROR, Environment, temporary_folder
 from relay_pipelines.demo.reporter import Reporter
-from relay_pipelines.demo.ui import start_stack
+from relay_pipelines.demo.ui import GRAPH, start_stack
+from relay_pipelines.lanes import naming
 from relay_pipelines.protocol.clock import SystemClock
 from tests.orchestration import graphql
 from tests.support.independent import until
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "pictures"
-WINDOWS = 3
+WINDOWS = 15  # the history, and some of what arrives
 TOPIC, TAMPERED = "orders.events", "orders.payments"
 _FLAGS = (
     "--headless=new",
@@ -36,7 +37,7 @@ _FLAGS = (
     "--disable-component-update",
     "--disable-sync",
     "--hide-scrollbars",
-    "--window-size=1500,950",
+    "--window-size=1500,1050",
     "--virtual-time-budget=20000",
 )
 
@@ -52,17 +53,20 @@ def main() -> None:
         dagster, stage = start_stack(folder, 0, Reporter(stdout(), clock), clock, running)
         until(lambda: len(done(dagster)) >= WINDOWS, f"{WINDOWS} windows", 180)
         window = done(dagster)[-1]
+        (session,) = graphql.runs(dagster)
+        sensor = f"plan_{naming.identifier(MIRROR, naming.MAIN)}"
         pages = {
-            "asset-graph": f"asset-groups/{MIRROR}",
-            "partitions": f"assets/{MIRROR}/{TOPIC}?view=partitions",
+            "asset-graph": GRAPH,
+            "topic": f"assets/{MIRROR}/{TOPIC}",
             "materialisation": f"assets/{MIRROR}/{TOPIC}?view=partitions&partition={window}",
-            "plots": f"assets/{MIRROR}/{TOPIC}?view=events",
             "plan": f"assets/{MIRROR}/main/windows?view=partitions&partition={window}",
-            "runs": "runs",
+            "checks": f"assets/{MIRROR}/main/windows?view=checks&checkDetail={naming.LAG}",
+            "run": f"runs/{session.id}",
+            "planner": f"locations/__repository__@relay_pipelines/sensors/{sensor}",
         }
         for name, page in pages.items():
             take(chromium, dagster, name, page)
-        tamper(dagster, stage, done(dagster)[0])
+        tamper(dagster, stage)
         take(
             chromium,
             dagster,
@@ -72,17 +76,21 @@ def main() -> None:
 
 
 def done(dagster: Dagster) -> list[str]:
-    """The copied windows, newest first."""
-    return [run.window for run in graphql.runs(dagster) if run.status == "SUCCESS"]
+    """The windows of a topic that were copied, oldest first."""
+    return sorted(graphql.partitions(dagster, [MIRROR, TOPIC])["materialized"])
 
 
-def tamper(dagster: Dagster, stage: Environment, window: str) -> None:
-    """Write a record to the destination that no mirror wrote, and count the newest window again."""
+def tamper(dagster: Dagster, stage: Environment) -> None:
+    """Write a record to the destination that no mirror wrote, and wait until a window counts it."""
     producer = Producer({"bootstrap.servers": ",".join(stage.destination.bootstrap_servers)})
     producer.produce(TAMPERED, b"not from the source", partition=0)
     producer.flush(30)
-    run = graphql.materialize(dagster, [[MIRROR, TAMPERED]], window)
-    assert graphql.ended(dagster, run).status == "FAILURE"
+
+    def failed() -> bool:
+        found = graphql.checks(dagster, [MIRROR, TAMPERED], naming.MESSAGE_COUNTS)
+        return not all(evaluation["success"] for evaluation in found)
+
+    until(failed, "the failed check", 60)
 
 
 def take(chromium: str, dagster: Dagster, name: str, page: str) -> None:

@@ -12,6 +12,7 @@ from relay_pipelines.demo.reporter import Reporter
 from relay_pipelines.demo.scenario import open_shop
 from relay_pipelines.demo.shop import PARTITIONS, Arrivals
 from relay_pipelines.errors import RelayError
+from relay_pipelines.lanes import naming
 from relay_pipelines.lanes.topic_catalog import Catalog
 from relay_pipelines.protocol.clock import Clock, SystemClock
 
@@ -23,10 +24,14 @@ _WINDOWS = """\
       max_records: 10000   # several windows for the history
       lag_target: 2d       # the history is a day old
 """
+GRAPH = "asset-groups/?expanded=" + ",".join(
+    f"global@global:{group}"
+    for group in (naming.nodes_group(MIRROR), naming.source_group(MIRROR), naming.group(MIRROR))
+)
+"""The page of the asset graph, with its groups open."""
 _READY = f"""
-Open {{url}}/asset-groups/{MIRROR}
-{_PER_SECOND} events a second keep arriving; a session copies them every 5 s, the first within a
-minute. Look at:
+Open {{url}}/{GRAPH}
+{_PER_SECOND} events a second keep arriving; a session copies them every 5 s. Look at:
   {{url}}/assets/{MIRROR}/orders.events?view=partitions   a topic, window by window
   {{url}}/runs                                         what runs, on which node
   {{url}}/automation                                   the planner and the health sensor

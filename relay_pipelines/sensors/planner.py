@@ -12,7 +12,7 @@ import dagster as dg
 from dagster import DagsterRunStatus, RunsFilter
 
 from relay_pipelines.checks import lag, other_deployments, source_topics
-from relay_pipelines.console.formatting import plural, seconds
+from relay_pipelines.console.formatting import format_time, plural, seconds
 from relay_pipelines.errors import RelayError
 from relay_pipelines.lanes import naming, turns
 from relay_pipelines.lanes.config_watch import has_lane
@@ -150,7 +150,7 @@ class _Tick:
             cursor = replace(cursor, foreign=foreign)
         if foreign:
             self.remarks.append(other_deployments.words(foreign))
-        return events, cursor
+        return [_at(event, now) for event in events], cursor
 
     def _without_asset(self) -> list[str]:
         return sorted(set(self.snapshot.destinations).difference(self.lane.topics))
@@ -219,3 +219,20 @@ class _Tick:
         started = records[0].start_time or records[0].create_timestamp.timestamp()
         rest = min(_BACKOFF_SECONDS * 2 ** (failed - 1), _LONGEST_BACKOFF_SECONDS)
         return float(started + rest - now)
+
+
+def _at(event: dg.AssetCheckEvaluation, now: float) -> dg.AssetCheckEvaluation:
+    """Add the time as the partition: without one, the next window makes the check "not evaluated".
+
+    Dagster shows the last evaluation of a check unless its asset, or that partition of it, has been
+    materialised since.
+    """
+    return dg.AssetCheckEvaluation(
+        asset_key=event.asset_key,
+        check_name=event.check_name,
+        passed=event.passed,
+        metadata=event.metadata,
+        severity=event.severity,
+        description=event.description,
+        partition=format_time(int(now * 1000)),
+    )
