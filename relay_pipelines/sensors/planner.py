@@ -4,6 +4,7 @@ The job cuts the windows itself, when it can copy them. Correctness depends on t
 alone.
 """
 
+import datetime as dt
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -12,7 +13,7 @@ import dagster as dg
 from dagster import DagsterRunStatus, RunsFilter
 
 from relay_pipelines.checks import lag, other_deployments, source_topics
-from relay_pipelines.console.formatting import format_time, plural, seconds
+from relay_pipelines.console.formatting import plural, seconds
 from relay_pipelines.errors import RelayError
 from relay_pipelines.lanes import naming, turns
 from relay_pipelines.lanes.config_watch import has_lane
@@ -234,5 +235,6 @@ def _at(event: dg.AssetCheckEvaluation, now: float) -> dg.AssetCheckEvaluation:
         metadata=event.metadata,
         severity=event.severity,
         description=event.description,
-        partition=format_time(int(now * 1000)),
+        # to the millisecond, because Dagster refuses a second evaluation of a partition without a run
+        partition=dt.datetime.fromtimestamp(now, dt.UTC).isoformat(timespec="milliseconds"),
     )
