@@ -235,6 +235,6 @@ def _at(event: dg.AssetCheckEvaluation, now: float) -> dg.AssetCheckEvaluation:
         metadata=event.metadata,
         severity=event.severity,
         description=event.description,
-        # to the millisecond, because Dagster refuses a second evaluation of a partition without a run
+        # to the millisecond: Dagster refuses a second evaluation of a partition without a run
         partition=dt.datetime.fromtimestamp(now, dt.UTC).isoformat(timespec="milliseconds"),
     )
