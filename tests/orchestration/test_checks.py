@@ -177,14 +177,14 @@ def test_a_diverged_node_is_reported(environment: Environment, topics: list[str]
     second = environment.health(first.cursor)
     assert divergences(second) == [("other", False)]
     assert "quarantined" in str(second.skip_reason)
-    kafka = environment.resources["kafka"]
-    node_quarantine.set_quarantine(
-        environment.name, kafka.mirror(environment.name), {"other": ""}, kafka.clock
-    )
     assert seen(second) == {"other": "AssetObservation"}, "it is not green any more"
     (available,) = evaluations(second, naming.AVAILABLE)
     assert not available.passed
     assert not environment.check(available.asset_key, naming.AVAILABLE).passed
+    kafka = environment.resources["kafka"]
+    node_quarantine.set_quarantine(
+        environment.name, kafka.mirror(environment.name), {"other": ""}, kafka.clock
+    )
     third = environment.health(second.cursor)
     assert divergences(third) == [("other", True)]
     assert seen(third) == {"other": "AssetMaterialization"}
