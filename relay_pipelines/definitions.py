@@ -11,6 +11,7 @@ import dagster as dg
 from relay_pipelines import settings
 from relay_pipelines.assets import external, mirrored
 from relay_pipelines.checks import (
+    available,
     divergence,
     lag,
     lag_target,
@@ -62,6 +63,7 @@ def _mirror(name: str, mirror: Mirror, catalog: Catalog, *, automation: bool) ->
     lane_jobs = {lane.name: mirror_lane.build(lane, catalog) for lane in lanes}
     status = dg.DefaultSensorStatus.RUNNING if automation else dg.DefaultSensorStatus.STOPPED
     lane_checks = (lag, topic_configs, source_topics, other_deployments)
+    node_checks = (available, divergence)
     return dg.Definitions(
         assets=[
             *(mirrored.build(lane, mirror) for lane in lanes if lane.topics),
@@ -72,7 +74,7 @@ def _mirror(name: str, mirror: Mirror, catalog: Catalog, *, automation: bool) ->
         asset_checks=[
             *(check.build(lane) for lane in lanes for check in lane_checks),
             *(lag_target.build(lane) for lane in lanes if lane.topics),
-            *(divergence.build(name, node) for node in mirror.nodes),
+            *(check.build(name, node) for node in mirror.nodes for check in node_checks),
         ],
         jobs=list(lane_jobs.values()),
         sensors=[

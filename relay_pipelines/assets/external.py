@@ -28,8 +28,9 @@ def sources(mirror_name: str, mirror: Mirror, lanes: list[Lane]) -> list[dg.Asse
         dg.AssetSpec(
             naming.source_asset(mirror_name, topic),
             deps=[naming.node_asset(mirror_name, node.name) for node in mirror.nodes],
-            description=f"Topic {topic} at the source.",
-            group_name=naming.group(mirror_name),
+            description=f"Topic {topic} at the source. The planner reports its end offsets when"
+            " they have changed, every five minutes at most.",
+            group_name=naming.source_group(mirror_name),
             kinds={"kafka"},
             metadata={"nodes": ", ".join(str(node) for node in mirror.nodes)},
         )
@@ -43,8 +44,9 @@ def nodes(mirror_name: str, mirror: Mirror) -> list[dg.AssetSpec]:
     return [
         dg.AssetSpec(
             naming.node_asset(mirror_name, node.name),
-            description=f"Source node {node}.",
-            group_name=naming.group(mirror_name),
+            description=f"Source node {node}. A materialisation says that it is healthy, an"
+            " observation that it is not.",
+            group_name=naming.nodes_group(mirror_name),
             kinds={"kafka"},
         )
         for node in mirror.nodes

@@ -3,6 +3,7 @@
 message_counts  the destination holds exactly the records of a window
 lag             the oldest record not yet copied is younger than the target
 lag_target      no record of a topic waits for longer than the target
+available       a source node can be read, and keeps up with the others
 divergence      a source node holds the records that were copied
 topic_configs   topic configurations match the source
 other_deployments  only this Dagster instance copies the topics

@@ -12,6 +12,7 @@ from relay_pipelines.demo.reporter import Reporter
 from relay_pipelines.demo.scenario import open_shop
 from relay_pipelines.demo.shop import PARTITIONS, Arrivals
 from relay_pipelines.errors import RelayError
+from relay_pipelines.lanes import naming
 from relay_pipelines.lanes.topic_catalog import Catalog
 from relay_pipelines.protocol.clock import Clock, SystemClock
 
@@ -20,17 +21,21 @@ _PER_SECOND = 100
 _WINDOWS = """\
     window:
       every: 5s
-      max_records: 20000   # several windows for the history
+      max_records: 10000   # several windows for the history
       lag_target: 2d       # the history is a day old
 """
 _PLACES = """\
 {folder}/relay.yaml    the mirror: try `relay -c` with it, or change it and reload Dagster
 {folder}/dagster.log   what Dagster prints
 {folder}               everything else; {kept}"""
+GRAPH = "asset-groups/?expanded=" + ",".join(
+    f"global@global:{group}"
+    for group in (naming.nodes_group(MIRROR), naming.source_group(MIRROR), naming.group(MIRROR))
+)
+"""The page of the asset graph, with its groups open."""
 _READY = f"""
-Open {{url}}/asset-groups/{MIRROR}
-{_PER_SECOND} events a second keep arriving; a session copies them every 5 s, the first within a
-minute. Look at:
+Open {{url}}/{GRAPH}
+{_PER_SECOND} events a second keep arriving; a session copies them every 5 s. Look at:
   {{url}}/assets/{MIRROR}/orders.events?view=partitions   a topic, window by window
   {{url}}/runs                                         what runs, on which node
   {{url}}/automation                                   the planner and the health sensor

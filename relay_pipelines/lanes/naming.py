@@ -9,6 +9,7 @@ MAIN = "main"
 MESSAGE_COUNTS = "message_counts"
 LAG = "lag"
 LAG_TARGET = "lag_target"
+AVAILABLE = "available"
 DIVERGENCE = "divergence"
 CONFIGS = "configs"
 SOURCE_TOPICS = "source_topics"
@@ -37,8 +38,8 @@ def mirrored_asset(mirror: str, topic: str) -> dg.AssetKey:
 
 
 def source_asset(mirror: str, topic: str) -> dg.AssetKey:
-    """The asset of a topic at the source."""
-    return dg.AssetKey(["source", mirror, topic])
+    """The asset of a topic at the source; the graph shows the last part of a key alone."""
+    return dg.AssetKey(["source", mirror, f"source.{topic}"])
 
 
 def node_asset(mirror: str, name: str) -> dg.AssetKey:
@@ -57,8 +58,18 @@ def pool(mirror: str, lane: str) -> str:
 
 
 def group(mirror: str) -> str:
-    """The asset group of a mirror."""
+    """The asset group of a mirror: its topics at the destination, and its plans."""
     return mirror.replace("-", "_")
+
+
+def source_group(mirror: str) -> str:
+    """The asset group of a mirror's topics at the source."""
+    return f"{group(mirror)}_source"
+
+
+def nodes_group(mirror: str) -> str:
+    """The asset group of a mirror's source nodes."""
+    return f"{group(mirror)}_nodes"
 
 
 def lane_job(mirror: str, lane: str) -> str:

@@ -1,4 +1,8 @@
-"""Reports the health of a mirror's nodes as observations, on a change or every few minutes."""
+"""Reports the health of a mirror's nodes, on a change or every few minutes.
+
+A healthy node is materialised, because the graph shows it in green only then; of another one there
+is an observation, and its check `available` fails.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -6,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 
 import dagster as dg
 
-from relay_pipelines.checks import divergence
+from relay_pipelines.checks import available, divergence
 from relay_pipelines.errors import RelayError
 from relay_pipelines.lanes import naming
 from relay_pipelines.plan.node_choice import NodeVerdict
@@ -17,6 +21,8 @@ from relay_pipelines.snapshot.node_selection import NodeState
 from relay_pipelines.state.checkpoint import CheckpointSnapshot
 
 _REPEAT_SECONDS = 300.0
+
+Event = dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,19 +60,16 @@ def build(name: str, mirror: Mirror, status: dg.DefaultSensorStatus) -> dg.Senso
         verdicts = node_selection.choose_node(settings, states, stored).verdicts
         nodes = list(zip(states, verdicts, strict=True))
         repeat = now - last.at > _REPEAT_SECONDS
-        events: list[dg.AssetObservation | dg.AssetCheckEvaluation] = [
-            _observation(name, state, verdict)
-            for state, verdict in nodes
-            if repeat or last.healthy.get(verdict.name) != verdict.healthy
-        ]
-        quarantined = last.quarantined
-        if not unknown:
-            quarantined = {verdict.name: verdict.quarantined for verdict in verdicts}
-            events += [
-                divergence.evaluation(name, verdict.name, state.quarantined)
-                for state, verdict in nodes
-                if last.quarantined.get(verdict.name) != verdict.quarantined
-            ]
+        events: list[Event] = []
+        quarantined = dict(last.quarantined)
+        for state, verdict in nodes:
+            due = repeat or last.healthy.get(verdict.name) != verdict.healthy
+            if due:
+                events += [_seen(name, state, verdict), available.evaluation(name, verdict)]
+            # the graph counts only checks that ran after the last materialisation
+            if not unknown and (due or quarantined.get(verdict.name) != verdict.quarantined):
+                events.append(divergence.evaluation(name, verdict.name, state.quarantined))
+                quarantined[verdict.name] = verdict.quarantined
         healthy = {verdict.name: verdict.healthy for verdict in verdicts}
         cursor = _Cursor(healthy, quarantined, at=now if repeat else last.at)
         return dg.SensorResult(
@@ -91,15 +94,25 @@ def _summary(verdicts: Sequence[NodeVerdict]) -> str:
     return "; ".join(unhealthy) or f"{len(verdicts)} of {len(verdicts)} nodes are healthy"
 
 
-def _observation(mirror: str, state: NodeState, verdict: NodeVerdict) -> dg.AssetObservation:
-    return dg.AssetObservation(
+def _seen(
+    mirror: str, state: NodeState, verdict: NodeVerdict
+) -> dg.AssetMaterialization | dg.AssetObservation:
+    """What the health sensor has seen of a node; without offsets if it did not answer."""
+    offsets = (
+        {}
+        if state.end_offsets is None
+        else {
+            "end offset (sum)": sum(state.end_offsets.values()),
+            "behind (records)": verdict.behind,
+        }
+    )
+    event = dg.AssetMaterialization if verdict.healthy else dg.AssetObservation
+    return event(
         asset_key=naming.node_asset(mirror, verdict.name),
         description=verdict.why or "healthy",
         metadata={
-            "reachable": int(state.end_offsets is not None),
-            "healthy": int(verdict.healthy),
+            "healthy": "yes" if verdict.healthy else f"no: {verdict.why}",
             "latency (ms)": round(state.latency_ms, 1),
-            "end offsets": sum((state.end_offsets or {}).values()),
-            "behind by": verdict.behind,
+            **offsets,
         },
     )

@@ -4,6 +4,7 @@ The job cuts the windows itself, when it can copy them. Correctness depends on t
 alone.
 """
 
+import datetime as dt
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -21,6 +22,7 @@ from relay_pipelines.lanes.topic_catalog import Catalog
 from relay_pipelines.plan.positions import plan_windows
 from relay_pipelines.prepare import topics
 from relay_pipelines.resources import KafkaResource
+from relay_pipelines.sensors import source_events
 from relay_pipelines.sensors.pruning import prune
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
@@ -78,6 +80,7 @@ class _Cursor:
         foreign: runs of other deployments.
         late: topics that miss the lag target.
         topics: how many topics had an asset.
+        source: the last source topic at which a tick looked.
     """
 
     lag_passed: bool | None = None
@@ -86,6 +89,7 @@ class _Cursor:
     foreign: list[str] | None = None
     late: list[str] = field(default_factory=list)
     topics: int = 0
+    source: str = ""
 
     @staticmethod
     def load(text: str | None) -> "_Cursor":
@@ -115,6 +119,9 @@ class _Tick:
             )
         measured = lag.measure(self.kafka, self.snapshot)
         checks, cursor = self._checks(measured, now)
+        sources, cursor.source = source_events.find(
+            self.context.instance, self.lane, self.snapshot, cursor.source, now
+        )
         self._warn_of_missing_topics()
         requests = self._requests(now, str(measured))
         prune(self.context.instance, self.lane, now)
@@ -125,7 +132,7 @@ class _Tick:
             run_requests=requests,
             skip_reason=None if requests else sentence,
             cursor=cursor.dump(),
-            asset_events=checks,
+            asset_events=[*sources, *checks],
         )
 
     def _checks(
@@ -156,7 +163,7 @@ class _Tick:
             cursor = replace(cursor, foreign=foreign)
         if foreign:
             self.remarks.append(other_deployments.words(foreign))
-        return events, cursor
+        return [_at(event, now) for event in events], cursor
 
     def _late_topics(self, cursor: _Cursor) -> dict[str, str]:
         """The topics to report: those that miss the lag target now or meet it again; all at first.
@@ -246,3 +253,21 @@ class _Tick:
         started = records[0].start_time or records[0].create_timestamp.timestamp()
         rest = min(_BACKOFF_SECONDS * 2 ** (failed - 1), _LONGEST_BACKOFF_SECONDS)
         return float(started + rest - now)
+
+
+def _at(event: dg.AssetCheckEvaluation, now: float) -> dg.AssetCheckEvaluation:
+    """Add the time as the partition: without one, the next window makes the check "not evaluated".
+
+    Dagster shows the last evaluation of a check unless its asset, or that partition of it, has been
+    materialised since.
+    """
+    return dg.AssetCheckEvaluation(
+        asset_key=event.asset_key,
+        check_name=event.check_name,
+        passed=event.passed,
+        metadata=event.metadata,
+        severity=event.severity,
+        description=event.description,
+        # to the millisecond: Dagster refuses a second evaluation of a partition without a run
+        partition=dt.datetime.fromtimestamp(now, dt.UTC).isoformat(timespec="milliseconds"),
+    )

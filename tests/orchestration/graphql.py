@@ -36,6 +36,9 @@ _ASSET = """query($key: AssetKeyInput!) { assetNodeOrError(assetKey: $key) { ...
 _CHECKS = """query($key: AssetKeyInput!, $name: String!) {
   assetCheckExecutions(assetKey: $key, checkName: $name, limit: 20) {
   status evaluation { success description partition } } }"""
+_GRAPH = """{ assetNodes { assetKey { path } groupName assetMaterializations(limit: 1) { runId }
+  assetChecksOrError { ... on AssetChecks { checks { name
+  executionForLatestMaterialization { status } } } } } }"""
 _BACKFILL_ENDED = {"COMPLETED_SUCCESS", "COMPLETED_FAILED", "FAILED", "CANCELED"}
 _ENDED = {"SUCCESS", "FAILURE", "CANCELED"}
 
@@ -167,6 +170,25 @@ def partitions(dagster: Dagster, key: Sequence[str]) -> dict[str, list[str]]:
         "assetPartitionStatuses"
     ]
     return {name.removesuffix("Partitions"): windows for name, windows in found.items()}
+
+
+def graph(dagster: Dagster) -> dict[str, tuple[bool, dict[str, str]]]:
+    """Whether each asset was materialised, and its checks that are up to date, as the graph shows.
+
+    An external asset without a materialisation is grey, and a check "not evaluated", if it is not
+    here.
+    """
+    return {
+        "/".join(node["assetKey"]["path"]): (
+            bool(node["assetMaterializations"]),
+            {
+                check["name"]: check["executionForLatestMaterialization"]["status"]
+                for check in node["assetChecksOrError"].get("checks", [])
+                if check["executionForLatestMaterialization"]
+            },
+        )
+        for node in dagster.ask(_GRAPH)["assetNodes"]
+    }
 
 
 def checks(dagster: Dagster, key: Sequence[str], name: str) -> list[dict[str, Any]]:

@@ -161,7 +161,13 @@ def test_a_diverged_node_is_reported(environment: Environment, topics: list[str]
         ("a", True),
         ("other", True),
     ]
-    assert environment.check(naming.node_asset(environment.name, "a"), naming.DIVERGENCE).passed
+    assert seen(first) == dict.fromkeys(("a", "other"), "AssetMaterialization")
+    events = [event for event in first.asset_events if isinstance(event, dg.AssetMaterialization)]
+    keys = {"healthy", "latency (ms)", "end offset (sum)", "behind (records)"}
+    assert [set(event.metadata) for event in events] == [keys, keys]
+    assert events[0].metadata["healthy"].value == "yes"
+    for name in (naming.DIVERGENCE, naming.AVAILABLE):
+        assert environment.check(naming.node_asset(environment.name, "a"), name).passed
     found = environment.check(naming.node_asset(environment.name, "other"), naming.DIVERGENCE)
     assert not found.passed
     assert f"{topic}-0 at offset 99: node other holds another record than a" in str(
@@ -171,13 +177,28 @@ def test_a_diverged_node_is_reported(environment: Environment, topics: list[str]
     second = environment.health(first.cursor)
     assert divergences(second) == [("other", False)]
     assert "quarantined" in str(second.skip_reason)
+    assert seen(second) == {"other": "AssetObservation"}, "it is not green any more"
+    (available,) = evaluations(second, naming.AVAILABLE)
+    assert not available.passed
+    assert not environment.check(available.asset_key, naming.AVAILABLE).passed
     kafka = environment.resources["kafka"]
     node_quarantine.set_quarantine(
         environment.name, kafka.mirror(environment.name), {"other": ""}, kafka.clock
     )
     third = environment.health(second.cursor)
     assert divergences(third) == [("other", True)]
+    assert seen(third) == {"other": "AssetMaterialization"}
+    assert [evaluation.passed for evaluation in evaluations(third, naming.AVAILABLE)] == [True]
     assert not divergences(environment.health(third.cursor)), "only changes are reported"
+
+
+def seen(result: dg.SensorResult) -> dict[str, str]:
+    """How each reported node is shown."""
+    return {
+        event.asset_key.path[-1]: type(event).__name__
+        for event in result.asset_events
+        if not isinstance(event, dg.AssetCheckEvaluation)
+    }
 
 
 def divergences(result: dg.SensorResult) -> list[tuple[str, bool]]:

@@ -15,7 +15,14 @@ def plan_of(
     mirror: str, node: str, destinations: Mapping[str, str], positions: Sequence[Position]
 ) -> RunPlan:
     """Build the plan of a run from these positions."""
-    snapshot = ClusterSnapshot(
+    return plan(snapshot_of(mirror, node, destinations, positions))
+
+
+def snapshot_of(
+    mirror: str, node: str, destinations: Mapping[str, str], positions: Sequence[Position]
+) -> ClusterSnapshot:
+    """Build a snapshot of these positions."""
+    return ClusterSnapshot(
         mirror=mirror,
         node=Cluster(node, ("a:1",)),
         destination=Cluster("destination", ("b:1",)),
@@ -30,4 +37,3 @@ def plan_of(
         destination_configs={},
         sizes_bytes={},
     )
-    return plan(snapshot)

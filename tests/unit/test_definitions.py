@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import socket
 import time
+from collections import defaultdict
 from pathlib import Path
 
 import dagster as dg
@@ -81,34 +82,34 @@ class TestNames:
             "logs/main/windows": "logs/main/plans",
             "logs/logs_a": "logs/logs_a/windows",
             "logs/logs_b": "logs/logs_b/windows",
-            "source/to-eu/shop.orders": None,
-            "source/to-eu/shop-orders": None,
-            "source/to-eu/payments": None,
-            "source/to-eu/big.one": None,
-            "source/logs/logs_a": None,
-            "source/logs/logs_b": None,
+            "source/to-eu/source.shop.orders": None,
+            "source/to-eu/source.shop-orders": None,
+            "source/to-eu/source.payments": None,
+            "source/to-eu/source.big.one": None,
+            "source/logs/source.logs_a": None,
+            "source/logs/source.logs_b": None,
             "nodes/to-eu/a": None,
             "nodes/to-eu/b-2": None,
             "nodes/logs/only": None,
         }
 
     def test_groups_owners_and_destinations(self, repository):
-        """Groups are mirrors; a mirrored topic names its owners and its destination."""
+        """A mirror has three groups; a mirrored topic names its owners and its destination."""
         graph = repository.asset_graph
-        groups = {key.path[0]: set() for key in graph.get_all_asset_keys()}
+        groups = defaultdict(set)
         for key in graph.get_all_asset_keys():
-            groups[key.path[0]].add(graph.get(key).group_name)
+            groups[graph.get(key).group_name].add(key.to_user_string())
+        del groups["to_eu"], groups["to_eu_source"], groups["to_eu_nodes"]
         assert groups == {
-            "to-eu": {"to_eu"},
-            "logs": {"logs"},
-            "source": {"to_eu", "logs"},
-            "nodes": {"to_eu", "logs"},
+            "logs": {"logs/main/windows", "logs/logs_a", "logs/logs_b"},
+            "logs_source": {"source/logs/source.logs_a", "source/logs/source.logs_b"},
+            "logs_nodes": {"nodes/logs/only"},
         }
         mirrored = graph.get(dg.AssetKey(["to-eu", "shop.orders"]))
         assert mirrored.owners == ["team:data-eng", "someone@example.com"]
         assert mirrored.metadata["dagster/uri"] == "kafka://192.0.2.3:9092/eu.shop.orders"
         assert mirrored.parent_keys == {
-            dg.AssetKey(["source", "to-eu", "shop.orders"]),
+            dg.AssetKey(["source", "to-eu", "source.shop.orders"]),
         }
 
     def test_checks(self, repository):
@@ -125,8 +126,11 @@ class TestNames:
             "logs/main/windows:lag",
             "logs/main/windows:other_deployments",
             "logs/main/windows:source_topics",
+            "nodes/logs/only:available",
             "nodes/logs/only:divergence",
+            "nodes/to-eu/a:available",
             "nodes/to-eu/a:divergence",
+            "nodes/to-eu/b-2:available",
             "nodes/to-eu/b-2:divergence",
             "to-eu/big.one:lag_target",
             "to-eu/big.one:message_counts",
@@ -143,7 +147,15 @@ class TestNames:
         ]
         blocking = {key.name: graph.get_check_spec(key).blocking for key in graph.asset_check_keys}
         not_blocking = dict.fromkeys(
-            ["lag", "lag_target", "configs", "source_topics", "other_deployments", "divergence"],
+            [
+                "lag",
+                "lag_target",
+                "configs",
+                "source_topics",
+                "other_deployments",
+                "available",
+                "divergence",
+            ],
             False,
         )
         assert blocking == {"message_counts": True, **not_blocking}

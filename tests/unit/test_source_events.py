@@ -1,0 +1,117 @@
+"""What the planner reports of source topics: rarely, and never of many at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import dagster as dg
+import pytest
+from dagster import DagsterInstance
+
+from relay_pipelines.lanes import naming
+from relay_pipelines.lanes.lane import Lane
+from relay_pipelines.model import TopicPartition
+from relay_pipelines.plan.positions import Position
+from relay_pipelines.sensors import source_events
+from relay_pipelines.settings import WindowSettings
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
+from tests.support.run_plans import snapshot_of
+
+
+def lane(*topics: str) -> Lane:
+    return Lane("m", "main", WindowSettings(), tuple(topics))
+
+
+def snapshot(**ends: int) -> ClusterSnapshot:
+    """Topics of two topic-partitions, the second of which has one offset."""
+    positions = [
+        Position(TopicPartition(topic, partition), 0, end)
+        for topic, first in ends.items()
+        for partition, end in enumerate((first, 1))
+    ]
+    return snapshot_of("m", "a", {topic: topic for topic in ends}, positions)
+
+
+class Ticks:
+    """Ticks of a planner at moments of our own, which report what they find."""
+
+    def __init__(self, instance: DagsterInstance) -> None:
+        self.instance = instance
+        self.after = ""
+        self.began = time.time()  # Dagster stamps the events
+
+    def tick(
+        self, topics: Lane, found: ClusterSnapshot, seconds: float = 0
+    ) -> dict[str, dict[str, object]]:
+        events, self.after = source_events.find(
+            self.instance, topics, found, self.after, self.began + seconds
+        )
+        for event in events:
+            self.instance.report_runless_asset_event(event)
+        return {
+            event.asset_key.path[-1]: {key: value.value for key, value in event.metadata.items()}
+            for event in events
+        }
+
+
+@pytest.fixture
+def ticks() -> Iterator[Ticks]:
+    with DagsterInstance.ephemeral() as instance:
+        yield Ticks(instance)
+
+
+def test_a_topic_is_reported_at_once_and_then_every_five_minutes_if_it_grows(ticks):
+    """The rate is that since the last report; a topic that stands still stays green."""
+    topics = lane("still", "t")
+    first = ticks.tick(topics, snapshot(t=10, still=5))
+    assert first == {
+        "source.still": {"end offset (sum)": 6, "topic-partitions": 2, "node": "a"},
+        "source.t": {"end offset (sum)": 11, "topic-partitions": 2, "node": "a"},
+    }
+    assert not ticks.tick(topics, snapshot(t=1_000, still=5), 290)
+    second = ticks.tick(topics, snapshot(t=4_010, still=5), 400)
+    assert list(second) == ["source.t"]
+    assert second["source.t"]["end offset (sum)"] == 4_011
+    assert second["source.t"]["rate (offsets/s)"] == pytest.approx(10, abs=0.2)
+
+
+def test_a_topic_that_was_created_again_has_no_rate(ticks):
+    """Its offsets start again at zero."""
+    ticks.tick(lane("t"), snapshot(t=100))
+    found = ticks.tick(lane("t"), snapshot(t=5), 400)
+    assert found["source.t"] == {"end offset (sum)": 6, "topic-partitions": 2, "node": "a"}
+
+
+def test_a_topic_without_an_asset_is_not_reported(ticks):
+    """It would be an asset without definition until the next reload."""
+    assert list(ticks.tick(lane("t"), snapshot(t=1, new=1))) == ["source.t"]
+
+
+def test_many_topics_take_turns(ticks):
+    """A tick reports a few, and all ticks together report every topic once."""
+    names = [f"t{number:03d}" for number in range(3 * source_events.LOOKS_PER_TICK)]
+    many, found = lane(*names), snapshot(**dict.fromkeys(names, 1))
+    reported: list[str] = []
+    for _ in range(len(names) // source_events.PER_TICK):
+        events = ticks.tick(many, found)
+        assert len(events) == source_events.PER_TICK
+        reported += events
+    assert sorted(reported) == [f"source.{name}" for name in names]
+    assert not ticks.tick(many, found)
+
+
+def test_the_topics_of_a_large_lane_are_reported_less_often(ticks):
+    """Nothing deletes these events, so a lane has one a minute in the long run."""
+    names = [f"t{number}" for number in range(10)]
+    many = lane(*names)
+    ticks.tick(many, snapshot(**dict.fromkeys(names, 1)))
+    grown = snapshot(**dict.fromkeys(names, 9))
+    assert not ticks.tick(many, grown, 590)
+    assert len(ticks.tick(many, grown, 660)) == len(names)
+
+
+def test_the_key_is_not_that_of_the_copy():
+    """The graph shows only the last part of a key."""
+    assert naming.source_asset("m", "a.b").path[-1] != naming.mirrored_asset("m", "a.b").path[-1]
+    assert naming.source_asset("m", "a.b") == dg.AssetKey(["source", "m", "source.a.b"])
