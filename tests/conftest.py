@@ -32,6 +32,15 @@ def pytest_configure() -> None:
     os.environ.pop("COLUMNS", None)
 
 
+@pytest.fixture(autouse=True)
+def same_environment() -> Iterator[None]:
+    """Fail a test that leaves variables to the tests after it, and to the processes they start."""
+    before = _environment()
+    yield
+    after = _environment()
+    assert dict(before.items() ^ after.items()) == {}
+
+
 @pytest.fixture(scope="session")
 def source_cluster(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
@@ -54,6 +63,12 @@ def topic_name(request: pytest.FixtureRequest) -> str:
     return (
         f"{re.sub(r'[^a-zA-Z0-9]+', '-', request.node.name).strip('-')[:60]}-{uuid.uuid4().hex[:8]}"
     )
+
+
+def _environment() -> dict[str, str]:
+    """Return the variables that only a test can change."""
+    ours = ("PYTEST_CURRENT_TEST", "PYSPARK_PYTHON", "SPARK_LAUNCHER_OPTS")
+    return {name: value for name, value in os.environ.items() if name not in ours}
 
 
 def _cluster(

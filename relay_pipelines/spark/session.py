@@ -78,6 +78,8 @@ def connect(
     except RelayError:
         raise
     except Exception as error:  # py4j, gRPC and the JVM raise many kinds
+        if remote:
+            _leave_connect_mode()
         where = remote or master or "local[*]"
         raise RelayError(
             f"Spark at {where} does not start a session: {first_line(error)}",
@@ -98,9 +100,19 @@ def end(session: Any) -> None:
         if context is None:
             session.client.set_retry_policies([])  # the server may have died
         session.stop()
-    if context is not None:
+    if context is None:
+        _leave_connect_mode()
+    else:
         _forget_dead_jvm()
         class_archive.make_in_background()  # the next run starts with it
+
+
+def _leave_connect_mode() -> None:
+    """Let the next session of this process, or of one that it starts, be a classic one.
+
+    PySpark leaves it on, also after a session that did not start.
+    """
+    os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
 
 
 def _end_accumulators(context: Any) -> None:

@@ -224,12 +224,18 @@ def ends(
     cluster: Cluster, wanted: Iterable[TopicPartition], *, stable: bool = True
 ) -> dict[TopicPartition, int]:
     """The last stable offset of every topic-partition, or its high watermark."""
+    # keep the client in a variable: else it is closed before its answer arrives
+    admin = AdminClient(client(cluster))
+    return _ends(admin, wanted, stable=stable)
+
+
+def _ends(
+    admin: AdminClient, wanted: Iterable[TopicPartition], *, stable: bool
+) -> dict[TopicPartition, int]:
     level = IsolationLevel.READ_COMMITTED if stable else IsolationLevel.READ_UNCOMMITTED
     asked = {
         confluent_kafka.TopicPartition(at.topic, at.partition): OffsetSpec.latest() for at in wanted
     }
-    # keep the client in a variable: else it is closed before its answer arrives
-    admin = AdminClient(client(cluster))
     answers = admin.list_offsets(asked, isolation_level=level)
     return {
         TopicPartition(at.topic, at.partition): answer.result(30).offset
@@ -239,12 +245,14 @@ def ends(
 
 def settled_end(cluster: Cluster, at: TopicPartition) -> int:
     """The end of the log, once it has the markers, which follow the response to a commit."""
+    admin = AdminClient(client(cluster))
 
-    def both() -> set[int]:
-        return {ends(cluster, [at], stable=stable)[at] for stable in (False, True)}
+    def settled() -> list[int]:
+        high, stable = (_ends(admin, [at], stable=stable)[at] for stable in (False, True))
+        return [high] if high == stable else []
 
-    until(lambda: len(both()) == 1, f"the end of transactions in {at}", 20.0)
-    return both().pop()
+    (end,) = until(settled, f"the end of transactions in {at}", 20.0)
+    return int(end)
 
 
 def records_of(cluster: Cluster, at: TopicPartition) -> list[Record]:
