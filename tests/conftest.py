@@ -67,7 +67,13 @@ def topic_name(request: pytest.FixtureRequest) -> str:
 
 def _environment() -> dict[str, str]:
     """Return the variables that only a test can change."""
-    ours = ("PYTEST_CURRENT_TEST", "PYSPARK_PYTHON", "SPARK_LAUNCHER_OPTS")
+    ours = (
+        "PYSPARK_PYTHON",
+        "PYTEST_CURRENT_TEST",
+        "SPARK_AUTH_SOCKET_TIMEOUT",
+        "SPARK_BUFFER_SIZE",
+        "SPARK_LAUNCHER_OPTS",
+    )
     return {name: value for name, value in os.environ.items() if name not in ours}
 
 
