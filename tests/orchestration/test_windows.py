@@ -304,6 +304,28 @@ def test_one_failed_topic_does_not_block_the_lane(
     assert not environment.tick().run_requests
 
 
+def test_topics_that_the_destination_refuses_do_not_block_the_lane(
+    environment: Environment, topics: list[str]
+) -> None:
+    """One has too few partitions there, and the name of one is taken; the others are copied."""
+    small, good, taken = topics
+    destination = environment.destination.cluster()
+    create(destination, f"{environment.name}.{small}", 1)
+    # a broker refuses names that differ in dots and underscores alone
+    create(destination, f"{environment.name}.{taken}".replace(".", "_"), 1)
+    environment.fill(taken, ["no copy"])
+
+    failed = environment.copy()
+
+    assert environment.read(good, 1) == [f"b{number}" for number in range(50)]
+    found = checks(failed)
+    assert found[good].passed
+    assert "has fewer partitions at the destination than its" in str(found[small].description)
+    assert f"CreateTopics of {environment.name}.{taken}" in str(found[taken].description)
+    assert not found[small].passed
+    assert not found[taken].passed
+
+
 class TestBadInput:
     """The error is one line that says what to do, and nothing is lost."""
 
