@@ -8,7 +8,7 @@ import dagster as dg
 
 from relay_pipelines.assets import window_events
 from relay_pipelines.assets.window_events import Event
-from relay_pipelines.lanes import naming, window_log
+from relay_pipelines.lanes import naming, turns, window_log
 from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.lanes.run_log import RunLog
 from relay_pipelines.lanes.source_rate import SourceRate
@@ -139,7 +139,7 @@ class LaneRun:
         if snapshot.node.name != self._node:
             self._node = snapshot.node.name
             tags = {naming.TAG_NODE: self._node, naming.TAG_WHY: snapshot.node_why}
-            self.context.instance.add_run_tags(self.context.run_id, tags)
+            turns.add_tags(self.context.instance, self.context.run_id, tags)
 
 
 def failures(reports: Sequence[WindowReport]) -> list[str]:

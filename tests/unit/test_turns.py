@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import dagster as dg
 import pytest
@@ -10,6 +11,7 @@ from dagster import DagsterInstance, DagsterRunStatus
 
 from relay_pipelines.jobs import mirror_lane
 from relay_pipelines.lanes import naming, turns
+from relay_pipelines.lanes.failing import forbid_retries
 from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.lanes.topic_catalog import Catalog
 from relay_pipelines.lanes.turns import Turn
@@ -128,6 +130,19 @@ def test_a_session_that_dies_before_it_says_anything_is_dead(instance, tmp_path)
     now = SystemClock().now_ms() / 1000
     assert turns.bury(instance, LANE, now) == []
     assert turns.bury(instance, LANE, now + 100) == [died]
+
+
+def test_no_tag_is_lost_to_a_heartbeat(instance, monkeypatch):
+    """Dagster reads all tags of a run, and writes them back with those that are new."""
+    monkeypatch.setattr(turns, "_BEAT_SECONDS", 0.0)
+    own = run(instance, Turn.COPYING)
+    context = SimpleNamespace(instance=instance, run_id=own, run_tags={})
+    for number in range(100):
+        with turns.heartbeat(context):
+            forbid_retries(context)
+        assert naming.TAG_MAX_RETRIES in instance.get_run_by_id(own).tags, number
+        instance.delete_run(own)
+        own = context.run_id = run(instance, Turn.COPYING)
 
 
 def test_a_queued_session_counts_for_the_planner(instance):
