@@ -92,9 +92,10 @@ class LaneRun:
             RelayError: no source node or no destination broker answers.
         """
         lane, clock, began = self.lane, self.kafka.clock, self.kafka.clock.monotonic()
+        new = self.context.run_tags.get(naming.TAG_NEW_TOPICS, "").split()
         snapshot = self.kafka.snapshot(
             lane.mirror,
-            lambda topic: topic not in without and lane.belongs(topic),
+            lambda topic: topic not in without and (topic in new or lane.belongs(topic)),
             self.attempt,
             patient=self.patient,
             start=start,
