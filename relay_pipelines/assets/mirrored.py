@@ -113,7 +113,7 @@ def _copy(
         snapshot = kafka.snapshot(lane.mirror, topics.__contains__, attempt)
         run_log = RunLog(context.log, kafka.clock.monotonic() - began)
         node = {naming.TAG_NODE: snapshot.node.name, naming.TAG_WHY: snapshot.node_why}
-        context.instance.add_run_tags(context.run.run_id, node)
+        turns.add_tags(context.instance, context.run.run_id, node)
         report = copy_window(
             kafka,
             session,

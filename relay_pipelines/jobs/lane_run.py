@@ -8,7 +8,7 @@ import dagster as dg
 
 from relay_pipelines.assets import window_events
 from relay_pipelines.assets.window_events import Event
-from relay_pipelines.lanes import naming, window_log
+from relay_pipelines.lanes import naming, turns, window_log
 from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.lanes.run_log import RunLog
 from relay_pipelines.lanes.source_rate import SourceRate
@@ -92,9 +92,10 @@ class LaneRun:
             RelayError: no source node or no destination broker answers.
         """
         lane, clock, began = self.lane, self.kafka.clock, self.kafka.clock.monotonic()
+        new = self.context.run_tags.get(naming.TAG_NEW_TOPICS, "").split()
         snapshot = self.kafka.snapshot(
             lane.mirror,
-            lambda topic: topic not in without and lane.belongs(topic),
+            lambda topic: topic not in without and (topic in new or lane.belongs(topic)),
             self.attempt,
             patient=self.patient,
             start=start,
@@ -139,7 +140,7 @@ class LaneRun:
         if snapshot.node.name != self._node:
             self._node = snapshot.node.name
             tags = {naming.TAG_NODE: self._node, naming.TAG_WHY: snapshot.node_why}
-            self.context.instance.add_run_tags(self.context.run_id, tags)
+            turns.add_tags(self.context.instance, self.context.run_id, tags)
 
 
 def failures(reports: Sequence[WindowReport]) -> list[str]:

@@ -53,8 +53,13 @@ def build(lane: Lane, catalog: Catalog) -> dg.JobDefinition:
             if lane.window.session
             else "in one window."
         ),
-        # the planner starts the next run, which copies what this one left out
-        tags={**naming.tags(lane.mirror, lane.name), naming.TAG_MAX_RETRIES: "0"},
+        tags={
+            **naming.tags(lane.mirror, lane.name),
+            # from the start: a process that dies before it says so itself would block its lane
+            naming.TAG_TURN: Turn.STARTING.value,
+            # the planner starts the next run, which copies what this one left out
+            naming.TAG_MAX_RETRIES: "0",
+        },
     )
     def mirror_lane() -> None:
         copy_windows()

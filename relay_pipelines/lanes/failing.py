@@ -2,12 +2,12 @@
 
 import dagster as dg
 
-from relay_pipelines.lanes import naming
+from relay_pipelines.lanes import naming, turns
 
 
 def forbid_retries(context: dg.OpExecutionContext) -> None:
     """Keep Dagster from retrying the run if it fails."""
-    context.instance.add_run_tags(context.run_id, {naming.TAG_MAX_RETRIES: "0"})
+    turns.add_tags(context.instance, context.run_id, {naming.TAG_MAX_RETRIES: "0"})
 
 
 def final_failure(context: dg.OpExecutionContext, what: str) -> dg.Failure:

@@ -10,7 +10,7 @@ sees the other.
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -67,9 +67,13 @@ class Others:
 
 def tag(instance: DagsterInstance, lane: Lane, run_id: str, turn: Turn) -> None:
     """Say what a run of the lane is doing."""
-    tags = naming.tags(lane.mirror, lane.name)
+    add_tags(instance, run_id, {**naming.tags(lane.mirror, lane.name), naming.TAG_TURN: turn.value})
+
+
+def add_tags(instance: DagsterInstance, run_id: str, tags: Mapping[str, str]) -> None:
+    """Add tags to a run of this process, also while its heartbeat adds one."""
     with _tagging:
-        instance.add_run_tags(run_id, {**tags, naming.TAG_TURN: turn.value})
+        instance.add_run_tags(run_id, tags)
 
 
 @contextmanager
@@ -83,9 +87,9 @@ def heartbeat(context: dg.OpExecutionContext) -> Iterator[None]:
 
     def beat() -> None:
         while not ended.wait(_BEAT_SECONDS):
-            with _tagging, suppress(Exception):  # another beat follows
+            with suppress(Exception):  # another beat follows
                 now = str(int(SystemClock().now_ms() / 1000))
-                context.instance.add_run_tags(context.run_id, {naming.TAG_ALIVE: now})
+                add_tags(context.instance, context.run_id, {naming.TAG_ALIVE: now})
 
     thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
     thread.start()

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from relay_pipelines.copy.failpoints import Failpoint, failpoint
+from relay_pipelines.errors import RelayError
 from relay_pipelines.model import OffsetRange, Status, TopicPartition
 from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.plan.positions import lag_records
@@ -27,8 +28,8 @@ class TopicReport:
     """The result of one topic of the window.
 
     Args:
-        failure: why the topic is incomplete, in one line; empty if every offset of the window is
-            copied.
+        failure: why the topic is incomplete or not counted, in one line; empty if every offset of
+            the window is copied.
         totals: what this run copied.
         recounts: what the recount found for each non-empty range; empty if the topic is incomplete.
         lag_before, lag_after: source offsets not yet copied at the start and at the end of the run,
@@ -140,13 +141,13 @@ def copy_window(
 ) -> WindowReport:
     """Copy what is still missing of some topics of a window, then recount the complete ones.
 
+    Errors of the clusters and of Spark do not raise: no later window has these offsets, so each
+    topic's report must say what is wrong.
+
     Args:
         session: returns the Spark session; called only if there is something to copy.
         snapshot: of these topics.
         lane: the lane's name; lanes are copied side by side.
-
-    Raises:
-        RelayError: the run could not copy anything: no node or no destination is available.
     """
     mirror = kafka.mirror(snapshot.mirror)
     plan = run_plan.plan_frozen(snapshot, frozen)
@@ -162,10 +163,19 @@ def copy_window(
         scope=lane,
     )
     readable_ms, began = kafka.clock.now_ms(), kafka.clock.monotonic()
-    next_offsets = _next_offsets(snapshot, mirror, kafka.clock)
+    next_offsets: Mapping[TopicPartition, int] = {}
+    try:
+        next_offsets = _next_offsets(snapshot, mirror, kafka.clock)
+    except RelayError as error:
+        result.errors.append(error)
     reports = _topic_reports(topics, frozen, snapshot, next_offsets, result)
     if not result.interrupted:
-        _recount_complete(reports, frozen, snapshot.mirror, mirror, kafka.clock)
+        try:
+            _recount_complete(reports, frozen, snapshot.mirror, mirror, kafka.clock)
+        except RelayError as error:
+            result.errors.append(error)
+            for report in reports:
+                report.failure = report.failure or f"copied, but not counted: {error}"
         _add_ages(reports, snapshot, next_offsets, mirror, kafka.clock)
     differences = [
         difference

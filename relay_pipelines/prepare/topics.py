@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 from relay_pipelines.copy.transaction import QUARANTINE
 from relay_pipelines.errors import RelayError
@@ -24,6 +25,9 @@ _QUARANTINE_MESSAGE_BYTES = 95 << 20
 _TIMESTAMP_TYPE = "message.timestamp.type"
 _KEEP_TIMESTAMPS = {_TIMESTAMP_TYPE: str(TimestampType.CREATE_TIME)}
 _SUGGESTIONS = 3
+
+T = TypeVar("T")
+
 _STATE_TOPICS = (
     NewTopic(checkpoint.TOPIC, checkpoint.PARTITIONS, checkpoint.CONFIGS),
     NewTopic(ledger.TOPIC, checkpoint.PARTITIONS, ledger.CONFIGS),
@@ -103,30 +107,49 @@ def _too_small(snapshot: ClusterSnapshot) -> dict[str, int]:
 
 def create(
     snapshot: ClusterSnapshot, replication_factor: int | None, options: CopyOptions, clock: Clock
-) -> None:
+) -> dict[str, RelayError]:
     """Create missing topics, add partitions, and wait until every new one has a serving leader.
 
+    Returns:
+        the source topics that cannot be copied, and why: their destination topics have too few
+            partitions, or the destination refuses to change or create them.
+
     Raises:
-        RelayError: the destination refuses, or a topic has too few partitions.
+        RelayError: the destination does not answer, or refuses the topics of the mirror's state.
     """
-    for topic in too_few_partitions(snapshot):
-        raise RelayError(
+    refused: dict[str, RelayError] = {
+        topic: RelayError(
             f"topic {topic!r} has fewer partitions at the destination than its records need",
             remedy=f"add partitions to it: kafka-topics.sh --alter --topic {topic} --partitions N",
         )
+        for topic in too_few_partitions(snapshot)
+    }
     new, growing = to_create(snapshot), to_grow(snapshot)
     if new:
-        _create(snapshot, new, replication_factor, options, clock)
+        refused |= _create(snapshot, new, replication_factor, options, clock)
     if growing:
-        with destination_client(snapshot.mirror, snapshot.destination, options) as client:
-            retry(lambda: grow_topics(client, growing), snapshot.mirror, options, clock, client)
-            _wait_for_leaders(client, growing, snapshot.mirror, options, clock)
+        refused |= _grow(snapshot, growing, options, clock)
+    return {
+        source: _at_source(refused[topic], source)
+        for source, to in snapshot.targets.items()
+        for topic in (to.topic, to.topic + QUARANTINE)
+        if topic in refused
+    }
+
+
+def _at_source(error: RelayError, topic: str) -> RelayError:
+    """Return the error as one of a source topic, several of which may share the destination."""
+    return type(error)(error.what, remedy=error.remedy, topic_partition=TopicPartition(topic, 0))
 
 
 def create_state_topics(
     snapshot: ClusterSnapshot, replication_factor: int | None, options: CopyOptions, clock: Clock
 ) -> None:
-    """Create the checkpoint topic and the ledger if they are missing."""
+    """Create the checkpoint topic and the ledger if they are missing.
+
+    Raises:
+        RelayError: the destination does not answer, or refuses.
+    """
     if not snapshot.checkpoint_ends:
         _create(snapshot, _STATE_TOPICS, replication_factor, options, clock)
 
@@ -223,21 +246,61 @@ def _create(
     replication_factor: int | None,
     options: CopyOptions,
     clock: Clock,
-) -> None:
+) -> dict[str, RelayError]:
     with destination_client(snapshot.mirror, snapshot.destination, options) as client:
 
-        def ask() -> None:
+        def create_some(some: Mapping[str, NewTopic]) -> None:
             # not those that exist: the user may not be allowed to create them
-            create_topics(client, absent(client, wanted), replication_factor)
+            create_topics(client, absent(client, list(some.values())), replication_factor)
 
-        retry(ask, snapshot.mirror, options, clock, client)
-        _wait_for_leaders(
-            client,
-            {topic.name: topic.partitions for topic in wanted},
-            snapshot.mirror,
-            options,
-            clock,
-        )
+        by_name = {topic.name: topic for topic in wanted}
+        refused = _retry_each(create_some, snapshot.mirror, options, clock, client, by_name)
+        for topic in _STATE_TOPICS:
+            if topic.name in refused:
+                raise refused[topic.name]
+        partitions = {
+            name: topic.partitions for name, topic in by_name.items() if name not in refused
+        }
+        _wait_for_leaders(client, partitions, snapshot.mirror, options, clock)
+    return refused
+
+
+def _grow(
+    snapshot: ClusterSnapshot, growing: Mapping[str, int], options: CopyOptions, clock: Clock
+) -> dict[str, RelayError]:
+    with destination_client(snapshot.mirror, snapshot.destination, options) as client:
+        grow = partial(grow_topics, client)
+        refused = _retry_each(grow, snapshot.mirror, options, clock, client, growing)
+        grown = {topic: count for topic, count in growing.items() if topic not in refused}
+        _wait_for_leaders(client, grown, snapshot.mirror, options, clock)
+    return refused
+
+
+def _retry_each(
+    change: Callable[[Mapping[str, T]], None],
+    mirror: str,
+    options: CopyOptions,
+    clock: Clock,
+    client: ClusterClient,
+    wanted: Mapping[str, T],
+) -> dict[str, RelayError]:
+    """Change topics with one request; if some are refused, with one each, and return the errors."""
+    refused: dict[str, RelayError] = {}
+    try:
+        retry(partial(change, wanted), mirror, options, clock, client)
+    except RelayError as error:
+        if error.retryable:
+            raise
+    else:
+        return refused
+    for topic, value in wanted.items():
+        try:
+            retry(partial(change, {topic: value}), mirror, options, clock, client)
+        except RelayError as error:
+            if error.retryable:
+                raise
+            refused[topic] = error
+    return refused
 
 
 def _wait_for_leaders(

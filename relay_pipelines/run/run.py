@@ -129,6 +129,8 @@ class _Run:
         with ThreadPoolExecutor(1) as starting:
             spark = starting.submit(session)  # while the destination is prepared
             ranges = self._prepare(plan, scope)
+            if not ranges:
+                return
             self._follower.start()
             from relay_pipelines.run.spark_jobs import SparkJobs  # Arrow is slow to import
         job = self._job(plan, window)
@@ -150,14 +152,23 @@ class _Run:
         return replace(plan, snapshot=snapshot)
 
     def _prepare(self, plan: RunPlan, scope: str) -> list[CopyRange]:
-        """Make the destination ready; return what is to be copied, and under which ids."""
+        """Make the destination ready; return what is to be copied, and under which ids.
+
+        Topics that the destination refuses are left out, with an error in the result.
+        """
         snapshot = plan.snapshot
-        ranges = with_owners(snapshot.mirror, scope, plan.ranges, plan.sizes_bytes)
-        for record_policy in {copy_range.record_policy for copy_range in ranges}:
+        for record_policy in {copy_range.record_policy for copy_range in plan.ranges}:
             # an error in a class would fail every task
             user_class.construct_all(record_policy)
         factor = self._mirror.destination.replication_factor
-        topics.create(snapshot, factor, self._options, self._stoppable_clock)
+        refused = topics.create(snapshot, factor, self._options, self._stoppable_clock)
+        self._result.errors += refused.values()
+        ready = [
+            copy_range
+            for copy_range in plan.ranges
+            if copy_range.source.topic_partition.topic not in refused
+        ]
+        ranges = with_owners(snapshot.mirror, scope, ready, plan.sizes_bytes)
         owners.claim(snapshot, ranges, self._options, self._stoppable_clock)
         return ranges
 

@@ -219,14 +219,11 @@ class _Tick:
             return []
         if not running and not plan_windows(self.snapshot.positions).windows:
             return []
-        return [
-            dg.RunRequest(
-                tags={
-                    **naming.tags(self.lane.mirror, self.lane.name),
-                    naming.TAG_WAITING: waiting,
-                }
-            )
-        ]
+        tags = {**naming.tags(self.lane.mirror, self.lane.name), naming.TAG_WAITING: waiting}
+        if new := self._without_asset():
+            # the run may load them in a part of the lane that has no planner before a reload
+            tags[naming.TAG_NEW_TOPICS] = " ".join(new)
+        return [dg.RunRequest(tags=tags)]
 
     def _ends_soon(self, running: Sequence[dg.DagsterRun], now: float) -> bool:
         """Whether the only session of the lane needs a successor."""

@@ -41,17 +41,28 @@ def _before_kept_windows(instance: dg.DagsterInstance, lane: Lane, now: float) -
         instance.delete_dynamic_partition(plans, window)
     # the check of other deployments needs the recent ones
     recent = dt.datetime.fromtimestamp(now - RECENT_SECONDS, dt.UTC)
-    kept_since = dt.datetime.fromisoformat(naming.planned_at(present[excess]))
     old = RunsFilter(
         tags=naming.tags(lane.mirror, lane.name),
         statuses=_ENDED,
-        updated_before=min(kept_since, recent),
+        updated_before=min(_frozen_at(instance, lane, present[excess]), recent),
     )
     return list(instance.get_run_ids(old, limit=PER_TICK))
 
 
+def _frozen_at(instance: dg.DagsterInstance, lane: Lane, window: str) -> dt.datetime:
+    """Return when a window was frozen; its key has only whole seconds."""
+    wanted = dg.AssetRecordsFilter(asset_key=lane.windows_asset, asset_partitions=[window])
+    for record in instance.fetch_materializations(wanted, limit=1).records:
+        return dt.datetime.fromtimestamp(record.timestamp, dt.UTC)
+    return dt.datetime.fromisoformat(naming.planned_at(window))
+
+
 def _beyond_kept(instance: dg.DagsterInstance, lane: Lane) -> list[str]:
-    """Return the oldest runs if there are more runs than windows may be: those that had no news."""
+    """Return the oldest runs without a window if there are more runs than windows may be."""
     ended = RunsFilter(tags=naming.tags(lane.mirror, lane.name), statuses=_ENDED)
     keep = lane.window.keep
-    return list(instance.get_run_ids(ended, limit=keep + PER_TICK)[keep:])
+    # at most as many runs as windows are kept have one of these windows
+    beyond = instance.get_run_ids(ended, limit=2 * keep + PER_TICK)[keep:]
+    runs = instance.get_runs(RunsFilter(run_ids=beyond)) if beyond else []
+    # a run that has copied a window says from which node
+    return [run.run_id for run in runs if naming.TAG_NODE not in run.tags][-PER_TICK:]

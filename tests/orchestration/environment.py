@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -220,13 +220,19 @@ class Environment:
             raise_on_error=False,
         )
 
-    def job(self, name: str, config: dict[str, Any] | None = None) -> dg.ExecuteInProcessResult:
+    def job(
+        self,
+        name: str,
+        config: dict[str, Any] | None = None,
+        tags: Mapping[str, str] | None = None,
+    ) -> dg.ExecuteInProcessResult:
         """Run one of the jobs in this process."""
         job = self.definitions.get_repository_def().get_job(name)
         op = next(iter(job.graph.node_dict))
         run_config = {"ops": {op: {"config": config}}} if config else {}
         return job.execute_in_process(
             run_config=run_config,
+            tags=dict(tags or {}),
             instance=self.instance,
             resources=self.resources,
             raise_on_error=False,

@@ -100,12 +100,43 @@ def test_old_windows_are_pruned(
 
 
 def test_runs_without_windows_are_pruned(environment: Environment, topics: list[str]) -> None:
-    """Sessions of an idle lane do not accumulate."""
+    """Sessions of an idle lane do not accumulate, and do not push out the windows that are kept."""
     environment.write([name.replace(".", r"\.") for name in topics], window={"keep": 2})
     for _ in range(4):
         assert environment.copy().success
+    ended = [run.run_id for run in environment.instance.get_runs()]
+    (window,) = environment.windows()
+
     environment.tick()
-    assert len(environment.instance.get_runs()) == 2
+
+    left = [run.run_id for run in environment.instance.get_runs()]
+    assert left == [*ended[:2], ended[3]], "the oldest run has the window"
+    assert environment.instance.get_materialized_partitions(
+        naming.mirrored_asset(environment.name, topics[0])
+    ) == {window}
+    again = environment.materialize(topics[0], window)
+    assert again.success, failure(again)
+
+
+def test_a_new_topic_whose_part_of_the_lane_is_not_loaded_is_copied(
+    environment: Environment, topics: list[str]
+) -> None:
+    """Runs load a second part of the lane for it, which has no planner before a reload."""
+    prefix = topics[0].removesuffix(".a")
+    environment.write([re.escape(prefix) + "[.-].*"])
+    assert environment.tick().run_requests
+    assert environment.copy().success
+    environment.location = environment.definitions
+    new = f"{prefix}-a"  # Dagster cannot tell it from the first topic
+    create(environment.source.cluster(), new, 1)
+    environment.fill(new, ["new"])
+
+    (request,) = environment.tick().run_requests or ()
+
+    assert [lane.topics for lane in environment.lanes][1:] == [(new,)]
+    run = environment.job(naming.lane_job(environment.name, naming.MAIN), tags=request.tags)
+    assert run.success, failure(run)
+    assert environment.read(new) == ["new"]
 
 
 def test_a_name_that_the_source_does_not_show(environment: Environment, topics: list[str]) -> None:

@@ -15,9 +15,11 @@ from confluent_kafka.admin import ResourceType
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.lanes import naming, turns
 from relay_pipelines.model import TopicPartition
-from relay_pipelines.state import checkpoint
+from relay_pipelines.state import checkpoint, ledger
+from relay_pipelines.state.checkpoint import home, key_of
 from tests.orchestration.environment import Environment, checks, failure
 from tests.support.independent import (
+    CREATE_TIME,
     Record,
     configure,
     create,
@@ -302,6 +304,47 @@ def test_one_failed_topic_does_not_block_the_lane(
     assert environment.read(topics[0])[-1] == "x" * 1000
     assert environment.read(topics[1], 1)[-1] == "more"
     assert not environment.tick().run_requests
+
+
+def test_topics_that_the_destination_refuses_do_not_block_the_lane(
+    environment: Environment, topics: list[str]
+) -> None:
+    """One has too few partitions there, and the name of one is taken; the others are copied."""
+    small, good, taken = topics
+    destination = environment.destination.cluster()
+    create(destination, f"{environment.name}.{small}", 1)
+    # a broker refuses names that differ in dots and underscores alone
+    create(destination, f"{environment.name}.{taken}".replace(".", "_"), 1)
+    environment.fill(taken, ["no copy"])
+
+    failed = environment.copy()
+
+    assert environment.read(good, 1) == [f"b{number}" for number in range(50)]
+    found = checks(failed)
+    assert found[good].passed
+    assert "has fewer partitions at the destination than its" in str(found[small].description)
+    assert f"CreateTopics of {environment.name}.{taken}" in str(found[taken].description)
+    assert not found[small].passed
+    assert not found[taken].passed
+
+
+def test_a_window_that_cannot_be_counted_fails_its_checks(
+    environment: Environment, topics: list[str]
+) -> None:
+    """No later window counts these records, so the page must not leave it out in silence."""
+    assert environment.copy().success
+    key = key_of(environment.name, TopicPartition(topics[0], 0))
+    later = Record(key, b'{"version": 99}', timestamp=(CREATE_TIME, int(time.time() * 1000)))
+    write(environment.destination.cluster(), home(ledger.TOPIC, key), [later])
+    environment.fill(topics[0], ["not counted"])
+
+    failed = environment.copy()
+
+    assert environment.read(topics[0])[-1] == "not counted"
+    check = checks(failed)[topics[0]]
+    assert not check.passed
+    assert str(check.description).startswith("copied, but not counted: an entry of __relay_ledger")
+    assert "copied, but not counted" in failure(failed)
 
 
 class TestBadInput:

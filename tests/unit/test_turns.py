@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import dagster as dg
 import pytest
 from dagster import DagsterInstance, DagsterRunStatus
 
+from relay_pipelines.jobs import mirror_lane
 from relay_pipelines.lanes import naming, turns
+from relay_pipelines.lanes.failing import forbid_retries
 from relay_pipelines.lanes.lane import Lane
+from relay_pipelines.lanes.topic_catalog import Catalog
 from relay_pipelines.lanes.turns import Turn
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import WindowSettings
@@ -116,6 +120,29 @@ def test_a_run_whose_process_has_died_blocks_nobody(instance, monkeypatch):
     found = instance.get_run_by_id(dead)
     assert found.status is DagsterRunStatus.FAILURE
     assert turns.others(instance, LANE, dead).was_ended
+
+
+def test_a_session_that_dies_before_it_says_anything_is_dead(instance, tmp_path):
+    """It would block its lane for ever: nothing else ends a run that Dagster has seen start."""
+    job = mirror_lane.build(LANE, Catalog(tmp_path / "topics.json"))
+    started = DagsterRunStatus.STARTED
+    died = instance.create_run_for_job(job, status=started, tags=job.run_tags).run_id
+    now = SystemClock().now_ms() / 1000
+    assert turns.bury(instance, LANE, now) == []
+    assert turns.bury(instance, LANE, now + 100) == [died]
+
+
+def test_no_tag_is_lost_to_a_heartbeat(instance, monkeypatch):
+    """Dagster reads all tags of a run, and writes them back with those that are new."""
+    monkeypatch.setattr(turns, "_BEAT_SECONDS", 0.0)
+    own = run(instance, Turn.COPYING)
+    context = SimpleNamespace(instance=instance, run_id=own, run_tags={})
+    for number in range(100):
+        with turns.heartbeat(context):
+            forbid_retries(context)
+        assert naming.TAG_MAX_RETRIES in instance.get_run_by_id(own).tags, number
+        instance.delete_run(own)
+        own = context.run_id = run(instance, Turn.COPYING)
 
 
 def test_a_queued_session_counts_for_the_planner(instance):
