@@ -20,6 +20,7 @@ from relay_pipelines.state import ledger
 from relay_pipelines.state.fencing import commit, fence, take_over
 
 BY_DRIVER = "driver"
+_MOST_PARTS = 16  # of a lane; each has up to 250 topics
 _LOG = logging.getLogger(__name__)
 
 
@@ -105,7 +106,10 @@ def _fence_former_owners(
 ) -> None:
     """Fence every id that may have owned it: a task may still hold one, and an open chunk."""
     at = position.topic_partition
-    scopes = {"", "main", topic_scope(at.topic), *mirror.all_lanes}
+    lanes = {"main", *mirror.all_lanes}
+    # the parts of a lane of very many topics
+    parts = {f"{lane}_{number}" for lane in lanes for number in range(2, _MOST_PARTS + 1)}
+    scopes = {"", topic_scope(at.topic), *lanes, *parts}
     ids = {
         own_id(snapshot.mirror, at),
         *(shared_id(snapshot.mirror, scope, at) for scope in scopes),

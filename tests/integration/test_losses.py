@@ -317,10 +317,11 @@ def test_a_log_truncated_and_rewritten_is_detected(
     assert len(after.source) == 15
 
 
+@pytest.mark.parametrize("scope", ["", "main_2"])
 def test_a_deleted_checkpoint_topic_is_restored(
-    source_cluster: EmbeddedCluster, own_cluster: EmbeddedCluster, topic_name: str
+    source_cluster: EmbeddedCluster, own_cluster: EmbeddedCluster, topic_name: str, scope: str
 ) -> None:
-    """Without the checkpoint topic, a run restores the checkpoints from the ledger."""
+    """Without the checkpoint topic, a run restores the checkpoints, and fences older tasks."""
     copied = Copied(source_cluster.cluster(), own_cluster.cluster(), topic_name)
     copied.write(10, 5)
     delete(copied.destination, checkpoint.TOPIC)
@@ -332,7 +333,7 @@ def test_a_deleted_checkpoint_topic_is_restored(
     assert (type(loss), loss.exit_code) == (CheckpointLostError, 3)
 
     with ClusterClient(copied.destination, DestinationError) as client:
-        zombie = take_over(client, shared_id(copied.name, "", copied.at), CopyOptions(), CLOCK)
+        zombie = take_over(client, shared_id(copied.name, scope, copied.at), CopyOptions(), CLOCK)
         zombie.add([copied.to])
         zombie.send(copied.to, encode(None, b"a record of the open chunk", 0))
         zombie.drain()
