@@ -55,6 +55,8 @@ def main() -> None:
         pages = {
             "asset-graph": GRAPH,
             "materialisation": f"assets/{MIRROR}/{TOPIC}?view=partitions&partition={window}",
+            "topic": f"assets/{MIRROR}/{TOPIC}",
+            "run": f"runs/{graphql.runs(dagster)[0].id}",
             "plan": f"assets/{MIRROR}/main/windows?view=partitions&partition={window}",
             "checks": f"assets/{MIRROR}/main/windows?view=checks&checkDetail={naming.LAG}",
             "planner": f"locations/__repository__@relay_pipelines/sensors/{sensor}",

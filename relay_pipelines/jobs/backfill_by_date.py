@@ -30,6 +30,8 @@ from relay_pipelines.snapshot.offsets_by_time import ranges_between
 _SPAN = {
     "from": dg.Field(
         str,
+        # everything: it skips nothing where the span is the start of a new mirror
+        default_value="1970-01-01",
         description="Start of the time span, inclusive, in ISO 8601: 2026-01-31 or"
         " 2026-01-31T12:00:00Z. UTC unless the text has a time zone.",
     ),

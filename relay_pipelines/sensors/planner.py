@@ -28,6 +28,7 @@ from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
 _TICK_SECONDS = 10
 _LAG_SECONDS = 300.0
+_LAG_CHANGE_SECONDS = 60.0
 _BACKOFF_SECONDS = 30.0
 _LONGEST_BACKOFF_SECONDS = 600.0
 _HANDOVER_SECONDS = 30.0
@@ -76,6 +77,7 @@ class _Cursor:
     """What was reported last.
 
     Args:
+        lag_seconds: how old the oldest record was.
         missing: topics that are missing or have no asset.
         foreign: runs of other deployments.
         late: topics that miss the lag target.
@@ -85,6 +87,7 @@ class _Cursor:
 
     lag_passed: bool | None = None
     lag_at: float = 0.0
+    lag_seconds: float = 0.0
     missing: list[str] | None = None
     foreign: list[str] | None = None
     late: list[str] = field(default_factory=list)
@@ -138,12 +141,18 @@ class _Tick:
     def _checks(
         self, measured: lag.Lag, now: float
     ) -> tuple[list[dg.AssetCheckEvaluation], _Cursor]:
-        """The lag on a change or after a while; the other checks on a change."""
+        """The lag on a change of a minute or after a while; the other checks on a change."""
         events, cursor = [], _Cursor.load(self.context.cursor)
         passed = lag.passes(self.lane, measured)
-        if passed != cursor.lag_passed or now - cursor.lag_at > _LAG_SECONDS:
+        if (
+            passed != cursor.lag_passed
+            or now - cursor.lag_at > _LAG_SECONDS
+            or abs(measured.oldest_seconds - cursor.lag_seconds) > _LAG_CHANGE_SECONDS
+        ):
             events.append(lag.evaluation(self.lane, measured))
-            cursor = replace(cursor, lag_passed=passed, lag_at=now)
+            cursor = replace(
+                cursor, lag_passed=passed, lag_at=now, lag_seconds=measured.oldest_seconds
+            )
         late = self._late_topics(cursor)
         events += lag_target.evaluations(self.lane, late)
         stays = set(cursor.late).difference(late)
