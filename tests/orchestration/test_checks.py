@@ -9,8 +9,10 @@ from confluent_kafka.admin import ResourceType
 from relay_pipelines.lanes import naming
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.prepare import node_quarantine
+from relay_pipelines.protocol.clock import SystemClock
 from tests.orchestration.environment import Environment, checks, evaluations, failure
 from tests.support.independent import (
+    CREATE_TIME,
     Record,
     configure,
     create,
@@ -68,6 +70,33 @@ def test_the_lag_check(environment: Environment) -> None:
     assert environment.copy().success
     (lag,) = evaluations(environment.tick(), naming.LAG)
     assert (lag.passed, lag.description) == (True, "nothing is waiting")
+
+
+def test_the_lag_is_reported_when_it_has_changed(
+    environment: Environment, topics: list[str]
+) -> None:
+    """The page of a check that goes on to pass shows no lag of minutes ago."""
+    allow = [name.replace(".", r"\.") for name in topics]
+    environment.write(allow, window={"lag_target": "2h"})
+    assert environment.copy().success
+    first = environment.tick()
+    an_hour_ago_ms = SystemClock().now_ms() - 3_600_000
+    write(
+        environment.source.cluster(),
+        TopicPartition(topics[0], 0),
+        [Record(None, b"later", timestamp=(CREATE_TIME, an_hour_ago_ms))],
+    )
+
+    second = environment.tick(cursor=first.cursor)
+    assert environment.copy().success
+    third = environment.tick(cursor=second.cursor)
+    fourth = environment.tick(cursor=third.cursor)
+
+    (behind,), (caught_up,) = evaluations(second, naming.LAG), evaluations(third, naming.LAG)
+    assert behind.passed
+    assert str(behind.description).startswith("1 record waiting, the oldest for 1 h")
+    assert (caught_up.passed, caught_up.description) == (True, "nothing is waiting")
+    assert not evaluations(fourth, naming.LAG)
 
 
 def test_the_lag_check_counts_an_open_transaction(
