@@ -23,7 +23,6 @@ from relay_pipelines.errors import ConfigError
 from relay_pipelines.jobs import backfill_by_date, mirror_lane, mirror_once
 from relay_pipelines.lanes.lane import lanes_of
 from relay_pipelines.lanes.topic_catalog import Catalog
-from relay_pipelines.plan.topic_selection import destinations
 from relay_pipelines.resources import KafkaResource, SparkResource
 from relay_pipelines.sensors import health, planner
 from relay_pipelines.settings import Mirror
@@ -58,8 +57,6 @@ def build(config: Path) -> dg.Definitions:
 
 def _mirror(name: str, mirror: Mirror, catalog: Catalog, *, automation: bool) -> dg.Definitions:
     lanes = lanes_of(name, mirror, catalog.known(name, mirror))
-    # raises if topics of two lanes have the same destination
-    destinations([topic for lane in lanes for topic in lane.topics], mirror.topics.rename)
     lane_jobs = {lane.name: mirror_lane.build(lane, catalog) for lane in lanes}
     status = dg.DefaultSensorStatus.RUNNING if automation else dg.DefaultSensorStatus.STOPPED
     lane_checks = (lag, topic_configs, source_topics, other_deployments)

@@ -15,7 +15,7 @@ from relay_pipelines.lanes.run_log import RunLog
 from relay_pipelines.lanes.stopping import Session, Stop, stoppable
 from relay_pipelines.lanes.window_run import WindowReport, copy_window
 from relay_pipelines.plan.frozen_window import FrozenWindow
-from relay_pipelines.plan.topic_selection import destinations
+from relay_pipelines.plan.topic_selection import renamed_target
 from relay_pipelines.resources import KafkaResource, SparkResource
 from relay_pipelines.settings import Mirror
 
@@ -36,7 +36,9 @@ def build(lane: Lane, mirror: Mirror) -> dg.AssetsDefinition:
 
 
 def _specs(lane: Lane, mirror: Mirror) -> list[dg.AssetSpec]:
-    renamed = destinations(lane.topics, mirror.topics.rename)
+    # Planners and runs refuse topics that share a destination or get a bad name. Here, topics may
+    # be long deleted, and an error would take away the definitions of every mirror.
+    renamed = {topic: renamed_target(topic, mirror.topics.rename).topic for topic in lane.topics}
     servers = ",".join(mirror.destination.bootstrap_servers)
     return [
         dg.AssetSpec(

@@ -1,7 +1,6 @@
 """The job of a lane: copies one window, or one after the other for as long as a session lasts."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 import dagster as dg
 from dagster import DagsterRunStatus
@@ -13,6 +12,7 @@ from relay_pipelines.jobs.lane_run import LaneRun, failures
 from relay_pipelines.lanes import naming, turns
 from relay_pipelines.lanes.config_watch import ConfigWatch
 from relay_pipelines.lanes.lane import Lane
+from relay_pipelines.lanes.resting import Resting
 from relay_pipelines.lanes.stopping import Session, Stop, stoppable
 from relay_pipelines.lanes.topic_catalog import Catalog
 from relay_pipelines.lanes.turns import Turn
@@ -22,8 +22,6 @@ from relay_pipelines.resources import KafkaResource, SparkResource
 GRACE_SECONDS = 60.0
 """How long a session goes on after its time, so that its successor can start."""
 _POLL_SECONDS = 0.25
-_LONGEST_REST_SECONDS = 300.0
-_RESTS = 8  # 2^8 seconds are almost the longest rest
 
 
 def build(lane: Lane, catalog: Catalog) -> dg.JobDefinition:
@@ -67,27 +65,6 @@ def build(lane: Lane, catalog: Catalog) -> dg.JobDefinition:
     return mirror_lane
 
 
-@dataclass(slots=True)
-class _Resting:
-    """Topics that failed: each failure in a row doubles the time for which windows omit them."""
-
-    failed: dict[str, int] = field(default_factory=dict)
-    until: dict[str, float] = field(default_factory=dict)
-
-    def topics(self, now: float) -> set[str]:
-        return {topic for topic, until in self.until.items() if until > now}
-
-    def learn(self, report: WindowReport, now: float) -> None:
-        for topic in report.topics:
-            if topic.failure or topic.problems:
-                failed = self.failed[topic.topic] = self.failed.get(topic.topic, 0) + 1
-                rest = min(2.0 ** min(failed, _RESTS + 1), _LONGEST_REST_SECONDS)
-                self.until[topic.topic] = now + rest
-            else:
-                self.failed.pop(topic.topic, None)
-                self.until.pop(topic.topic, None)
-
-
 class _Session:
     """Copies a window every so often, until its time is over or it is told to stop.
 
@@ -102,7 +79,7 @@ class _Session:
         self._turn: Turn | None = None
         self._watch = ConfigWatch(copying.kafka, self._lane, copying.catalog, self._log)
         self._failures: list[str] = []
-        self._resting = _Resting()
+        self._resting = Resting.load(copying.context.run_tags)
 
     def run(self) -> Iterator[Event]:
         """Take over from the predecessor, and copy."""
@@ -151,7 +128,7 @@ class _Session:
         """Copy a window; a failure is logged when it is new, and the session goes on."""
         copying = self._copying
         copying.has_backlog = False
-        resting = self._resting.topics(self._clock.monotonic())
+        resting = self._resting.topics(self._clock.now_ms() / 1000)
         try:
             report = yield from copying.copy_new(self._lane.limits, resting)
         except RelayError as error:
@@ -161,13 +138,26 @@ class _Session:
                 lines = []
             else:
                 lines = failures([report])
-                self._resting.learn(report, self._clock.monotonic())
+                self._learn(report)
             known = [line.partition(": ")[2] for line in lines]  # without the window's key
         copying.attempt = copying.attempt + 1 if lines else 0
         for line, what in zip(lines, known, strict=True):
             if what not in self._failures:
                 self._log.error(line)
         self._failures = known
+
+    def _learn(self, report: WindowReport) -> None:
+        """Remember which topics failed, for the next window, or for the next run."""
+        if self._lane.window.session:
+            self._resting.learn(report, self._clock.now_ms() / 1000)
+            return
+        if len(report.topics) > 1 and all(topic.is_failed for topic in report.topics):
+            return  # not the fault of single topics: the planner delays the next run
+        before = self._resting.dump()
+        self._resting.learn(report, self._clock.now_ms() / 1000)
+        if (found := self._resting.dump()) != before:
+            context = self._copying.context
+            turns.add_tags(context.instance, context.run_id, {naming.TAG_FAILED_TOPICS: found})
 
     def _is_outdated(self) -> bool:
         """Whether relay.yaml has changed, so that another session has to read it."""

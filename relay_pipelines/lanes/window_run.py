@@ -84,6 +84,11 @@ class TopicReport:
         ]
 
     @property
+    def is_failed(self) -> bool:
+        """Whether the topic is incomplete, or its count differs."""
+        return bool(self.failure or self.problems)
+
+    @property
     def warnings(self) -> list[str]:
         """Legitimate differences that people may not expect: accepted gaps and expired records."""
         gaps = [

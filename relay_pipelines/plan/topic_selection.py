@@ -130,7 +130,7 @@ def targets(topics: Iterable[str], rename: Rename) -> dict[str, Target]:
         ConfigError: two topics that are not both pinned would be copied to the same topic, which
             would mix their records; or a name is illegal or internal.
     """
-    renamed = {topic: target(_rename(topic, rename)) for topic in sorted(set(topics))}
+    renamed = {topic: renamed_target(topic, rename) for topic in sorted(set(topics))}
     sources: dict[str, str] = {}
     for source, to in renamed.items():
         _refuse_bad_name(source, to.topic)
@@ -142,6 +142,11 @@ def targets(topics: Iterable[str], rename: Rename) -> dict[str, Target]:
                 f' partitions of it ("{to.topic}:0"), or deny one',
             )
     return renamed
+
+
+def renamed_target(topic: str, rename: Rename) -> Target:
+    """Where a topic's records go, whether or not `targets` accepts that."""
+    return target(_rename(topic, rename))
 
 
 def _rename(topic: str, rename: Rename) -> str:

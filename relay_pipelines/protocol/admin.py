@@ -62,9 +62,24 @@ def topic_configs(
     Raises:
         PermissionDeniedError: the user may not describe them.
     """
+    configs, refused = readable_topic_configs(client, topics, keys)
+    for error in refused.values():
+        raise error
+    return configs
+
+
+def readable_topic_configs(
+    client: ClusterClient, topics: Sequence[str], keys: Sequence[str]
+) -> tuple[dict[str, dict[str, ConfigValue]], dict[str, PermissionDeniedError]]:
+    """Return the configurations as `topic_configs` does, and the topics that it would refuse.
+
+    Returns:
+        the configuration of each topic, empty if it is refused; and topic -> why it is refused.
+    """
     configs: dict[str, dict[str, ConfigValue]] = {topic: {} for topic in topics}
+    refused: dict[str, PermissionDeniedError] = {}
     if not keys:
-        return configs  # in the protocol, no keys means all keys
+        return configs, refused  # in the protocol, no keys means all keys
     resource = DescribeConfigsRequest.DescribeConfigsResource
     for first in range(0, len(topics), _TOPICS_PER_REQUEST):
         resources = [
@@ -77,7 +92,11 @@ def topic_configs(
         for result in client.call_any(request, 2).results:
             topic = result.resource_name
             permission = f"DescribeConfigs on topic {topic}"
-            client.raise_for_error(result, f"DescribeConfigs of topic {topic}", permission)
+            try:
+                client.raise_for_error(result, f"DescribeConfigs of topic {topic}", permission)
+            except PermissionDeniedError as error:
+                refused[topic] = error
+                continue
             configs[topic] = {
                 config.name: ConfigValue(
                     config.value,
@@ -87,7 +106,7 @@ def topic_configs(
                 for config in result.configs
                 if config.value is not None
             }
-    return configs
+    return configs, refused
 
 
 def absent(client: ClusterClient, topics: Sequence[NewTopic]) -> list[NewTopic]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from relay_pipelines.errors import DataLossError, SourceError
+from relay_pipelines.errors import RelayError
 from relay_pipelines.model import (
     CopyRange,
     NodeIdentity,
@@ -28,13 +28,14 @@ class RunPlan:
 
     Args:
         windows: one per topic with something new.
-        data_losses: one per topic-partition that is held back.
+        data_losses: one per topic-partition that is held back, and one per topic whose
+            configuration cannot be read.
         sizes_bytes: estimated bytes of a range by its source topic-partition, where known.
     """
 
     snapshot: ClusterSnapshot
     windows: Sequence[Window]
-    data_losses: Sequence[DataLossError | SourceError]
+    data_losses: Sequence[RelayError]
     sizes_bytes: Mapping[TopicPartition, int]
 
     @property
@@ -87,9 +88,7 @@ class RunPlan:
 def plan(snapshot: ClusterSnapshot) -> RunPlan:
     """Plan everything up to the end of the source when the snapshot was taken."""
     planned = plan_windows(snapshot.positions)
-    return RunPlan(
-        snapshot, planned.windows, planned.data_losses, _sizes(snapshot, planned.windows)
-    )
+    return _plan(snapshot, planned.windows, planned.data_losses)
 
 
 def plan_frozen(snapshot: ClusterSnapshot, frozen: FrozenWindow) -> RunPlan:
@@ -117,7 +116,15 @@ def plan_frozen(snapshot: ClusterSnapshot, frozen: FrozenWindow) -> RunPlan:
         ]
         if ranges:
             windows.append(Window(window.topic, tuple(ranges)))
-    return RunPlan(snapshot, windows, errors, _sizes(snapshot, windows))
+    return _plan(snapshot, windows, errors)
+
+
+def _plan(
+    snapshot: ClusterSnapshot, windows: Sequence[Window], losses: Sequence[RelayError]
+) -> RunPlan:
+    readable = [window for window in windows if window.topic not in snapshot.refused]
+    held_back = [*losses, *snapshot.refused.values()]
+    return RunPlan(snapshot, readable, held_back, _sizes(snapshot, readable))
 
 
 def is_superseded(snapshot: ClusterSnapshot, frozen: FrozenWindow, planned: OffsetRange) -> bool:

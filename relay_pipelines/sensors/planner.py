@@ -6,7 +6,7 @@ alone.
 
 import datetime as dt
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 import dagster as dg
@@ -18,6 +18,7 @@ from relay_pipelines.errors import RelayError
 from relay_pipelines.lanes import naming, turns
 from relay_pipelines.lanes.config_watch import has_lane
 from relay_pipelines.lanes.lane import Lane
+from relay_pipelines.lanes.resting import Resting
 from relay_pipelines.lanes.topic_catalog import Catalog
 from relay_pipelines.plan.positions import plan_windows
 from relay_pipelines.prepare import topics
@@ -222,13 +223,19 @@ class _Tick:
         if running and not self._ends_soon(running, now):
             self.remarks.append(f"run {running[0].run_id[:8]} copies")
             return []
-        rest = self._backoff_seconds(now)
+        runs = self._last_runs()
+        rest = _backoff_seconds(runs, now)
         if rest > 0:
             self.remarks.append(f"the last run failed, the next one starts in {seconds(rest)}")
             return []
-        if not running and not plan_windows(self.snapshot.positions).windows:
+        failed = Resting.load(runs[0].dagster_run.tags) if runs else Resting()
+        if resting := failed.topics(now):
+            self.remarks.append(f"failed and left out for now: {', '.join(sorted(resting))}")
+        if not running and not self._has_news(without=resting):
             return []
         tags = {**naming.tags(self.lane.mirror, self.lane.name), naming.TAG_WAITING: waiting}
+        if resting_tag := failed.dump():
+            tags[naming.TAG_RESTING] = resting_tag
         if new := self._without_asset():
             # the run may load them in a part of the lane that has no planner before a reload
             tags[naming.TAG_NEW_TOPICS] = " ".join(new)
@@ -244,21 +251,33 @@ class _Tick:
         before = min(_HANDOVER_SECONDS, lasts / 2)
         return started is not None and now - started > lasts - before
 
-    def _backoff_seconds(self, now: float) -> float:
-        """How long to wait before another run, after runs that failed soon after their start."""
-        records = self.context.instance.get_run_records(
-            RunsFilter(job_name=naming.lane_job(self.lane.mirror, self.lane.name)), limit=6
-        )
-        failed = 0
-        for record in records:
-            if record.dagster_run.status is not DagsterRunStatus.FAILURE:
-                break
-            failed += 1
-        if not failed:
-            return 0.0
-        started = records[0].start_time or records[0].create_timestamp.timestamp()
-        rest = min(_BACKOFF_SECONDS * 2 ** (failed - 1), _LONGEST_BACKOFF_SECONDS)
-        return float(started + rest - now)
+    def _has_news(self, without: Collection[str]) -> bool:
+        positions = self.snapshot.positions
+        news = [at for at in positions if at.topic_partition.topic not in without]
+        return bool(plan_windows(news).windows)
+
+    def _last_runs(self) -> Sequence[dg.RunRecord]:
+        """The last runs of the lane's job, the newest first."""
+        job = naming.lane_job(self.lane.mirror, self.lane.name)
+        return self.context.instance.get_run_records(RunsFilter(job_name=job), limit=6)
+
+
+def _backoff_seconds(runs: Sequence[dg.RunRecord], now: float) -> float:
+    """How long to wait before another run, after runs that failed soon after their start.
+
+    Runs that failed for some topics only do not count: these topics rest, and the others go on.
+    """
+    failed = 0
+    for record in runs:
+        run = record.dagster_run
+        if run.status is not DagsterRunStatus.FAILURE or naming.TAG_FAILED_TOPICS in run.tags:
+            break
+        failed += 1
+    if not failed:
+        return 0.0
+    started = runs[0].start_time or runs[0].create_timestamp.timestamp()
+    rest = min(_BACKOFF_SECONDS * 2 ** (failed - 1), _LONGEST_BACKOFF_SECONDS)
+    return float(started + rest - now)
 
 
 def _at(event: dg.AssetCheckEvaluation, now: float) -> dg.AssetCheckEvaluation:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from relay_pipelines.copy.transaction import QUARANTINE
-from relay_pipelines.errors import ConfigError, DataLossError
+from relay_pipelines.errors import ConfigError, DataLossError, RelayError
 from relay_pipelines.model import Checkpoint, Cluster, LedgerEntry, RecordPolicy, TopicPartition
 from relay_pipelines.plan.node_choice import NodeVerdict
 from relay_pipelines.plan.owners import present_owner
@@ -19,7 +19,7 @@ from relay_pipelines.plan.topic_selection import (
     select,
     targets,
 )
-from relay_pipelines.protocol.admin import ConfigValue, sizes_on_disk, topic_configs
+from relay_pipelines.protocol.admin import ConfigValue, readable_topic_configs, sizes_on_disk
 from relay_pipelines.protocol.client import (
     LATEST,
     READ_UNCOMMITTED,
@@ -75,6 +75,8 @@ class ClusterSnapshot:
             that the node does not show.
         new_starts: start records of topics that have none yet; a run writes them before it copies
             the first record.
+        refused: source topic -> why its configuration, or that of its copy, cannot be read. Such a
+            topic is not copied: the copy has to know both.
         owners: the transactional ids that own source topic-partitions, where one was recorded.
         unseen: names that `topics.allow` spells out, that were never copied, and that the node does
             not show.
@@ -103,6 +105,7 @@ class ClusterSnapshot:
     deleted: Mapping[str, str] = field(default_factory=dict)
     new_starts: Sequence[StartRecord] = ()
     unseen: tuple[str, ...] = ()
+    refused: Mapping[str, RelayError] = field(default_factory=dict)
     owners: Mapping[TopicPartition, str] = field(default_factory=dict)
 
     def owner_of(self, source: TopicPartition) -> str:
@@ -129,9 +132,9 @@ class ClusterSnapshot:
         return self.targets[source.topic].of(source)
 
     def partitions_needed(self) -> dict[str, int]:
-        """How many partitions every destination topic must have, quarantines included."""
+        """How many partitions every topic that is written must have, quarantines included."""
         needed: dict[str, int] = {}
-        for source, to in self.targets.items():
+        for source, to in self._accepted_targets():
             count = (
                 len(self.source_topics[source].leaders)
                 if to.partition is None
@@ -145,10 +148,13 @@ class ClusterSnapshot:
     def first_sources(self) -> dict[str, str]:
         """Destination topic, or quarantine -> the source topic whose configuration it gets."""
         sources: dict[str, str] = {}
-        for source, to in self.targets.items():
+        for source, to in self._accepted_targets():
             for topic in _topics_written(to.topic, self.record_policy.get(source)):
                 sources.setdefault(topic, source)
         return sources
+
+    def _accepted_targets(self) -> list[tuple[str, Target]]:
+        return [(source, to) for source, to in self.targets.items() if source not in self.refused]
 
 
 def all_topics(_topic: str) -> bool:
@@ -304,8 +310,8 @@ class _SnapshotBuilder:
         new_topics = start_offsets.topics_without_start(
             self._mirror.start, checkpoints, ledger_entries, topics.names
         )
-        source_configs, destination_configs = (
-            self._configs(topics.names, existing) if configs else ({}, {})
+        source_configs, destination_configs, refused = (
+            self._configs(topics, policies, existing) if configs else ({}, {}, {})
         )
         return ClusterSnapshot(
             mirror=self._name,
@@ -331,6 +337,7 @@ class _SnapshotBuilder:
             deleted=deleted,
             new_starts=self._start_records(new_topics, positions),
             unseen=tuple(unseen),
+            refused=refused,
         )
 
     def _select_topics(self, only_topic: str | None, belongs: Belongs) -> _Topics:
@@ -451,11 +458,22 @@ class _SnapshotBuilder:
             for position in positions
         ]
 
-    def _configs(self, topics: Sequence[str], existing: Sequence[str]) -> tuple[Configs, Configs]:
+    def _configs(
+        self, topics: _Topics, policies: Mapping[str, RecordPolicy], existing: Sequence[str]
+    ) -> tuple[Configs, Configs, dict[str, RelayError]]:
         keys = self._mirror.topics.config_keys
-        return topic_configs(self._source, topics, keys), topic_configs(
+        at_source, hidden = readable_topic_configs(self._source, topics.names, keys)
+        at_destination, hidden_copies = readable_topic_configs(
             self._destination, existing, sorted({*keys, *NEEDED_CONFIGS})
         )
+        refused: dict[str, RelayError] = {}
+        for topic, destination in topics.destinations.items():
+            written = _topics_written(destination, policies[topic])
+            errors = [hidden.get(topic), *map(hidden_copies.get, written)]
+            if error := next(filter(None, errors), None):
+                at = TopicPartition(topic, 0)
+                refused[topic] = type(error)(error.what, remedy=error.remedy, topic_partition=at)
+        return at_source, at_destination, refused
 
     def _start_records(
         self, new_topics: Sequence[str], positions: Sequence[Position]

@@ -490,7 +490,7 @@ def test_a_missing_acl_is_reported(
     reading = relay(config, "run", "-m", "reading")
     assert reading.returncode == 1
     assert re.search(
-        r"^reading: one \(.*\) answered DescribeConfigs of topic guarded with TOPIC_AUTHOR",
+        r"^reading: guarded-0: one \(.*\) answered DescribeConfigs of topic guarded with TOPIC_A",
         error_line(reading),
     )
     writing = relay(config, "run", "-m", "writing")

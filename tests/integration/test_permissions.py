@@ -26,8 +26,9 @@ from relay_pipelines.embedded import Certificates, EmbeddedCluster, Listener
 from relay_pipelines.embedded.listeners import MECHANISMS
 from relay_pipelines.errors import PermissionDeniedError, SourceError
 from relay_pipelines.model import Cluster, CopyJob, CopyRange, OffsetRange, Security, TopicPartition
+from relay_pipelines.prepare import topics
 from relay_pipelines.protocol.clock import SystemClock
-from relay_pipelines.run import preflight
+from relay_pipelines.run import preflight, run_plan
 from relay_pipelines.run.preflight import Finding, Level
 from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.state import checkpoint, ledger
@@ -164,6 +165,40 @@ def test_check_names_the_missing_permission(
         assert "; grant the user " in line
     there = AdminClient(independent.client(guarded.cluster())).list_topics(timeout=30).topics
     assert (f"{topic}-copy" in there) == (user not in {"relay", "create"})
+
+
+@pytest.mark.parametrize("hidden", ["source", "copy"])
+def test_a_topic_whose_configuration_is_hidden_holds_back_no_other_one(
+    guarded: EmbeddedCluster, topic: str, hidden: str, tmp_path: Path
+) -> None:
+    """It is not copied, and no copy of it is created with the brokers' configuration."""
+    other = f"{topic}-other"
+    independent.create(guarded.cluster(), other, 1, KEPT)
+    independent.write(guarded.cluster(), TopicPartition(other, 0), numbered(3))
+    grant(guarded, "relay", topic)
+    grant(guarded, "relay", other)
+    name = other if hidden == "source" else f"{other}-copy"
+    if hidden == "copy":
+        independent.create(guarded.cluster(), name)
+    who = (ResourcePatternType.LITERAL, "User:relay", "*", CONFIGS, AclPermissionType.DENY)
+    admin = AdminClient(independent.client(guarded.cluster()))
+    for denied in admin.create_acls([AclBinding(ResourceType.TOPIC, name, *who)]).values():
+        denied.result(30)
+    way = guarded.cluster(Listener.SASL_PLAINTEXT, username="relay")
+    mirror = configured(tmp_path, f"{topic}(-other)?", way, way)
+
+    snapshot = cluster_snapshot.take_snapshot(MIRROR, mirror, SystemClock())
+
+    planned = run_plan.plan(snapshot)
+    assert [window.topic for window in planned.windows] == [topic]
+    assert [copied.source.topic_partition.topic for copied in planned.ranges] == [topic]
+    (error,) = planned.data_losses
+    assert str(error).startswith(f"{other}-0: ")
+    assert f"answered DescribeConfigs of topic {name} with TOPIC_AUTHORIZATION_FAILED" in str(error)
+    assert str(error).endswith(f"; grant the user DescribeConfigs on topic {name}")
+    assert [new.name for new in topics.missing(snapshot)] == [f"{topic}-copy"]
+    assert topics.conflicts(snapshot) == []
+    assert len(errors(list(preflight.check(MIRROR, mirror, SystemClock())))) == 1
 
 
 def test_check_reports_that_a_topic_may_not_grow(

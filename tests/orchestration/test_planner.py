@@ -10,6 +10,7 @@ import yaml
 from confluent_kafka.admin import ResourceType
 
 from relay_pipelines.lanes import naming
+from relay_pipelines.lanes.resting import Resting
 from relay_pipelines.sensors import pruning
 from tests.orchestration.environment import Environment, checks, evaluations, failure
 from tests.support.independent import (
@@ -56,20 +57,59 @@ def test_a_run_under_way_is_enough(environment: Environment, topics: list[str]) 
 def test_runs_that_fail_are_not_repeated_at_once(
     environment: Environment, topics: list[str]
 ) -> None:
-    """The planner waits before it requests another run; a success ends that."""
-    copy = f"{environment.name}.{topics[0]}"
-    environment.fill(topics[0], ["x" * 1000])
-    create(environment.destination.cluster(), copy, 2, {"max.message.bytes": "500"})
+    """The planner waits before it requests a run after one that failed as a whole."""
+    copies = [f"{environment.name}.{topic}" for topic in topics[:2]]
+    for topic, copy in zip(topics, copies, strict=False):
+        environment.fill(topic, ["x" * 1000])
+        create(environment.destination.cluster(), copy, 2, {"max.message.bytes": "500"})
     assert not environment.copy().success
 
     tick = environment.tick()
 
     assert not tick.run_requests
     assert "the last run failed, the next one starts in " in str(tick.skip_reason)
-    configure(environment.destination.cluster(), ResourceType.TOPIC, copy, max_message_bytes=5000)
+    for copy in copies:
+        configure(
+            environment.destination.cluster(), ResourceType.TOPIC, copy, max_message_bytes=5000
+        )
     assert environment.copy().success
     environment.fill(topics[0], ["more"])
     assert environment.tick().run_requests
+
+
+def test_a_topic_that_fails_in_every_run_delays_no_other_topic(
+    environment: Environment, topics: list[str]
+) -> None:
+    """It rests between runs of one window as it does in a session; the others go on at once."""
+    bad, good, _ = topics
+    job, copy = naming.lane_job(environment.name, naming.MAIN), f"{environment.name}.{bad}"
+    create(environment.destination.cluster(), copy, 2, {"max.message.bytes": "500"})
+    environment.fill(bad, ["x" * 1000])
+    rested = Resting({bad: 7}, {bad: 0.0}).dump()  # the next rest takes minutes
+
+    failed = environment.job(job, tags={naming.TAG_RESTING: rested})
+
+    assert f"{bad}: {bad}-0 at offset 100: a record of" in failure(failed)
+    idle = environment.tick()
+    assert not idle.run_requests, "only the topic that rests has something new"
+    assert f"failed and left out for now: {bad}" in str(idle.skip_reason)
+    for value in ("more", "and more"):
+        environment.fill(good, [value], partition=1)
+        (request,) = environment.tick().run_requests or ()
+        assert Resting.load(request.tags).failed == {bad: 8}
+        run = environment.job(job, tags=request.tags)
+        assert run.success, failure(run)
+        assert set(checks(run)) == {good}
+        assert environment.read(good, 1)[-1] == value
+
+    configure(environment.destination.cluster(), ResourceType.TOPIC, copy, max_message_bytes=5000)
+    ended = Resting({bad: 8}, {bad: 0.0}).dump()
+    healed = environment.job(job, tags={naming.TAG_RESTING: ended})
+    assert healed.success, failure(healed)
+    assert environment.read(bad)[-1] == "x" * 1000
+    environment.fill(bad, ["later"])
+    (request,) = environment.tick().run_requests or ()
+    assert naming.TAG_RESTING not in request.tags
 
 
 def test_old_windows_are_pruned(
