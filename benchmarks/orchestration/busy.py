@@ -91,9 +91,9 @@ def _phases(records: Sequence[EventLogEntry], began: float, ended: float) -> dic
     last = max(record.timestamp for record in records)
     return {
         "start: Python, Dagster, definitions, the run's first events": step - began,
-        "snapshot and plan": snapshot - step,
-        "Spark's start": spark - snapshot,
-        "copy": copied - spark,
+        "Spark's start": spark - step,
+        "snapshot and plan": snapshot - spark,
+        "copy": copied - snapshot,
         "recount": found[0].timestamp - copied,
         "materialisations, checks and the other events": last - found[0].timestamp,
         "end: Spark, Python": ended - last,
