@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks import machine
-from benchmarks.orchestration import busy, crowded, idle, latency, report
+from benchmarks.orchestration import busy, crowded, idle, latency, report, wide
 from benchmarks.orchestration.environment import start_environment
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -54,16 +54,21 @@ def main() -> int:
             found = latency.measure(environment, 20.0 if quick else 120.0, session)
         progress(f"{name}: {found}")
         latencies[name] = found
+    wides = []
+    for topics in (10, 100) if quick else (100, 1000):
+        with start_environment(_FOLDER / f"{topics}-topics", topics, 10) as environment:
+            wides.append(wide.measure(environment, progress))
     figures = {
         "latencies": {name: asdict(found) for name, found in latencies.items()},
         "busy": asdict(working),
         "idle": asdict(waiting),
         "crowded": asdict(full),
+        "wide": [asdict(found) for found in wides],
         "machine": described,
     }
     (_FOLDER / "figures.json").write_text(json.dumps(figures, indent=1))
     target = _FOLDER / _REPORT.name if quick else _REPORT
-    target.write_text(report.as_markdown(latencies, working, waiting, full, described))
+    target.write_text(report.as_markdown(latencies, working, waiting, full, wides, described))
     progress(f"report in {target.relative_to(_ROOT)}")
     return 0
 

@@ -39,12 +39,14 @@ class Environment:
     Args:
         folder: the folder of relay.yaml and of all data of Dagster.
         topics: the source topics.
+        partitions: of each topic.
     """
 
     folder: Path
     source: Cluster
     destination: Cluster
     topics: Sequence[str]
+    partitions: int
     cursor: str | None = None
 
     @property
@@ -58,10 +60,15 @@ class Environment:
         return f"plan_{self.lane.identifier}"
 
     @property
+    def lanes(self) -> Sequence[Lane]:
+        """The lanes; at most 250 topics have a single one."""
+        mirror = load(self.config).mirror(MIRROR)
+        return lanes_of(MIRROR, mirror, Catalog.beside(self.config).known(MIRROR, mirror))
+
+    @property
     def lane(self) -> Lane:
         """The only lane."""
-        mirror = load(self.config).mirror(MIRROR)
-        (lane,) = lanes_of(MIRROR, mirror, Catalog.beside(self.config).known(MIRROR, mirror))
+        (lane,) = self.lanes
         return lane
 
     @cached_property
@@ -99,10 +106,9 @@ class Environment:
         """The keys of all windows."""
         return self.instance.get_dynamic_partitions(naming.plans_name(MIRROR, self.lane.name))
 
-    def run(self) -> Spent:
-        """Copy what is new with the lane's job, in a process of its own."""
+    def run(self, job: str = naming.lane_job(MIRROR, naming.MAIN)) -> Spent:
+        """Copy what is new with a job, that of the lane by default, in a process of its own."""
         dagster = [sys.executable, "-m", "dagster", "job", "execute"]
-        job = naming.lane_job(MIRROR, self.lane.name)
         return self._process("run", [*dagster, "-m", "relay_pipelines.definitions", "-j", job])
 
     def command(self) -> Spent:
@@ -160,12 +166,14 @@ def dagster_variables(folder: Path) -> dict[str, str]:
 
 
 @contextmanager
-def start_environment(folder: Path, topics: int) -> Iterator[Environment]:
+def start_environment(folder: Path, topics: int, partitions: int = 2) -> Iterator[Environment]:
     """Start two brokers, create the topics, and prepare the folder for Dagster."""
     folder.mkdir(parents=True, exist_ok=True)
     names = [f"topic{number:03}" for number in range(topics)]
     with clusters.embedded("source") as source, clusters.embedded("destination") as destination:
-        environment = Environment(folder, source.cluster(), destination.cluster(), names)
+        environment = Environment(
+            folder, source.cluster(), destination.cluster(), names, partitions
+        )
         environment.configure()
         text = (
             (CONFIG_FOLDER / "dagster.yaml")
@@ -173,7 +181,7 @@ def start_environment(folder: Path, topics: int) -> Iterator[Environment]:
             .replace("base_dir: var/dagster", f"base_dir: {folder}/var/dagster")
         )
         (folder / "dagster.yaml").write_text(text)
-        clusters.create_topics(environment.source, names, 2, {})
+        clusters.create_topics(environment.source, names, partitions, {})
         Catalog.beside(environment.config).learn(MIRROR, names)
         try:
             yield environment

@@ -111,6 +111,27 @@ class Crowded:
     pruned: Kept
 
 
+@dataclass(frozen=True, slots=True)
+class Wide:
+    """So many topics of ten topic-partitions.
+
+    Args:
+        first_ticks: a tick of every planner, with a record in every topic-partition.
+        ticks: the same without new records, median.
+        run: the process that copies all of them.
+        graph_seconds, topic_seconds: of a GraphQL query for the asset graph, and for the windows of
+            a topic: the first one and the median of those after it.
+    """
+
+    topics: int
+    lanes: int
+    first_ticks: Spent
+    ticks: Spent
+    run: Spent
+    graph_seconds: tuple[float, float]
+    topic_seconds: tuple[float, float]
+
+
 def spent(what: Callable[[], object]) -> Spent:
     """Measure a call in this process."""
     wall, cpu = time.perf_counter(), time.process_time()

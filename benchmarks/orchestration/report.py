@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from benchmarks.orchestration.figures import Busy, Crowded, Idle, Kept, Latency, Spent
+from benchmarks.orchestration.figures import Busy, Crowded, Idle, Kept, Latency, Spent, Wide
 from relay_pipelines.sensors.pruning import PER_TICK
 
 _TICK_SECONDS = 2.0
@@ -66,6 +66,10 @@ topic again, and half of its time is SQLite looking up two events per window. La
 only what is new. All windows here are complete. For each incomplete window the first query also
 loads a run, about 1 ms with this many topics.
 """
+_WIDE = """\
+Topics of ten topic-partitions each, one record in every topic-partition. Dagster is `dagster dev`.
+The job `mirror_once` copies all of them in one run.
+"""
 _IDLE = """\
 `dagster dev` (web server, daemon, code server) runs one planner of {topics} topics, which ticked
 {count} times, and one health sensor, without new records, for {seconds:.0f} s. The planner's ticks
@@ -79,6 +83,7 @@ def as_markdown(
     busy: Busy,
     idle: Idle,
     crowded: Crowded,
+    wides: Sequence[Wide],
     machine: Mapping[str, str],
 ) -> str:
     """Format the report."""
@@ -90,6 +95,7 @@ def as_markdown(
     parts += ["\n## Latency\n", *_latency(latencies)]
     parts += [f"\n## New data in {busy.busy_topics} of {busy.topics} topics\n", *_busy(busy)]
     parts += [f"\n## {crowded.windows:,} old windows\n", *_crowded(busy, crowded)]
+    parts += ["\n## Very many topics\n", *_wide(wides)]
     parts += ["\n## Idle\n", _idle(busy, idle)]
     slowest = max(idle.ticks, default=0.0)
     rows = [
@@ -163,6 +169,31 @@ def _kept(kept: Kept) -> Iterator[str]:
     yield from _table(
         ["GraphQL", "first, s", "median of the next 5, s", f"under {_QUERY_SECONDS:g} s"], queries
     )
+
+
+def _wide(wides: Sequence[Wide]) -> Iterator[str]:
+    yield _WIDE
+    titles = [f"{found.topics:,} topics, {found.lanes} lanes" for found in wides]
+    rows = {
+        "a tick of every planner, a record in every topic-partition, s": [
+            f"{found.first_ticks.seconds:.2f}" for found in wides
+        ],
+        "a tick of every planner, nothing new (median of 5), s": [
+            f"{found.ticks.seconds:.2f}" for found in wides
+        ],
+        "the run that copies them, s (CPU-s)": [
+            f"{found.run.seconds:.1f} ({found.run.cpu_seconds:.1f})" for found in wides
+        ],
+        "the asset graph: first, later, s": [_first_and_later(f.graph_seconds) for f in wides],
+        "a topic and its windows: first, later, s": [
+            _first_and_later(f.topic_seconds) for f in wides
+        ],
+    }
+    yield from _table(["", *titles], [[name, *values] for name, values in rows.items()])
+
+
+def _first_and_later(seconds: tuple[float, float]) -> str:
+    return f"{seconds[0]:.2f}, {seconds[1]:.2f}"
 
 
 def _idle(busy: Busy, idle: Idle) -> str:

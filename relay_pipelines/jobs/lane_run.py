@@ -56,6 +56,7 @@ class LaneRun:
     _node: str = field(default="", init=False)
     _cache: CheckpointCache = field(default_factory=CheckpointCache, init=False)
     _surveyed_seconds: float = field(default=0.0, init=False)
+    _has_all_topics: bool = field(default=True, init=False)
     _source_rate: SourceRate = field(default_factory=SourceRate, init=False)
     _rates: Mapping[str, float] = field(default_factory=dict, init=False)
 
@@ -102,6 +103,7 @@ class LaneRun:
             cache=self._cache,
         )
         self._surveyed_seconds = clock.monotonic() - began
+        self._has_all_topics = not without
         self._rates = self._source_rate.learn(snapshot, clock.now_ms())
         self.catalog.learn(lane.mirror, snapshot.destinations)
         return snapshot
@@ -130,10 +132,12 @@ class LaneRun:
         for topic in report.topics:
             topic.source_rate = self._rates.get(topic.topic)
         yield from window_events.of_job(self.context, self.lane, report)
-        found = list(window_events.of_lane(self.context, self.lane, report))
-        if found != self._reported:
+        found = list(
+            window_events.of_lane(self.context, self.lane, report, all_topics=self._has_all_topics)
+        )
+        if not all(event in self._reported for event in found):
             yield from found
-        self._reported = found
+            self._reported = found
         return report
 
     def _say_node(self, snapshot: ClusterSnapshot) -> None:

@@ -22,10 +22,13 @@ import yaml
 
 from relay_pipelines.demo.dagster import CONFIG_FOLDER, Dagster, running
 from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.embedded.ports import free_ports
 from relay_pipelines.errors import RelayError
 from relay_pipelines.lanes import naming
 from relay_pipelines.model import TopicPartition
+from relay_pipelines.spark.connect_server import ConnectServer
 from tests.orchestration import graphql
+from tests.support.commands import relay
 from tests.support.independent import Record, create, delete, read, records_of, until, write
 
 pytestmark = pytest.mark.timeout(900)
@@ -54,7 +57,7 @@ class DevEnvironment:
         )
         (folder / "dagster.yaml").write_text(instance)
 
-    def configure(self, *, automation: bool = True, **more: Any) -> None:
+    def configure(self, *, automation: bool = True, remote: str | None = None, **more: Any) -> None:
         """Write relay.yaml; `more` gives keys of the mirror."""
         mirror = {
             "source": {
@@ -65,6 +68,8 @@ class DevEnvironment:
             "window": {"every": "1s"},
         }
         spark = {"master": "local[2]", "conf": {"spark.driver.memory": "512m"}}
+        if remote:
+            spark = {"remote": remote}
         (self.folder / "relay.yaml").write_text(
             yaml.safe_dump(
                 {"automation": automation, "spark": spark, "mirrors": {self.name: mirror | more}}
@@ -256,6 +261,36 @@ def test_sessions_hand_over(dev: DevEnvironment) -> None:
     with closing(sqlite3.connect(dev.folder / "var/dagster/history/runs.db")) as database:
         left = [status for (status,) in database.execute("select status from runs")]
     assert set(left) == {"SUCCESS", "CANCELED"}
+
+
+def test_the_spark_server_dies(dev: DevEnvironment, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The session says it in one line, and goes on with the server that is started instead."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(dev.folder / "state"))
+    monkeypatch.setenv("SPARK_DAEMON_MEMORY", "512m")
+    config = dev.folder / "relay.yaml"
+    server = ConnectServer(f"sc://127.0.0.1:{free_ports(1)[0]}")
+    dev.configure(remote=server.address)
+    assert relay(config, "spark", "start").returncode == 0
+    try:
+        with dev.dagster() as dagster:
+            dev.produce(1)
+            dev.all_arrived()
+            (session,) = graphql.runs(dagster)
+            os.killpg(server.pid, signal.SIGKILL)
+            dev.produce(1)
+
+            def said() -> list[str]:
+                found = graphql.messages(dagster, session.id)
+                return [line for line in found if f"no Spark answers at {server.address}" in line]
+
+            until(said, "the line", pause_seconds=graphql.PAUSE_SECONDS)
+            time.sleep(5)  # the next windows fail, too
+            assert relay(config, "spark", "start").returncode == 0
+            dev.all_arrived()
+            assert len(said()) == 1
+            assert graphql.status(dagster, session.id) == "STARTED"
+    finally:
+        server.stop()
 
 
 def test_a_run_per_window(dev: DevEnvironment) -> None:

@@ -195,7 +195,10 @@ def test_a_failed_window_does_not_end_a_session(
     assert f"{topics[0]}-0 at offset 100: a record of" in str(last().description)
     environment.fill(topics[1], ["later"], partition=1)
     sessions.copied(topics[1], "later", partition=1)
+    environment.fill(topics[1], ["last"], partition=1)
+    sessions.copied(topics[1], "last", partition=1)
     assert not running.done()
+    assert not environment.last_check(naming.CONFIGS).passed, "it rests, and still differs"
 
     configure(environment.destination.cluster(), ResourceType.TOPIC, copy, max_message_bytes=5000)
 

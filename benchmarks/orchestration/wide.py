@@ -1,0 +1,67 @@
+"""Very many topics: ticks of all their planners, one run for all of them, and the pages."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import dagster as dg
+from confluent_kafka import Producer
+
+from benchmarks.orchestration.environment import (
+    Environment,
+    dagster_variables,
+    mirrored,
+)
+from benchmarks.orchestration.figures import Wide, middle, spent
+from relay_pipelines.definitions import build
+from relay_pipelines.demo.dagster import running
+from tests.orchestration import graphql
+from tests.support.independent import client
+
+_REPEATED = 5
+
+
+def measure(environment: Environment, progress: Callable[[str], None]) -> Wide:
+    """Copy one record of each topic-partition in one run, then measure ticks and pages."""
+    sender = Producer(client(environment.source))
+    for topic, partition in itertools.product(environment.topics, range(environment.partitions)):
+        sender.produce(topic, b"a record", partition=partition)
+        sender.poll(0)
+    sender.flush(60)
+    definitions = build(environment.config)
+    first = spent(lambda: _tick(environment, definitions))
+    progress(f"{len(environment.topics)} topics: ticks {first.seconds:.2f} s")
+    run = environment.run("mirror_once")
+    progress(f"the run: {run.seconds:.1f} s")
+    ticks = [spent(lambda: _tick(environment, definitions)) for _ in range(_REPEATED)]
+    with running(environment.folder, environment=dagster_variables(environment.folder)) as dagster:
+        dagster.sensors()
+        graphs = [spent(lambda: graphql.graph(dagster)) for _ in range(_REPEATED)]
+        key = mirrored(environment.topics[0]).path
+        topics = [spent(lambda: graphql.partitions(dagster, key)) for _ in range(_REPEATED)]
+    found = Wide(
+        topics=len(environment.topics),
+        lanes=len(environment.lanes),
+        first_ticks=first,
+        ticks=middle(ticks),
+        run=run,
+        graph_seconds=(graphs[0].seconds, middle(graphs[1:]).seconds),
+        topic_seconds=(topics[0].seconds, middle(topics[1:]).seconds),
+    )
+    progress(str(found))
+    return found
+
+
+def _tick(environment: Environment, definitions: dg.Definitions) -> None:
+    """Evaluate the planner of every lane."""
+    repository = definitions.get_repository_def()
+    for lane in environment.lanes:
+        context = dg.build_sensor_context(
+            instance=environment.instance,
+            resources={"kafka": (definitions.resources or {})["kafka"]},
+        )
+        result = repository.get_sensor_def(f"plan_{lane.identifier}")(context)
+        assert isinstance(result, dg.SensorResult), result
+        for event in result.asset_events:
+            environment.instance.report_runless_asset_event(event)
