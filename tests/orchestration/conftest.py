@@ -11,6 +11,7 @@ import pytest
 from dagster import DagsterInstance
 
 from relay_pipelines.embedded import EmbeddedCluster
+from tests.orchestration.dev_environment import DevEnvironment
 from tests.orchestration.environment import Environment, shared
 from tests.support.independent import create
 
@@ -40,3 +41,14 @@ def topics(environment: Environment, topic_name: str) -> list[str]:
     environment.fill(names[1], [f"b{number}" for number in range(50)], partition=1)
     environment.write([name.replace(".", r"\.") for name in names])
     return names
+
+
+@pytest.fixture
+def dev(
+    source_cluster: EmbeddedCluster,
+    destination_cluster: EmbeddedCluster,
+    tmp_path: Path,
+    topic_name: str,
+) -> DevEnvironment:
+    """A mirror that has copied nothing, and a Dagster that has never run."""
+    return DevEnvironment(tmp_path, source_cluster, destination_cluster, topic_name)

@@ -6,146 +6,21 @@ import os
 import re
 import shutil
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
-import uuid
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
-from pathlib import Path
-from typing import Any
 
-import psutil
 import pytest
-import yaml
 
-from relay_pipelines.demo.dagster import CONFIG_FOLDER, Dagster, running
-from relay_pipelines.embedded import EmbeddedCluster
-from relay_pipelines.embedded.ports import free_ports
+from relay_pipelines.demo.dagster import Dagster
 from relay_pipelines.errors import RelayError
 from relay_pipelines.lanes import naming
 from relay_pipelines.model import TopicPartition
-from relay_pipelines.spark.connect_server import ConnectServer
 from tests.orchestration import graphql
-from tests.support.commands import relay
-from tests.support.independent import Record, create, delete, read, records_of, until, write
+from tests.orchestration.dev_environment import DevEnvironment, process_of
+from tests.support.independent import Record, create, delete, until, write
 
 pytestmark = pytest.mark.timeout(900)
-KILLING = Path(__file__).parent / "killing"
-
-
-class DevEnvironment:
-    """A mirror of one topic with two partitions, and the folder that Dagster runs in."""
-
-    def __init__(
-        self, folder: Path, source: EmbeddedCluster, destination: EmbeddedCluster, topic: str
-    ) -> None:
-        self.folder = folder
-        self.source = source.cluster()
-        self.destination = destination.cluster()
-        self.topic = topic
-        self.name = f"m{uuid.uuid4().hex[:8]}"
-        self.number = 0
-        create(self.source, topic, 2, {"retention.ms": "-1"})
-        self.configure()
-        # find dead runs sooner than by default
-        instance = (
-            (CONFIG_FOLDER / "dagster.yaml")
-            .read_text()
-            .replace("poll_interval_seconds: 20", "poll_interval_seconds: 2")
-        )
-        (folder / "dagster.yaml").write_text(instance)
-
-    def configure(self, *, automation: bool = True, remote: str | None = None, **more: Any) -> None:
-        """Write relay.yaml; `more` gives keys of the mirror."""
-        mirror = {
-            "source": {
-                "nodes": [{"name": "a", "bootstrap_servers": self.source.bootstrap_servers[0]}]
-            },
-            "destination": {"bootstrap_servers": self.destination.bootstrap_servers[0]},
-            "topics": {"allow": [self.topic], "rename": f"{self.name}.{{topic}}"},
-            "window": {"every": "1s"},
-        }
-        spark = {"master": "local[2]", "conf": {"spark.driver.memory": "512m"}}
-        if remote:
-            spark = {"remote": remote}
-        (self.folder / "relay.yaml").write_text(
-            yaml.safe_dump(
-                {"automation": automation, "spark": spark, "mirrors": {self.name: mirror | more}}
-            )
-        )
-
-    @contextmanager
-    def dagster(self, **environment: str) -> Iterator[Dagster]:
-        """Run Dagster within the context."""
-        with running(self.folder, environment=environment) as dagster:
-            yield dagster
-
-    @property
-    def asset(self) -> list[str]:
-        """The asset key of the mirrored topic."""
-        return [self.name, self.topic]
-
-    @property
-    def copies(self) -> list[TopicPartition]:
-        """The topic-partitions at the destination."""
-        return [TopicPartition(f"{self.name}.{self.topic}", partition) for partition in range(2)]
-
-    def produce(self, batches: int, records: int = 20) -> None:
-        """Write numbered records to both topic-partitions."""
-        for partition in range(2):
-            made = [
-                [
-                    Record(b"k", f"{partition}/{self.number + batch * records + number}".encode())
-                    for number in range(records)
-                ]
-                for batch in range(batches)
-            ]
-            write(self.source, TopicPartition(self.topic, partition), *made)
-        self.number += batches * records
-
-    def copied(self) -> int:
-        """The number of records at the destination."""
-        try:
-            return sum(len(read(self.destination, at)) for at in self.copies)
-        except Exception:  # noqa: BLE001 - the topic is not there yet
-            return 0
-
-    def has(self, at: TopicPartition) -> bool:
-        """Whether a topic-partition of the destination exists and has records."""
-        try:
-            return bool(read(self.destination, at))
-        except Exception:  # noqa: BLE001 - the topic is not there yet
-            return False
-
-    def assert_equal(self) -> None:
-        """Assert that the destination has every record once, in order."""
-        for partition, copy in enumerate(self.copies):
-            assert records_of(self.destination, copy) == records_of(
-                self.source, TopicPartition(self.topic, partition)
-            )
-
-    def all_arrived(self, seconds: float = 120.0) -> None:
-        """Wait until as many records have arrived as were produced, then compare."""
-        until(
-            lambda: self.copied() >= 2 * self.number,
-            "the last record",
-            seconds,
-            graphql.PAUSE_SECONDS,
-        )
-        self.assert_equal()
-
-
-@pytest.fixture
-def dev(
-    source_cluster: EmbeddedCluster,
-    destination_cluster: EmbeddedCluster,
-    tmp_path: Path,
-    topic_name: str,
-) -> DevEnvironment:
-    """A mirror that has copied nothing, and a Dagster that has never run."""
-    return DevEnvironment(tmp_path, source_cluster, destination_cluster, topic_name)
 
 
 def test_a_session(dev: DevEnvironment) -> None:
@@ -229,70 +104,6 @@ def kill_during_copy(dev: DevEnvironment, dagster: Dagster, run_id: str) -> None
     assert dev.copied() < 2 * dev.number
 
 
-def process_of(dagster: Dagster, run_id: str) -> int:
-    """The process of a run."""
-    started = " ".join(graphql.messages(dagster, run_id))
-    found = re.search(r"\(pid: (\d+)\)", started)
-    assert found, started
-    return int(found[1])
-
-
-def test_sessions_hand_over(dev: DevEnvironment) -> None:
-    """Sessions follow each other while records arrive; one that is terminated is replaced."""
-    dev.configure(window={"every": "1s", "session": "20s"})
-
-    def sessions(status: str) -> list[graphql.Run]:
-        return [run for run in graphql.runs(dagster) if run.status == status]
-
-    with dev.dagster() as dagster:
-        while len(sessions("SUCCESS")) < 2:
-            dev.produce(1)
-            dev.all_arrived(60)
-        assert not sessions("FAILURE")
-        (newest, *_) = sessions("STARTED")
-
-        graphql.terminate(dagster, newest.id)
-
-        assert graphql.ended(dagster, newest.id, 20).status == "CANCELED"
-        dev.produce(1)
-        dev.all_arrived(60)
-        assert sessions("STARTED")
-    # Ctrl-C ends the last session, too
-    with closing(sqlite3.connect(dev.folder / "var/dagster/history/runs.db")) as database:
-        left = [status for (status,) in database.execute("select status from runs")]
-    assert set(left) == {"SUCCESS", "CANCELED"}
-
-
-def test_the_spark_server_dies(dev: DevEnvironment, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The session says it in one line, and goes on with the server that is started instead."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(dev.folder / "state"))
-    monkeypatch.setenv("SPARK_DAEMON_MEMORY", "512m")
-    config = dev.folder / "relay.yaml"
-    server = ConnectServer(f"sc://127.0.0.1:{free_ports(1)[0]}")
-    dev.configure(remote=server.address)
-    assert relay(config, "spark", "start").returncode == 0
-    try:
-        with dev.dagster() as dagster:
-            dev.produce(1)
-            dev.all_arrived()
-            (session,) = graphql.runs(dagster)
-            os.killpg(server.pid, signal.SIGKILL)
-            dev.produce(1)
-
-            def said() -> list[str]:
-                found = graphql.messages(dagster, session.id)
-                return [line for line in found if f"no Spark answers at {server.address}" in line]
-
-            until(said, "the line", pause_seconds=graphql.PAUSE_SECONDS)
-            time.sleep(5)  # the next windows fail, too
-            assert relay(config, "spark", "start").returncode == 0
-            dev.all_arrived()
-            assert len(said()) == 1
-            assert graphql.status(dagster, session.id) == "STARTED"
-    finally:
-        server.stop()
-
-
 def test_a_run_per_window(dev: DevEnvironment) -> None:
     """Without sessions, every window has a run of its own, which ends."""
     dev.configure(window={"every": "1s", "session": 0})
@@ -308,23 +119,6 @@ def test_a_run_per_window(dev: DevEnvironment) -> None:
         found = graphql.partitions(dagster, dev.asset)
         assert len(found["materialized"]) >= 2
         assert not found["unmaterialized"]
-
-
-def test_everything_is_killed(dev: DevEnvironment) -> None:
-    """With all of Dagster killed during a session, another Dagster goes on by itself."""
-    with dev.dagster() as dagster:
-        dev.produce(2)
-        dev.all_arrived()
-        (session,) = graphql.runs(dagster)
-        process = psutil.Process(process_of(dagster, session.id))
-        os.killpg(dagster.process.pid, signal.SIGKILL)
-        dagster.process.wait()
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
-    dev.produce(2)
-    with dev.dagster() as dagster:
-        dev.all_arrived(240)  # nobody tells Dagster that the session is dead
-        assert graphql.ended(dagster, session.id).status == "FAILURE"
 
 
 def test_what_people_do(dev: DevEnvironment) -> None:
@@ -371,29 +165,6 @@ def test_what_people_do(dev: DevEnvironment) -> None:
         time.sleep(10)  # a retry would be requested within seconds
         red = [run.id for run in graphql.runs(dagster) if run.status == "FAILURE"]
         assert sorted(red) == sorted(mistakes)
-
-
-def test_the_daemon_is_killed_in_the_middle_of_a_tick(dev: DevEnvironment) -> None:
-    """Killed at two points of a tick, the daemon still starts one run, and all is copied."""
-    dev.configure(window={"every": "1s", "session": 0}, automation=False)
-    dev.produce(5)
-    for point in ("after_events", "before_run"):
-        token = dev.folder / point
-        path = os.pathsep.join(filter(None, [str(KILLING), os.environ.get("PYTHONPATH")]))
-        with dev.dagster(PYTHONPATH=path, RELAY_KILL_DAEMON=f"{point}:{token}") as dagster:
-            dagster.start_sensor(f"plan_{naming.identifier(dev.name, naming.MAIN)}")
-            until(token.exists, f"the daemon's end {point}")
-        assert dev.copied() == 0
-    with dev.dagster() as dagster:
-        dev.all_arrived()
-        until(
-            lambda: {run.status for run in graphql.runs(dagster)} == {"SUCCESS"},
-            "the end of the run",
-            pause_seconds=graphql.PAUSE_SECONDS,
-        )
-        found = graphql.partitions(dagster, dev.asset)
-        assert len(found["materialized"]) == 1
-        assert not found["unmaterialized"]
 
 
 def test_records_are_deleted_before_the_recount(dev: DevEnvironment) -> None:

@@ -1,0 +1,128 @@
+"""A folder in which a real `dagster dev` mirrors a topic between real brokers."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from relay_pipelines.demo.dagster import CONFIG_FOLDER, Dagster, running
+from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.model import TopicPartition
+from tests.orchestration import graphql
+from tests.support.independent import Record, create, read, records_of, until, write
+
+
+class DevEnvironment:
+    """A mirror of one topic with two partitions, and the folder that Dagster runs in."""
+
+    def __init__(
+        self, folder: Path, source: EmbeddedCluster, destination: EmbeddedCluster, topic: str
+    ) -> None:
+        self.folder = folder
+        self.source = source.cluster()
+        self.destination = destination.cluster()
+        self.topic = topic
+        self.name = f"m{uuid.uuid4().hex[:8]}"
+        self.number = 0
+        create(self.source, topic, 2, {"retention.ms": "-1"})
+        self.configure()
+        # find dead runs sooner than by default
+        instance = (
+            (CONFIG_FOLDER / "dagster.yaml")
+            .read_text()
+            .replace("poll_interval_seconds: 20", "poll_interval_seconds: 2")
+        )
+        (folder / "dagster.yaml").write_text(instance)
+
+    def configure(self, *, automation: bool = True, remote: str | None = None, **more: Any) -> None:
+        """Write relay.yaml; `more` gives keys of the mirror."""
+        mirror = {
+            "source": {
+                "nodes": [{"name": "a", "bootstrap_servers": self.source.bootstrap_servers[0]}]
+            },
+            "destination": {"bootstrap_servers": self.destination.bootstrap_servers[0]},
+            "topics": {"allow": [self.topic], "rename": f"{self.name}.{{topic}}"},
+            "window": {"every": "1s"},
+        }
+        spark = {"master": "local[2]", "conf": {"spark.driver.memory": "512m"}}
+        if remote:
+            spark = {"remote": remote}
+        (self.folder / "relay.yaml").write_text(
+            yaml.safe_dump(
+                {"automation": automation, "spark": spark, "mirrors": {self.name: mirror | more}}
+            )
+        )
+
+    @contextmanager
+    def dagster(self, **environment: str) -> Iterator[Dagster]:
+        """Run Dagster within the context."""
+        with running(self.folder, environment=environment) as dagster:
+            yield dagster
+
+    @property
+    def asset(self) -> list[str]:
+        """The asset key of the mirrored topic."""
+        return [self.name, self.topic]
+
+    @property
+    def copies(self) -> list[TopicPartition]:
+        """The topic-partitions at the destination."""
+        return [TopicPartition(f"{self.name}.{self.topic}", partition) for partition in range(2)]
+
+    def produce(self, batches: int, records: int = 20) -> None:
+        """Write numbered records to both topic-partitions."""
+        for partition in range(2):
+            made = [
+                [
+                    Record(b"k", f"{partition}/{self.number + batch * records + number}".encode())
+                    for number in range(records)
+                ]
+                for batch in range(batches)
+            ]
+            write(self.source, TopicPartition(self.topic, partition), *made)
+        self.number += batches * records
+
+    def copied(self) -> int:
+        """The number of records at the destination."""
+        try:
+            return sum(len(read(self.destination, at)) for at in self.copies)
+        except Exception:  # noqa: BLE001 - the topic is not there yet
+            return 0
+
+    def has(self, at: TopicPartition) -> bool:
+        """Whether a topic-partition of the destination exists and has records."""
+        try:
+            return bool(read(self.destination, at))
+        except Exception:  # noqa: BLE001 - the topic is not there yet
+            return False
+
+    def assert_equal(self) -> None:
+        """Assert that the destination has every record once, in order."""
+        for partition, copy in enumerate(self.copies):
+            assert records_of(self.destination, copy) == records_of(
+                self.source, TopicPartition(self.topic, partition)
+            )
+
+    def all_arrived(self, seconds: float = 120.0) -> None:
+        """Wait until as many records have arrived as were produced, then compare."""
+        until(
+            lambda: self.copied() >= 2 * self.number,
+            "the last record",
+            seconds,
+            graphql.PAUSE_SECONDS,
+        )
+        self.assert_equal()
+
+
+def process_of(dagster: Dagster, run_id: str) -> int:
+    """The process of a run."""
+    started = " ".join(graphql.messages(dagster, run_id))
+    found = re.search(r"\(pid: (\d+)\)", started)
+    assert found, started
+    return int(found[1])

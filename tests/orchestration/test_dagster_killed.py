@@ -1,0 +1,120 @@
+"""A real `dagster dev` whose sessions, servers and processes end, or are killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import time
+from contextlib import closing, suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from relay_pipelines.embedded.ports import free_ports
+from relay_pipelines.lanes import naming
+from relay_pipelines.spark.connect_server import ConnectServer
+from tests.orchestration import graphql
+from tests.orchestration.dev_environment import DevEnvironment, process_of
+from tests.support.commands import relay
+from tests.support.independent import until
+
+pytestmark = pytest.mark.timeout(900)
+KILLING = Path(__file__).parent / "killing"
+
+
+def test_sessions_hand_over(dev: DevEnvironment) -> None:
+    """Sessions follow each other while records arrive; one that is terminated is replaced."""
+    dev.configure(window={"every": "1s", "session": "20s"})
+
+    def sessions(status: str) -> list[graphql.Run]:
+        return [run for run in graphql.runs(dagster) if run.status == status]
+
+    with dev.dagster() as dagster:
+        while len(sessions("SUCCESS")) < 2:
+            dev.produce(1)
+            dev.all_arrived(60)
+        assert not sessions("FAILURE")
+        (newest, *_) = sessions("STARTED")
+
+        graphql.terminate(dagster, newest.id)
+
+        assert graphql.ended(dagster, newest.id, 20).status == "CANCELED"
+        dev.produce(1)
+        dev.all_arrived(60)
+        assert sessions("STARTED")
+    # Ctrl-C ends the last session, too
+    with closing(sqlite3.connect(dev.folder / "var/dagster/history/runs.db")) as database:
+        left = [status for (status,) in database.execute("select status from runs")]
+    assert set(left) == {"SUCCESS", "CANCELED"}
+
+
+def test_the_spark_server_dies(dev: DevEnvironment, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The session says it in one line, and goes on with the server that is started instead."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(dev.folder / "state"))
+    monkeypatch.setenv("SPARK_DAEMON_MEMORY", "512m")
+    config = dev.folder / "relay.yaml"
+    server = ConnectServer(f"sc://127.0.0.1:{free_ports(1)[0]}")
+    dev.configure(remote=server.address)
+    assert relay(config, "spark", "start").returncode == 0
+    try:
+        with dev.dagster() as dagster:
+            dev.produce(1)
+            dev.all_arrived()
+            (session,) = graphql.runs(dagster)
+            os.killpg(server.pid, signal.SIGKILL)
+            dev.produce(1)
+
+            def said() -> list[str]:
+                found = graphql.messages(dagster, session.id)
+                return [line for line in found if f"no Spark answers at {server.address}" in line]
+
+            until(said, "the line", pause_seconds=graphql.PAUSE_SECONDS)
+            time.sleep(5)  # the next windows fail, too
+            assert relay(config, "spark", "start").returncode == 0
+            dev.all_arrived()
+            assert len(said()) == 1
+            assert graphql.status(dagster, session.id) == "STARTED"
+    finally:
+        server.stop()
+
+
+def test_everything_is_killed(dev: DevEnvironment) -> None:
+    """With all of Dagster killed during a session, another Dagster goes on by itself."""
+    with dev.dagster() as dagster:
+        dev.produce(2)
+        dev.all_arrived()
+        (session,) = graphql.runs(dagster)
+        process = psutil.Process(process_of(dagster, session.id))
+        os.killpg(dagster.process.pid, signal.SIGKILL)
+        dagster.process.wait()
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    dev.produce(2)
+    with dev.dagster() as dagster:
+        dev.all_arrived(240)  # nobody tells Dagster that the session is dead
+        assert graphql.ended(dagster, session.id).status == "FAILURE"
+
+
+def test_the_daemon_is_killed_in_the_middle_of_a_tick(dev: DevEnvironment) -> None:
+    """Killed at two points of a tick, the daemon still starts one run, and all is copied."""
+    dev.configure(window={"every": "1s", "session": 0}, automation=False)
+    dev.produce(5)
+    for point in ("after_events", "before_run"):
+        token = dev.folder / point
+        path = os.pathsep.join(filter(None, [str(KILLING), os.environ.get("PYTHONPATH")]))
+        with dev.dagster(PYTHONPATH=path, RELAY_KILL_DAEMON=f"{point}:{token}") as dagster:
+            dagster.start_sensor(f"plan_{naming.identifier(dev.name, naming.MAIN)}")
+            until(token.exists, f"the daemon's end {point}")
+        assert dev.copied() == 0
+    with dev.dagster() as dagster:
+        dev.all_arrived()
+        until(
+            lambda: {run.status for run in graphql.runs(dagster)} == {"SUCCESS"},
+            "the end of the run",
+            pause_seconds=graphql.PAUSE_SECONDS,
+        )
+        found = graphql.partitions(dagster, dev.asset)
+        assert len(found["materialized"]) == 1
+        assert not found["unmaterialized"]
