@@ -121,7 +121,7 @@ class _Session:
             yield from self._copy_window()
             if not window.session:
                 return
-            if not self._copying.has_backlog or self._failures:
+            if not self._copying.has_backlog or self._copying.attempt:
                 self._wait_for_next(began + window.every / 1000)
 
     def _copy_window(self) -> Iterator[Event]:
@@ -144,7 +144,9 @@ class _Session:
         for line, what in zip(lines, known, strict=True):
             if what not in self._failures:
                 self._log.error(line)
-        self._failures = known
+        # topics that rest have not recovered
+        rest = tuple(f"{topic}: " for topic in resting)
+        self._failures = known + [line for line in self._failures if line.startswith(rest)]
 
     def _learn(self, report: WindowReport) -> None:
         """Remember which topics failed, for the next window, or for the next run."""

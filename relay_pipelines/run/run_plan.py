@@ -123,7 +123,7 @@ def _plan(
     snapshot: ClusterSnapshot, windows: Sequence[Window], losses: Sequence[RelayError]
 ) -> RunPlan:
     readable = [window for window in windows if window.topic not in snapshot.refused]
-    held_back = [*losses, *snapshot.refused.values()]
+    held_back = (*losses, *snapshot.refused.values())
     return RunPlan(snapshot, readable, held_back, _sizes(snapshot, readable))
 
 

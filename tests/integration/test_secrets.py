@@ -21,7 +21,7 @@ from relay_pipelines.cli import main
 from relay_pipelines.embedded import EmbeddedCluster, Listener
 from tests.copying import KEPT, numbered
 from tests.integration.guarded import PASSWORD
-from tests.orchestration.environment import Environment, failure, shared
+from tests.orchestration.environment import Environment, checks, failure, shared
 from tests.support import independent
 from tests.support.independent import TopicPartition
 from tests.support.token_endpoint import CLIENT, TokenEndpoint
@@ -86,7 +86,7 @@ class Hunt:
             },
             "destination": {"bootstrap_servers": servers[1], "security": destination},
             "topics": {"allow": [self.topic], "rename": f"{self.name}.{{topic}}"},
-            "window": {"every": "10ms"},
+            "window": {"every": "10ms", "session": 0},
         }
         events = {"spark.eventLog.enabled": True, "spark.eventLog.dir": str(self.folder)}
         return {"mirrors": {self.name: mirror}, "spark": {"conf": events}}
@@ -233,16 +233,16 @@ def test_dagster_stores_no_secret(
     What is refused is not tried again.
     """
     caplog.set_level("DEBUG")
-    (request,) = environment.tick().run_requests or []
-    done = environment.run(request)
+    assert environment.tick().run_requests
+    done = environment.copy()
     assert done.success, failure(done)
-    assert len(done.get_asset_check_evaluations()) == 1
+    assert list(checks(done)) == [hunt.topic]
 
     monkeypatch.setenv("THE_PASSWORD", WRONG)
     with pytest.raises(dg.Failure, match="refused user 'owner'") as caught:
         environment.tick()
     independent.write(hunt.guarded.cluster(), TopicPartition(hunt.topic, 0), numbered(5))
-    refused = environment.run(key=str(request.partition_key), topics=[hunt.topic])
+    refused = environment.materialize(hunt.topic, environment.windows()[0])
     assert not refused.success
     assert "refused user 'owner'" in failure(refused)
     run = environment.instance.get_run_by_id(refused.run_id)

@@ -6,6 +6,7 @@ import sys
 import time
 import venv
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,8 +49,9 @@ class Server:
         self.python.write_text(f'#!/bin/sh\nexec {python} "$@"\n')
         self.python.chmod(0o755)
         for process in self.jvm.children(recursive=True):
-            if "pyspark.daemon" in process.cmdline():
-                process.kill()
+            with suppress(psutil.NoSuchProcess):  # a worker that has just ended
+                if "pyspark.daemon" in process.cmdline():
+                    process.kill()
 
 
 @pytest.fixture(scope="module")
