@@ -51,7 +51,7 @@ def main() -> int:
     latencies = {}
     for name, session in (("with a session", "15m"), ("without sessions", 0)):
         with start_environment(_FOLDER / name.replace(" ", "-"), 1) as environment:
-            found = latency.measure(environment, 20.0 if quick else 120.0, session)
+            found = latency.measure(environment, 20.0 if quick else 60.0, session)
         progress(f"{name}: {found}")
         latencies[name] = found
     wides = []
