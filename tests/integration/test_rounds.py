@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import os
 import signal
 import subprocess
@@ -53,7 +54,9 @@ class Rounds:
 
     @property
     def stderr(self) -> list[str]:
-        return self._err.read_text().splitlines()
+        """What it has reported, without the progress that only a slow round shows."""
+        lines = self._err.read_text().splitlines()
+        return [line for line in lines if not re.match(r"\S+: [\d,]+ of [\d,]+ records \(", line)]
 
     def jvms(self) -> list[psutil.Process]:
         children = psutil.Process(self.process.pid).children(recursive=True)
