@@ -59,10 +59,12 @@ def _frozen_at(instance: dg.DagsterInstance, lane: Lane, window: str) -> dt.date
 
 def _beyond_kept(instance: dg.DagsterInstance, lane: Lane) -> list[str]:
     """Return the oldest runs without a window if there are more runs than windows may be."""
-    ended = RunsFilter(tags=naming.tags(lane.mirror, lane.name), statuses=_ENDED)
-    keep = lane.window.keep
-    # at most as many runs as windows are kept have one of these windows
-    beyond = instance.get_run_ids(ended, limit=2 * keep + PER_TICK)[keep:]
-    runs = instance.get_runs(RunsFilter(run_ids=beyond)) if beyond else []
-    # a run that has copied a window says from which node
-    return [run.run_id for run in runs if naming.TAG_NODE not in run.tags][-PER_TICK:]
+    tags = naming.tags(lane.mirror, lane.name)
+    ended = RunsFilter(tags=tags, statuses=_ENDED)
+    if instance.get_runs_count(ended) <= lane.window.keep:
+        return []
+    copied = RunsFilter(tags={**tags, naming.TAG_HAS_WINDOWS: "true"}, statuses=_ENDED)
+    # ids only: there may be very many
+    beyond = instance.get_run_ids(ended)[lane.window.keep :]
+    with_windows = set(instance.get_run_ids(copied))
+    return [run_id for run_id in beyond if run_id not in with_windows][-PER_TICK:]
