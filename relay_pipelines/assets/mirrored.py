@@ -114,7 +114,7 @@ def _copy(
         began = kafka.clock.monotonic()
         snapshot = kafka.snapshot(lane.mirror, topics.__contains__, attempt)
         run_log = RunLog(context.log, kafka.clock.monotonic() - began)
-        node = naming.tags_of_copy(snapshot.node.name, snapshot.node_why)
+        node = {naming.TAG_NODE: snapshot.node.name, naming.TAG_WHY: snapshot.node_why}
         turns.add_tags(context.instance, context.run.run_id, node)
         report = copy_window(
             kafka,

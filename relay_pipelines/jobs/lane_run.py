@@ -143,7 +143,7 @@ class LaneRun:
     def _say_node(self, snapshot: ClusterSnapshot) -> None:
         if snapshot.node.name != self._node:
             self._node = snapshot.node.name
-            tags = naming.tags_of_copy(self._node, snapshot.node_why)
+            tags = {naming.TAG_NODE: self._node, naming.TAG_WHY: snapshot.node_why}
             turns.add_tags(self.context.instance, self.context.run_id, tags)
 
 

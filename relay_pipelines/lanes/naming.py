@@ -17,8 +17,6 @@ OTHER_DEPLOYMENTS = "other_deployments"
 TAG_MIRROR = "relay/mirror"
 TAG_LANE = "relay/lane"
 TAG_NODE = "relay/node"
-TAG_HAS_WINDOWS = "relay/has_windows"
-"""Every run that has frozen or copied a window has it, with the value `true`."""
 TAG_WHY = "relay/node_why"
 TAG_WAITING = "relay/waiting"
 """What was waiting when the planner requested the run."""
@@ -112,8 +110,3 @@ def planned_at(window_key: str) -> str:
 def tags(mirror: str, lane: str) -> dict[str, str]:
     """Tags by which people filter the run list, and by which runs of a lane find each other."""
     return {TAG_MIRROR: mirror, TAG_LANE: lane}
-
-
-def tags_of_copy(node: str, why: str) -> dict[str, str]:
-    """Tags of a run that has a window: the source node, and why it was chosen."""
-    return {TAG_NODE: node, TAG_WHY: why, TAG_HAS_WINDOWS: "true"}
