@@ -79,6 +79,10 @@ class RelayError(Exception):
         self.topic_partition = topic_partition
         self.offset = offset
 
+    def of(self, topic_partition: TopicPartition) -> RelayError:
+        """Return the same error as one of a topic-partition; a cause may concern several."""
+        return type(self)(self.what, remedy=self.remedy, topic_partition=topic_partition)
+
     def __str__(self) -> str:
         where = "" if self.topic_partition is None else f"{self.topic_partition}"
         if where and self.offset is not None:

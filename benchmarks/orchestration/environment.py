@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -40,6 +40,7 @@ class Environment:
         folder: the folder of relay.yaml and of all data of Dagster.
         topics: the source topics.
         partitions: of each topic.
+        cursors: what each planner has returned last, by its name.
     """
 
     folder: Path
@@ -47,7 +48,7 @@ class Environment:
     destination: Cluster
     topics: Sequence[str]
     partitions: int
-    cursor: str | None = None
+    cursors: dict[str, str | None] = field(default_factory=dict)
 
     @property
     def config(self) -> Path:
@@ -95,8 +96,14 @@ class Environment:
             seed(self.source, topic, Input(topic, topic, records, 1024, 128 << 10))
 
     def ticker(self) -> Ticker:
-        """The planner as it would be loaded now."""
-        return Ticker(self, build(self.config))
+        """The planner of the only lane, as it would be loaded now."""
+        (ticker,) = self.tickers()
+        return ticker
+
+    def tickers(self) -> Sequence[Ticker]:
+        """The planners of all lanes, as they would be loaded now."""
+        definitions = build(self.config)
+        return [Ticker(self, definitions, f"plan_{lane.identifier}") for lane in self.lanes]
 
     def newest(self) -> str:
         """The key of the newest window."""
@@ -132,22 +139,25 @@ class Environment:
 
 
 class Ticker:
-    """Evaluates the planner in this process."""
+    """Evaluates a planner in this process."""
 
-    def __init__(self, environment: Environment, definitions: dg.Definitions) -> None:
+    def __init__(self, environment: Environment, definitions: dg.Definitions, name: str) -> None:
         self._scene = environment
-        self._sensor = definitions.get_repository_def().get_sensor_def(environment.planner)
+        self._name = name
+        self._sensor = definitions.get_repository_def().get_sensor_def(name)
         self._kafka = (definitions.resources or {})["kafka"]
 
     def tick(self) -> dg.SensorResult:
         """Evaluate the planner and apply its result as the daemon does."""
         instance, environment = self._scene.instance, self._scene
         context = dg.build_sensor_context(
-            instance=instance, cursor=environment.cursor, resources={"kafka": self._kafka}
+            instance=instance,
+            cursor=environment.cursors.get(self._name),
+            resources={"kafka": self._kafka},
         )
         result = self._sensor(context)
         assert isinstance(result, dg.SensorResult)
-        environment.cursor = result.cursor
+        environment.cursors[self._name] = result.cursor
         for event in result.asset_events:
             instance.report_runless_asset_event(event)
         return result

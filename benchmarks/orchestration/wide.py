@@ -5,16 +5,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
-import dagster as dg
 from confluent_kafka import Producer
 
-from benchmarks.orchestration.environment import (
-    Environment,
-    dagster_variables,
-    mirrored,
-)
+from benchmarks.orchestration.environment import Environment, dagster_variables, mirrored
 from benchmarks.orchestration.figures import Wide, middle, spent
-from relay_pipelines.definitions import build
 from relay_pipelines.demo.dagster import running
 from tests.orchestration import graphql
 from tests.support.independent import client
@@ -29,14 +23,18 @@ def measure(environment: Environment, progress: Callable[[str], None]) -> Wide:
         sender.produce(topic, b"a record", partition=partition)
         sender.poll(0)
     sender.flush(60)
-    definitions = build(environment.config)
-    cursors: dict[str, str | None] = {}
-    first = spent(lambda: _tick(environment, definitions, cursors))
+    tickers = environment.tickers()
+
+    def tick() -> None:
+        for ticker in tickers:
+            ticker.tick()
+
+    first = spent(tick)
     progress(f"{len(environment.topics)} topics: ticks {first.seconds:.2f} s")
     run = environment.run("mirror_once")
     progress(f"the run: {run.seconds:.1f} s")
-    _tick(environment, definitions, cursors)  # reports what the run has changed
-    ticks = [spent(lambda: _tick(environment, definitions, cursors)) for _ in range(_REPEATED)]
+    tick()  # reports what the run has changed
+    ticks = [spent(tick) for _ in range(_REPEATED)]
     with running(environment.folder, environment=dagster_variables(environment.folder)) as dagster:
         dagster.sensors()
         graphs = [spent(lambda: graphql.graph(dagster)) for _ in range(_REPEATED)]
@@ -44,7 +42,7 @@ def measure(environment: Environment, progress: Callable[[str], None]) -> Wide:
         topics = [spent(lambda: graphql.partitions(dagster, key)) for _ in range(_REPEATED)]
     found = Wide(
         topics=len(environment.topics),
-        lanes=len(environment.lanes),
+        lanes=len(tickers),
         first_ticks=first,
         ticks=middle(ticks),
         run=run,
@@ -53,21 +51,3 @@ def measure(environment: Environment, progress: Callable[[str], None]) -> Wide:
     )
     progress(str(found))
     return found
-
-
-def _tick(
-    environment: Environment, definitions: dg.Definitions, cursors: dict[str, str | None]
-) -> None:
-    """Evaluate the planner of every lane."""
-    repository = definitions.get_repository_def()
-    for lane in environment.lanes:
-        context = dg.build_sensor_context(
-            instance=environment.instance,
-            cursor=cursors.get(lane.name),
-            resources={"kafka": (definitions.resources or {})["kafka"]},
-        )
-        result = repository.get_sensor_def(f"plan_{lane.identifier}")(context)
-        assert isinstance(result, dg.SensorResult), result
-        cursors[lane.name] = result.cursor
-        for event in result.asset_events:
-            environment.instance.report_runless_asset_event(event)

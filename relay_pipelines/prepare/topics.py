@@ -130,16 +130,11 @@ def create(
     if growing:
         refused |= _grow(snapshot, growing, options, clock)
     return {
-        source: _at_source(refused[topic], source)
+        source: refused[topic].of(TopicPartition(source, 0))
         for source, to in snapshot.targets.items()
         for topic in (to.topic, to.topic + QUARANTINE)
         if topic in refused
     }
-
-
-def _at_source(error: RelayError, topic: str) -> RelayError:
-    """Return the error as one of a source topic, several of which may share the destination."""
-    return type(error)(error.what, remedy=error.remedy, topic_partition=TopicPartition(topic, 0))
 
 
 def create_state_topics(

@@ -471,8 +471,7 @@ class _SnapshotBuilder:
             written = _topics_written(destination, policies[topic])
             errors = [hidden.get(topic), *map(hidden_copies.get, written)]
             if error := next(filter(None, errors), None):
-                at = TopicPartition(topic, 0)
-                refused[topic] = type(error)(error.what, remedy=error.remedy, topic_partition=at)
+                refused[topic] = error.of(TopicPartition(topic, 0))
         return at_source, at_destination, refused
 
     def _start_records(

@@ -109,6 +109,15 @@ class DevEnvironment:
                 self.source, TopicPartition(self.topic, partition)
             )
 
+    def all_succeeded(self, dagster: Dagster) -> dict[str, list[str]]:
+        """Wait until every run has ended well; return the windows of the topic by status."""
+        until(
+            lambda: {run.status for run in graphql.runs(dagster)} == {"SUCCESS"},
+            "the end of the runs",
+            pause_seconds=graphql.PAUSE_SECONDS,
+        )
+        return graphql.partitions(dagster, self.asset)
+
     def all_arrived(self, seconds: float = 120.0) -> None:
         """Wait until as many records have arrived as were produced, then compare."""
         until(

@@ -111,12 +111,7 @@ def test_a_run_per_window(dev: DevEnvironment) -> None:
         for _ in range(2):
             dev.produce(2)
             dev.all_arrived()
-        until(
-            lambda: {run.status for run in graphql.runs(dagster)} == {"SUCCESS"},
-            "the end of the runs",
-            pause_seconds=graphql.PAUSE_SECONDS,
-        )
-        found = graphql.partitions(dagster, dev.asset)
+        found = dev.all_succeeded(dagster)
         assert len(found["materialized"]) >= 2
         assert not found["unmaterialized"]
 

@@ -115,11 +115,6 @@ def test_the_daemon_is_killed_in_the_middle_of_a_tick(dev: DevEnvironment) -> No
         assert dev.copied() == 0
     with dev.dagster() as dagster:
         dev.all_arrived()
-        until(
-            lambda: {run.status for run in graphql.runs(dagster)} == {"SUCCESS"},
-            "the end of the run",
-            pause_seconds=graphql.PAUSE_SECONDS,
-        )
-        found = graphql.partitions(dagster, dev.asset)
+        found = dev.all_succeeded(dagster)
         assert len(found["materialized"]) == 1
         assert not found["unmaterialized"]
