@@ -7,9 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from relay_pipelines.copy.columns import records_in
-from relay_pipelines.protocol.batch import DELETE_HORIZON_BIT, BatchHeader, BatchRun
+from relay_pipelines.protocol.batch import (
+    DELETE_HORIZON_BIT,
+    HEADER_BYTES,
+    BatchHeader,
+    BatchRun,
+)
 from relay_pipelines.protocol.reader import FetchedSpan
-from relay_pipelines.protocol.records import HEADER_BYTES, codec_of
+from relay_pipelines.protocol.records import codec_of
 from relay_pipelines.verify.difference import Difference, show, what_differs
 
 _AT_ONCE = 1 << 20

@@ -86,7 +86,9 @@ def what_differs(source: Sequence[Hashable], destination: Sequence[Hashable]) ->
         return f"the copies end here: {_records(missing)} missing"
     if not added:
         return f"{_records(missing)} missing at the destination"
-    if not missing:
+    # records were added, so that as many of the chunk's last ones lie after its copies
+    shifted = missing == added and list(source[:-added]) == list(destination[added:])
+    if not missing or (shifted and changed > missing):
         return f"{_records(added)} at the destination, but not in the source"
     if len(source) == len(destination) and changed == missing:
         return f"{missing:,} {'record differs' if missing == 1 else 'records differ'}"

@@ -55,6 +55,7 @@ class Recount:
             beyond it.
         counted: records found where these chunks are.
         foreign: records found between and after them, which this mirror did not write.
+        foreign_at: the destination offset of the first one; None if there is none.
         skipped: source offsets without a record, by reason, according to the ledger.
         nodes: the source nodes from which the chunks were read.
         unaccounted: source offsets that no chunk covers.
@@ -74,6 +75,7 @@ class Recount:
     recorded: int = 0
     counted: int = 0
     foreign: int = 0
+    foreign_at: int | None = None
     skipped: Counter[str] = field(default_factory=Counter)
     rewritten: int = 0
     nodes: set[str] = field(default_factory=set)
@@ -332,6 +334,8 @@ class _RangeCount:
                 self._date(batch.header)
                 digests[index] = crc32c(body_of(batch), digests[index])
             elif not self._is_of_another_source(index, offset):
+                if self._result.foreign_at is None:
+                    self._result.foreign_at = offset
                 self._result.foreign += batch.header.records
         return digests
 

@@ -119,6 +119,18 @@ TAMPERED = {
         5,
         5,
     ),
+    "inserted, in the place of the last ones": (
+        [*RECORDS[:5], *RECORDS[:2], *RECORDS[5:8]],
+        "2 records are at the destination, but not in the source",
+        5,
+        5,
+    ),
+    "changed and dropped": (
+        [*RECORDS[:5], RECORDS[5]._replace(key=None), *RECORDS[7:]],
+        ("2 records are missing at the destination, and 1 record is there, but not in the source"),
+        5,
+        5,
+    ),
     "appended": (
         [*RECORDS, RECORDS[0]],
         "1 record is at the destination, but not in the source",

@@ -1,0 +1,334 @@
+"""An audit of one mirror: coverage by the ledger, recount, and comparison of both sides.
+
+`begin` runs on the driver and finds what to compare; `Audit.add` takes what the tasks found.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import partial
+
+from relay_pipelines.model import LedgerEntry, OffsetRange, Skipped, TopicPartition
+from relay_pipelines.protocol.admin import topic_configs
+from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.protocol.retries import retry
+from relay_pipelines.settings import Mirror
+from relay_pipelines.snapshot.clients import destination_client, source_client
+from relay_pipelines.snapshot.cluster_snapshot import read_checkpoints
+from relay_pipelines.state.ledger_reader import LedgerFollower
+from relay_pipelines.verify.chunks import AuditJob, ChunkResult, ComparedChunk
+from relay_pipelines.verify.coverage import CoverageMap, coverage
+from relay_pipelines.verify.recount import Recount, recount
+from relay_pipelines.verify.selection import Selected, Selection, select
+
+_CLEANUP = "cleanup.policy"
+_LEFT_OUT = (Skipped.FILTERED, Skipped.QUARANTINED)
+
+
+class Level(StrEnum):
+    """How much an audit reads."""
+
+    LEDGER = "ledger"
+    RECOUNT = "recount"
+    FULL = "full"
+    SAMPLE = "sample"
+
+    @property
+    def compares(self) -> bool:
+        """Whether both sides are read."""
+        return self in {Level.FULL, Level.SAMPLE}
+
+
+@dataclass(slots=True)
+class PartitionAudit:
+    """What an audit found in one topic-partition.
+
+    Args:
+        coverage: by the ledger.
+        destination: the topic-partition with the copies; None if no record was copied.
+        recount: None if the level does not include it.
+        rule: how its chunks are compared; empty if they are not.
+        chunks: the chunks to compare.
+        results: of those that were compared so far.
+    """
+
+    coverage: CoverageMap
+    destination: TopicPartition | None = None
+    recount: Recount | None = None
+    rule: str = ""
+    chunks: list[ComparedChunk] = field(default_factory=list)
+    results: list[ChunkResult] = field(default_factory=list)
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """Of the source."""
+        return self.coverage.range.topic_partition
+
+    @property
+    def records(self) -> int:
+        """Records, or keys of a compacted topic, that are the same on both sides."""
+        return sum(result.records for result in self.results)
+
+    @property
+    def first_difference(self) -> ChunkResult | None:
+        """The chunk with the first difference, by the source's offsets."""
+        differing = [result for result in self.results if result.difference]
+        return min(differing, key=lambda result: result.chunk.source, default=None)
+
+    @property
+    def problems(self) -> list[str]:
+        """What is wrong; empty if nothing is."""
+        lines = list(self.coverage.problems)
+        if self.recount is not None:
+            lines += self.recount.problems
+            if self.recount.foreign_at is not None:
+                there = f"{self.destination} at offset {self.recount.foreign_at}"
+                lines.append(f"the first record that this mirror did not write is in {there}")
+        first = self.first_difference
+        if first is not None and first.difference is not None:
+            differing = sum(result.difference is not None for result in self.results)
+            chunk = first.chunk
+            lines.append(
+                f"{differing:,} of {len(self.results):,} chunks differ, the first is"
+                f" [{chunk.source.start}, {chunk.source.end}): {first.difference.what}"
+            )
+        return lines
+
+    @property
+    def notes(self) -> list[str]:
+        """What people may not expect, and what could not be compared."""
+        lines = [f"{gap}; the copy resumed after it" for gap in self.coverage.gaps]
+        if self.recount is not None and self.recount.thinned:
+            gone = self.recount.recorded - self.recount.counted
+            lines.append(f"{self.recount.thinned}: {gone:,} records are gone")
+        unread: Counter[str] = Counter()
+        for result in self.results:
+            if result.unread:
+                unread[result.unread] += result.chunk.records
+        lines += [f"{count:,} records were not compared: {why}" for why, count in unread.items()]
+        return lines
+
+    @property
+    def errors(self) -> list[str]:
+        """Why chunks could not be read; each line once."""
+        return sorted({result.error for result in self.results if result.error})
+
+
+@dataclass(slots=True)
+class Audit:
+    """What an audit found in one mirror.
+
+    Args:
+        share: of the chunks that were compared, from 0 to 1.
+        seed: that chose them; empty if all were.
+    """
+
+    mirror: str
+    level: Level
+    job: AuditJob
+    partitions: dict[TopicPartition, PartitionAudit]
+    share: float = 1.0
+    seed: str = ""
+    seconds: float = 0.0
+
+    @property
+    def chunks(self) -> list[ComparedChunk]:
+        """All chunks to compare, in order."""
+        return [chunk for found in self.partitions.values() for chunk in found.chunks]
+
+    @property
+    def problems(self) -> list[str]:
+        """What is wrong, with its topic-partition; empty if nothing is."""
+        return [f"{at}: {line}" for at, found in self.partitions.items() for line in found.problems]
+
+    @property
+    def errors(self) -> list[str]:
+        """Why something could not be read."""
+        return [f"{at}: {line}" for at, found in self.partitions.items() for line in found.errors]
+
+    def add(self, results: Iterable[ChunkResult]) -> None:
+        """Take the results of a task."""
+        for result in results:
+            self.partitions[result.chunk.source.topic_partition].results.append(result)
+
+
+def begin(
+    name: str,
+    mirror: Mirror,
+    selection: Selection,
+    level: Level,
+    clock: Clock,
+    *,
+    share: float = 1.0,
+    seed: str = "",
+) -> Audit:
+    """Read checkpoints and ledger, recount, and find the chunks to compare. On the driver.
+
+    Args:
+        share, seed: for the level `sample`, which of the chunks to compare.
+
+    Raises:
+        ConfigError: the ledger does not have what is to be audited.
+        RelayError: a cluster does not answer, or refuses.
+    """
+    # the checkpoints first: a commit in between would look like a missing entry
+    checkpoints = read_checkpoints(name, mirror, clock, settled=True).checkpoints
+    entries = _ledger(name, mirror, clock)
+    copied_to = {at: checkpoint.next_offset for at, checkpoint in checkpoints.items()}
+    selected = select(selection, entries, copied_to)
+    job = AuditJob(name, mirror.nodes, mirror.destination_cluster, mirror.copy_options)
+    sampled = level is Level.SAMPLE
+    audit = Audit(name, level, job, {}, share if sampled else 1.0, seed if sampled else "")
+    for each in selected:
+        audit.partitions[each.range.topic_partition] = PartitionAudit(
+            coverage(each.range, each.entries, each.copied_to), _destination(each.entries)
+        )
+    if level in {Level.RECOUNT, Level.FULL}:
+        _recount(audit, mirror, selected, clock)
+    if level.compares:
+        _plan(audit, mirror, selected, _shared(entries), clock)
+    return audit
+
+
+def _ledger(name: str, mirror: Mirror, clock: Clock) -> list[LedgerEntry]:
+    options = mirror.copy_options
+    follower = LedgerFollower(mirror.destination_cluster, name, None, options, clock)
+    try:
+        return retry(partial(follower.history, settled=True), name, options, clock, follower)
+    finally:
+        follower.close()
+
+
+def _destination(entries: Sequence[LedgerEntry]) -> TopicPartition | None:
+    written = [entry.destination.topic_partition for entry in entries if entry.records]
+    return written[-1] if written else None
+
+
+def _recount(audit: Audit, mirror: Mirror, selected: Sequence[Selected], clock: Clock) -> None:
+    """Count what is copied at the destination."""
+    ranges = [
+        OffsetRange(each.range.topic_partition, each.range.start, each.copied_to)
+        for each in selected
+    ]
+    found = recount(
+        audit.mirror,
+        ranges,
+        mirror.destination_cluster,
+        mirror.copy_options,
+        clock,
+        clock.now_ms(),  # the last history
+    )
+    for at, counted in found.items():
+        audit.partitions[at].recount = counted
+
+
+def _plan(
+    audit: Audit,
+    mirror: Mirror,
+    selected: Sequence[Selected],
+    shared: Container[TopicPartition],
+    clock: Clock,
+) -> None:
+    """Find the chunks to compare, and by which rule."""
+    policies = _cleanup_policies(audit, mirror, clock)
+    for each in selected:
+        found = audit.partitions[each.range.topic_partition]
+        if found.destination is None:
+            continue
+        topic = found.topic_partition.topic
+        kinds = {policies[0].get(topic, ""), policies[1].get(found.destination.topic, "")}
+        ours = [
+            entry
+            for entry in each.entries
+            if len(entry.source)
+            and not entry.gap
+            and entry.source.start < each.range.end
+            and entry.source.end > each.range.start
+        ]
+        record_policy = mirror.record_policy(topic)
+        if record_policy.transform or record_policy.select:
+            found.rule = "not compared: transform or select may change its records"
+        elif not any("compact" in kind for kind in kinds):
+            found.rule = "record by record"
+            is_shared = found.destination in shared
+            found.chunks = _sampled(audit, [_chunk(entry, is_shared=is_shared) for entry in ours])
+        elif any("delete" in kind for kind in kinds):
+            found.rule = "not compared: it is compacted and deleted, so any record may be gone"
+        elif record_policy.filters or record_policy.where:
+            found.rule = "not compared: it is compacted and filtered"
+        else:
+            found.rule = "the latest record of each key, because it is compacted"
+            found.chunks = [_compacted(each, found.destination)]
+
+
+def _sampled(audit: Audit, chunks: list[ComparedChunk]) -> list[ComparedChunk]:
+    """Return the share of the chunks that the seed chooses, in order; at least one."""
+    if audit.level is not Level.SAMPLE or not chunks:
+        return chunks
+    chooser = random.Random(f"{audit.seed}/{chunks[0].source.topic_partition}")  # noqa: S311 - no secret
+    chosen = chooser.sample(range(len(chunks)), max(1, round(audit.share * len(chunks))))
+    return [chunks[index] for index in sorted(chosen)]
+
+
+def _chunk(entry: LedgerEntry, *, is_shared: bool) -> ComparedChunk:
+    copies = entry.destination
+    return ComparedChunk(
+        entry.source,
+        # before its first record, a topic-partition has no destination offsets
+        copies if entry.records else OffsetRange(copies.topic_partition, 0, 0),
+        entry.records,
+        entry.size_bytes,
+        sum(entry.skipped.get(str(reason), 0) for reason in _LEFT_OUT),
+        is_shared=is_shared,
+    )
+
+
+def _compacted(each: Selected, destination: TopicPartition) -> ComparedChunk:
+    """Return all of a topic-partition: any record may be gone for one that is outside a range."""
+    copied = [entry for entry in each.entries if entry.records]
+    at = each.range.topic_partition
+    return ComparedChunk(
+        OffsetRange(at, copied[0].source.start, max(entry.source.end for entry in copied)),
+        OffsetRange(destination, 0, max(entry.destination.end for entry in copied)),
+        sum(entry.records for entry in copied),
+        sum(entry.size_bytes for entry in copied),
+        is_compacted=True,
+    )
+
+
+def _shared(entries: Iterable[LedgerEntry]) -> set[TopicPartition]:
+    """Return the destination topic-partitions to which several sources are copied."""
+    sources: dict[TopicPartition, set[TopicPartition]] = defaultdict(set)
+    for entry in entries:
+        if entry.records:
+            sources[entry.destination.topic_partition].add(entry.source.topic_partition)
+    return {to for to, copied in sources.items() if len(copied) > 1}
+
+
+def _cleanup_policies(
+    audit: Audit, mirror: Mirror, clock: Clock
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return cleanup.policy by topic, at the source and at the destination."""
+    options = mirror.copy_options
+    topics = sorted({at.topic for at in audit.partitions})
+    copies = sorted(
+        {each.destination.topic for each in audit.partitions.values() if each.destination}
+    )
+    source = source_client(audit.mirror, mirror.nodes[0], options.request_timeout_ms, "audit")
+    destination = destination_client(audit.mirror, mirror.destination_cluster, options, "audit")
+    found = []
+    for client, names in ((source, topics), (destination, copies)):
+        with client:
+            ask = partial(topic_configs, client, names, (_CLEANUP,))
+            configs = retry(ask, audit.mirror, options, clock, client)
+        found.append(
+            {
+                topic: str(getattr(values.get(_CLEANUP), "value", ""))
+                for topic, values in configs.items()
+            }
+        )
+    return found[0], found[1]
