@@ -70,6 +70,10 @@ def run(invocation: Invocation, names: Sequence[str], options: Options) -> int:
             messages.error("interrupted; run again, or audit less with --since or --level sample")
         finally:
             session.stop()
+    if options.html is not None:
+        from relay_pipelines.console import audit_page
+
+        options.html.write_text(audit_page.page(found, SystemClock().now_ms()))
     if options.as_json:
         messages.document({"mirrors": [json_output.audit(audit) for audit in found]})
     return invocation.exit_code

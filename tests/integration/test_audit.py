@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,7 @@ class Audited:
         sender = transactional(mirror.destination, f"{mirror.topic}-tampered")
         grown = len(records) - len(RECORDS)
         cuts = [0, 30, *(cut + grown for cut in CUTS[2:])]
-        for start, end in zip(cuts, cuts[1:], strict=False):
+        for start, end in pairwise(cuts):
             if part := records[start:end]:
                 sender.begin_transaction()
                 put(sender, mirror.at, part)
@@ -287,8 +288,10 @@ class TestTampered:
         found = audited.audit()
         assert found.problems == [
             "records at the destination that this mirror did not write: 3",
-            f"the first record that this mirror did not write is in {audited.mirror.at}"
-            " at offset 104",
+            (
+                f"the first record that this mirror did not write is in {audited.mirror.at}"
+                " at offset 104"
+            ),
         ]
 
     def test_the_last_ledger_entry_is_gone(self, audited: Audited) -> None:
