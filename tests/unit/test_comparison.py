@@ -97,6 +97,9 @@ def test_a_range_that_cuts_batches() -> None:
     cut = Side([[FetchedSpan(3, 7, whole, None)]])
     found = compare(cut, side(RECORDS[3:7]))
     assert (found.records, found.difference) == (4, None)
+    found = compare(Side([[FetchedSpan(0, 7, whole, None)]]), side(RECORDS))
+    assert found.difference is not None
+    assert found.difference.what == "3 records are at the destination, but not in the source"
 
 
 def change(**changes: object) -> list[Record]:
@@ -213,11 +216,12 @@ def test_timestamps_that_the_destination_sets_are_not_compared(sizes: tuple[int,
         parts = [records[at : at + sizes[1]] for at in range(0, 10, sizes[1])]
         return side(*parts, attributes=TIMESTAMP_TYPE_BIT)
 
-    assert compare(side(RECORDS), at_destination(later)).difference is None
+    found = compare(side(RECORDS), at_destination(later))
+    assert (found.undecoded, found.difference) == (10 if sizes[1] == 10 else 0, None)
     later[7] = later[7]._replace(value=b"other")
-    found = compare(side(RECORDS), at_destination(later)).difference
-    assert found is not None
-    assert (found.what, found.source and found.source.offset) == ("1 record differs", 7)
+    made = compare(side(RECORDS), at_destination(later)).difference
+    assert made is not None
+    assert (made.what, made.source and made.source.offset) == ("1 record differs", 7)
 
 
 def test_append_time_at_the_source_becomes_create_time() -> None:
