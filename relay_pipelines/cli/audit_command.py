@@ -19,7 +19,7 @@ from relay_pipelines.errors import INTERRUPTED, ConfigError
 from relay_pipelines.protocol.clock import SystemClock, moment_ms
 from relay_pipelines.run.signals import StopSignal
 from relay_pipelines.settings import Mirror
-from relay_pipelines.verify.audit import Audit, Level, begin
+from relay_pipelines.verify.audit import BY_RECORD, Audit, Level, begin
 from relay_pipelines.verify.selection import Selection
 
 _DIFFERENCE = 4
@@ -182,5 +182,5 @@ def _notes(audit: Audit) -> Iterator[str]:
     for at, each in audit.partitions.items():
         for line in each.notes:
             yield f"{at}: {line}"
-        if each.rule and each.rule != "record by record":
+        if each.rule and each.rule != BY_RECORD:
             yield f"{at}: {each.rule}"

@@ -7,13 +7,22 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 
-from relay_pipelines.model import LedgerEntry, OffsetRange, Skipped, TopicPartition
+from relay_pipelines.errors import SourceError
+from relay_pipelines.model import (
+    LedgerEntry,
+    OffsetRange,
+    RecordPolicy,
+    Skipped,
+    TopicPartition,
+)
 from relay_pipelines.protocol.admin import topic_configs
+from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry
 from relay_pipelines.settings import Mirror
@@ -25,7 +34,9 @@ from relay_pipelines.verify.coverage import CoverageMap, coverage
 from relay_pipelines.verify.recount import Recount, recount
 from relay_pipelines.verify.selection import Selected, Selection, select
 
+BY_RECORD = "record by record"
 _CLEANUP = "cleanup.policy"
+_UNKNOWN_TOPIC = 3
 _LEFT_OUT = (Skipped.FILTERED, Skipped.QUARANTINED)
 
 
@@ -54,6 +65,7 @@ class PartitionAudit:
         rule: how its chunks are compared; empty if they are not.
         chunks: the chunks to compare.
         results: of those that were compared so far.
+        lost: why the copies are gone as a whole; empty if they are not.
     """
 
     coverage: CoverageMap
@@ -62,6 +74,7 @@ class PartitionAudit:
     rule: str = ""
     chunks: list[ComparedChunk] = field(default_factory=list)
     results: list[ChunkResult] = field(default_factory=list)
+    lost: str = ""
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -82,7 +95,7 @@ class PartitionAudit:
     @property
     def problems(self) -> list[str]:
         """What is wrong; empty if nothing is."""
-        lines = list(self.coverage.problems)
+        lines = [*self.coverage.problems, *filter(None, [self.lost])]
         if self.recount is not None:
             lines += self.recount.problems
             if self.recount.foreign_at is not None:
@@ -177,28 +190,38 @@ def begin(
     """
     # the checkpoints first: a commit in between would look like a missing entry
     checkpoints = read_checkpoints(name, mirror, clock, settled=True).checkpoints
-    entries = _ledger(name, mirror, clock)
+    entries = _ledger(name, mirror, selection.since_ms, clock)
     copied_to = {at: checkpoint.next_offset for at, checkpoint in checkpoints.items()}
     selected = select(selection, entries, copied_to)
     job = AuditJob(name, mirror.nodes, mirror.destination_cluster, mirror.copy_options)
     sampled = level is Level.SAMPLE
     audit = Audit(name, level, job, {}, share if sampled else 1.0, seed if sampled else "")
     for each in selected:
-        audit.partitions[each.range.topic_partition] = PartitionAudit(
+        audit.partitions[each.topic_partition] = PartitionAudit(
             coverage(each.range, each.entries, each.copied_to), _destination(each.entries)
         )
-    if level in {Level.RECOUNT, Level.FULL}:
+    if level is Level.LEDGER:
+        return audit
+    at_destination = _at_destination(audit, mirror, clock)
+    for found in audit.partitions.values():
+        if found.destination and found.destination.topic not in at_destination:
+            found.lost = f"the destination has no topic {found.destination.topic!r} any more"
+    selected = [each for each in selected if not audit.partitions[each.topic_partition].lost]
+    if level is not Level.SAMPLE:
         _recount(audit, mirror, selected, clock)
     if level.compares:
-        _plan(audit, mirror, selected, _shared(entries), clock)
+        policies = _at_source(audit, mirror, clock), at_destination
+        _plan(audit, mirror, selected, policies, _shared(entries))
     return audit
 
 
-def _ledger(name: str, mirror: Mirror, clock: Clock) -> list[LedgerEntry]:
+def _ledger(name: str, mirror: Mirror, since_ms: int | None, clock: Clock) -> list[LedgerEntry]:
     options = mirror.copy_options
     follower = LedgerFollower(mirror.destination_cluster, name, None, options, clock)
     try:
-        return retry(partial(follower.history, settled=True), name, options, clock, follower)
+        return retry(
+            partial(follower.history, since_ms, settled=True), name, options, clock, follower
+        )
     finally:
         follower.close()
 
@@ -211,8 +234,7 @@ def _destination(entries: Sequence[LedgerEntry]) -> TopicPartition | None:
 def _recount(audit: Audit, mirror: Mirror, selected: Sequence[Selected], clock: Clock) -> None:
     """Count what is copied at the destination."""
     ranges = [
-        OffsetRange(each.range.topic_partition, each.range.start, each.copied_to)
-        for each in selected
+        OffsetRange(each.topic_partition, each.range.start, each.copied_to) for each in selected
     ]
     found = recount(
         audit.mirror,
@@ -230,39 +252,46 @@ def _plan(
     audit: Audit,
     mirror: Mirror,
     selected: Sequence[Selected],
+    policies: tuple[Mapping[str, str], Mapping[str, str]],
     shared: Container[TopicPartition],
-    clock: Clock,
 ) -> None:
-    """Find the chunks to compare, and by which rule."""
-    policies = _cleanup_policies(audit, mirror, clock)
+    """Find the chunks to compare, and by which rule.
+
+    Args:
+        policies: cleanup.policy by topic, at the source and at the destination.
+        shared: destination topic-partitions to which several sources are copied.
+    """
     for each in selected:
-        found = audit.partitions[each.range.topic_partition]
+        found = audit.partitions[each.topic_partition]
         if found.destination is None:
             continue
-        topic = found.topic_partition.topic
-        kinds = {policies[0].get(topic, ""), policies[1].get(found.destination.topic, "")}
-        ours = [
-            entry
-            for entry in each.entries
-            if len(entry.source)
-            and not entry.gap
-            and entry.source.start < each.range.end
-            and entry.source.end > each.range.start
-        ]
-        record_policy = mirror.record_policy(topic)
-        if record_policy.transform or record_policy.select:
-            found.rule = "not compared: transform or select may change its records"
-        elif not any("compact" in kind for kind in kinds):
-            found.rule = "record by record"
-            is_shared = found.destination in shared
-            found.chunks = _sampled(audit, [_chunk(entry, is_shared=is_shared) for entry in ours])
-        elif any("delete" in kind for kind in kinds):
-            found.rule = "not compared: it is compacted and deleted, so any record may be gone"
-        elif record_policy.filters or record_policy.where:
-            found.rule = "not compared: it is compacted and filtered"
-        else:
+        topic = each.topic_partition.topic
+        kinds = policies[0].get(topic, ""), policies[1].get(found.destination.topic, "")
+        found.rule = _why_not(audit, mirror.record_policy(topic), topic in policies[0], kinds)
+        if found.rule:
+            continue
+        if any("compact" in kind for kind in kinds):
             found.rule = "the latest record of each key, because it is compacted"
             found.chunks = [_compacted(each, found.destination)]
+        else:
+            found.rule = BY_RECORD
+            chunks = [_chunk(entry, shared) for entry in each.copied]
+            found.chunks = _sampled(audit, chunks)
+
+
+def _why_not(audit: Audit, policy: RecordPolicy, has_source: bool, kinds: tuple[str, str]) -> str:  # noqa: FBT001 - a fact
+    """Return why a topic's records cannot be compared; empty if they can."""
+    compacted = any("compact" in kind for kind in kinds)
+    reasons = {
+        "the source no longer has the topic": not has_source,
+        "select or transform may change the records": bool(policy.transform or policy.select),
+        "it is compacted and deleted, so any record may be gone": compacted
+        and any("delete" in kind for kind in kinds),
+        "it is compacted and filtered": compacted and bool(policy.filters or policy.where),
+        "it is compacted, so a sample would have to read all of it": compacted
+        and audit.level is Level.SAMPLE,
+    }
+    return next((f"not compared: {why}" for why, holds in reasons.items() if holds), "")
 
 
 def _sampled(audit: Audit, chunks: list[ComparedChunk]) -> list[ComparedChunk]:
@@ -274,7 +303,7 @@ def _sampled(audit: Audit, chunks: list[ComparedChunk]) -> list[ComparedChunk]:
     return [chunks[index] for index in sorted(chosen)]
 
 
-def _chunk(entry: LedgerEntry, *, is_shared: bool) -> ComparedChunk:
+def _chunk(entry: LedgerEntry, shared: Container[TopicPartition]) -> ComparedChunk:
     copies = entry.destination
     return ComparedChunk(
         entry.source,
@@ -283,16 +312,20 @@ def _chunk(entry: LedgerEntry, *, is_shared: bool) -> ComparedChunk:
         entry.records,
         entry.size_bytes,
         sum(entry.skipped.get(str(reason), 0) for reason in _LEFT_OUT),
-        is_shared=is_shared,
+        is_shared=copies.topic_partition in shared,
     )
 
 
 def _compacted(each: Selected, destination: TopicPartition) -> ComparedChunk:
     """Return all of a topic-partition: any record may be gone for one that is outside a range."""
-    copied = [entry for entry in each.entries if entry.records]
-    at = each.range.topic_partition
+    copied = [
+        entry
+        for entry in each.entries
+        if entry.records and entry.destination.topic_partition == destination
+    ]
+    start, end = copied[0].source.start, max(entry.source.end for entry in copied)
     return ComparedChunk(
-        OffsetRange(at, copied[0].source.start, max(entry.source.end for entry in copied)),
+        OffsetRange(each.topic_partition, start, end),
         OffsetRange(destination, 0, max(entry.destination.end for entry in copied)),
         sum(entry.records for entry in copied),
         sum(entry.size_bytes for entry in copied),
@@ -309,26 +342,44 @@ def _shared(entries: Iterable[LedgerEntry]) -> set[TopicPartition]:
     return {to for to, copied in sources.items() if len(copied) > 1}
 
 
-def _cleanup_policies(
-    audit: Audit, mirror: Mirror, clock: Clock
-) -> tuple[dict[str, str], dict[str, str]]:
-    """Return cleanup.policy by topic, at the source and at the destination."""
+def _at_source(audit: Audit, mirror: Mirror, clock: Clock) -> dict[str, str]:
+    """Return cleanup.policy of the topics that the source has, from a node that answers."""
+    topics = {at.topic for at in audit.partitions}
     options = mirror.copy_options
-    topics = sorted({at.topic for at in audit.partitions})
-    copies = sorted(
-        {each.destination.topic for each in audit.partitions.values() if each.destination}
+    *others, last = mirror.nodes
+    for node in others:
+        with suppress(SourceError):
+            client = source_client(audit.mirror, node, options.request_timeout_ms, "audit")
+            return _cleanup_policies(client, topics, audit, clock, patient=False)
+    client = source_client(audit.mirror, last, options.request_timeout_ms, "audit")
+    return _cleanup_policies(client, topics, audit, clock)
+
+
+def _at_destination(audit: Audit, mirror: Mirror, clock: Clock) -> dict[str, str]:
+    """Return cleanup.policy of the topics with copies that the destination has."""
+    written = (found.destination for found in audit.partitions.values())
+    topics = {at.topic for at in written if at}
+    client = destination_client(
+        audit.mirror, mirror.destination_cluster, mirror.copy_options, "audit"
     )
-    source = source_client(audit.mirror, mirror.nodes[0], options.request_timeout_ms, "audit")
-    destination = destination_client(audit.mirror, mirror.destination_cluster, options, "audit")
-    found = []
-    for client, names in ((source, topics), (destination, copies)):
-        with client:
-            ask = partial(topic_configs, client, names, (_CLEANUP,))
-            configs = retry(ask, audit.mirror, options, clock, client)
-        found.append(
-            {
-                topic: str(getattr(values.get(_CLEANUP), "value", ""))
-                for topic, values in configs.items()
-            }
-        )
-    return found[0], found[1]
+    return _cleanup_policies(client, topics, audit, clock)
+
+
+def _cleanup_policies(
+    client: ClusterClient,
+    topics: Iterable[str],
+    audit: Audit,
+    clock: Clock,
+    *,
+    patient: bool = True,
+) -> dict[str, str]:
+    def ask() -> dict[str, str]:
+        shown = client.metadata(sorted(topics)).topics
+        existing = [name for name, topic in shown.items() if topic.error_code != _UNKNOWN_TOPIC]
+        return {
+            topic: str(getattr(values.get(_CLEANUP), "value", ""))
+            for topic, values in topic_configs(client, existing, (_CLEANUP,)).items()
+        }
+
+    with client:
+        return retry(ask, audit.mirror, audit.job.options, clock, client, patient=patient)

@@ -65,6 +65,24 @@ class Selected:
     entries: tuple[LedgerEntry, ...]
     copied_to: int
 
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """Of the source."""
+        return self.range.topic_partition
+
+    @property
+    def copied(self) -> list[LedgerEntry]:
+        """The entries of chunks, not of losses, that cover the range, in the order of offsets."""
+        ours = (
+            entry
+            for entry in self.entries
+            if len(entry.source)
+            and not entry.gap
+            and entry.source.start < self.range.end
+            and entry.source.end > self.range.start
+        )
+        return sorted(ours, key=lambda entry: entry.source)
+
 
 def select(
     selection: Selection,
@@ -130,6 +148,8 @@ def _range(
 def _require_known(
     selection: Selection, grouped: Mapping[TopicPartition, Sequence[LedgerEntry]]
 ) -> None:
+    if selection.since_ms is not None:
+        return  # these are not all entries
     topics = {at.topic for at in grouped}
     if selection.topic and selection.topic not in topics:
         raise ConfigError(

@@ -18,8 +18,10 @@ from tests.support.config_files import MINIMAL
         *(
             (
                 ["--topic", "t", "--offsets", text],
-                f"--offsets: {text!r} is no range of offsets; write START:END, such as 100:200,"
-                " 100: or :200",
+                (
+                    f"--offsets: {text!r} is no range of offsets; write START:END, such as 100:200,"
+                    " 100: or :200"
+                ),
             )
             for text in ("5", "7:7", "9:3", "a:b", "-1:3")
         ),
