@@ -285,8 +285,6 @@ def _why_not(audit: Audit, policy: RecordPolicy, has_source: bool, kinds: tuple[
     reasons = {
         "the source no longer has the topic": not has_source,
         "select or transform may change the records": bool(policy.transform or policy.select),
-        "it is compacted and deleted, so any record may be gone": compacted
-        and any("delete" in kind for kind in kinds),
         "it is compacted and filtered": compacted and bool(policy.filters or policy.where),
         "it is compacted, so a sample would have to read all of it": compacted
         and audit.level is Level.SAMPLE,
@@ -324,9 +322,10 @@ def _compacted(each: Selected, destination: TopicPartition) -> ComparedChunk:
         if entry.records and entry.destination.topic_partition == destination
     ]
     start, end = copied[0].source.start, max(entry.source.end for entry in copied)
+    copies = min(e.destination.start for e in copied), max(e.destination.end for e in copied)
     return ComparedChunk(
         OffsetRange(each.topic_partition, start, end),
-        OffsetRange(destination, 0, max(entry.destination.end for entry in copied)),
+        OffsetRange(destination, *copies),
         sum(entry.records for entry in copied),
         sum(entry.size_bytes for entry in copied),
         is_compacted=True,

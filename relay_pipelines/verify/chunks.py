@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from relay_pipelines.errors import DataLossError, RelayError, SourceError
@@ -145,21 +145,20 @@ class _Comparing:
         node = self._source.cluster.name
         source_low, source_end = self._log(self._source, chunk.source)
         low, end = self._log(self._destination, chunk.destination)
+        if len(chunk.destination) and low > chunk.destination.start:
+            return ChunkResult(chunk, node, unread=_AT_DESTINATION)
+        if source_low > chunk.source.start:
+            return ChunkResult(chunk, node, unread=_AT_SOURCE)
+        if source_end < chunk.source.end:
+            return ChunkResult(chunk, node, unread=f"the source's log ends at {source_end}")
         if chunk.is_compacted:
             found = self._compare_latest(chunk, (source_low, source_end), (low, end))
-        elif len(chunk.destination) and low > chunk.destination.start:
-            return ChunkResult(chunk, node, unread=_AT_DESTINATION)
-        elif source_low > chunk.source.start:
-            return ChunkResult(chunk, node, unread=_AT_SOURCE)
-        elif source_end < chunk.source.end:
-            return ChunkResult(chunk, node, unread=f"the source's log ends at {source_end}")
         else:
-            copies = chunk.destination
-            there = OffsetRange(copies.topic_partition, copies.start, min(copies.end, end))
-            found = self._compare_records(chunk, there)
+            found = self._compare_records(chunk, end)
         return ChunkResult(chunk, node, found.records, found.undecoded, found.difference)
 
-    def _compare_records(self, chunk: ComparedChunk, copies: OffsetRange) -> Comparison:
+    def _compare_records(self, chunk: ComparedChunk, destination_end: int) -> Comparison:
+        copies = replace(chunk.destination, end=min(chunk.destination.end, destination_end))
         with (
             closing(self._read(self._source, chunk.source)) as source,
             closing(self._read(self._destination, copies)) as destination,
