@@ -233,6 +233,8 @@ def _destination(entries: Sequence[LedgerEntry]) -> TopicPartition | None:
 
 def _recount(audit: Audit, mirror: Mirror, selected: Sequence[Selected], clock: Clock) -> None:
     """Count what is copied at the destination."""
+    if not selected:
+        return
     ranges = [
         OffsetRange(each.topic_partition, each.range.start, each.copied_to) for each in selected
     ]
@@ -242,7 +244,8 @@ def _recount(audit: Audit, mirror: Mirror, selected: Sequence[Selected], clock: 
         mirror.destination_cluster,
         mirror.copy_options,
         clock,
-        clock.now_ms(),  # the last history
+        # all histories but the last began before
+        1 + max(entry.committed_at_ms for each in selected for entry in each.entries),
     )
     for at, counted in found.items():
         audit.partitions[at].recount = counted

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
 _SHOWN_BYTES = 64
 _CONTEXT_BYTES = 24  # before the first byte that differs
+_UTF8_BYTES = 4  # of the longest character
+_CONTINUATION = 0x80  # the high bits of a byte that does not begin a character
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +65,11 @@ def excerpts(one: bytes | None, other: bytes | None) -> tuple[str, str]:
     differs = next((at for at, (left, right) in pairs if left != right), shorter)
     longer = max(len(one or b""), len(other or b""))
     start = max(0, differs - _CONTEXT_BYTES) if longer > _SHOWN_BYTES else 0
-    parts = [None if each is None else each[start : start + _SHOWN_BYTES] for each in (one, other)]
-    printable = all(_is_printable(part) for part in parts if part is not None)
+    texts = [_text(one, start), _text(other, start)]
+    printable = None not in texts
     first, second = (
-        _excerpt(part, start, 0 if whole is None else len(whole), printable=printable)
-        for part, whole in zip(parts, (one, other), strict=True)
+        _excerpt(whole, start, text if printable else None)
+        for whole, text in zip((one, other), texts, strict=True)
     )
     return first, second
 
@@ -102,20 +105,28 @@ def _records(count: int) -> str:
     return f"{count:,} record is" if count == 1 else f"{count:,} records are"
 
 
-def _is_printable(part: bytes) -> bool:
-    try:
-        return part.decode().isprintable()
-    except UnicodeDecodeError:
-        return False
+def _text(whole: bytes | None, start: int) -> str | None:
+    """Return what is shown as printable UTF-8, or None; without the parts of cut characters."""
+    part = (whole or b"")[start : start + _SHOWN_BYTES]
+    begins = (at for at, byte in enumerate(part[:_UTF8_BYTES]) if byte & 0xC0 != _CONTINUATION)
+    begin = next(begins, 0) if start else 0
+    is_cut = start + len(part) < len(whole or b"")
+    for missing in range(_UTF8_BYTES if is_cut else 1):
+        with suppress(UnicodeDecodeError):
+            text = part[begin : len(part) - missing].decode()
+            return text if text.isprintable() else None
+    return None
 
 
-def _excerpt(part: bytes | None, start: int, size: int, *, printable: bool) -> str:
-    if part is None:
+def _excerpt(whole: bytes | None, start: int, text: str | None) -> str:
+    if whole is None:
         return "null"
-    text = part.decode() if printable else part.hex(" ")
-    cut = start > 0 or start + len(part) < size
-    before, after = "…" if start else "", "…" if start + len(part) < size else ""
-    return f"{before}{text}{after} ({size:,} bytes, from {start:,})" if cut else text
+    part = whole[start : start + _SHOWN_BYTES]
+    shown = part.hex(" ") if text is None else text
+    if len(part) == len(whole):
+        return shown
+    before, after = "…" if start else "", "…" if start + len(part) < len(whole) else ""
+    return f"{before}{shown}{after} ({len(whole):,} bytes, from {start:,})"
 
 
 def _headers(one: Sequence[Any], other: Sequence[Any]) -> tuple[str, str]:

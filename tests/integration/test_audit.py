@@ -380,6 +380,32 @@ class TestSelected:
             f"{audited.mirror.at}[30, 60)"
         ]
 
+    def test_commits_since(self, audited: Audited) -> None:
+        """Chunks of earlier commits are left out."""
+        third = audited.mirror.entries()[2]
+        found = audited.audit(Level.FULL, Selection(since_ms=third.committed_at_ms))
+        assert (found.coverage.range.start, found.problems) == (60, [])
+        before = audited.audit(Level.FULL, Selection(until_ms=third.committed_at_ms))
+        assert (str(before.coverage.range), before.records) == (f"{audited.mirror.at}[0, 60)", 60)
+
+    def test_a_window(self, audited: Audited) -> None:
+        assert audited.audit(Level.FULL, Selection(window="a-window")).records == 100
+
+    def test_two_sources_of_one_destination(self, audited: Audited) -> None:
+        """Neither takes the copies of the other one for its own, or for foreign records."""
+        first = audited.mirror
+        other = Mirror(
+            first.source, first.destination, f"{first.topic}-2", to=first.at, name=first.name
+        )
+        other.write(numbered(50, first=500))
+        other.copy()
+        first.write(numbered(10, first=100))
+        first.copy()
+        audit = audited.begin(Level.FULL)
+        audit.add(compare_chunks(audit.job, audit.chunks, SystemClock()))
+        assert (audit.problems, audit.errors) == ([], [])
+        assert [found.records for found in audit.partitions.values()] == [110, 50]
+
     def test_the_same_seed_chooses_the_same_chunks(self, audited: Audited) -> None:
         chosen = {
             seed: [

@@ -306,6 +306,20 @@ class TestExcerpts:
             f"…{'a' * 24}{byte}{'b' * 39}… (2,001 bytes, from 976)" for byte in "XY"
         )
 
+    @pytest.mark.parametrize("before", range(4))
+    def test_characters_are_not_cut(self, before: int) -> None:
+        """Text stays text, wherever in a character it is cut."""
+        one, other = (f"{'a' * before}{'€' * 20}{end}{'€' * 20}".encode() for end in "XY")
+        first, second = excerpts(one, other)
+        assert first.startswith("…€")
+        assert "€X€" in first
+        assert "€Y€" in second
+        assert "€… (" in first
+
+    def test_bytes_that_are_not_utf8_at_the_end(self) -> None:
+        """Only what is cut may be left out."""
+        assert excerpts(b"abc\xe2", b"abc") == ("61 62 63 e2", "61 62 63")
+
     def test_a_long_value_and_its_beginning(self) -> None:
         assert excerpts(b"a" * 100, b"a" * 90) == (
             "…" + "a" * 34 + " (100 bytes, from 66)",
