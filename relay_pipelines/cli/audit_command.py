@@ -139,24 +139,21 @@ def _audit(
         share=options.share,
         seed=options.seed or str(today),
     )
-    if audit.chunks:
-        _compare(audit, session)
+    if audit.work:
+        _read(audit, session)
     audit.seconds = clock.monotonic() - started
     return audit
 
 
-def _compare(audit: Audit, session: Session) -> None:
-    from relay_pipelines.verify import audit_job  # Arrow is slow to import
+def _read(audit: Audit, session: Session) -> None:
+    from relay_pipelines.verify import audit_job  # Spark is slow to import
 
-    chunks = audit.chunks
-    total = sum(chunk.size_bytes for chunk in chunks)
-    compared = audit_job.compare(
-        session(), audit.job, chunks, f"relay-audit-{uuid.uuid4().hex[:12]}"
-    )
-    with bytes_progress(f"{audit.mirror}: compared", total, stderr()) as advance, closing(compared):
-        for results in compared:
-            audit.add(results)
-            advance(sum(result.chunk.size_bytes for result in results))
+    total = sum(each.size_bytes for each in audit.work)
+    results = audit_job.work(session, audit.job, audit.work, f"relay-audit-{uuid.uuid4().hex[:12]}")
+    with bytes_progress(f"{audit.mirror}: read", total, stderr()) as advance, closing(results):
+        for result in results:
+            audit.add(result.chunks, result.parts)
+            advance(result.size_bytes)
 
 
 def _report(invocation: Invocation, audit: Audit, *, as_json: bool) -> None:

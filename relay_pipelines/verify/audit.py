@@ -1,6 +1,6 @@
 """An audit of one mirror: coverage by the ledger, recount, and comparison of both sides.
 
-`begin` runs on the driver and finds what to compare; `Audit.add` takes what the tasks found.
+`begin` runs on the driver and finds what to read; `Audit.add` takes what the tasks found.
 """
 
 from __future__ import annotations
@@ -9,12 +9,14 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 
 from relay_pipelines.errors import SourceError
 from relay_pipelines.model import (
+    Checkpoint,
+    CopyOptions,
     LedgerEntry,
     OffsetRange,
     RecordPolicy,
@@ -22,7 +24,7 @@ from relay_pipelines.model import (
     TopicPartition,
 )
 from relay_pipelines.protocol.admin import topic_configs
-from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry
 from relay_pipelines.settings import Mirror
@@ -31,12 +33,15 @@ from relay_pipelines.snapshot.cluster_snapshot import read_checkpoints
 from relay_pipelines.state.ledger_reader import LedgerFollower
 from relay_pipelines.verify.chunks import AuditJob, ChunkResult, ComparedChunk
 from relay_pipelines.verify.coverage import CoverageMap, coverage
-from relay_pipelines.verify.recount import Recount, recount
+from relay_pipelines.verify.recount import Recount
+from relay_pipelines.verify.recount_parts import PartResult, RecountPart, merged, parts_of
 from relay_pipelines.verify.selection import Selected, Selection, select
 
 BY_RECORD = "record by record"
 _CLEANUP = "cleanup.policy"
 _UNKNOWN_TOPIC = 3
+_MARGIN_MS = 600_000
+_PART_BYTES = 256 << 20  # its batches are counted, which is fast
 _LEFT_OUT = (Skipped.FILTERED, Skipped.QUARANTINED)
 
 
@@ -61,7 +66,8 @@ class PartitionAudit:
     Args:
         coverage: by the ledger.
         destination: the topic-partition with the copies; None if no record was copied.
-        recount: None if the level does not include it.
+        parts: what to count at the destination.
+        counted: the parts that were counted so far.
         rule: how its chunks are compared; empty if they are not.
         chunks: the chunks to compare.
         results: of those that were compared so far.
@@ -70,7 +76,8 @@ class PartitionAudit:
 
     coverage: CoverageMap
     destination: TopicPartition | None = None
-    recount: Recount | None = None
+    parts: list[RecountPart] = field(default_factory=list)
+    counted: list[PartResult] = field(default_factory=list)
     rule: str = ""
     chunks: list[ComparedChunk] = field(default_factory=list)
     results: list[ChunkResult] = field(default_factory=list)
@@ -80,6 +87,18 @@ class PartitionAudit:
     def topic_partition(self) -> TopicPartition:
         """Of the source."""
         return self.coverage.range.topic_partition
+
+    @property
+    def recount(self) -> Recount | None:
+        """The sum of the parts; None if not all were counted."""
+        counted = sorted(self.counted, key=lambda part: part.range)
+        recounts = [part.recount for part in counted if part.recount is not None]
+        if not recounts or len(recounts) < len(self.parts):
+            return None
+        return merged(
+            OffsetRange(self.topic_partition, counted[0].range.start, counted[-1].range.end),
+            recounts,
+        )
 
     @property
     def records(self) -> int:
@@ -96,10 +115,11 @@ class PartitionAudit:
     def problems(self) -> list[str]:
         """What is wrong; empty if nothing is."""
         lines = [*self.coverage.problems, *filter(None, [self.lost])]
-        if self.recount is not None:
-            lines += self.recount.problems
-            if self.recount.foreign_at is not None:
-                there = f"{self.destination} at offset {self.recount.foreign_at}"
+        recount = self.recount
+        if recount is not None:
+            lines += recount.problems
+            if recount.foreign_at is not None:
+                there = f"{self.destination} at offset {recount.foreign_at}"
                 lines.append(f"the first record that this mirror did not write is in {there}")
         first = self.first_difference
         if first is not None and first.difference is not None:
@@ -115,9 +135,10 @@ class PartitionAudit:
     def notes(self) -> list[str]:
         """What people may not expect, and what could not be compared."""
         lines = [f"{gap}; the copy resumed after it" for gap in self.coverage.gaps]
-        if self.recount is not None and self.recount.thinned:
-            gone = self.recount.recorded - self.recount.counted
-            lines.append(f"{self.recount.thinned}: {gone:,} records are gone")
+        recount = self.recount
+        if recount is not None and recount.thinned:
+            gone = recount.recorded - recount.counted
+            lines.append(f"{recount.thinned}: {gone:,} records are gone")
         unread: Counter[str] = Counter()
         for result in self.results:
             if result.unread:
@@ -127,8 +148,9 @@ class PartitionAudit:
 
     @property
     def errors(self) -> list[str]:
-        """Why chunks could not be read; each line once."""
-        return sorted({result.error for result in self.results if result.error})
+        """Why something could not be read; each line once."""
+        errors = {result.error for result in self.results} | {part.error for part in self.counted}
+        return sorted(errors - {""})
 
 
 @dataclass(slots=True)
@@ -149,9 +171,12 @@ class Audit:
     seconds: float = 0.0
 
     @property
-    def chunks(self) -> list[ComparedChunk]:
-        """All chunks to compare, in order."""
-        return [chunk for found in self.partitions.values() for chunk in found.chunks]
+    def work(self) -> list[ComparedChunk | RecountPart]:
+        """All that is to be compared and counted, in order."""
+        wanted: list[ComparedChunk | RecountPart] = []
+        for found in self.partitions.values():
+            wanted += [*found.parts, *found.chunks]
+        return wanted
 
     @property
     def problems(self) -> list[str]:
@@ -163,10 +188,12 @@ class Audit:
         """Why something could not be read."""
         return [f"{at}: {line}" for at, found in self.partitions.items() for line in found.errors]
 
-    def add(self, results: Iterable[ChunkResult]) -> None:
+    def add(self, chunks: Iterable[ChunkResult], parts: Iterable[PartResult] = ()) -> None:
         """Take the results of a task."""
-        for result in results:
+        for result in chunks:
             self.partitions[result.chunk.source.topic_partition].results.append(result)
+        for part in parts:
+            self.partitions[part.range.topic_partition].counted.append(part)
 
 
 def begin(
@@ -179,7 +206,7 @@ def begin(
     share: float = 1.0,
     seed: str = "",
 ) -> Audit:
-    """Read checkpoints and ledger, recount, and find the chunks to compare. On the driver.
+    """Read checkpoints and ledger, and find what to count and to compare. On the driver.
 
     Args:
         share, seed: for the level `sample`, which of the chunks to compare.
@@ -190,6 +217,8 @@ def begin(
     """
     # the checkpoints first: a commit in between would look like a missing entry
     checkpoints = read_checkpoints(name, mirror, clock, settled=True).checkpoints
+    reads = level is not Level.LEDGER
+    there = _at_destination(name, mirror, checkpoints.values(), clock) if reads else _Destination()
     entries = _ledger(name, mirror, selection.since_ms, clock)
     copied_to = {at: checkpoint.next_offset for at, checkpoint in checkpoints.items()}
     selected = select(selection, entries, copied_to)
@@ -197,26 +226,24 @@ def begin(
     sampled = level is Level.SAMPLE
     audit = Audit(name, level, job, {}, share if sampled else 1.0, seed if sampled else "")
     for each in selected:
-        audit.partitions[each.topic_partition] = PartitionAudit(
+        found = audit.partitions[each.topic_partition] = PartitionAudit(
             coverage(each.range, each.entries, each.copied_to), _destination(each.entries)
         )
-    if level is Level.LEDGER:
-        return audit
-    at_destination = _at_destination(audit, mirror, clock)
-    for found in audit.partitions.values():
-        if found.destination and found.destination.topic not in at_destination:
+        if found.destination and found.destination.topic in there.gone:
             found.lost = f"the destination has no topic {found.destination.topic!r} any more"
     selected = [each for each in selected if not audit.partitions[each.topic_partition].lost]
-    if level is not Level.SAMPLE:
-        _recount(audit, mirror, selected, clock)
+    if level in {Level.RECOUNT, Level.FULL}:
+        _plan_recount(audit, selected, entries, there.ends)
     if level.compares:
-        policies = _at_source(audit, mirror, clock), at_destination
+        policies = _at_source(audit, mirror, clock), there.policies
         _plan(audit, mirror, selected, policies, _shared(entries))
     return audit
 
 
 def _ledger(name: str, mirror: Mirror, since_ms: int | None, clock: Clock) -> list[LedgerEntry]:
     options = mirror.copy_options
+    if since_ms is not None:  # of several sources, others may have written between the first copies
+        since_ms = max(0, since_ms - _MARGIN_MS)
     follower = LedgerFollower(mirror.destination_cluster, name, None, options, clock)
     try:
         return retry(
@@ -231,24 +258,35 @@ def _destination(entries: Sequence[LedgerEntry]) -> TopicPartition | None:
     return written[-1] if written else None
 
 
-def _recount(audit: Audit, mirror: Mirror, selected: Sequence[Selected], clock: Clock) -> None:
-    """Count what is copied at the destination."""
-    if not selected:
-        return
-    ranges = [
-        OffsetRange(each.topic_partition, each.range.start, each.copied_to) for each in selected
-    ]
-    found = recount(
-        audit.mirror,
-        ranges,
-        mirror.destination_cluster,
-        mirror.copy_options,
-        clock,
-        # all histories but the last began before
-        1 + max(entry.committed_at_ms for each in selected for entry in each.entries),
-    )
-    for at, counted in found.items():
-        audit.partitions[at].recount = counted
+def _plan_recount(
+    audit: Audit,
+    selected: Sequence[Selected],
+    entries: Sequence[LedgerEntry],
+    ends: Mapping[TopicPartition, int],
+) -> None:
+    """Find the parts to count at the destination.
+
+    Args:
+        entries: all that the ledger has.
+        ends: of the destination, from before the entries were read: all that was written before is
+            in one of them.
+    """
+    shared = _shared(entries)
+    for each in selected:
+        found = audit.partitions[each.topic_partition]
+        others: dict[TopicPartition, list[LedgerEntry]] = defaultdict(list)
+        if found.destination in shared:
+            for entry in entries:
+                is_other = entry.source.topic_partition != each.topic_partition
+                if is_other and entry.destination.topic_partition == found.destination:
+                    others[entry.source.topic_partition].append(entry)
+        found.parts = parts_of(
+            replace(each.range, end=each.copied_to),
+            sorted(each.entries, key=lambda entry: entry.source),
+            others,
+            _PART_BYTES,
+            ends.get(found.destination) if found.destination else None,
+        )
 
 
 def _plan(
@@ -352,25 +390,46 @@ def _at_source(audit: Audit, mirror: Mirror, clock: Clock) -> dict[str, str]:
     for node in others:
         with suppress(SourceError):
             client = source_client(audit.mirror, node, options.request_timeout_ms, "audit")
-            return _cleanup_policies(client, topics, audit, clock, patient=False)
+            return _cleanup_policies(client, topics, audit.mirror, options, clock, patient=False)
     client = source_client(audit.mirror, last, options.request_timeout_ms, "audit")
-    return _cleanup_policies(client, topics, audit, clock)
+    return _cleanup_policies(client, topics, audit.mirror, options, clock)
 
 
-def _at_destination(audit: Audit, mirror: Mirror, clock: Clock) -> dict[str, str]:
-    """Return cleanup.policy of the topics with copies that the destination has."""
-    written = (found.destination for found in audit.partitions.values())
-    topics = {at.topic for at in written if at}
-    client = destination_client(
-        audit.mirror, mirror.destination_cluster, mirror.copy_options, "audit"
-    )
-    return _cleanup_policies(client, topics, audit, clock)
+@dataclass(frozen=True, slots=True)
+class _Destination:
+    """The destination's topics, before the ledger was read.
+
+    Args:
+        gone: topics to which records were copied, and which are not there any more.
+        policies: cleanup.policy by topic.
+        ends: the last stable offset by topic-partition.
+    """
+
+    gone: frozenset[str] = frozenset()
+    policies: Mapping[str, str] = field(default_factory=dict)
+    ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+
+
+def _at_destination(
+    name: str, mirror: Mirror, checkpoints: Iterable[Checkpoint], clock: Clock
+) -> _Destination:
+    options = mirror.copy_options
+    copies = {checkpoint.destination for checkpoint in checkpoints}
+    topics = {at.topic for at in copies}
+    client = destination_client(name, mirror.destination_cluster, options, "audit")
+    policies = _cleanup_policies(client, topics, name, options, clock)
+    wanted = [at for at in copies if at.topic in policies]
+    with client:
+        ask = partial(client.list_offsets, wanted, LATEST, READ_COMMITTED)
+        ends = retry(ask, name, options, clock, client)
+    return _Destination(frozenset(topics - policies.keys()), policies, ends)
 
 
 def _cleanup_policies(
     client: ClusterClient,
     topics: Iterable[str],
-    audit: Audit,
+    name: str,
+    options: CopyOptions,
     clock: Clock,
     *,
     patient: bool = True,
@@ -384,4 +443,4 @@ def _cleanup_policies(
         }
 
     with client:
-        return retry(ask, audit.mirror, audit.job.options, clock, client, patient=patient)
+        return retry(ask, name, options, clock, client, patient=patient)

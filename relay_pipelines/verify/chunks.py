@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -196,16 +196,3 @@ class _Comparing:
             stable = client.list_offsets([at], LATEST, READ_COMMITTED)[at]
             known = self._logs[client, at] = low, stable
         return known
-
-
-def groups_of(chunks: Iterable[ComparedChunk], size_bytes: int) -> list[list[ComparedChunk]]:
-    """Split chunks into groups of about this size, in order; one chunk may be larger."""
-    groups: list[list[ComparedChunk]] = []
-    room = 0
-    for chunk in chunks:
-        if not groups or chunk.size_bytes > room:
-            groups.append([])
-            room = size_bytes
-        groups[-1].append(chunk)
-        room -= chunk.size_bytes
-    return groups

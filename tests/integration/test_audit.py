@@ -14,11 +14,11 @@ from confluent_kafka.admin import ResourceType
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import ConfigError
-from relay_pipelines.model import ClassSpec, Cluster, RecordPolicy, Status
+from relay_pipelines.model import ClassSpec, Cluster, OffsetRange, RecordPolicy, Status
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import load
+from relay_pipelines.verify import audit_job
 from relay_pipelines.verify.audit import Audit, Level, PartitionAudit, begin
-from relay_pipelines.verify.chunks import compare_chunks
 from relay_pipelines.verify.selection import Selection
 from tests.copying import KEPT, Mirror, numbered
 from tests.support import commands
@@ -65,7 +65,7 @@ class Audited:
     ) -> PartitionAudit:
         """Audit, with the comparison in this process."""
         audit = self.begin(level, selection, **more)
-        audit.add(compare_chunks(audit.job, audit.chunks, SystemClock()))
+        read(audit)
         (found,) = audit.partitions.values()
         assert found.errors == []
         return found
@@ -86,6 +86,12 @@ class Audited:
                 assert sender.flush(30) == 0
                 sender.commit_transaction(30)
         settled_end(mirror.destination, mirror.at)
+
+
+def read(audit: Audit) -> None:
+    """Do in this process what tasks do."""
+    done = audit_job.do_group(audit.job, audit.work)
+    audit.add(done.chunks, done.parts)
 
 
 @pytest.fixture
@@ -402,22 +408,22 @@ class TestSelected:
         first.write(numbered(10, first=100))
         first.copy()
         audit = audited.begin(Level.FULL)
-        audit.add(compare_chunks(audit.job, audit.chunks, SystemClock()))
+        read(audit)
         assert (audit.problems, audit.errors) == ([], [])
         assert [found.records for found in audit.partitions.values()] == [110, 50]
 
     def test_the_same_seed_chooses_the_same_chunks(self, audited: Audited) -> None:
-        chosen = {
-            seed: [
-                chunk.source for chunk in audited.begin(Level.SAMPLE, share=0.5, seed=seed).chunks
-            ]
-            for seed in ("a", "b", "c", "d")
-        }
-        again = audited.begin(Level.SAMPLE, share=0.5, seed="a").chunks
-        assert [chunk.source for chunk in again] == chosen["a"]
-        assert {len(chunks) for chunks in chosen.values()} == {2}
-        assert len({tuple(chunks) for chunks in chosen.values()}) > 1
-        assert len(audited.begin(Level.SAMPLE, share=0.0, seed="a").chunks) == 1
+        def chosen_by(seed: str, share: float = 0.5) -> tuple[OffsetRange, ...]:
+            audit = audited.begin(Level.SAMPLE, share=share, seed=seed)
+            return tuple(
+                chunk.source for found in audit.partitions.values() for chunk in found.chunks
+            )
+
+        chosen = [chosen_by(seed) for seed in ("a", "b", "c", "d")]
+        assert chosen_by("a") == chosen[0]
+        assert {len(chunks) for chunks in chosen} == {2}
+        assert len(set(chosen)) > 1
+        assert len(chosen_by("a", share=0.0)) == 1
 
     def test_a_range_that_was_never_mirrored(self, audited: Audited) -> None:
         with pytest.raises(ConfigError, match="is copied up to offset 100"):
@@ -428,14 +434,27 @@ class TestSelected:
         audit = audited.begin(Level.FULL)
         nodes = Cluster("away", NOWHERE), *audit.job.nodes
         object.__setattr__(audit.job, "nodes", nodes)
-        audit.add(compare_chunks(audit.job, audit.chunks, SystemClock()))
+        read(audit)
         (found,) = audit.partitions.values()
         assert (found.errors, found.records) == ([], 100)
         assert {result.node for result in found.results} == {"one"}
 
 
+@pytest.mark.parametrize("tampered", [False, True], ids=["agrees", "differs"])
+def test_in_spark(audited: Audited, local_session: Any, tampered: bool) -> None:  # noqa: FBT001
+    """Tasks find what this process finds."""
+    if tampered:
+        audited.replace_copies(TAMPERED["value"][0])
+    here, there = audited.begin(Level.FULL), audited.begin(Level.FULL)
+    read(here)
+    for found in audit_job.in_spark(local_session, there.job, there.work, "audit-test"):
+        there.add(found.chunks, found.parts)
+    assert there.partitions == here.partitions
+    assert bool(there.problems) == tampered
+
+
 class TestCommand:
-    """`relay audit`, with Spark."""
+    """`relay audit`."""
 
     def test_what_was_copied(self, audited: Audited) -> None:
         page = audited.folder / "audit.html"

@@ -22,7 +22,7 @@ def audited(difference: Difference | None = None) -> PartitionAudit:
     chunk = ComparedChunk(wanted(10, 30), OffsetRange(TO, 10, 25), 15, 100, 5)
     result = ChunkResult(chunk, "node1", 15, 0, difference)
     covered = coverage(wanted(0, 60), CHUNKS, 45)
-    return PartitionAudit(covered, TO, None, "record by record", [chunk], [result])
+    return PartitionAudit(covered, TO, rule="record by record", chunks=[chunk], results=[result])
 
 
 def audit(found: PartitionAudit) -> Audit:
