@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 
-from relay_pipelines.errors import DataLossError, RelayError, SourceError
+from relay_pipelines.errors import DataLossError, RelayError, RetriableError
 from relay_pipelines.model import Cluster, CopyOptions, OffsetRange, TopicPartition
 from relay_pipelines.protocol.client import (
     EARLIEST,
@@ -89,23 +89,29 @@ def compare_chunks(
 ) -> Iterator[ChunkResult]:
     """Compare each chunk and yield its result; never raises a `RelayError`.
 
-    If a node does not answer, the others are read.
+    What one node cannot answer is asked of the next one. An error that names a topic-partition
+    concerns its chunk alone; after another one, the chunks after it are not tried there.
     """
-    left, error = list(chunks), ""
+    left, errors = list(chunks), [""] * len(chunks)
     for node in job.nodes:
+        failed: list[tuple[ComparedChunk, str]] = []
         with (
             source_client(job.mirror, node, job.options.request_timeout_ms, "audit") as source,
             destination_client(job.mirror, job.destination, job.options, "audit") as destination,
         ):
             comparing = _Comparing(job, source, destination, clock)
-            try:
-                while left:
-                    yield comparing.result(left[0])
-                    left.pop(0)
-            except SourceError as failed:
-                error = str(failed)
-    for chunk in left:
-        yield ChunkResult(chunk, error=error)
+            for number, chunk in enumerate(left):
+                try:
+                    yield comparing.result(chunk, patient=node is job.nodes[-1])
+                except RetriableError as error:
+                    is_alone = error.topic_partition is not None
+                    rest = [chunk] if is_alone else left[number:]
+                    failed += [(each, str(error)) for each in rest]
+                    if not is_alone:
+                        break
+        left, errors = [chunk for chunk, _ in failed], [why for _, why in failed]
+    for chunk, why in zip(left, errors, strict=True):
+        yield ChunkResult(chunk, error=why)
 
 
 class _Comparing:
@@ -120,21 +126,23 @@ class _Comparing:
         self._clock = clock
         self._logs: dict[tuple[ClusterClient, TopicPartition], tuple[int, int]] = {}
 
-    def result(self, chunk: ComparedChunk) -> ChunkResult:
+    def result(self, chunk: ComparedChunk, *, patient: bool) -> ChunkResult:
         """Return what is found.
 
+        Args:
+            patient: as in `retry`.
+
         Raises:
-            SourceError: the node does not answer.
+            RetriableError: a cluster does not answer.
         """
         node = self._source.cluster.name
         ask = partial(self._compare, chunk)
         clients = self._source, self._destination
-        patient = len(self._job.nodes) == 1
         try:
             return retry(
                 ask, self._job.mirror, self._job.options, self._clock, *clients, patient=patient
             )
-        except SourceError:
+        except RetriableError:
             raise
         except DataLossError as error:  # retention, since the watermarks were read
             return ChunkResult(chunk, node, unread=error.what)

@@ -115,18 +115,23 @@ def merged(whole: OffsetRange, recounts: Sequence[Recount]) -> Recount:
 
 
 def count_parts(job: AuditJob, parts: Sequence[RecountPart], clock: Clock) -> Iterator[PartResult]:
-    """Count each part and yield its result; never raises a `RelayError`."""
-    if not parts:
-        return
+    """Count each part and yield its result; never raises a `RelayError`.
+
+    An error that names a topic-partition concerns its part alone; after another one that retries
+    did not help against, no other part is tried.
+    """
+    away = ""
     with destination_client(job.mirror, job.destination, job.options, "recount") as client:
         for part in parts:
-            ask = partial(_count, client, job, part, clock)
-            try:
-                found = retry(ask, job.mirror, job.options, clock, client)
-            except RelayError as error:
-                yield PartResult(part.range, part.size_bytes, error=str(error))
-            else:
-                yield PartResult(part.range, part.size_bytes, found)
+            found, error = None, away
+            if not away:
+                ask = partial(_count, client, job, part, clock)
+                try:
+                    found = retry(ask, job.mirror, job.options, clock, client)
+                except RelayError as failed:
+                    error = str(failed)
+                    away = error if failed.retryable and failed.topic_partition is None else ""
+            yield PartResult(part.range, part.size_bytes, found, error)
 
 
 def _count(client: ClusterClient, job: AuditJob, part: RecountPart, clock: Clock) -> Recount:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -199,8 +201,7 @@ class TestAgreement:
         mirror.write(RECORDS)
         policy = RecordPolicy(filters=(ClassSpec("tests.integration.test_audit:Odd"),))
         copy_range = mirror.range()
-        object.__setattr__(copy_range, "record_policy", policy)
-        (outcome,) = copy_ranges(mirror.job, [copy_range])
+        (outcome,) = copy_ranges(mirror.job, [replace(copy_range, record_policy=policy)])
         assert outcome.status is Status.DONE
         audited = Audited(mirror, tmp_path)
         found = audited.audit()
@@ -433,11 +434,27 @@ class TestSelected:
         """The next node is read."""
         audit = audited.begin(Level.FULL)
         nodes = Cluster("away", NOWHERE), *audit.job.nodes
-        object.__setattr__(audit.job, "nodes", nodes)
+        audit.job = replace(audit.job, nodes=nodes)
         read(audit)
         (found,) = audit.partitions.values()
         assert (found.errors, found.records) == ([], 100)
         assert {result.node for result in found.results} == {"one"}
+
+    @pytest.mark.parametrize("side", ["nodes", "destination"])
+    def test_a_cluster_that_does_not_answer(self, audited: Audited, side: str) -> None:
+        """It is tried once, not for every chunk, and nothing is said of the records."""
+        audit = audited.begin(Level.FULL)
+        away = Cluster("away", NOWHERE)
+        options = replace(audit.job.options, give_up_after_ms=1)
+        job = replace(audit.job, options=options, **{side: (away,) if side == "nodes" else away})
+        began = time.monotonic()
+        done = audit_job.do_group(job, audit.work)
+        assert time.monotonic() - began < 10
+        audit.add(done.chunks, done.parts)
+        (found,) = audit.partitions.values()
+        assert found.problems == []
+        assert len(found.results) == 4
+        assert len(found.errors) == 1
 
 
 @pytest.mark.parametrize("tampered", [False, True], ids=["agrees", "differs"])
