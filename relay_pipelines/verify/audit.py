@@ -307,11 +307,11 @@ def _plan(
         if found.destination is None:
             continue
         topic = each.topic_partition.topic
-        kinds = policies[0].get(topic, ""), policies[1].get(found.destination.topic, "")
-        found.rule = _why_not(audit, mirror.record_policy(topic), topic in policies[0], kinds)
+        kinds = policies[0].get(topic), policies[1].get(found.destination.topic, "")
+        found.rule = _why_not(audit, mirror.record_policy(topic), kinds)
         if found.rule:
             continue
-        if any("compact" in kind for kind in kinds):
+        if _is_compacted(kinds):
             found.rule = "the latest record of each key, because it is compacted"
             found.chunks = [_compacted(each, found.destination)]
         else:
@@ -320,17 +320,25 @@ def _plan(
             found.chunks = _sampled(audit, chunks)
 
 
-def _why_not(audit: Audit, policy: RecordPolicy, has_source: bool, kinds: tuple[str, str]) -> str:  # noqa: FBT001 - a fact
-    """Return why a topic's records cannot be compared; empty if they can."""
-    compacted = any("compact" in kind for kind in kinds)
+def _why_not(audit: Audit, policy: RecordPolicy, kinds: tuple[str | None, str]) -> str:
+    """Return why a topic's records cannot be compared; empty if they can.
+
+    Args:
+        kinds: cleanup.policy on both sides; None if the source has no such topic.
+    """
+    compacted = _is_compacted(kinds)
     reasons = {
-        "the source no longer has the topic": not has_source,
+        "the source no longer has the topic": kinds[0] is None,
         "select or transform may change the records": bool(policy.transform or policy.select),
         "it is compacted and filtered": compacted and bool(policy.filters or policy.where),
         "it is compacted, so a sample would have to read all of it": compacted
         and audit.level is Level.SAMPLE,
     }
     return next((f"not compared: {why}" for why, holds in reasons.items() if holds), "")
+
+
+def _is_compacted(kinds: tuple[str | None, str]) -> bool:
+    return any("compact" in kind for kind in kinds if kind)
 
 
 def _sampled(audit: Audit, chunks: list[ComparedChunk]) -> list[ComparedChunk]:
