@@ -6,6 +6,7 @@
     session            the Spark session of a command
     run_command        the command run
     inspect_commands   the commands that write nothing: check, plan, status, ledger
+    audit_command      the command audit
     nodes_command      the command nodes
     acls_command       the command acls
     spark_command      the command spark

@@ -177,6 +177,91 @@ def ledger(
     return inspect_commands.ledger(context.obj, mirror or [], topic, last, as_json=as_json)
 
 
+class AuditLevel(StrEnum):
+    """How much an audit reads; `relay_pipelines.verify.audit.Level` is slow to import."""
+
+    LEDGER = "ledger"
+    RECOUNT = "recount"
+    FULL = "full"
+    SAMPLE = "sample"
+
+
+@app.command()
+def audit(
+    context: typer.Context,
+    mirror: MirrorNames = None,
+    topic: Topic = None,
+    partition: Annotated[
+        int | None,
+        typer.Option("--partition", "-p", min=0, metavar="N", help="Only this partition."),
+    ] = None,
+    window: Annotated[
+        str | None, typer.Option("--window", "-w", metavar="W", help="Only this window's offsets.")
+    ] = None,
+    offsets: Annotated[
+        str | None,
+        typer.Option(
+            "--offsets",
+            metavar="START:END",
+            help="Only these source offsets of the topic, without END.",
+        ),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option("--since", metavar="TIME", help="Only what was committed then or later."),
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option("--until", metavar="TIME", help="Only what was committed before.")
+    ] = None,
+    level: Annotated[
+        AuditLevel,
+        typer.Option(
+            "--level",
+            "-l",
+            help="The ledger alone; a recount of the destination; both sides read in full; or a"
+            " sample of them.",
+        ),
+    ] = AuditLevel.RECOUNT,
+    share: Annotated[
+        float,
+        typer.Option(
+            "--share",
+            min=0.0,
+            max=100.0,
+            metavar="PERCENT",
+            help="How much of each topic-partition a sample compares.",
+        ),
+    ] = 5.0,
+    seed: Annotated[
+        str | None,
+        typer.Option("--seed", metavar="TEXT", help="Chooses the sample; the date by default."),
+    ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", metavar="FILE", help="Also write the report to this HTML page."),
+    ] = None,
+    *,
+    as_json: Json = False,
+) -> int:
+    """Verify that the destination is what the source was. Writes nothing to the clusters."""
+    from relay_pipelines.cli import audit_command as command
+
+    what = command.Options(
+        topic=topic,
+        partition=partition,
+        window=window,
+        offsets=offsets,
+        since=since,
+        until=until,
+        level=level,
+        share=share / 100,
+        seed=seed,
+        html=html,
+        as_json=as_json,
+    )
+    return command.run(context.obj, mirror or [], what)
+
+
 @app.command()
 def acls(
     context: typer.Context,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from relay_pipelines.console.formatting import format_time, open_since
-from relay_pipelines.model import Checkpoint, LedgerEntry
+from relay_pipelines.model import Checkpoint, LedgerEntry, OffsetRange
 from relay_pipelines.plan.acl_decisions import State
 from relay_pipelines.plan.node_choice import NodeChoice
 from relay_pipelines.plan.positions import Position, data_loss, lag_records
@@ -17,6 +17,9 @@ from relay_pipelines.run.result import RunResult
 from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.snapshot.node_selection import NodeState
+
+if TYPE_CHECKING:
+    from relay_pipelines.verify.audit import Audit, PartitionAudit
 
 Document = dict[str, Any]
 
@@ -195,6 +198,65 @@ def problems(document: Mapping[str, Any]) -> list[str]:
 def entry(entry: LedgerEntry) -> Document:
     """Return one committed chunk."""
     return dataclasses.asdict(entry) | {"committed_at": format_time(entry.committed_at_ms)}
+
+
+def audit(found: Audit) -> Document:
+    """Return what an audit found."""
+    return {
+        "mirror": found.mirror,
+        "level": str(found.level),
+        "share": found.share,
+        "seed": found.seed,
+        "seconds": round(found.seconds, 3),
+        "problems": found.problems,
+        "errors": found.errors,
+        "topic_partitions": [_audited(each) for each in found.partitions.values()],
+    }
+
+
+def _audited(found: PartitionAudit) -> Document:
+    at, counted, first = found.topic_partition, found.recount, found.first_difference
+    return {
+        "topic": at.topic,
+        "partition": at.partition,
+        "start": found.coverage.range.start,
+        "end": found.coverage.range.end,
+        "destination": found.destination and str(found.destination),
+        "offsets": dict(found.coverage.counts),
+        "missing": _starts_and_ends(found.coverage.missing),
+        "doubled": _starts_and_ends(found.coverage.doubled),
+        "recount": counted
+        and {
+            "recorded": counted.recorded,
+            "counted": counted.counted,
+            "foreign": counted.foreign,
+            "first_foreign_offset": counted.foreign_at,
+            "differing_chunks": counted.differing,
+        },
+        "comparison": {
+            "rule": found.rule,
+            "chunks": len(found.chunks),
+            "compared": sum(not (result.unread or result.error) for result in found.results),
+            "records": found.records,
+            "undecoded": sum(result.undecoded for result in found.results),
+            "nodes": sorted({result.node for result in found.results} - {""}),
+        }
+        if found.rule
+        else None,
+        "first_difference": first
+        and {
+            "start": first.chunk.source.start,
+            "end": first.chunk.source.end,
+            **dataclasses.asdict(first.difference),  # type: ignore[arg-type]  # it has one
+        },
+        "problems": found.problems,
+        "notes": found.notes,
+        "errors": found.errors,
+    }
+
+
+def _starts_and_ends(ranges: Iterable[OffsetRange]) -> list[Document]:
+    return [{"start": each.start, "end": each.end} for each in ranges]
 
 
 def _open_records(positions: Iterable[Position]) -> int:

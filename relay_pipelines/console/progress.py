@@ -9,7 +9,17 @@ from contextlib import contextmanager
 
 from rich.console import Console
 from rich.live import Live
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 from rich.table import Column
 from rich.text import Text
 
@@ -52,6 +62,45 @@ def status_line(console: Console) -> Iterator[Callable[[str], None]]:
     )
     with live:
         yield lambda text: live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
+
+
+@contextmanager
+def bytes_progress(
+    title: str,
+    total_bytes: int,
+    console: Console,
+    monotonic: Callable[[], float] = time.monotonic,
+) -> Iterator[Callable[[int], None]]:
+    """Show how much is read: a bar in a terminal, a line every few seconds elsewhere.
+
+    It yields a function that takes how many bytes more were read.
+    """
+    if console.is_terminal:
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            DownloadColumn(binary_units=True),
+            TransferSpeedColumn(),
+            TimeRemainingColumn(),
+        )
+        with Progress(*columns, console=console, expand=True) as bar:
+            task = bar.add_task(title, total=total_bytes)
+            yield lambda more: bar.advance(task, more)
+        return
+    done, started = 0, monotonic()
+    written_at = started
+
+    def advance(more: int) -> None:
+        nonlocal done, written_at
+        done += more
+        now = monotonic()
+        if now - written_at >= _LINE_SECONDS and 0 < done < total_bytes:
+            written_at = now
+            left = seconds((now - started) / done * (total_bytes - done))
+            share = f"{size(done)} of {size(total_bytes)} ({100 * done // total_bytes} %)"
+            console.print(f"{title}: {share}, {left} left", soft_wrap=True)
+
+    yield advance
 
 
 class Lines:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -19,6 +19,10 @@ from relay_pipelines.run.preflight import Finding, Level
 from relay_pipelines.run.result import RunResult, TopicTotals
 from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.snapshot.node_selection import NodeState
+
+if TYPE_CHECKING:
+    from relay_pipelines.verify.audit import Audit
+    from relay_pipelines.verify.difference import Difference
 
 _UNKNOWN = "?"
 _NAME_WIDTH = 12
@@ -167,6 +171,49 @@ def acls(mirror: str, decisions: Sequence[AclDecision]) -> Table:
         what = f"{acl.permission.name} {acl.operation.name}"
         table.add_row(acl.resource, what, acl.principal, acl.host, state, str(decision.source_acl))
     return table
+
+
+def audit(found: Audit) -> Table:
+    """Return one row per topic-partition."""
+    chosen = f", {found.share:.2%} of the chunks, seed {found.seed}" if found.seed else ""
+    table = _table(f"{found.mirror}: audit, level {found.level}{chosen}")
+    numbers = ("offsets", "copied", "counted", "same")
+    _columns(table, ("source", "destination"), numbers, ("other offsets", "result"))
+    for each in found.partitions.values():
+        counts = each.coverage.counts
+        copied = counts.pop("copied", 0)
+        table.add_row(
+            _range(each.coverage.range),
+            str(each.destination or ""),
+            count(len(each.coverage.range)),
+            count(copied),
+            "" if each.recount is None else count(each.recount.counted),
+            count(each.records) if each.chunks else "",
+            _reasons(counts),
+            "differs" if each.problems else "failed" if each.errors else "agrees",
+        )
+    return table
+
+
+def difference(where: str, found: Difference) -> Table:
+    """Return two records side by side."""
+    table = _table(f"{where}: {found.what}")
+    for name in ("", "source", "destination"):
+        table.add_column(name, overflow="fold")
+    for name, text in (
+        ("offset", lambda record: str(record.offset)),
+        ("timestamp", lambda record: _timestamp(record.timestamp_ms)),
+        ("key", lambda record: record.key),
+        ("value", lambda record: record.value),
+        ("headers", lambda record: record.headers),
+    ):
+        sides = (found.source, found.destination)
+        table.add_row(name, *("no record" if side is None else text(side) for side in sides))
+    return table
+
+
+def _timestamp(ms: int) -> str:
+    return f"{ms}" if ms < 0 else f"{ms} ({format_time(ms)})"
 
 
 def finding(finding: Finding) -> Text:

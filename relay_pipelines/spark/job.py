@@ -39,15 +39,15 @@ def submit(
     """
 
     def frame() -> Any:
-        tasks = _uncompiled(session).range(0, len(groups), 1, len(groups))
-        return tasks.mapInArrow(
+        tasks = uncompiled(session).range(0, len(groups), 1, len(groups))
+        return tasks.mapInArtext_row(
             partial(_copy_groups, job, [list(group) for group in groups]), SCHEMA
         )
 
     return collect(session, frame, tag)
 
 
-def _uncompiled(session: Any) -> Any:
+def uncompiled(session: Any) -> Any:
     """Return a session that interprets its plans: compiling one costs more than its few rows."""
     if context_of(session) is None:
         return session
@@ -67,7 +67,7 @@ def collect(session: Any, frame: Callable[[], Any], tag: str) -> list[Outcome]:
     Raises:
         RelayError: the Spark job failed.
     """
-    return [Outcome.from_json(text) for text in _texts(session, frame, tag)]
+    return [Outcome.from_json(text) for text in texts(session, frame, tag)]
 
 
 def python_version(session: Any) -> str:
@@ -77,13 +77,24 @@ def python_version(session: Any) -> str:
         ConfigError: that Python is missing, has another version, or has not all packages.
         RelayError: the Spark job failed for another reason.
     """
-    (version,) = _texts(
-        session, lambda: session.range(0, 1, 1, 1).mapInArrow(_say_version, SCHEMA), "relay-python"
+    (version,) = texts(
+        session,
+        lambda: session.range(0, 1, 1, 1).mapInArtext_row(_say_version, SCHEMA),
+        "relay-python",
     )
     return version
 
 
-def _texts(session: Any, frame: Callable[[], Any], tag: str) -> list[str]:
+def texts(session: Any, frame: Callable[[], Any], tag: str) -> list[str]:
+    """Run a job whose rows are texts, by `SCHEMA`.
+
+    Args:
+        frame: returns the DataFrame.
+        tag: `cancel` finds the job by it.
+
+    Raises:
+        RelayError: the Spark job failed.
+    """
     context = context_of(session)
     try:
         # not the session's tag: only this thread would know it, and another thread cancels
@@ -127,15 +138,16 @@ def _copy_groups(
 
 def outcome_row(outcome: Outcome) -> pa.RecordBatch:
     """Return an outcome as a row of `SCHEMA`."""
-    return _row(outcome.to_json())
+    return text_row(outcome.to_json())
 
 
 def _say_version(ids: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for _ in ids:
-        yield _row(platform.python_version())
+        yield text_row(platform.python_version())
 
 
-def _row(value: str) -> pa.RecordBatch:
+def text_row(value: str) -> pa.RecordBatch:
+    """Return a text as a row of `SCHEMA`."""
     # making an Arrow array from Python objects imports pandas: 50 MB and half a second per worker
     text = value.encode()
     column = pa.StringArray.from_buffers(

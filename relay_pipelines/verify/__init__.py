@@ -1,4 +1,12 @@
-"""Compares the destination with what the ledger says.
+"""Compares the destination with the ledger, and with the source.
 
-recount     counts the records of a window again
+coverage        what the ledger says about every source offset
+selection       what to audit: a topic, a window, offsets, dates
+recount         counts the records of a range again, at the destination
+audit           an audit of a mirror: coverage, recount, comparison
+audit_job       the Spark jobs of the comparison
+chunks          reads a chunk on both sides
+comparison      compares it up to the first difference
+latest_records  compares the latest record of each key
+difference      the records that differ, as text
 """

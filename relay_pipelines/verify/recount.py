@@ -42,6 +42,8 @@ from relay_pipelines.state.ledger_reader import LedgerFollower
 _CLOCK_SKEW_MS = 600_000  # ledger entries have the time of the machine that committed them
 _CLEANUP = "cleanup.policy"
 _CODEC = "compression.type"
+NEEDED_CONFIGS = (_CLEANUP, _CODEC)
+"""The keys of a destination topic's configuration that a count needs."""
 
 
 @dataclass(slots=True)
@@ -55,6 +57,7 @@ class Recount:
             beyond it.
         counted: records found where these chunks are.
         foreign: records found between and after them, which this mirror did not write.
+        foreign_at: the destination offset of the first one; None if there is none.
         skipped: source offsets without a record, by reason, according to the ledger.
         nodes: the source nodes from which the chunks were read.
         unaccounted: source offsets that no chunk covers.
@@ -74,6 +77,7 @@ class Recount:
     recorded: int = 0
     counted: int = 0
     foreign: int = 0
+    foreign_at: int | None = None
     skipped: Counter[str] = field(default_factory=Counter)
     rewritten: int = 0
     nodes: set[str] = field(default_factory=set)
@@ -142,10 +146,10 @@ def recount(
                     for entry in some
                 }
             )
-            ask_configs = partial(topic_configs, client, topics, (_CLEANUP, _CODEC))
+            ask_configs = partial(topic_configs, client, topics, NEEDED_CONFIGS)
             configs = retry(ask_configs, mirror, options, clock, client)
             for offset_range in wanted:
-                count = partial(_count, client, offset_range, entries, configs, options, clock)
+                count = partial(count_range, client, offset_range, entries, configs, options, clock)
                 recounts[offset_range.topic_partition] = retry(
                     count, mirror, options, clock, client
                 )
@@ -157,17 +161,6 @@ def recount(
             if not wanted:
                 break
     return recounts
-
-
-def _count(
-    client: ClusterClient,
-    wanted: OffsetRange,
-    entries: Mapping[TopicPartition, Sequence[LedgerEntry]],
-    configs: Mapping[str, Mapping[str, object]],
-    options: CopyOptions,
-    clock: Clock,
-) -> Recount:
-    return _RangeCount(client, wanted, entries, configs, options, clock).count()
 
 
 def _entries(
@@ -189,6 +182,29 @@ def _entries(
     finally:
         follower.close()
     return entries
+
+
+def count_range(
+    client: ClusterClient,
+    wanted: OffsetRange,
+    entries: Mapping[TopicPartition, Sequence[LedgerEntry]],
+    configs: Mapping[str, Mapping[str, object]],
+    options: CopyOptions,
+    clock: Clock,
+    until: int | None = None,
+) -> Recount:
+    """Count the records of one range.
+
+    Args:
+        entries: by source topic-partition, sorted by source offset: those that cover the range, and
+            all that wrote between and next after their copies.
+        configs: `NEEDED_CONFIGS` by destination topic.
+        until: the destination offset up to which all entries are known; None if they are anywhere.
+
+    Raises:
+        RelayError: the destination does not answer, or refuses.
+    """
+    return _RangeCount(client, wanted, entries, configs, options, clock, until).count()
 
 
 def _by_source(
@@ -236,8 +252,10 @@ class _RangeCount:
         configs: Mapping[str, Mapping[str, object]],
         options: CopyOptions,
         clock: Clock,
+        until: int | None,
     ) -> None:
         self._client = client
+        self._until = until
         self._entries = entries.get(wanted.topic_partition, [])
         self._ours = [
             entry
@@ -332,6 +350,8 @@ class _RangeCount:
                 self._date(batch.header)
                 digests[index] = crc32c(body_of(batch), digests[index])
             elif not self._is_of_another_source(index, offset):
+                if self._result.foreign_at is None:
+                    self._result.foreign_at = offset
                 self._result.foreign += batch.header.records
         return digests
 
@@ -350,6 +370,8 @@ class _RangeCount:
     def _end(self, at: TopicPartition, last: int) -> int:
         """Where the mirror's next chunk begins; after the last one, the end of the destination."""
         following = [written.start for written in self._written if written.start >= last]
+        if self._until is not None:
+            following.append(max(last, self._until))
         return min([*following, self._client.list_offsets([at], LATEST, READ_COMMITTED)[at]])
 
     def _chunk_of(self, offset: int) -> int | None:

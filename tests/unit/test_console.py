@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from relay_pipelines.console import formatting, tables
-from relay_pipelines.console.progress import Bars, Lines, status_line
+from relay_pipelines.console.progress import Bars, Lines, bytes_progress, status_line
 from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
 from relay_pipelines.plan.positions import Position
 from relay_pipelines.run.result import RunResult, TopicTotals
@@ -189,3 +189,28 @@ def test_no_color_is_respected() -> None:
         "3",
         "1;3",
     }
+
+
+def test_bytes_that_are_read_off_a_terminal() -> None:
+    """A line every two seconds says how much is done, and how long the rest will take."""
+    console, times = Console(file=io.StringIO(), width=200), iter([0.0, 1.0, 2.5, 3.0, 5.0])
+    with bytes_progress("m: read", 4 << 20, console, lambda: next(times)) as advance:
+        for _ in range(4):
+            advance(1 << 20)
+    assert console.file.getvalue() == "m: read: 2.0 MiB of 4.0 MiB (50 %), 2.5 s left\n"  # type: ignore[attr-defined]
+
+
+def test_bytes_that_are_read_on_a_terminal() -> None:
+    console = Console(file=io.StringIO(), width=100, force_terminal=True)
+    with bytes_progress("m: read", 4 << 20, console) as advance:
+        advance(4 << 20)
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "m: read" in shown
+    assert "4.0/4.0 MiB" in shown
+
+
+def test_nothing_to_read() -> None:
+    console = Console(file=io.StringIO(), width=100)
+    with bytes_progress("m: read", 0, console) as advance:
+        advance(0)
+    assert console.file.getvalue() == ""  # type: ignore[attr-defined]

@@ -1,0 +1,454 @@
+"""An audit of one mirror: coverage by the ledger, recount, and comparison of both sides.
+
+`begin` runs on the driver and finds what to read; `Audit.add` takes what the tasks found.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Container, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import partial
+
+from relay_pipelines.errors import SourceError
+from relay_pipelines.model import (
+    Checkpoint,
+    CopyOptions,
+    LedgerEntry,
+    OffsetRange,
+    RecordPolicy,
+    Skipped,
+    TopicPartition,
+)
+from relay_pipelines.protocol.admin import topic_configs
+from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, ClusterClient
+from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.protocol.retries import retry
+from relay_pipelines.settings import Mirror
+from relay_pipelines.snapshot.clients import destination_client, source_client
+from relay_pipelines.snapshot.cluster_snapshot import read_checkpoints
+from relay_pipelines.state.ledger_reader import LedgerFollower
+from relay_pipelines.verify.chunks import AuditJob, ChunkResult, ComparedChunk
+from relay_pipelines.verify.coverage import CoverageMap, coverage
+from relay_pipelines.verify.recount import Recount
+from relay_pipelines.verify.recount_parts import PartResult, RecountPart, merged, parts_of
+from relay_pipelines.verify.selection import Selected, Selection, select
+
+BY_RECORD = "record by record"
+_CLEANUP = "cleanup.policy"
+_UNKNOWN_TOPIC = 3
+_MARGIN_MS = 600_000
+_PART_BYTES = 256 << 20  # its batches are counted, which is fast
+_LEFT_OUT = (Skipped.FILTERED, Skipped.QUARANTINED)
+
+
+class Level(StrEnum):
+    """How much an audit reads."""
+
+    LEDGER = "ledger"
+    RECOUNT = "recount"
+    FULL = "full"
+    SAMPLE = "sample"
+
+    @property
+    def compares(self) -> bool:
+        """Whether both sides are read."""
+        return self in {Level.FULL, Level.SAMPLE}
+
+
+@dataclass(slots=True)
+class PartitionAudit:
+    """What an audit found in one topic-partition.
+
+    Args:
+        coverage: by the ledger.
+        destination: the topic-partition with the copies; None if no record was copied.
+        parts: what to count at the destination.
+        counted: the parts that were counted so far.
+        rule: how its chunks are compared; empty if they are not.
+        chunks: the chunks to compare.
+        results: of those that were compared so far.
+        lost: why the copies are gone as a whole; empty if they are not.
+    """
+
+    coverage: CoverageMap
+    destination: TopicPartition | None = None
+    parts: list[RecountPart] = field(default_factory=list)
+    counted: list[PartResult] = field(default_factory=list)
+    rule: str = ""
+    chunks: list[ComparedChunk] = field(default_factory=list)
+    results: list[ChunkResult] = field(default_factory=list)
+    lost: str = ""
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """Of the source."""
+        return self.coverage.range.topic_partition
+
+    @property
+    def recount(self) -> Recount | None:
+        """The sum of the parts; None if not all were counted."""
+        counted = sorted(self.counted, key=lambda part: part.range)
+        recounts = [part.recount for part in counted if part.recount is not None]
+        if not recounts or len(recounts) < len(self.parts):
+            return None
+        return merged(
+            OffsetRange(self.topic_partition, counted[0].range.start, counted[-1].range.end),
+            recounts,
+        )
+
+    @property
+    def records(self) -> int:
+        """Records, or keys of a compacted topic, that are the same on both sides."""
+        return sum(result.records for result in self.results)
+
+    @property
+    def first_difference(self) -> ChunkResult | None:
+        """The chunk with the first difference, by the source's offsets."""
+        differing = [result for result in self.results if result.difference]
+        return min(differing, key=lambda result: result.chunk.source, default=None)
+
+    @property
+    def problems(self) -> list[str]:
+        """What is wrong; empty if nothing is."""
+        lines = [*self.coverage.problems, *filter(None, [self.lost])]
+        recount = self.recount
+        if recount is not None:
+            lines += recount.problems
+            if recount.foreign_at is not None:
+                there = f"{self.destination} at offset {recount.foreign_at}"
+                lines.append(f"the first record that this mirror did not write is in {there}")
+        first = self.first_difference
+        if first is not None and first.difference is not None:
+            differing = sum(result.difference is not None for result in self.results)
+            chunk = first.chunk
+            lines.append(
+                f"{differing:,} of {len(self.results):,} chunks differ, the first is"
+                f" [{chunk.source.start}, {chunk.source.end}): {first.difference.what}"
+            )
+        return lines
+
+    @property
+    def notes(self) -> list[str]:
+        """What people may not expect, and what could not be compared."""
+        lines = [f"{gap}; the copy resumed after it" for gap in self.coverage.gaps]
+        recount = self.recount
+        if recount is not None and recount.thinned:
+            gone = recount.recorded - recount.counted
+            lines.append(f"{recount.thinned}: {gone:,} records are gone")
+        unread: Counter[str] = Counter()
+        for result in self.results:
+            if result.unread:
+                unread[result.unread] += result.chunk.records
+        lines += [f"{count:,} records were not compared: {why}" for why, count in unread.items()]
+        return lines
+
+    @property
+    def errors(self) -> list[str]:
+        """Why something could not be read; each line once."""
+        errors = {result.error for result in self.results} | {part.error for part in self.counted}
+        return sorted(errors - {""})
+
+
+@dataclass(slots=True)
+class Audit:
+    """What an audit found in one mirror.
+
+    Args:
+        share: of the chunks that were compared, from 0 to 1.
+        seed: that chose them; empty if all were.
+    """
+
+    mirror: str
+    level: Level
+    job: AuditJob
+    partitions: dict[TopicPartition, PartitionAudit]
+    share: float = 1.0
+    seed: str = ""
+    seconds: float = 0.0
+
+    @property
+    def work(self) -> list[ComparedChunk | RecountPart]:
+        """All that is to be compared and counted, in order."""
+        wanted: list[ComparedChunk | RecountPart] = []
+        for found in self.partitions.values():
+            wanted += [*found.parts, *found.chunks]
+        return wanted
+
+    @property
+    def problems(self) -> list[str]:
+        """What is wrong, with its topic-partition; empty if nothing is."""
+        return [f"{at}: {line}" for at, found in self.partitions.items() for line in found.problems]
+
+    @property
+    def errors(self) -> list[str]:
+        """Why something could not be read."""
+        return [f"{at}: {line}" for at, found in self.partitions.items() for line in found.errors]
+
+    def add(self, chunks: Iterable[ChunkResult], parts: Iterable[PartResult] = ()) -> None:
+        """Take the results of a task."""
+        for result in chunks:
+            self.partitions[result.chunk.source.topic_partition].results.append(result)
+        for part in parts:
+            self.partitions[part.range.topic_partition].counted.append(part)
+
+
+def begin(
+    name: str,
+    mirror: Mirror,
+    selection: Selection,
+    level: Level,
+    clock: Clock,
+    *,
+    share: float = 1.0,
+    seed: str = "",
+) -> Audit:
+    """Read checkpoints and ledger, and find what to count and to compare. On the driver.
+
+    Args:
+        share, seed: for the level `sample`, which of the chunks to compare.
+
+    Raises:
+        ConfigError: the ledger does not have what is to be audited.
+        RelayError: a cluster does not answer, or refuses.
+    """
+    # the checkpoints first: a commit in between would look like a missing entry
+    checkpoints = read_checkpoints(name, mirror, clock, settled=True).checkpoints
+    reads = level is not Level.LEDGER
+    there = _at_destination(name, mirror, checkpoints.values(), clock) if reads else _Destination()
+    entries = _ledger(name, mirror, selection.since_ms, clock)
+    copied_to = {at: checkpoint.next_offset for at, checkpoint in checkpoints.items()}
+    selected = select(selection, entries, copied_to)
+    job = AuditJob(name, mirror.nodes, mirror.destination_cluster, mirror.copy_options)
+    sampled = level is Level.SAMPLE
+    audit = Audit(name, level, job, {}, share if sampled else 1.0, seed if sampled else "")
+    for each in selected:
+        found = audit.partitions[each.topic_partition] = PartitionAudit(
+            coverage(each.range, each.entries, each.copied_to), _destination(each.entries)
+        )
+        if found.destination and found.destination.topic in there.gone:
+            found.lost = f"the destination has no topic {found.destination.topic!r} any more"
+    selected = [each for each in selected if not audit.partitions[each.topic_partition].lost]
+    if level in {Level.RECOUNT, Level.FULL}:
+        _plan_recount(audit, selected, entries, there.ends)
+    if level.compares:
+        policies = _at_source(audit, mirror, clock), there.policies
+        _plan(audit, mirror, selected, policies, _shared(entries))
+    return audit
+
+
+def _ledger(name: str, mirror: Mirror, since_ms: int | None, clock: Clock) -> list[LedgerEntry]:
+    options = mirror.copy_options
+    if since_ms is not None:  # of several sources, others may have written between the first copies
+        since_ms = max(0, since_ms - _MARGIN_MS)
+    follower = LedgerFollower(mirror.destination_cluster, name, None, options, clock)
+    try:
+        return retry(
+            partial(follower.history, since_ms, settled=True), name, options, clock, follower
+        )
+    finally:
+        follower.close()
+
+
+def _destination(entries: Sequence[LedgerEntry]) -> TopicPartition | None:
+    written = [entry.destination.topic_partition for entry in entries if entry.records]
+    return written[-1] if written else None
+
+
+def _plan_recount(
+    audit: Audit,
+    selected: Sequence[Selected],
+    entries: Sequence[LedgerEntry],
+    ends: Mapping[TopicPartition, int],
+) -> None:
+    """Find the parts to count at the destination.
+
+    Args:
+        entries: all that the ledger has.
+        ends: of the destination, from before the entries were read: all that was written before is
+            in one of them.
+    """
+    shared = _shared(entries)
+    for each in selected:
+        found = audit.partitions[each.topic_partition]
+        others: dict[TopicPartition, list[LedgerEntry]] = defaultdict(list)
+        if found.destination in shared:
+            for entry in entries:
+                is_other = entry.source.topic_partition != each.topic_partition
+                if is_other and entry.destination.topic_partition == found.destination:
+                    others[entry.source.topic_partition].append(entry)
+        found.parts = parts_of(
+            replace(each.range, end=each.copied_to),
+            sorted(each.entries, key=lambda entry: entry.source),
+            others,
+            _PART_BYTES,
+            ends.get(found.destination) if found.destination else None,
+        )
+
+
+def _plan(
+    audit: Audit,
+    mirror: Mirror,
+    selected: Sequence[Selected],
+    policies: tuple[Mapping[str, str], Mapping[str, str]],
+    shared: Container[TopicPartition],
+) -> None:
+    """Find the chunks to compare, and by which rule.
+
+    Args:
+        policies: cleanup.policy by topic, at the source and at the destination.
+        shared: destination topic-partitions to which several sources are copied.
+    """
+    for each in selected:
+        found = audit.partitions[each.topic_partition]
+        if found.destination is None:
+            continue
+        topic = each.topic_partition.topic
+        kinds = policies[0].get(topic), policies[1].get(found.destination.topic, "")
+        found.rule = _why_not(audit, mirror.record_policy(topic), kinds)
+        if found.rule:
+            continue
+        if _is_compacted(kinds):
+            found.rule = "the latest record of each key, because it is compacted"
+            found.chunks = [_compacted(each, found.destination)]
+        else:
+            found.rule = BY_RECORD
+            chunks = [_chunk(entry, shared) for entry in each.copied]
+            found.chunks = _sampled(audit, chunks)
+
+
+def _why_not(audit: Audit, policy: RecordPolicy, kinds: tuple[str | None, str]) -> str:
+    """Return why a topic's records cannot be compared; empty if they can.
+
+    Args:
+        kinds: cleanup.policy on both sides; None if the source has no such topic.
+    """
+    compacted = _is_compacted(kinds)
+    reasons = {
+        "the source no longer has the topic": kinds[0] is None,
+        "select or transform may change the records": bool(policy.transform or policy.select),
+        "it is compacted and filtered": compacted and bool(policy.filters or policy.where),
+        "it is compacted, so a sample would have to read all of it": compacted
+        and audit.level is Level.SAMPLE,
+    }
+    return next((f"not compared: {why}" for why, holds in reasons.items() if holds), "")
+
+
+def _is_compacted(kinds: tuple[str | None, str]) -> bool:
+    return any("compact" in kind for kind in kinds if kind)
+
+
+def _sampled(audit: Audit, chunks: list[ComparedChunk]) -> list[ComparedChunk]:
+    """Return the share of the chunks that the seed chooses, in order; at least one."""
+    if audit.level is not Level.SAMPLE or not chunks:
+        return chunks
+    chooser = random.Random(f"{audit.seed}/{chunks[0].source.topic_partition}")  # noqa: S311 - no secret
+    chosen = chooser.sample(range(len(chunks)), max(1, round(audit.share * len(chunks))))
+    return [chunks[index] for index in sorted(chosen)]
+
+
+def _chunk(entry: LedgerEntry, shared: Container[TopicPartition]) -> ComparedChunk:
+    copies = entry.destination
+    return ComparedChunk(
+        entry.source,
+        # before its first record, a topic-partition has no destination offsets
+        copies if entry.records else OffsetRange(copies.topic_partition, 0, 0),
+        entry.records,
+        entry.size_bytes,
+        sum(entry.skipped.get(str(reason), 0) for reason in _LEFT_OUT),
+        is_shared=copies.topic_partition in shared,
+    )
+
+
+def _compacted(each: Selected, destination: TopicPartition) -> ComparedChunk:
+    """Return all of a topic-partition: any record may be gone for one that is outside a range."""
+    copied = [
+        entry
+        for entry in each.entries
+        if entry.records and entry.destination.topic_partition == destination
+    ]
+    start, end = copied[0].source.start, max(entry.source.end for entry in copied)
+    copies = min(e.destination.start for e in copied), max(e.destination.end for e in copied)
+    return ComparedChunk(
+        OffsetRange(each.topic_partition, start, end),
+        OffsetRange(destination, *copies),
+        sum(entry.records for entry in copied),
+        sum(entry.size_bytes for entry in copied),
+        is_compacted=True,
+    )
+
+
+def _shared(entries: Iterable[LedgerEntry]) -> set[TopicPartition]:
+    """Return the destination topic-partitions to which several sources are copied."""
+    sources: dict[TopicPartition, set[TopicPartition]] = defaultdict(set)
+    for entry in entries:
+        if entry.records:
+            sources[entry.destination.topic_partition].add(entry.source.topic_partition)
+    return {to for to, copied in sources.items() if len(copied) > 1}
+
+
+def _at_source(audit: Audit, mirror: Mirror, clock: Clock) -> dict[str, str]:
+    """Return cleanup.policy of the topics that the source has, from a node that answers."""
+    topics = {at.topic for at in audit.partitions}
+    options = mirror.copy_options
+    *others, last = mirror.nodes
+    for node in others:
+        with suppress(SourceError):
+            client = source_client(audit.mirror, node, options.request_timeout_ms, "audit")
+            return _cleanup_policies(client, topics, audit.mirror, options, clock, patient=False)
+    client = source_client(audit.mirror, last, options.request_timeout_ms, "audit")
+    return _cleanup_policies(client, topics, audit.mirror, options, clock)
+
+
+@dataclass(frozen=True, slots=True)
+class _Destination:
+    """The destination's topics, before the ledger was read.
+
+    Args:
+        gone: topics to which records were copied, and which are not there any more.
+        policies: cleanup.policy by topic.
+        ends: the last stable offset by topic-partition.
+    """
+
+    gone: frozenset[str] = frozenset()
+    policies: Mapping[str, str] = field(default_factory=dict)
+    ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+
+
+def _at_destination(
+    name: str, mirror: Mirror, checkpoints: Iterable[Checkpoint], clock: Clock
+) -> _Destination:
+    options = mirror.copy_options
+    copies = {checkpoint.destination for checkpoint in checkpoints}
+    topics = {at.topic for at in copies}
+    client = destination_client(name, mirror.destination_cluster, options, "audit")
+    policies = _cleanup_policies(client, topics, name, options, clock)
+    wanted = [at for at in copies if at.topic in policies]
+    with client:
+        ask = partial(client.list_offsets, wanted, LATEST, READ_COMMITTED)
+        ends = retry(ask, name, options, clock, client)
+    return _Destination(frozenset(topics - policies.keys()), policies, ends)
+
+
+def _cleanup_policies(
+    client: ClusterClient,
+    topics: Iterable[str],
+    name: str,
+    options: CopyOptions,
+    clock: Clock,
+    *,
+    patient: bool = True,
+) -> dict[str, str]:
+    def ask() -> dict[str, str]:
+        shown = client.metadata(sorted(topics)).topics
+        existing = [name for name, topic in shown.items() if topic.error_code != _UNKNOWN_TOPIC]
+        return {
+            topic: str(getattr(values.get(_CLEANUP), "value", ""))
+            for topic, values in topic_configs(client, existing, (_CLEANUP,)).items()
+        }
+
+    with client:
+        return retry(ask, name, options, clock, client, patient=patient)

@@ -1,0 +1,205 @@
+"""Which source offsets the ledger accounts for, and how; from its entries alone, without I/O."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import pairwise
+
+from relay_pipelines.model import LedgerEntry, OffsetRange, Skipped, TopicPartition
+
+_SHOWN = 3
+
+
+class Kind(StrEnum):
+    """What became of a source offset."""
+
+    COPIED = "copied"
+    FILTERED = str(Skipped.FILTERED)
+    QUARANTINED = str(Skipped.QUARANTINED)
+    COMPACTION_GAP = str(Skipped.COMPACTION_GAP)
+    ABORTED = str(Skipped.ABORTED)
+    CONTROL = str(Skipped.CONTROL)
+    LOST = str(Skipped.LOST)
+    NOT_YET = "not_yet"
+    MISSING = "missing"  # it must have been copied, but no ledger entry has it
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """The source offsets `[start, end)` of one ledger entry, or of none.
+
+    An entry says how many offsets it skipped, not which. So the counts are those of the stretch.
+    """
+
+    start: int
+    end: int
+    counts: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class CoverageMap:
+    """What the ledger says about one range.
+
+    Args:
+        range: the source offsets that were asked for.
+        stretches: in order, without a gap between them. The first and the last may reach beyond the
+            range, because chunks do.
+        doubled: source offsets that more than one entry has.
+        unbalanced: entries whose records and skipped offsets are not as many as their offsets.
+        disordered: entries whose copies do not lie after those of the entry before them.
+        gaps: accepted losses within the range.
+    """
+
+    range: OffsetRange
+    stretches: tuple[Stretch, ...] = ()
+    doubled: tuple[OffsetRange, ...] = ()
+    unbalanced: tuple[OffsetRange, ...] = ()
+    disordered: tuple[OffsetRange, ...] = ()
+    gaps: tuple[str, ...] = field(default=())
+
+    @property
+    def counts(self) -> Counter[str]:
+        """The number of offsets by kind."""
+        total: Counter[str] = Counter()
+        for stretch in self.stretches:
+            total.update(stretch.counts)
+        return total
+
+    @property
+    def missing(self) -> list[OffsetRange]:
+        """The offsets that no entry has, although the checkpoint is after them."""
+        at = self.range.topic_partition
+        return [
+            OffsetRange(at, stretch.start, stretch.end)
+            for stretch in self.stretches
+            if Kind.MISSING in stretch.counts
+        ]
+
+    @property
+    def problems(self) -> list[str]:
+        """What is wrong; empty if nothing is."""
+        found = (
+            ("source offsets are in no ledger entry", self.missing),
+            ("source offsets are in several ledger entries", self.doubled),
+            ("source offsets are in entries whose counts do not add up", self.unbalanced),
+            ("source offsets are in entries whose copies are out of order", self.disordered),
+        )
+        return [
+            f"{sum(map(len, ranges)):,} {what}: {_shown(ranges)}"
+            for what, ranges in found
+            if ranges
+        ]
+
+
+def last_history(entries: Iterable[LedgerEntry]) -> list[LedgerEntry]:
+    """Return the entries since the last loss after which offsets are other records.
+
+    Args:
+        entries: of one topic-partition, in the order of their commits.
+    """
+    history: list[LedgerEntry] = []
+    for entry in entries:
+        if entry.gap and not len(entry.source):
+            history.clear()
+        history.append(entry)
+    return history
+
+
+def coverage(wanted: OffsetRange, entries: Iterable[LedgerEntry], copied_to: int) -> CoverageMap:
+    """Return what the entries say about a range.
+
+    Args:
+        entries: of one history of its topic-partition.
+        copied_to: the source offset up to which entries must exist: the checkpoint, as it was
+            before the entries were read.
+    """
+    at = wanted.topic_partition
+    ours = sorted(
+        (entry for entry in entries if len(entry.source) and _overlap(entry.source, wanted)),
+        key=lambda entry: entry.source,
+    )
+    stretches: list[Stretch] = []
+    doubled: list[OffsetRange] = []
+    position = wanted.start
+    for entry in ours:
+        start, end = entry.source.start, entry.source.end
+        if start > position:
+            stretches.append(_without_entry(position, start, Kind.MISSING))
+        if stretches and start < position:
+            doubled.append(OffsetRange(at, start, min(end, position)))
+        if end > position or not stretches:
+            stretches.append(Stretch(start, end, _counts(entry)))
+        position = max(position, end)
+    known = min(wanted.end, max(position, copied_to))
+    if known > position:
+        stretches.append(_without_entry(position, known, Kind.MISSING))
+    if wanted.end > known and wanted.end > position:
+        stretches.append(_without_entry(max(known, position), wanted.end, Kind.NOT_YET))
+    return CoverageMap(
+        wanted,
+        tuple(stretches),
+        tuple(doubled),
+        tuple(entry.source for entry in ours if not _is_balanced(entry)),
+        tuple(_disordered(ours)),
+        tuple(entry.gap for entry in ours if entry.gap),
+    )
+
+
+def binned(stretches: Sequence[Stretch], most: int) -> list[Stretch]:
+    """Return at most about so many stretches, by joining neighbours, for a picture of them."""
+    if len(stretches) <= most:
+        return list(stretches)
+    width = max(1, (stretches[-1].end - stretches[0].start) // most)
+    joined: list[Stretch] = []
+    for stretch in stretches:
+        if joined and stretch.end - joined[-1].start <= width:
+            before = joined.pop()
+            stretch = Stretch(  # noqa: PLW2901 - the joined one takes its place
+                before.start, stretch.end, Counter(before.counts) + Counter(stretch.counts)
+            )
+        joined.append(stretch)
+    return joined
+
+
+def _overlap(one: OffsetRange, other: OffsetRange) -> bool:
+    return one.start < other.end and one.end > other.start
+
+
+def _without_entry(start: int, end: int, kind: Kind) -> Stretch:
+    return Stretch(start, end, {str(kind): end - start})
+
+
+def _counts(entry: LedgerEntry) -> dict[str, int]:
+    counts = {str(Kind.COPIED): entry.records, **entry.skipped}
+    return {kind: number for kind, number in counts.items() if number}
+
+
+def _is_balanced(entry: LedgerEntry) -> bool:
+    return (
+        len(entry.source) == entry.records + sum(entry.skipped.values())
+        and len(entry.destination) >= entry.records
+        and bool(entry.records) == bool(len(entry.destination))
+    )
+
+
+def _disordered(entries: Iterable[LedgerEntry]) -> list[OffsetRange]:
+    """Return the source ranges of entries that were not written after the one before them."""
+    placed: dict[TopicPartition, list[LedgerEntry]] = {}
+    for entry in entries:
+        if entry.records:
+            placed.setdefault(entry.destination.topic_partition, []).append(entry)
+    return [
+        after.source
+        for some in placed.values()
+        for before, after in pairwise(some)
+        if after.destination.start < before.destination.end
+    ]
+
+
+def _shown(ranges: Sequence[OffsetRange]) -> str:
+    more = len(ranges) - _SHOWN
+    shown = ", ".join(f"[{each.start}, {each.end})" for each in ranges[:_SHOWN])
+    return f"{shown} and {more} more" if more > 0 else shown

@@ -1,0 +1,162 @@
+"""The recount of a range in parts, each of which a task can count.
+
+`parts_of` and `merged` run on the driver, `count_parts` in a task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+
+from relay_pipelines.errors import RelayError
+from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
+from relay_pipelines.protocol.admin import topic_configs
+from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.protocol.retries import retry
+from relay_pipelines.snapshot.clients import destination_client
+from relay_pipelines.verify.chunks import AuditJob
+from relay_pipelines.verify.recount import NEEDED_CONFIGS, Recount, count_range
+
+_CHUNKS = 1_000  # a part has no more, because every batch is looked up among them
+
+Entries = Mapping[TopicPartition, Sequence[LedgerEntry]]
+
+
+@dataclass(frozen=True, slots=True)
+class RecountPart:
+    """Whole chunks of a range.
+
+    Args:
+        range: the source offsets.
+        entries: what `count_range` needs.
+        until: the destination offset up to which all entries are known; None if they are anywhere.
+    """
+
+    range: OffsetRange
+    entries: Entries
+    size_bytes: int
+    until: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartResult:
+    """What a task counted.
+
+    Args:
+        recount: None if the destination could not be read.
+        error: why it could not be read; empty if it was.
+    """
+
+    range: OffsetRange
+    size_bytes: int
+    recount: Recount | None = None
+    error: str = ""
+
+
+def parts_of(
+    wanted: OffsetRange,
+    own: Sequence[LedgerEntry],
+    others: Entries,
+    size_bytes: int,
+    until: int | None,
+) -> list[RecountPart]:
+    """Cut a range between its chunks, into parts of about a size.
+
+    Args:
+        own: the entries of its topic-partition, sorted by source offset.
+        others: those of other topic-partitions that are copied to the same one.
+        until: as in `RecountPart`.
+    """
+    parts: list[RecountPart] = []
+    start, first, size, most_end = wanted.start, 0, 0, -1
+    for index, (entry, following) in enumerate(pairwise(own)):
+        most_end = max(most_end, entry.source.end)
+        if most_end <= wanted.start:
+            first = index + 1
+            continue
+        size += entry.size_bytes
+        is_full = size >= size_bytes or index - first >= _CHUNKS
+        # not within entries that overlap: both parts would count them
+        if is_full and most_end == following.source.start and most_end < wanted.end:
+            part = OffsetRange(wanted.topic_partition, start, most_end)
+            parts.append(_part(part, own, (first, index + 1), others, until))
+            start, first, size = most_end, index + 1, 0
+    last = OffsetRange(wanted.topic_partition, start, wanted.end)
+    return [*parts, _part(last, own, (first, len(own)), others, until)]
+
+
+def merged(whole: OffsetRange, recounts: Sequence[Recount]) -> Recount:
+    """Return the recount of a range from those of its parts, in order."""
+    total = Recount(whole)
+    for each in recounts:
+        total.recorded += each.recorded
+        total.counted += each.counted
+        total.foreign += each.foreign
+        total.foreign_at = each.foreign_at if total.foreign_at is None else total.foreign_at
+        total.skipped.update(each.skipped)
+        total.rewritten += each.rewritten
+        total.nodes |= each.nodes
+        total.unaccounted += each.unaccounted
+        total.doubled += each.doubled
+        total.differing += each.differing
+        total.thinned = total.thinned or each.thinned
+        total.recompressed |= each.recompressed
+        total.expired += each.expired
+        total.gaps = list(dict.fromkeys([*total.gaps, *each.gaps]))
+    scanned = [each.scanned for each in recounts if each.scanned is not None]
+    if scanned:
+        total.scanned = OffsetRange(scanned[0].topic_partition, scanned[0].start, scanned[-1].end)
+    total.first_ms = min((r.first_ms for r in recounts if r.first_ms is not None), default=None)
+    total.last_ms = max((r.last_ms for r in recounts if r.last_ms is not None), default=None)
+    return total
+
+
+def count_parts(job: AuditJob, parts: Sequence[RecountPart], clock: Clock) -> Iterator[PartResult]:
+    """Count each part and yield its result; never raises a `RelayError`.
+
+    An error that names a topic-partition concerns its part alone; after another one that retries
+    did not help against, no other part is tried.
+    """
+    away = ""
+    with destination_client(job.mirror, job.destination, job.options, "recount") as client:
+        for part in parts:
+            found, error = None, away
+            if not away:
+                ask = partial(_count, client, job, part, clock)
+                try:
+                    found = retry(ask, job.mirror, job.options, clock, client)
+                except RelayError as failed:
+                    error = str(failed)
+                    away = error if failed.retryable and failed.topic_partition is None else ""
+            yield PartResult(part.range, part.size_bytes, found, error)
+
+
+def _count(client: ClusterClient, job: AuditJob, part: RecountPart, clock: Clock) -> Recount:
+    topics = {
+        entry.destination.topic_partition.topic for some in part.entries.values() for entry in some
+    }
+    configs = topic_configs(client, sorted(topics), NEEDED_CONFIGS)
+    return count_range(client, part.range, part.entries, configs, job.options, clock, part.until)
+
+
+def _part(
+    wanted: OffsetRange,
+    own: Sequence[LedgerEntry],
+    indices: tuple[int, int],
+    others: Entries,
+    until: int | None,
+) -> RecountPart:
+    first, end = indices
+    ours = own[first:end]
+    # where the scan ends, and losses just before the range
+    following = next(([entry] for entry in own[end:] if entry.records), [])
+    before = [entry for entry in own[max(0, first - 1) : first] if entry.gap]
+    return RecountPart(
+        wanted,
+        {wanted.topic_partition: [*before, *ours, *following], **others},
+        sum(entry.size_bytes for entry in ours),
+        until,
+    )

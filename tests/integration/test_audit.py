@@ -1,0 +1,511 @@
+"""An audit passes what was copied, and pinpoints every change at the destination."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import ResourceType
+
+from relay_pipelines.copy.task import copy_ranges
+from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.errors import ConfigError
+from relay_pipelines.model import ClassSpec, Cluster, OffsetRange, RecordPolicy, Status
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.settings import load
+from relay_pipelines.verify import audit_job
+from relay_pipelines.verify.audit import Audit, Level, PartitionAudit, begin
+from relay_pipelines.verify.selection import Selection
+from tests.copying import KEPT, Mirror, numbered
+from tests.support import commands
+from tests.support.commands import configured, error_line, relay
+from tests.support.independent import (
+    Record,
+    configure,
+    create,
+    delete,
+    delete_before,
+    put,
+    settled_end,
+    transactional,
+    write,
+)
+
+RECORDS = numbered(100)
+CUTS = [0, 30, 60, 90, 100]
+NOWHERE = ("127.0.0.1:1",)
+
+
+class Audited:
+    """A mirror with its relay.yaml."""
+
+    def __init__(self, mirror: Mirror, folder: Path) -> None:
+        self.mirror = mirror
+        self.folder = folder
+
+    def config(self, **more: Any) -> Path:
+        """Write a relay.yaml of the mirror."""
+        mirror = self.mirror
+        section = commands.mirror(mirror.source, mirror.destination, mirror.topic, **more)
+        return configured(self.folder, {mirror.name: section}, spark={"master": "local[2]"})
+
+    def begin(self, level: Level, selection: Selection | None = None, **more: Any) -> Audit:
+        """Read the ledger, and count, but compare nothing yet."""
+        settings = load(self.config()).mirror(self.mirror.name)
+        return begin(
+            self.mirror.name, settings, selection or Selection(), level, SystemClock(), **more
+        )
+
+    def audit(
+        self, level: Level = Level.FULL, selection: Selection | None = None, **more: Any
+    ) -> PartitionAudit:
+        """Audit, with the comparison in this process."""
+        audit = self.begin(level, selection, **more)
+        read(audit)
+        (found,) = audit.partitions.values()
+        assert found.errors == []
+        return found
+
+    def replace_copies(self, records: list[Record], cuts: Sequence[int] = ()) -> None:
+        """Put another log in place of the copies: with the same chunks, as long as records last."""
+        mirror = self.mirror
+        delete(mirror.destination, mirror.topic)
+        create(mirror.destination, mirror.topic, 1, KEPT)
+        sender = transactional(mirror.destination, f"{mirror.topic}-tampered")
+        grown = len(records) - len(RECORDS)
+        shift = grown if abs(grown) == 1 else 0  # a record more or less in the second chunk
+        cuts = cuts or [0, 30, *(cut + shift for cut in CUTS[2:])]
+        for start, end in pairwise(cuts):
+            if part := records[start:end]:
+                sender.begin_transaction()
+                put(sender, mirror.at, part)
+                assert sender.flush(30) == 0
+                sender.commit_transaction(30)
+        settled_end(mirror.destination, mirror.at)
+
+
+def read(audit: Audit) -> None:
+    """Do in this process what tasks do."""
+    done = audit_job.do_group(audit.job, audit.work)
+    audit.add(done.chunks, done.parts)
+
+
+@pytest.fixture
+def audited(
+    source_cluster: EmbeddedCluster,
+    destination_cluster: EmbeddedCluster,
+    topic_name: str,
+    tmp_path: Path,
+) -> Audited:
+    """A topic of 100 records in batches of ten, copied in four chunks."""
+    made = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
+    made.write(*(RECORDS[at : at + 10] for at in range(0, 100, 10)))
+    for end in CUTS[1:]:
+        made.copy(0, end)
+    return Audited(made, tmp_path)
+
+
+class TestAgreement:
+    """What passes."""
+
+    @pytest.mark.parametrize("level", [Level.LEDGER, Level.RECOUNT, Level.FULL])
+    def test_what_was_copied(self, audited: Audited, level: Level) -> None:
+        found = audited.audit(level)
+        assert (found.problems, found.notes) == ([], [])
+        assert found.coverage.counts == {"copied": 100}
+        assert str(found.coverage.range) == f"{audited.mirror.at}[0, 100)"
+        assert (found.recount is not None, found.records) == (
+            level is not Level.LEDGER,
+            100 if level is Level.FULL else 0,
+        )
+
+    def test_verbatim_batches_are_not_decoded(
+        self,
+        source_cluster: EmbeddedCluster,
+        destination_cluster: EmbeddedCluster,
+        topic_name: str,
+        tmp_path: Path,
+    ) -> None:
+        mirror = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
+        mirror.write(*(numbered(20, 1000, first) for first in range(0, 100, 20)))
+        mirror.copy(0, 50)
+        mirror.copy()
+        (result, after) = Audited(mirror, tmp_path).audit().results
+        # the range cuts the third batch
+        assert (result.records, result.undecoded, result.difference) == (50, 40, None)
+        assert (after.records, after.undecoded, after.difference) == (50, 40, None)
+
+    def test_transactions_of_the_source(self, audited: Audited) -> None:
+        """Aborted records and markers have no copies."""
+        mirror = audited.mirror
+        for commit in (True, False):
+            sender = transactional(mirror.source, f"{mirror.topic}-{commit}")
+            sender.begin_transaction()
+            put(sender, mirror.at, numbered(10, first=200))
+            assert sender.flush(30) == 0
+            (sender.commit_transaction if commit else sender.abort_transaction)(30)
+            settled_end(mirror.source, mirror.at)
+        mirror.copy()
+        found = audited.audit()
+        assert (found.problems, found.records) == ([], 110)
+        assert found.coverage.counts == {"copied": 110, "aborted": 10, "control": 2}
+
+    def test_a_copy_that_was_written_again_in_the_same_way(self, audited: Audited) -> None:
+        """So that the tests below find the change alone."""
+        audited.replace_copies(RECORDS)
+        found = audited.audit(Level.SAMPLE, share=1.0, seed="x")
+        assert (found.problems, found.records) == ([], 100)
+
+    def test_a_destination_that_recompresses(self, audited: Audited) -> None:
+        mirror = audited.mirror
+        configure(mirror.destination, ResourceType.TOPIC, mirror.topic, compression_type="zstd")
+        mirror.write(numbered(10, first=100))
+        assert mirror.try_copy().status is Status.DONE
+        found = audited.audit()
+        assert (found.problems, found.records) == ([], 110)
+
+    def test_a_destination_that_sets_timestamps(self, audited: Audited) -> None:
+        mirror = audited.mirror
+        configure(
+            mirror.destination,
+            ResourceType.TOPIC,
+            mirror.topic,
+            message_timestamp_type="LogAppendTime",
+        )
+        mirror.write(numbered(10, first=100))
+        assert mirror.try_copy().status is Status.DONE
+        found = audited.audit()
+        assert (found.first_difference, found.records) == (None, 110)
+
+    def test_records_not_yet_copied(self, audited: Audited) -> None:
+        audited.mirror.write(numbered(10, first=100))
+        found = audited.audit(Level.FULL, Selection(audited.mirror.topic, 0, start=90, end=110))
+        assert (found.problems, found.records) == ([], 10)
+        assert found.coverage.counts == {"copied": 10, "not_yet": 10}
+
+    def test_filtered_records(
+        self,
+        source_cluster: EmbeddedCluster,
+        destination_cluster: EmbeddedCluster,
+        topic_name: str,
+        tmp_path: Path,
+    ) -> None:
+        """The others are compared, and a copy that is missing shows."""
+        mirror = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
+        mirror.write(RECORDS)
+        policy = RecordPolicy(filters=(ClassSpec("tests.integration.test_audit:Odd"),))
+        copy_range = mirror.range()
+        (outcome,) = copy_ranges(mirror.job, [replace(copy_range, record_policy=policy)])
+        assert outcome.status is Status.DONE
+        audited = Audited(mirror, tmp_path)
+        found = audited.audit()
+        assert (found.problems, found.records) == ([], 50)
+        assert found.coverage.counts == {"copied": 50, "filtered": 50}
+        audited.replace_copies(RECORDS[1:40:2] + RECORDS[43::2], [0, 49])
+        first = audited.audit().first_difference
+        assert first is not None
+        assert first.difference is not None
+        assert first.difference.what == (
+            "more records are missing at the destination than the ledger says that were left out"
+        )
+
+
+class Odd:
+    """A filter that keeps the records with odd numbers."""
+
+    def keep(self, record: Any) -> bool:
+        return record.offset % 2 == 1
+
+
+def change(**changes: object) -> list[Record]:
+    """The records with another one in the middle."""
+    return [*RECORDS[:45], RECORDS[45]._replace(**changes), *RECORDS[46:]]
+
+
+# in the second chunk, whose copies begin at 31, after a marker; the third begins at 62
+TAMPERED = {
+    "drop": (
+        [*RECORDS[:45], *RECORDS[46:]],
+        "1 record is missing at the destination",
+        (45, 46),
+    ),
+    "insert": (
+        [*RECORDS[:45], RECORDS[0]._replace(value=b"new"), *RECORDS[45:]],
+        "1 record is at the destination, but not in the source",
+        (45, 46),
+    ),
+    "reorder": (
+        [*RECORDS[:45], RECORDS[46], RECORDS[45], *RECORDS[47:]],
+        "the same records are in another order",
+        (45, 46),
+    ),
+    "value": (change(value=b"00000045.........!.."), "1 record differs", (45, 46)),
+    "key": (change(key=None), "1 record differs", (45, 46)),
+    "headers": (change(headers=(("n", b"46"),)), "1 record differs", (45, 46)),
+    "timestamp": (change(timestamp=(1, 1_700_000_000_586)), "1 record differs", (45, 46)),
+    "truncate": (RECORDS[:75], "the copies end here: 15 records are missing", (75, None)),
+}
+
+
+class TestTampered:
+    """What is found, and where."""
+
+    @pytest.mark.parametrize(("copies", "what", "at"), TAMPERED.values(), ids=TAMPERED)
+    def test_it_is_pinpointed(
+        self, audited: Audited, copies: list[Record], what: str, at: tuple[int, int | None]
+    ) -> None:
+        """Level full names the first record that differs; level recount notices something."""
+        audited.replace_copies(copies)
+        found = audited.audit()
+        assert found.recount is not None
+        assert found.recount.problems
+        first = found.first_difference
+        assert first is not None
+        assert first.difference is not None
+        sides = first.difference.source, first.difference.destination
+        assert tuple(side and side.offset for side in sides) == at
+        assert first.difference.what == what
+        assert first.chunk.source.start == (60 if at == (75, None) else 30)
+
+    def test_both_sides_are_shown(self, audited: Audited) -> None:
+        audited.replace_copies(TAMPERED["value"][0])
+        first = audited.audit().first_difference
+        assert first is not None
+        assert first.difference is not None
+        source, destination = first.difference.source, first.difference.destination
+        assert source is not None
+        assert destination is not None
+        assert (source.value, destination.value) == (
+            "00000045............",
+            "00000045.........!..",
+        )
+        assert (source.key, source.headers, source.timestamp_ms) == (
+            "k3",
+            "n=45",
+            1_700_000_000_585,
+        )
+
+    def test_records_of_another_writer_after_the_copies(self, audited: Audited) -> None:
+        """The recount names the offset of the first one."""
+        write(audited.mirror.destination, audited.mirror.at, numbered(3))
+        found = audited.audit()
+        assert found.problems == [
+            "records at the destination that this mirror did not write: 3",
+            (
+                f"the first record that this mirror did not write is in {audited.mirror.at}"
+                " at offset 104"
+            ),
+        ]
+
+    def test_the_last_ledger_entry_is_gone(self, audited: Audited) -> None:
+        """The checkpoint shows it; `sample` and `ledger` look, too."""
+        audit = audited.begin(Level.LEDGER)
+        (found,) = audit.partitions.values()
+        assert found.coverage.range.end == audited.mirror.checkpoint().next_offset
+
+    def test_the_topic_is_gone(self, audited: Audited) -> None:
+        """Everything else is audited all the same."""
+        delete(audited.mirror.destination, audited.mirror.topic)
+        found = audited.audit()
+        assert found.problems == [f"the destination has no topic {audited.mirror.topic!r} any more"]
+
+
+class TestNotCompared:
+    """What retention and compaction leave."""
+
+    def test_retention_at_the_destination(self, audited: Audited) -> None:
+        delete_before(audited.mirror.destination, audited.mirror.at, 40)
+        found = audited.audit()
+        assert (found.problems, found.records) == ([], 40)
+        assert found.notes == [
+            "retention at the destination has begun to delete them: 30 records are gone",
+            "60 records were not compared: retention has begun to delete them at the destination",
+        ]
+
+    def test_retention_at_the_source(self, audited: Audited) -> None:
+        delete_before(audited.mirror.source, audited.mirror.at, 40)
+        found = audited.audit()
+        assert (found.problems, found.records) == ([], 40)
+        assert found.notes == [
+            "60 records were not compared: retention has begun to delete them at the source"
+        ]
+
+    def test_a_topic_that_the_source_no_longer_has(self, audited: Audited) -> None:
+        """The copy stays, and the recount looks at it."""
+        delete(audited.mirror.source, audited.mirror.topic)
+        found = audited.audit()
+        assert (found.problems, found.rule) == (
+            [],
+            "not compared: the source no longer has the topic",
+        )
+        assert found.recount is not None
+        assert found.recount.counted == 100
+
+    def test_a_compacted_destination(self, audited: Audited) -> None:
+        """The latest record of each key must agree; an older one may differ."""
+        mirror = audited.mirror
+
+        def compacted() -> PartitionAudit:
+            # without cleaning, so that the result does not depend on the cleaner
+            lazy = {"min_cleanable_dirty_ratio": 1.0, "min_compaction_lag_ms": 10**12}
+            configure(
+                mirror.destination,
+                ResourceType.TOPIC,
+                mirror.topic,
+                **lazy,
+                cleanup_policy="compact",
+            )
+            return audited.audit()
+
+        found = compacted()
+        assert found.rule == "the latest record of each key, because it is compacted"
+        assert (found.problems, found.records) == ([], 7)
+        audited.replace_copies(change(value=b"older"))
+        assert (compacted().problems, found.records) == ([], 7)
+        audited.replace_copies([*RECORDS[:99], RECORDS[99]._replace(value=b"newest")])
+        first = compacted().first_difference
+        assert first is not None
+        assert first.difference is not None
+        assert first.difference.what == "the latest record of 1 key differs"
+        assert first.difference.source is not None
+        assert (first.difference.source.key, first.difference.source.offset) == ("k1", 99)
+
+
+class TestSelected:
+    """What is audited."""
+
+    def test_offsets(self, audited: Audited) -> None:
+        """Whole chunks are compared."""
+        found = audited.audit(Level.FULL, Selection(audited.mirror.topic, 0, start=35, end=40))
+        assert [str(result.chunk.source) for result in found.results] == [
+            f"{audited.mirror.at}[30, 60)"
+        ]
+
+    def test_commits_since(self, audited: Audited) -> None:
+        """Chunks of earlier commits are left out."""
+        third = audited.mirror.entries()[2]
+        found = audited.audit(Level.FULL, Selection(since_ms=third.committed_at_ms))
+        assert (found.coverage.range.start, found.problems) == (60, [])
+        before = audited.audit(Level.FULL, Selection(until_ms=third.committed_at_ms))
+        assert (str(before.coverage.range), before.records) == (f"{audited.mirror.at}[0, 60)", 60)
+
+    def test_a_window(self, audited: Audited) -> None:
+        assert audited.audit(Level.FULL, Selection(window="a-window")).records == 100
+
+    def test_two_sources_of_one_destination(self, audited: Audited) -> None:
+        """Neither takes the copies of the other one for its own, or for foreign records."""
+        first = audited.mirror
+        other = Mirror(
+            first.source, first.destination, f"{first.topic}-2", to=first.at, name=first.name
+        )
+        other.write(numbered(50, first=500))
+        other.copy()
+        first.write(numbered(10, first=100))
+        first.copy()
+        audit = audited.begin(Level.FULL)
+        read(audit)
+        assert (audit.problems, audit.errors) == ([], [])
+        assert [found.records for found in audit.partitions.values()] == [110, 50]
+
+    def test_the_same_seed_chooses_the_same_chunks(self, audited: Audited) -> None:
+        def chosen_by(seed: str, share: float = 0.5) -> tuple[OffsetRange, ...]:
+            audit = audited.begin(Level.SAMPLE, share=share, seed=seed)
+            return tuple(
+                chunk.source for found in audit.partitions.values() for chunk in found.chunks
+            )
+
+        chosen = [chosen_by(seed) for seed in ("a", "b", "c", "d")]
+        assert chosen_by("a") == chosen[0]
+        assert {len(chunks) for chunks in chosen} == {2}
+        assert len(set(chosen)) > 1
+        assert len(chosen_by("a", share=0.0)) == 1
+
+    def test_a_range_that_was_never_mirrored(self, audited: Audited) -> None:
+        with pytest.raises(ConfigError, match="is copied up to offset 100"):
+            audited.audit(Level.FULL, Selection(audited.mirror.topic, 0, start=100))
+
+    def test_a_node_that_does_not_answer(self, audited: Audited) -> None:
+        """The next node is read."""
+        audit = audited.begin(Level.FULL)
+        nodes = Cluster("away", NOWHERE), *audit.job.nodes
+        audit.job = replace(audit.job, nodes=nodes)
+        read(audit)
+        (found,) = audit.partitions.values()
+        assert (found.errors, found.records) == ([], 100)
+        assert {result.node for result in found.results} == {"one"}
+
+    @pytest.mark.parametrize("side", ["nodes", "destination"])
+    def test_a_cluster_that_does_not_answer(self, audited: Audited, side: str) -> None:
+        """It is tried once, not for every chunk, and nothing is said of the records."""
+        audit = audited.begin(Level.FULL)
+        away = Cluster("away", NOWHERE)
+        options = replace(audit.job.options, give_up_after_ms=1)
+        job = replace(audit.job, options=options, **{side: (away,) if side == "nodes" else away})
+        began = time.monotonic()
+        done = audit_job.do_group(job, audit.work)
+        assert time.monotonic() - began < 10
+        audit.add(done.chunks, done.parts)
+        (found,) = audit.partitions.values()
+        assert found.problems == []
+        assert len(found.results) == 4
+        assert len(found.errors) == 1
+
+
+@pytest.mark.parametrize("tampered", [False, True], ids=["agrees", "differs"])
+def test_in_spark(audited: Audited, local_session: Any, tampered: bool) -> None:  # noqa: FBT001
+    """Tasks find what this process finds."""
+    if tampered:
+        audited.replace_copies(TAMPERED["value"][0])
+    here, there = audited.begin(Level.FULL), audited.begin(Level.FULL)
+    read(here)
+    for found in audit_job.in_spark(local_session, there.job, there.work, "audit-test"):
+        there.add(found.chunks, found.parts)
+    assert there.partitions == here.partitions
+    assert bool(there.problems) == tampered
+
+
+class TestCommand:
+    """`relay audit`."""
+
+    def test_what_was_copied(self, audited: Audited) -> None:
+        page = audited.folder / "audit.html"
+        done = relay(audited.config(), "audit", "--level", "full", "--html", str(page))
+        assert done.returncode == 0, done.stderr
+        assert "agrees" in done.stdout
+        text = page.read_text()
+        assert audited.mirror.topic in text
+        assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
+
+    def test_a_difference(self, audited: Audited) -> None:
+        audited.replace_copies(TAMPERED["value"][0])
+        done = relay(audited.config(), "audit", "--level", "full", "--json")
+        assert done.returncode == 4, done.stderr
+        (found,) = json.loads(done.stdout)["mirrors"]
+        (partition,) = found["topic_partitions"]
+        assert partition["first_difference"]["source"]["offset"] == 45
+        assert partition["first_difference"]["destination"]["offset"] == 46
+        assert partition["offsets"] == {"copied": 100}
+        shown = relay(audited.config(), "audit", "--level", "full")
+        assert "00000045.........!.." in shown.stdout
+
+    @pytest.mark.parametrize(
+        ("arguments", "line"),
+        [
+            (["--topic", "none"], "the ledger has no entries of the source topic 'none'; "),
+            (["--window", "none"], "the ledger has no entries of the window 'none'; "),
+            (["--since", "2999-01-01"], "the ledger has no copies in what is to be audited; "),
+        ],
+        ids=["topic", "window", "date"],
+    )
+    def test_what_the_ledger_does_not_have(
+        self, audited: Audited, arguments: list[str], line: str
+    ) -> None:
+        done = relay(audited.config(), "audit", *arguments)
+        assert done.returncode == 2
+        assert error_line(done).startswith(f"{audited.mirror.name}: {line}")

@@ -1,0 +1,146 @@
+"""What an audit compares, and what it reports of it."""
+
+from __future__ import annotations
+
+from relay_pipelines.model import Cluster, CopyOptions, LedgerEntry, OffsetRange
+from relay_pipelines.verify.audit import Audit, Level, PartitionAudit
+from relay_pipelines.verify.audit_job import groups_of
+from relay_pipelines.verify.chunks import AuditJob, ChunkResult, ComparedChunk
+from relay_pipelines.verify.coverage import coverage
+from relay_pipelines.verify.difference import Difference
+from relay_pipelines.verify.recount import Recount
+from relay_pipelines.verify.recount_parts import PartResult, RecountPart, merged, parts_of
+from tests.unit.test_coverage import AT, CHUNKS, TO, entry, wanted
+
+HERE = Cluster("here", ("127.0.0.1:1",))
+
+
+def chunk(start: int, end: int, size_bytes: int = 100) -> ComparedChunk:
+    return ComparedChunk(wanted(start, end), OffsetRange(TO, start, end), end - start, size_bytes)
+
+
+def made(*results: ChunkResult, recount: Recount | None = None) -> PartitionAudit:
+    found = PartitionAudit(coverage(wanted(0, 40), CHUNKS, 40), TO, rule="record by record")
+    if recount is not None:
+        found.counted = [PartResult(recount.range, 100, recount)]
+    job = AuditJob("m", (HERE,), HERE, CopyOptions())
+    Audit("m", Level.FULL, job, {AT: found}).add(results)
+    return found
+
+
+def test_chunks_are_split_into_groups_of_about_one_size() -> None:
+    """In order, so that a task reads one after another; a large chunk is a group of its own."""
+    sizes = [40, 40, 40, 500, 10, 90, 10]
+    groups = groups_of([chunk(n, n + 1, size) for n, size in enumerate(sizes)], 100)
+    assert [[each.size_bytes for each in group] for group in groups] == [
+        [40, 40],
+        [40],
+        [500],
+        [10, 90],
+        [10],
+    ]
+    assert groups_of([], 100) == []
+
+
+def test_the_first_difference_is_the_one_with_the_lowest_offset() -> None:
+    """Whatever task is done first."""
+    found = made(
+        ChunkResult(chunk(30, 40), difference=Difference("later", None, None)),
+        ChunkResult(chunk(0, 10), records=10),
+        ChunkResult(chunk(10, 30), difference=Difference("1 record differs", None, None)),
+    )
+    assert found.problems == ["2 of 3 chunks differ, the first is [10, 30): 1 record differs"]
+    assert (found.records, found.notes) == (10, [])
+
+
+def test_what_could_not_be_compared_is_no_difference() -> None:
+    found = made(
+        ChunkResult(chunk(0, 10), unread="retention"),
+        ChunkResult(chunk(10, 30), unread="retention"),
+        ChunkResult(chunk(30, 40), error="away"),
+    )
+    assert found.problems == []
+    assert found.notes == ["30 records were not compared: retention"]
+    assert found.errors == ["away"]
+
+
+def test_the_recount_counts() -> None:
+    found = made(recount=Recount(wanted(0, 40), recorded=25, counted=25, foreign=3, foreign_at=7))
+    assert found.problems == [
+        "records at the destination that this mirror did not write: 3",
+        "the first record that this mirror did not write is in copy.orders-0 at offset 7",
+    ]
+
+
+ENTRIES = [entry(start, start + 10) for start in range(0, 100, 10)]
+
+
+def parts(
+    start: int, end: int, size_bytes: int = 300, own: list[LedgerEntry] = ENTRIES
+) -> list[RecountPart]:
+    """The parts of a range; every entry has 100 bytes."""
+    return parts_of(wanted(start, end), own, {}, size_bytes, 99)
+
+
+def spans(found: list[RecountPart]) -> list[tuple[int, int]]:
+    return [(part.range.start, part.range.end) for part in found]
+
+
+def test_a_range_is_counted_in_parts() -> None:
+    """They are cut between chunks, and cover the range."""
+    assert spans(parts(0, 100)) == [(0, 30), (30, 60), (60, 90), (90, 100)]
+    assert spans(parts(15, 72)) == [(15, 40), (40, 70), (70, 72)]
+    assert spans(parts(15, 18)) == [(15, 18)]
+    assert spans(parts(0, 100, 10_000)) == [(0, 100)]
+    assert {part.until for part in parts(0, 100)} == {99}
+
+
+def test_a_part_knows_what_follows_its_copies() -> None:
+    """The scan of a part ends where the next one begins; the last one has no next."""
+    found = [part.entries[AT] for part in parts(0, 100)]
+    assert [(some[0].source.start, some[-1].source.end) for some in found] == [
+        (0, 40),
+        (30, 70),
+        (60, 100),
+        (90, 100),
+    ]
+    assert [part.size_bytes for part in parts(0, 100)] == [300, 300, 300, 100]
+
+
+def test_parts_are_not_cut_within_entries_that_overlap() -> None:
+    doubled = sorted([*ENTRIES, entry(25, 45)], key=lambda each: each.source)
+    assert spans(parts(0, 100, 100, doubled)) == [
+        (0, 10),
+        (10, 20),
+        (20, 50),
+        *((start, start + 10) for start in range(50, 100, 10)),
+    ]
+
+
+def test_parts_are_not_cut_where_entries_are_missing() -> None:
+    left = [*ENTRIES[:3], *ENTRIES[5:]]
+    assert spans(parts(0, 100, 100, left))[2:4] == [(20, 60), (60, 70)]
+
+
+def test_the_recounts_of_parts_are_added() -> None:
+    first = Recount(wanted(0, 30), wanted(0, 31), 30, 29, first_ms=5, last_ms=7, nodes={"a"})
+    second = Recount(wanted(30, 40), wanted(31, 41), 10, 10, 2, 35, first_ms=3, last_ms=4)
+    found = merged(wanted(0, 40), [first, second])
+    assert (found.recorded, found.counted, found.foreign, found.foreign_at) == (40, 39, 2, 35)
+    assert (found.scanned, found.first_ms, found.last_ms, found.nodes) == (
+        wanted(0, 41),
+        3,
+        7,
+        {"a"},
+    )
+
+
+def test_a_part_that_could_not_be_counted() -> None:
+    """Then there is no sum, but an error."""
+    found = made()
+    found.parts = parts(0, 40)
+    found.counted = [
+        PartResult(wanted(0, 30), 100, Recount(wanted(0, 30))),
+        PartResult(wanted(30, 40), 100, error="away"),
+    ]
+    assert (found.recount, found.errors) == (None, ["away"])

@@ -1,0 +1,98 @@
+"""The report of an audit in a terminal and as JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+
+from rich.console import Console
+from rich.table import Table
+
+from relay_pipelines.console import json_output, tables
+from relay_pipelines.verify.coverage import coverage
+from relay_pipelines.verify.recount import Recount
+from relay_pipelines.verify.recount_parts import PartResult
+from tests.unit.test_audit_page import BAD, DIFFERENCE, audit, audited
+from tests.unit.test_coverage import CHUNKS, wanted
+
+
+def shown(made: Table) -> str:
+    console = Console(file=io.StringIO(), width=240)
+    tables.show(console, made)
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_a_row_per_topic_partition() -> None:
+    found = audited()
+    found.coverage = coverage(wanted(0, 40), CHUNKS, 40)
+    found.counted = [PartResult(wanted(0, 40), 1, Recount(wanted(0, 40), None, 25, 25))]
+    lines = shown(tables.audit(audit(found))).splitlines()
+    title, _, row = [line.strip() for line in lines if line.strip("─ ")]
+    assert title == "m: audit, level full"
+    assert row.split() == [
+        "orders-0",
+        "[0,",
+        "40)",
+        "copy.orders-0",
+        "40",
+        "25",
+        "25",
+        "15",
+        "9",
+        "aborted,",
+        "1",
+        "control,",
+        "5",
+        "filtered",
+        "agrees",
+    ]
+
+
+def test_what_differs() -> None:
+    found = audit(audited(DIFFERENCE))
+    assert "differs" in shown(tables.audit(found))
+    text = shown(tables.difference("orders-0", DIFFERENCE))
+    for part in ("orders-0: 1 record differs", BAD, "no record", "2023-11-14T22:13:20Z"):
+        assert part in text
+
+
+def test_json() -> None:
+    """It can be written, and has everything that the page shows."""
+    found = audited(DIFFERENCE)
+    found.counted = [
+        PartResult(wanted(0, 40), 1, Recount(wanted(0, 40), None, 25, 25, 3, 30)),
+    ]
+    document = json.loads(json.dumps(json_output.audit(audit(found))))
+    (partition,) = document["topic_partitions"]
+    assert (document["mirror"], document["level"], document["share"]) == ("m", "full", 1.0)
+    assert partition["missing"] == [{"start": 40, "end": 45}]
+    assert partition["recount"] == {
+        "recorded": 25,
+        "counted": 25,
+        "foreign": 3,
+        "first_foreign_offset": 30,
+        "differing_chunks": 0,
+    }
+    assert partition["comparison"] == {
+        "rule": "record by record",
+        "chunks": 1,
+        "compared": 1,
+        "records": 15,
+        "undecoded": 0,
+        "nodes": ["node1"],
+    }
+    first = partition["first_difference"]
+    assert (first["start"], first["end"], first["destination"]) == (10, 30, None)
+    assert (first["source"]["offset"], first["source"]["value"]) == (15, BAD)
+    assert len(partition["problems"]) == 4
+
+
+def test_json_of_the_ledger_alone() -> None:
+    found = audited()
+    found.rule, found.results, found.chunks = "", [], []
+    (partition,) = json_output.audit(audit(found))["topic_partitions"]
+    assert (partition["recount"], partition["comparison"], partition["first_difference"]) == (
+        None,
+        None,
+        None,
+    )
