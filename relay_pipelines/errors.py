@@ -13,6 +13,7 @@
     ├── RecordTooLargeError              1   one record exceeds the destination's limit
     ├── FilterError                      1   a filter, a transform or SQL failed on a record
     ├── CorruptBatchError                1   a batch does not match its CRC or cannot be decoded
+    ├── CorruptLedgerError               4   a record in the ledger is no ledger entry
     ├── DivergedNodeError                3   a node holds another record than the one copied
     └── DataLossError                    3   continuing would silently lose or double records
         ├── RetentionPassedError         3   ... retention deleted offsets that were not copied
@@ -157,6 +158,13 @@ class FilterError(RelayError):
 
 class CorruptBatchError(RelayError):
     """A record batch does not match its CRC, or cannot be decoded."""
+
+
+class CorruptLedgerError(RelayError):
+    """A record in the ledger is no ledger entry."""
+
+    exit_code = 4
+    needs_operator = True
 
 
 class DivergedNodeError(RelayError):

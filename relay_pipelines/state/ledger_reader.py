@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
-from relay_pipelines.errors import DestinationError, RetriableError
+from relay_pipelines.errors import CorruptLedgerError, DestinationError, RetriableError
 from relay_pipelines.model import Cluster, CopyOptions, LedgerEntry, OffsetRange, TopicPartition
 from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.protocol.clock import Clock
@@ -13,6 +14,7 @@ from relay_pipelines.protocol.records import decode
 from relay_pipelines.protocol.retries import retry
 from relay_pipelines.state import ledger
 from relay_pipelines.state.checkpoint import homes, wait_for_open_transactions
+from relay_pipelines.state.ledger import LedgerRecord
 
 _HOMES = homes(ledger.TOPIC)
 _FETCH_BYTES = 1 << 20
@@ -86,7 +88,20 @@ class LedgerFollower:
     def history(
         self, since_ms: int | None = None, *, settled: bool = False, last_offsets: int | None = None
     ) -> list[LedgerEntry]:
-        """Return every entry that the topic still holds, oldest first.
+        """Return every entry that the topic still holds, oldest first; arguments as of `records`.
+
+        Raises:
+            RelayError: the destination is not reachable.
+        """
+        found = self.records(since_ms, settled=settled, last_offsets=last_offsets)
+        return [record.entry for record in found]
+
+    def records(
+        self, since_ms: int | None = None, *, settled: bool = False, last_offsets: int | None = None
+    ) -> list[LedgerRecord]:
+        """Return every entry that the topic still holds, oldest first, as it is in the ledger.
+
+        The entries of a topic-partition are in the order of their commits.
 
         Args:
             since_ms: only entries committed then or later.
@@ -115,13 +130,13 @@ class LedgerFollower:
             )
             for home in _HOMES
         ]
-        found = [entry for offsets in ranges for entry in self._read(offsets)]
+        found = [record for offsets in ranges for record in self._read(offsets)]
         newest: dict[TopicPartition, int] = {}
 
-        def committed_at_ms(entry: LedgerEntry) -> int:
+        def committed_at_ms(record: LedgerRecord) -> int:
             """Return the time, but keep the order of a topic-partition where clocks differ."""
-            at = entry.source.topic_partition
-            newest[at] = max(newest.get(at, 0), entry.committed_at_ms)
+            at = record.entry.source.topic_partition
+            newest[at] = max(newest.get(at, 0), record.entry.committed_at_ms)
             return newest[at]
 
         return sorted(found, key=committed_at_ms)
@@ -135,20 +150,30 @@ class LedgerFollower:
         ends = self._client.list_offsets(_HOMES, LATEST, READ_COMMITTED)
         for home in _HOMES:
             if ends[home] > self._positions[home]:
-                entries += self._read(OffsetRange(home, self._positions[home], ends[home]))
+                found = self._read(OffsetRange(home, self._positions[home], ends[home]))
+                entries += [record.entry for record in found]
                 self._positions[home] = ends[home]
 
     def _settle(self) -> None:
         wait_for_open_transactions(self._client, _HOMES, self._options, self._clock)
 
-    def _read(self, wanted: OffsetRange) -> list[LedgerEntry]:
+    def _read(self, wanted: OffsetRange) -> list[LedgerRecord]:
         prefix = f"{self._mirror}/".encode()
-        entries = [
-            ledger.from_record(record.value)
+        records = [
+            _ledger_record(wanted.topic_partition, record)
             for spans in read(self._client, wanted, _FETCH_BYTES, self._clock)
             for span in spans
             if span.run is not None
             for record in decode(span.run.data)
-            if record.key.startswith(prefix)
+            if (record.key or b"").startswith(prefix)
         ]
-        return [entry for entry in entries if self._run_id in {None, entry.run_id}]
+        return [record for record in records if self._run_id in {None, record.entry.run_id}]
+
+
+def _ledger_record(at: TopicPartition, record: Any) -> LedgerRecord:
+    value = record.value or b""
+    try:
+        return LedgerRecord(ledger.from_record(value), value, at, record.offset)
+    except CorruptLedgerError as error:
+        error.topic_partition, error.offset = at, record.offset
+        raise

@@ -409,15 +409,15 @@ def test_a_new_mirror_reads_only_the_end_of_the_ledger(
     monkeypatch.setattr(cluster_snapshot, "_LEDGER_OFFSETS", 32)  # 30, an entry and its marker
     assert "its checkpoint is gone" in str(copied.loss())
     monkeypatch.setattr(cluster_snapshot, "_LEDGER_OFFSETS", 31)
-    assert not copied.snapshot().ledger_entries, "too long ago"
+    assert not copied.snapshot().ledger_records, "too long ago"
 
     monkeypatch.setattr(
         LedgerFollower, "history", lambda *_, **__: pytest.fail("nothing can be doubled")
     )
     delete(copied.destination, copied.to.topic)
-    assert not copied.snapshot().ledger_entries
+    assert not copied.snapshot().ledger_records
     create(copied.destination, copied.to.topic, 1, KEPT)
-    assert not copied.snapshot().ledger_entries
+    assert not copied.snapshot().ledger_records
 
 
 def test_two_drivers_accept_a_loss_once(copied: Copied) -> None:
