@@ -60,12 +60,12 @@ class LedgerFollower:
 
     def poll(self) -> list[LedgerEntry]:
         """Return the entries committed since; none while the destination is not reachable."""
-        entries: list[LedgerEntry] = []
+        records: list[LedgerRecord] = []
         try:
-            self._follow(entries)
+            self._follow(records)
         except RetriableError:
             self._client.close()
-        return entries
+        return [record.entry for record in records]
 
     def finish(self, *, patient: bool = True) -> list[LedgerEntry]:
         """Return the entries committed since, after the transactions that are open now have ended.
@@ -76,14 +76,18 @@ class LedgerFollower:
         Raises:
             RelayError: the destination is not reachable.
         """
-        entries: list[LedgerEntry] = []
+        return [record.entry for record in self.settled_records(patient=patient)]
+
+    def settled_records(self, *, patient: bool = True) -> list[LedgerRecord]:
+        """Return what `finish` returns, as it is in the ledger; in order per topic-partition."""
+        records: list[LedgerRecord] = []
 
         def ask() -> None:
             self._settle()
-            self._follow(entries)
+            self._follow(records)
 
         retry(ask, self._mirror, self._options, self._clock, self._client, patient=patient)
-        return entries
+        return records
 
     def history(
         self, since_ms: int | None = None, *, settled: bool = False, last_offsets: int | None = None
@@ -145,13 +149,12 @@ class LedgerFollower:
         """Close the connections."""
         self._client.close()
 
-    def _follow(self, entries: list[LedgerEntry]) -> None:
+    def _follow(self, records: list[LedgerRecord]) -> None:
         """Add the entries committed since; the next call adds those that a failure leaves out."""
         ends = self._client.list_offsets(_HOMES, LATEST, READ_COMMITTED)
         for home in _HOMES:
             if ends[home] > self._positions[home]:
-                found = self._read(OffsetRange(home, self._positions[home], ends[home]))
-                entries += [record.entry for record in found]
+                records += self._read(OffsetRange(home, self._positions[home], ends[home]))
                 self._positions[home] = ends[home]
 
     def _settle(self) -> None:

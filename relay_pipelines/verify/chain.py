@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
 
 from relay_pipelines.model import (
     CHAIN_START,
@@ -101,21 +102,20 @@ class Chain:
 def verify_chains(
     records: Iterable[LedgerRecord],
     checkpoints: Mapping[TopicPartition, Checkpoint],
-    kept_since_ms: int = 0,
+    kept_since_ms: Mapping[TopicPartition, int] = MappingProxyType({}),
 ) -> dict[TopicPartition, Chain]:
     """Verify the entries of a mirror, by source topic-partition.
 
     Args:
         records: in the order of the ledger, of each topic-partition.
         checkpoints: read after the records; later commits look like inserted entries.
-        kept_since_ms: retention has removed no entry that was committed since; 0 if it has removed
-            none at all.
+        kept_since_ms: by source topic-partition, as of `verify_chain`.
     """
     grouped: dict[TopicPartition, list[LedgerRecord]] = defaultdict(list)
     for record in records:
         grouped[record.entry.source.topic_partition].append(record)
     return {
-        at: verify_chain(at, grouped.get(at, []), checkpoints.get(at), kept_since_ms)
+        at: verify_chain(at, grouped.get(at, []), checkpoints.get(at), kept_since_ms.get(at, 0))
         for at in sorted(grouped.keys() | checkpoints.keys())
     }
 
@@ -126,7 +126,14 @@ def verify_chain(
     checkpoint: Checkpoint | None,
     kept_since_ms: int = 0,
 ) -> Chain:
-    """Verify the entries of one source topic-partition; arguments as of `verify_chains`."""
+    """Verify the entries of one source topic-partition.
+
+    Args:
+        records: in the order of the ledger.
+        checkpoint: as of `verify_chains`; None if there is none.
+        kept_since_ms: retention has removed no entry that was committed since; 0 if it has removed
+            none at all.
+    """
     head = None if checkpoint is None else checkpoint.ledger_head
     chain = Chain(at)
     segments = list(_segments(records))

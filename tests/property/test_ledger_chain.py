@@ -203,13 +203,13 @@ def test_retention_excuses_the_oldest_entries_alone(count: int, data: st.DataObj
     """The newest entry explains the head; without one, only an old checkpoint does."""
     records, checkpoint = committed(count)
     gone = data.draw(st.integers(1, count))
-    chain = verify_chain(AT, records[gone:], checkpoint, kept_since_ms=count)
+    chain = verify_chain(AT, records[gone:], checkpoint, count)
     if gone < count:
         assert (chain.breaks, chain.expired) == ([], gone)
         assert found(verify_chain(AT, records[gone:-1], checkpoint, count))
     else:
         assert found(chain) == {(REMOVED, 1, count)}, "committed within the retention"
-        later = verify_chain(AT, [], checkpoint, kept_since_ms=count + 1)
+        later = verify_chain(AT, [], checkpoint, count + 1)
         assert (later.breaks, later.expired) == ([], count)
 
 
