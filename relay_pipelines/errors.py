@@ -13,8 +13,8 @@
     ├── RecordTooLargeError              1   one record exceeds the destination's limit
     ├── FilterError                      1   a filter, a transform or SQL failed on a record
     ├── CorruptBatchError                1   a batch does not match its CRC or cannot be decoded
-    ├── CorruptLedgerError               4   a record in the ledger is no ledger entry
     ├── DivergedNodeError                3   a node holds another record than the one copied
+    ├── TamperedError                    4   a ledger record, or a statement, is not as written
     └── DataLossError                    3   continuing would silently lose or double records
         ├── RetentionPassedError         3   ... retention deleted offsets that were not copied
         ├── TopicRecreatedError          3   ... the source topic was deleted and created again
@@ -160,18 +160,18 @@ class CorruptBatchError(RelayError):
     """A record batch does not match its CRC, or cannot be decoded."""
 
 
-class CorruptLedgerError(RelayError):
-    """A record in the ledger is no ledger entry."""
-
-    exit_code = 4
-    needs_operator = True
-
-
 class DivergedNodeError(RelayError):
     """A node does not hold the record that was last copied from another node."""
 
     exit_code = 3
     side = Side.SOURCE
+    needs_operator = True
+
+
+class TamperedError(RelayError):
+    """A record of the ledger, or a statement, is not what was written."""
+
+    exit_code = 4
     needs_operator = True
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from hashlib import sha256
 
-from relay_pipelines.errors import CorruptLedgerError
+from relay_pipelines.errors import TamperedError
 from relay_pipelines.model import Checkpoint, LedgerEntry, LedgerHead, OffsetRange, TopicPartition
 from relay_pipelines.state.checkpoint import key_of, versioned, versioned_json
 
@@ -77,14 +77,14 @@ def from_record(value: bytes) -> LedgerEntry:
 
     Raises:
         UnsupportedError: a newer relay_pipelines wrote it.
-        CorruptLedgerError: it is no entry.
+        TamperedError: it is no entry.
     """
     try:
         fields = versioned(value, _VERSION, TOPIC)
         source, destination = _range(fields.pop("source")), _range(fields.pop("destination"))
         return LedgerEntry(source=source, destination=destination, **fields)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise CorruptLedgerError(
+        raise TamperedError(
             f"a record of {TOPIC} is no ledger entry",
             remedy="find out who else writes to this topic, and take the right away",
         ) from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from relay_pipelines.errors import CorruptLedgerError, DestinationError, RetriableError
+from relay_pipelines.errors import DestinationError, RetriableError, TamperedError
 from relay_pipelines.model import Cluster, CopyOptions, LedgerEntry, OffsetRange, TopicPartition
 from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.protocol.clock import Clock
@@ -177,6 +177,6 @@ def _ledger_record(at: TopicPartition, record: Any) -> LedgerRecord:
     value = record.value or b""
     try:
         return LedgerRecord(ledger.from_record(value), value, at, record.offset)
-    except CorruptLedgerError as error:
+    except TamperedError as error:
         error.topic_partition, error.offset = at, record.offset
         raise

@@ -55,27 +55,23 @@ class ChainBreak:
     is_certain: bool = True
 
     def __str__(self) -> str:
-        number = f"{self.first}" if self.first == self.last else f"{self.first} to {self.last}"
-        what = f"{self.topic_partition}: ledger entry {number}"
-        if self.kind is Tampering.REMOVED:
-            return f"{what}: missing" + ("" if self.where is None else f" within {self.where}")
-        return f"{what} at {self._offset}: {self._says}"
+        where = "" if self.where is None else f" ({self.where})"
+        return f"{self.what}{where}"
 
     @property
-    def _offset(self) -> str:
-        where = self.where
-        return "" if where is None else f"offset {where.start} of {where.topic_partition}"
-
-    @property
-    def _says(self) -> str:
-        if self.kind is Tampering.CHANGED and not self.is_certain:
-            return "the next entry, which was changed, does not name it"
-        return {
+    def what(self) -> str:
+        """What was done to which entries, without their place in the ledger."""
+        numbers = f"{self.first}" if self.first == self.last else f"{self.first} to {self.last}"
+        says = {
             Tampering.CHANGED: "not what was committed",
+            Tampering.REMOVED: "missing",
             Tampering.MOVED: "not in the order of the commits",
             Tampering.INSERTED: "never committed with a checkpoint",
             Tampering.RESTARTED: "a new chain begins, because the checkpoint was lost",
         }[self.kind]
+        if not self.is_certain:
+            says = "the next entry, which was changed, does not name it"
+        return f"{self.topic_partition}: ledger entry {numbers}: {says}"
 
 
 @dataclass(slots=True)

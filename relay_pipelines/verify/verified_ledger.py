@@ -48,7 +48,7 @@ def read_verified_ledger(name: str, mirror: Mirror, clock: Clock) -> VerifiedLed
     """Read every entry that the ledger still holds, and verify the chains.
 
     Raises:
-        CorruptLedgerError: a record is no entry.
+        TamperedError: a record is no entry.
         RelayError: the destination does not answer, or refuses.
     """
     options = mirror.copy_options

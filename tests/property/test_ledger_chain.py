@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay_pipelines.errors import CorruptLedgerError, UnsupportedError
+from relay_pipelines.errors import TamperedError, UnsupportedError
 from relay_pipelines.model import (
     CHAIN_START,
     CHAIN_UPGRADE,
@@ -108,7 +108,8 @@ def test_a_changed_entry(count: int, data: st.DataObject) -> None:
         entry(index).source,
         True,
     )
-    assert f"ledger entry {index + 1} at offset {2 * index} of {HOME}: not what was" in str(only)
+    place = OffsetRange(HOME, 2 * index, 2 * index + 1)
+    assert str(only) == f"orders-3: ledger entry {index + 1}: not what was committed ({place})"
 
 
 def test_a_changed_link_puts_the_entry_before_in_doubt() -> None:
@@ -296,7 +297,7 @@ def test_checkpoints_with_and_without_a_head() -> None:
 @pytest.mark.parametrize("value", [b"", b"[]", b"{}", b"\xff", b'{"version":2}', b'"text"'])
 def test_a_record_that_is_no_entry(value: bytes) -> None:
     """It is one line, and not a trace."""
-    with pytest.raises(CorruptLedgerError, match="a record of __relay_ledger is no ledger entry"):
+    with pytest.raises(TamperedError, match="a record of __relay_ledger is no ledger entry"):
         ledger.from_record(value)
 
 
