@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -161,16 +162,32 @@ class LedgerFollower:
         wait_for_open_transactions(self._client, _HOMES, self._options, self._clock)
 
     def _read(self, wanted: OffsetRange) -> list[LedgerRecord]:
-        prefix = f"{self._mirror}/".encode()
-        records = [
+        return [
+            record
+            for some in read_records(self._client, wanted, self._mirror, self._clock)
+            for record in some
+            if self._run_id in {None, record.entry.run_id}
+        ]
+
+
+def read_records(
+    client: ClusterClient, wanted: OffsetRange, mirror: str, clock: Clock
+) -> Iterator[list[LedgerRecord]]:
+    """Yield the entries of a mirror in an offset range of the ledger, a list per fetch.
+
+    Raises:
+        TamperedError: a record is no entry.
+        RelayError: the destination is not reachable.
+    """
+    prefix = f"{mirror}/".encode()
+    for spans in read(client, wanted, _FETCH_BYTES, clock):
+        yield [
             _ledger_record(wanted.topic_partition, record)
-            for spans in read(self._client, wanted, _FETCH_BYTES, self._clock)
             for span in spans
             if span.run is not None
             for record in decode(span.run.data)
             if (record.key or b"").startswith(prefix)
         ]
-        return [record for record in records if self._run_id in {None, record.entry.run_id}]
 
 
 def _ledger_record(at: TopicPartition, record: Any) -> LedgerRecord:

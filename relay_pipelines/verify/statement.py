@@ -131,8 +131,8 @@ def _ranges(entries: Iterable[LedgerEntry]) -> list[dict[str, Any]]:
     return joined
 
 
-def sign(statement: Mapping[str, Any], key: Path) -> dict[str, Any]:
-    """Return the statement with a signature.
+def read_key(key: Path) -> Ed25519PrivateKey:
+    """Read the key for a signature.
 
     Args:
         key: PEM file with an Ed25519 private key, without a password.
@@ -150,13 +150,18 @@ def sign(statement: Mapping[str, Any], key: Path) -> dict[str, Any]:
         ) from None
     if not isinstance(private, Ed25519PrivateKey):
         raise ConfigError(f"the key {key} is not of the type Ed25519", remedy=_NEW_KEY)
-    public = private.public_key().public_bytes_raw()
+    return private
+
+
+def sign(statement: Mapping[str, Any], key: Ed25519PrivateKey) -> dict[str, Any]:
+    """Return the statement with a signature, which contains the public key."""
+    public = key.public_key().public_bytes_raw()
     return {
         **statement,
         "signature": {
             "algorithm": "Ed25519",
             "public_key": base64.b64encode(public).decode(),
-            "signature": base64.b64encode(private.sign(_signed(statement))).decode(),
+            "signature": base64.b64encode(key.sign(_signed(statement))).decode(),
         },
     }
 

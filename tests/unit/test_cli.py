@@ -44,6 +44,7 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         "run",
         "status",
         "ledger",
+        "attest",
         "acls",
         "spark",
         "demo",
