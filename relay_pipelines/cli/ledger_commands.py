@@ -128,7 +128,8 @@ def attest(
     mirrors = selected_mirrors(invocation.settings(), names)
     if len(mirrors) > 1:
         raise ConfigError(
-            "a statement is about one mirror", remedy=f"name it: --mirror {next(iter(mirrors))}"
+            "a statement is about one mirror",
+            remedy=f"name it with --mirror: {', '.join(mirrors)}",
         )
     ((name, mirror),) = mirrors.items()
     private = None if key is None else statement.read_key(key)  # a wrong one fails at once

@@ -103,7 +103,7 @@ def _differences_of_ledger(attested: Attested, found: VerifiedLedger) -> Iterato
         if is_there and record.head.hash not in hashes:
             yield (
                 f"{at}: ledger entry {number}, of source offsets [{record.entry.source.start},"
-                f" {record.entry.source.end}), is not the one that the statement has"
+                f" {record.entry.source.end}), is not in the ledger as the statement has it"
             )
 
 

@@ -61,7 +61,8 @@ class ChainBreak:
     @property
     def what(self) -> str:
         """What was done to which entries, without their place in the ledger."""
-        numbers = f"{self.first}" if self.first == self.last else f"{self.first} to {self.last}"
+        one = self.first == self.last
+        entries = f"entry {self.first}" if one else f"entries {self.first} to {self.last}"
         says = {
             Tampering.CHANGED: "not what was committed",
             Tampering.REMOVED: "missing",
@@ -71,7 +72,7 @@ class ChainBreak:
         }[self.kind]
         if not self.is_certain:
             says = "the next entry, which was changed, does not name it"
-        return f"{self.topic_partition}: ledger entry {numbers}: {says}"
+        return f"{self.topic_partition}: ledger {entries}: {says}"
 
 
 @dataclass(slots=True)

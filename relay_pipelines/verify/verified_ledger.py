@@ -94,10 +94,10 @@ def _kept_since_ms(client: ClusterClient, clock: Clock) -> dict[TopicPartition, 
         return {}
     low = client.list_offsets(checkpoint.homes(ledger.TOPIC), EARLIEST, READ_COMMITTED)
     configs, _ = readable_topic_configs(client, [ledger.TOPIC], (_RETENTION, _RETENTION_BYTES))
-    values = {key: int(config.value) for key, config in configs[ledger.TOPIC].items()}
-    retention_ms = values.get(_RETENTION, int(ledger.CONFIGS[_RETENTION]))
+    values = {key: config.value for key, config in configs[ledger.TOPIC].items()}
+    retention_ms = int(values.get(_RETENTION, ledger.CONFIGS[_RETENTION]))
     now_ms = clock.now_ms()
     since = now_ms - retention_ms + _CLOCK_SKEW_MS if retention_ms >= 0 else 0
-    if values.get(_RETENTION_BYTES, -1) >= 0:
+    if int(values.get(_RETENTION_BYTES, -1)) >= 0:
         since = now_ms + _CLOCK_SKEW_MS  # any entry may be gone
     return {at: since if offset else 0 for at, offset in low.items()}

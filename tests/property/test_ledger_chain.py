@@ -266,7 +266,7 @@ def test_each_topic_partition_has_its_own_chain() -> None:
         AT: set(),
         other: {(REMOVED, 1, 3)},
     }
-    assert str(chains[other].breaks[0]) == "orders-4: ledger entry 1 to 3: missing"
+    assert str(chains[other].breaks[0]) == "orders-4: ledger entries 1 to 3: missing"
 
 
 def test_anyone_can_compute_the_hash() -> None:
