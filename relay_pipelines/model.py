@@ -133,10 +133,12 @@ class LedgerHead:
         number: of the entry in its chain, from 1; 0 if the next entry is the first one.
         hash: SHA-256 of the entry, 64 hex digits; if there is no entry, the word that marks the
             first link.
+        committed_at_ms: the time of its commit; 0 if there is no entry.
     """
 
     number: int
     hash: str
+    committed_at_ms: int = 0
 
 
 CHAIN_START = LedgerHead(0, "start")
@@ -271,6 +273,8 @@ class LedgerEntry:
             version wrote it.
         previous: the hash of the entry before it, or the word that marks the first link; empty if
             an older version wrote it.
+        previous_at_ms: when that entry was committed, which tells whether retention may have
+            removed it; 0 if there is none.
     """
 
     mirror: str
@@ -289,6 +293,7 @@ class LedgerEntry:
     gap: str = ""
     number: int = 0
     previous: str = ""
+    previous_at_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import datetime as dt
 import io
 import json
 import sys
@@ -87,11 +88,13 @@ def _csv(records: Sequence[LedgerRecord]) -> bytes:
     writer = csv.DictWriter(text, list(ledger_columns.COLUMNS), lineterminator="\n")
     writer.writeheader()
     for record in records:
-        committed_at = format_time(record.entry.committed_at_ms)
-        skipped = json.dumps(record.entry.skipped)
-        writer.writerow(
-            ledger_columns.row(record) | {"skipped": skipped, "committed_at": committed_at}
-        )
+        values = ledger_columns.row(record) | {"skipped": json.dumps(record.entry.skipped)}
+        times = {
+            name: value.isoformat(timespec="milliseconds")
+            for name, value in values.items()
+            if isinstance(value, dt.datetime)
+        }
+        writer.writerow(values | times)
     return text.getvalue().encode()
 
 

@@ -46,7 +46,7 @@ def head_of(entry: LedgerEntry, value: bytes) -> LedgerHead:
     Args:
         value: of the entry's record.
     """
-    return LedgerHead(entry.number, sha256(value).hexdigest())
+    return LedgerHead(entry.number, sha256(value).hexdigest(), entry.committed_at_ms)
 
 
 def chained(
@@ -61,7 +61,12 @@ def chained(
         The checkpoint with the entry as its head; key, value and timestamp of the entry's record.
     """
     before = checkpoint.ledger_head
-    entry = replace(entry, number=before.number + 1, previous=before.hash)
+    entry = replace(
+        entry,
+        number=before.number + 1,
+        previous=before.hash,
+        previous_at_ms=before.committed_at_ms,
+    )
     record = to_record(entry)
     return replace(checkpoint, ledger_head=head_of(entry, record[1])), record
 

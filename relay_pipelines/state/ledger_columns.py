@@ -34,6 +34,7 @@ COLUMNS = {
     "gap": "string",
     "number": "bigint",
     "previous": "string",
+    "previous_at": "timestamp",
     "hash": "string",
     "ledger_partition": "int",
     "ledger_offset": "bigint",
@@ -64,14 +65,19 @@ def row(record: LedgerRecord) -> dict[str, Any]:
         "node": entry.node,
         "window": entry.window,
         "run_id": entry.run_id,
-        "committed_at": dt.datetime.fromtimestamp(entry.committed_at_ms / 1000, dt.UTC),
+        "committed_at": _time(entry.committed_at_ms),
         "gap": entry.gap,
         "number": entry.number,
         "previous": entry.previous,
+        "previous_at": _time(entry.previous_at_ms) if entry.previous_at_ms else None,
         "hash": record.head.hash,
         "ledger_partition": record.at.partition,
         "ledger_offset": record.offset,
     }
+
+
+def _time(ms: int) -> dt.datetime:
+    return dt.datetime.fromtimestamp(ms / 1000, dt.UTC)
 
 
 def arrow_batch(records: Iterable[LedgerRecord], columns: Sequence[str]) -> pa.RecordBatch:

@@ -14,7 +14,6 @@ from types import MappingProxyType
 from relay_pipelines.model import (
     CHAIN_START,
     CHAIN_UPGRADE,
-    Checkpoint,
     LedgerHead,
     OffsetRange,
     TopicPartition,
@@ -98,40 +97,39 @@ class Chain:
 
 def verify_chains(
     records: Iterable[LedgerRecord],
-    checkpoints: Mapping[TopicPartition, Checkpoint],
+    heads: Mapping[TopicPartition, LedgerHead],
     kept_since_ms: Mapping[TopicPartition, int] = MappingProxyType({}),
 ) -> dict[TopicPartition, Chain]:
     """Verify the entries of a mirror, by source topic-partition.
 
     Args:
         records: in the order of the ledger, of each topic-partition.
-        checkpoints: read after the records; later commits look like inserted entries.
+        heads: of the checkpoints, read after the records; later commits look like inserted entries.
         kept_since_ms: by source topic-partition, as of `verify_chain`.
     """
     grouped: dict[TopicPartition, list[LedgerRecord]] = defaultdict(list)
     for record in records:
         grouped[record.entry.source.topic_partition].append(record)
     return {
-        at: verify_chain(at, grouped.get(at, []), checkpoints.get(at), kept_since_ms.get(at, 0))
-        for at in sorted(grouped.keys() | checkpoints.keys())
+        at: verify_chain(at, grouped.get(at, []), heads.get(at), kept_since_ms.get(at, 0))
+        for at in sorted(grouped.keys() | heads.keys())
     }
 
 
 def verify_chain(
     at: TopicPartition,
     records: Sequence[LedgerRecord],
-    checkpoint: Checkpoint | None,
+    head: LedgerHead | None,
     kept_since_ms: int = 0,
 ) -> Chain:
     """Verify the entries of one source topic-partition.
 
     Args:
         records: in the order of the ledger.
-        checkpoint: as of `verify_chains`; None if there is none.
+        head: of the checkpoint; None if there is no checkpoint.
         kept_since_ms: retention has removed no entry that was committed since; 0 if it has removed
             none at all.
     """
-    head = None if checkpoint is None else checkpoint.ledger_head
     chain = Chain(at)
     segments = list(_segments(records))
     for segment in segments[1:]:
@@ -140,17 +138,16 @@ def verify_chain(
         is_newest = index == len(segments) - 1
         _Verification(chain, segment, head if is_newest else None).verify()
     numbered = [record for record in chain.records if record.entry.number]
-    missing = numbered[0].entry.number - 1 if numbered else 0
-    if not numbered and checkpoint is not None:
-        newest = checkpoint.ledger_head.number
-        if kept_since_ms and checkpoint.committed_at_ms < kept_since_ms:
-            chain.expired = newest
-        elif newest:
-            chain.breaks.append(ChainBreak(Tampering.REMOVED, at, 1, newest, None))
-    elif missing and kept_since_ms and not chain.unlinked:
+    if numbered:
+        oldest = numbered[0].entry
+        missing, removed_at_ms = oldest.number - 1, oldest.previous_at_ms
+    else:
+        missing, removed_at_ms = (head.number, head.committed_at_ms) if head else (0, 0)
+    if removed_at_ms < kept_since_ms and not (numbered and chain.unlinked):
         chain.expired = missing
     elif missing:
-        chain.breaks.append(_missing(1, missing, None, numbered[0]))
+        first = numbered[0] if numbered else None
+        chain.breaks.append(_missing(at, 1, missing, None, first))
     return chain
 
 
@@ -206,7 +203,8 @@ class _Verification:
         after, is_certain = None, True
         for number in sorted(by_number, reverse=True):
             if number < newest:
-                self._add(_missing(number + 1, newest, by_number[number][0], after))
+                at = self._chain.topic_partition
+                self._add(_missing(at, number + 1, newest, by_number[number][0], after))
                 expected = ""
             some = by_number[number]
             found = next((one for one in some if one.head.hash == expected), some[0])
@@ -261,12 +259,17 @@ def _of_entry(kind: Tampering, record: LedgerRecord, *, is_certain: bool = True)
 
 
 def _missing(
-    first: int, last: int, before: LedgerRecord | None, after: LedgerRecord | None
+    at: TopicPartition,
+    first: int,
+    last: int,
+    before: LedgerRecord | None,
+    after: LedgerRecord | None,
 ) -> ChainBreak:
-    """Return a break for entries missing before or after others; one of these is given."""
+    """Return a break for entries missing before or after others."""
     record = before or after
-    assert record is not None
+    if record is None:
+        return ChainBreak(Tampering.REMOVED, at, first, last, None)
     start = 0 if before is None else before.offset + 1
     end = record.offset + 1 if after is None else after.offset
     where = OffsetRange(record.at, start, max(start, end))
-    return ChainBreak(Tampering.REMOVED, record.entry.source.topic_partition, first, last, where)
+    return ChainBreak(Tampering.REMOVED, at, first, last, where)

@@ -7,6 +7,7 @@ the hashes, and compare the destination with it after the ledger has forgotten t
 from __future__ import annotations
 
 import base64
+import dataclasses
 import importlib.metadata
 import json
 from collections.abc import Iterable, Mapping
@@ -111,7 +112,7 @@ def _topic_partition(chain: Chain, checkpoint: Checkpoint | None) -> dict[str, A
         "records": sum(entry.records for entry in entries),
         "size_bytes": sum(entry.size_bytes for entry in entries),
         "skipped": skipped,
-        "head": {"number": head.number, "hash": head.hash},
+        "head": dataclasses.asdict(head),
         "expired_entries": chain.expired,
         "entries": [record.value.decode() for record in chain.records],
     }

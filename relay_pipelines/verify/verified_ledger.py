@@ -70,7 +70,8 @@ def read_verified_ledger(name: str, mirror: Mirror, clock: Clock) -> VerifiedLed
     kept_since_ms = {
         at: kept[checkpoint.home(ledger.TOPIC, checkpoint.key_of(name, at))] for at in sources
     }
-    return VerifiedLedger(name, cluster_id, verify_chains(records, found, kept_since_ms), found)
+    heads = {at: checkpoint.ledger_head for at, checkpoint in found.items()}
+    return VerifiedLedger(name, cluster_id, verify_chains(records, heads, kept_since_ms), found)
 
 
 def _up_to_the_heads(

@@ -69,9 +69,9 @@ def chains(destination: FakeCluster, *, linked: bool = True) -> dict[TopicPartit
         for record in destination.logs[ledger.TOPIC].committed()
     ]
     assert not linked or all(record.entry.number for record in records)
-    heads = [
+    found = [
         checkpoint.from_record(record.value)
         for record in destination.logs[checkpoint.TOPIC].committed()
         if not record.key.endswith(b"/owner")
     ]
-    return verify_chains(records, {head.source: head for head in heads})
+    return verify_chains(records, {one.source: one.ledger_head for one in found})

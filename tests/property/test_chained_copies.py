@@ -73,7 +73,7 @@ def test_a_mirror_is_upgraded_in_the_middle() -> None:
     source, copies = filled((0, 5), (5, 10), (10, 15)), destination("a")
     copy(copies, source, 10)
     rewrite(copies, checkpoint.TOPIC, 3, "ledger_head")
-    rewrite(copies, ledger.TOPIC, 1, "number", "previous")
+    rewrite(copies, ledger.TOPIC, 1, "number", "previous", "previous_at_ms")
     copy(copies, source, 15)
     chain = chains(copies, linked=False)[AT]
     assert (chain.breaks, chain.unlinked) == ([], 2)

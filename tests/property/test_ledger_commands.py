@@ -72,7 +72,8 @@ def test_csv(world: World, config: Path, capfdbinary: pytest.CaptureFixture[byte
     wanted = [{key: str(value) for key, value in row.items()} for row in expected(world)]
     assert [{key: row[key] for key in wanted[0]} for row in rows] == wanted
     assert rows[0]["skipped"] == "{}"
-    assert rows[0]["committed_at"].endswith("Z")
+    assert rows[0]["committed_at"].endswith("+00:00")
+    assert [row["previous_at"] for row in rows] == ["", *(row["committed_at"] for row in rows[:-1])]
 
 
 def test_parquet(world: World, config: Path, tmp_path: Path) -> None:
