@@ -17,6 +17,10 @@ from relay_pipelines.state.checkpoint import key_of, versioned, versioned_json
 TOPIC = "__relay_ledger"
 CONFIGS = {"cleanup.policy": "delete", "retention.ms": str(30 * 24 * 3600 * 1000)}
 _VERSION = 2  # which added the chain: versions that know none would break it
+_BY_NAME = {"int": int, "str": str, "dict[str, int]": dict}
+_KINDS = [
+    (name, _BY_NAME[kind]) for name, kind in LedgerEntry.__annotations__.items() if kind in _BY_NAME
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +91,23 @@ def from_record(value: bytes) -> LedgerEntry:
     try:
         fields = versioned(value, _VERSION, TOPIC)
         source, destination = _range(fields.pop("source")), _range(fields.pop("destination"))
-        return LedgerEntry(source=source, destination=destination, **fields)
+        entry = LedgerEntry(source=source, destination=destination, **fields)
+        _require_types(entry)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise TamperedError(
             f"a record of {TOPIC} is no ledger entry",
             remedy="find out who else writes to this topic, and take the right away",
         ) from error
+    return entry
+
+
+def _require_types(entry: LedgerEntry) -> None:
+    """Fail if a field has a wrong type, before somebody calculates with it."""
+    for name, kind in _KINDS:
+        if not isinstance(getattr(entry, name), kind):
+            raise TypeError(name)
+    if entry.number < 0 or not all(isinstance(count, int) for count in entry.skipped.values()):
+        raise ValueError("number or skipped")
 
 
 def _range(fields: dict[str, object]) -> OffsetRange:

@@ -193,8 +193,7 @@ class _Verification:
                 self._inserted(by_number.pop(number))
         self._walk_back(by_number)
         self._verify_order()
-        self._verify_unlinked(unlinked)
-        self._chain.records.extend([*unlinked, *self._committed])
+        self._chain.records.extend([*self._verify_unlinked(unlinked), *self._committed])
 
     def _walk_back(self, by_number: Mapping[int, Sequence[LedgerRecord]]) -> None:
         """Find the entry of each number that the one after it names."""
@@ -231,18 +230,16 @@ class _Verification:
                     self._add(_of_entry(Tampering.MOVED, record))
                 newest = max(newest, record.entry.number)
 
-    def _verify_unlinked(self, unlinked: Sequence[LedgerRecord]) -> None:
-        """Entries of older versions come before the first link, which may name the last of them."""
-        first = self._committed[0].entry if self._committed else None
-        self._inserted(
-            record
-            for record in unlinked
-            if self._committed and record.offset > self._committed[0].offset
-        )
-        if first is not None and first.number == 1 and first.previous not in _MARKS:
-            last = unlinked[-1] if unlinked else None
-            if last is not None and last.head.hash != first.previous:
-                self._add(_of_entry(Tampering.CHANGED, last))
+    def _verify_unlinked(self, unlinked: Sequence[LedgerRecord]) -> list[LedgerRecord]:
+        """Return the entries of older versions; the first link may name the last of them."""
+        if not self._committed:
+            return list(unlinked)
+        begin, first = self._committed[0].offset, self._committed[0].entry
+        before = [record for record in unlinked if record.offset < begin]
+        self._inserted(record for record in unlinked if record.offset > begin)
+        if before and first.number == 1 and first.previous not in {*_MARKS, before[-1].head.hash}:
+            self._add(_of_entry(Tampering.CHANGED, before[-1]))
+        return before
 
     def _inserted(self, records: Iterable[LedgerRecord]) -> None:
         for record in records:

@@ -223,7 +223,9 @@ def test_a_mirror_is_upgraded(before: int, after: int) -> None:
     assert (chain.breaks, chain.unlinked) == ([], before)
     assert records[0].entry.previous == "upgrade"
     late = replace(old[0], offset=1000)
-    assert found(verify_chain(AT, [*old, *records, late], head)) == {(INSERTED, 0, 0)}
+    chain = verify_chain(AT, [*old, *records, late], head)
+    assert found(chain) == {(INSERTED, 0, 0)}
+    assert chain.records == [*old, *records]
     nothing_copied_since = Checkpoint("m", AT, 5, 0, "n", {}, {}, TO, 5, None, "", 0)
     assert not verify_chain(AT, old, nothing_copied_since.ledger_head).breaks
 
@@ -293,6 +295,16 @@ def test_checkpoints_with_and_without_a_head() -> None:
     assert fields["version"] == 4
     with pytest.raises(UnsupportedError, match="version 5, this relay reads up to version 4"):
         checkpoints.from_record(json.dumps(fields | {"version": 5}).encode())
+
+
+@pytest.mark.parametrize(
+    "odd", [{"number": "1"}, {"number": -1}, {"previous": 7}, {"records": None}, {"skipped": "all"}]
+)
+def test_an_entry_with_an_odd_field(odd: dict[str, object]) -> None:
+    """Whoever reads entries calculates with them."""
+    fields = json.loads(ledger.to_record(entry(1))[1]) | odd
+    with pytest.raises(TamperedError):
+        ledger.from_record(json.dumps(fields).encode())
 
 
 @pytest.mark.parametrize("value", [b"", b"[]", b"{}", b"\xff", b'{"version":2}', b'"text"'])
