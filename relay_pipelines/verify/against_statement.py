@@ -19,6 +19,7 @@ from relay_pipelines.verify.recount import Recount, recount_entries
 from relay_pipelines.verify.statement import Attested, Statement, read_statement
 from relay_pipelines.verify.verified_ledger import VerifiedLedger, read_verified_ledger
 
+_LATER = TopicPartition("", -1)  # of no source
 _ANY_MS = 1 << 62  # a statement may begin with any entry: retention had taken those before it
 
 
@@ -108,12 +109,16 @@ def _differences_of_ledger(attested: Attested, found: VerifiedLedger) -> Iterato
 
 def _recount(audit: StatementAudit, found: VerifiedLedger, mirror: Mirror, clock: Clock) -> None:
     """Count the attested records at the destination, and find the chunks that differ."""
+    attested = {record.head.hash for each in audit.statement.attested for record in each.records}
     histories = {each.source: _last_history(each.entries) for each in audit.statement.attested}
-    later = {at: [record.entry for record in chain.records] for at, chain in found.chains.items()}
-    known = {
-        at: _with_later(histories.get(at, []), later.get(at, []))
-        for at in histories.keys() | later.keys()
-    }
+    # the records after the attested ones end where these begin; their offsets may be other ones
+    later = [
+        record.entry
+        for chain in found.chains.values()
+        for record in chain.records
+        if record.head.hash not in attested
+    ]
+    known = {**histories, _LATER: later}
     options = mirror.copy_options
     with destination_client(found.mirror, mirror.destination_cluster, options, "audit") as client:
 
@@ -145,13 +150,6 @@ def _last_history(entries: Sequence[LedgerEntry]) -> list[LedgerEntry]:
     """Return the entries since the last loss after which offsets are other records, in order."""
     starts = [index for index, entry in enumerate(entries) if entry.gap and not len(entry.source)]
     return sorted(entries[starts[-1] if starts else 0 :], key=lambda entry: entry.source)
-
-
-def _with_later(attested: Sequence[LedgerEntry], now: Sequence[LedgerEntry]) -> list[LedgerEntry]:
-    """Return the attested entries and those that came after them, which end where these begin."""
-    newest = max((entry.number for entry in attested), default=0)
-    later = [entry for entry in now if entry.number > newest]
-    return sorted([*attested, *later], key=lambda entry: entry.source)
 
 
 def _where(entry: LedgerEntry) -> str:

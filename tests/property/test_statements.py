@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from relay_pipelines.errors import ConfigError, RelayError, TamperedError
-from relay_pipelines.model import TopicPartition
+from relay_pipelines.model import OffsetRange, TopicPartition
 from relay_pipelines.protocol.records import encode
 from relay_pipelines.settings import Mirror
 from relay_pipelines.state import checkpoint, ledger, ledger_reader
@@ -33,6 +33,7 @@ from tests.property.test_odd_failures import (
     NOW,
     Clock,
     batch,
+    checkpoints_of,
     destination,
     filled,
     record,
@@ -199,6 +200,30 @@ def test_a_tampered_destination(
     found = world.audit().differences
     assert len(found) == len(expected)
     assert all(any(line.startswith(start) for line in found) for start in expected), found
+
+
+def test_a_loss_is_accepted_after_a_statement(world: World) -> None:
+    """The same source offsets are copied again then; what was attested is still there."""
+    world.attest()
+    last, newest = checkpoints_of(world.copies)[-1], chains(world.copies)[AT].records[-1].entry
+    moved = replace(last, next_offset=0, leader_epoch=-1, leader_epoch_end=-1, fingerprint=None)
+    end = newest.destination.end
+    gap = replace(
+        newest,
+        source=OffsetRange(AT, 0, 0),
+        destination=OffsetRange(AT, end, end),
+        records=0,
+        gap="the topic was deleted and created again",
+    )
+    moved, entry = ledger.chained(moved, gap)
+    put(world.copies, ledger.TOPIC, encode(*entry))
+    put(world.copies, checkpoint.TOPIC, checkpoint.to_batch(moved))
+    world.copy(10)
+    audit = world.audit()
+    assert (audit.differences, audit.records) == ([], 15)
+    world.attest()
+    audit = world.audit()
+    assert (audit.differences, audit.records) == ([], 10), "of the last history"
 
 
 def test_a_ledger_that_was_written_anew(world: World) -> None:
