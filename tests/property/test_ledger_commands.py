@@ -163,7 +163,9 @@ def test_attest_refuses_a_tampered_ledger(
 ) -> None:
     """It names the place, writes nothing, and exits with code 4."""
     del world.copies.logs[ledger.TOPIC].entries[2:4]
-    assert relay(world, config, "attest", "-m", "m", "-o", str(world.path)) == 4
+    assert relay(world, config, "attest", "-m", "m", "-t", "b") == 2, "b was not copied"
+    capsys.readouterr()
+    assert relay(world, config, "attest", "-m", "m", "-t", "a", "-o", str(world.path)) == 4
     first, second = capsys.readouterr().err.splitlines()
     assert first == "error: m: a-0: ledger entry 2: missing (__relay_ledger-0[1, 4))"
     assert second.startswith("error: the ledger of m is not what was committed: 1 place; find out")
