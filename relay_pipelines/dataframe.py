@@ -1,4 +1,4 @@
-"""The PySpark data source `relay`: offset ranges of a mirror's clusters as a DataFrame.
+"""The PySpark data source `relay`: offset ranges of a mirror's clusters, or its ledger.
 
 After `register(spark)`: `spark.read.format("relay").option("mirror", ...).option("topic",
 ...).load()`. There is one Spark partition per topic-partition; it yields Arrow batches with only
@@ -29,7 +29,8 @@ from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, Cl
 from relay_pipelines.protocol.clock import SystemClock, moment_ms
 from relay_pipelines.protocol.reader import read
 from relay_pipelines.settings import Mirror
-from relay_pipelines.state.ledger_reader import LedgerFollower
+from relay_pipelines.state import checkpoint, ledger, ledger_columns
+from relay_pipelines.state.ledger_reader import LedgerFollower, read_records
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 NAME = "relay"
 _OPTIONS = ("config", "mirror", "topic", "side", "start", "end", "window")
+_LEDGER_OPTIONS = ("config", "mirror", "topic", "window")
+_KINDS = ("records", "ledger")
 _SIDES = ("source", "destination")
 _FETCH_BYTES = 4 << 20
 
@@ -47,9 +50,11 @@ def register(session: Any) -> None:
 
 
 class KafkaRangeDataSource(DataSource):  # type: ignore[misc]  # pyspark's types are not published
-    """Offset ranges as a DataFrame.
+    """Offset ranges, or the ledger, as a DataFrame.
 
     Options:
+        what: `records` (the default) or `ledger`: the ledger entries of the mirror, optionally of
+            one topic or window.
         config: path of relay.yaml; ./relay.yaml by default.
         mirror: the mirror's name; optional if there is only one.
         topic: the name of the source topic.
@@ -67,7 +72,11 @@ class KafkaRangeDataSource(DataSource):  # type: ignore[misc]  # pyspark's types
 
     def schema(self) -> str:
         """Return all columns; a user's schema may select some of them."""
-        return ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
+        return ", ".join(f"{name} {kind}" for name, kind in self._columns.items())
+
+    @property
+    def _columns(self) -> Mapping[str, str]:
+        return ledger_columns.COLUMNS if _kind(self.options) == "ledger" else COLUMNS
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of these columns.
@@ -75,13 +84,16 @@ class KafkaRangeDataSource(DataSource):  # type: ignore[misc]  # pyspark's types
         Raises:
             ConfigError: an option or a column is wrong.
         """
-        unknown = [name for name in schema.names if name not in COLUMNS]
+        unknown = [name for name in schema.names if name not in self._columns]
         if unknown:
             raise ConfigError(
                 f"the format relay has no column {unknown[0]!r}",
-                remedy=f"it has {', '.join(COLUMNS)}",
+                remedy=f"it has {', '.join(self._columns)}",
             )
-        return _Reader(_ranges(dict(self.options)), schema.names)
+        options = dict(self.options)
+        if _kind(options) == "ledger":
+            return _ledger_reader(options, schema.names)
+        return _Reader(_ranges(options), schema.names)
 
 
 class _Range(InputPartition):  # type: ignore[misc]
@@ -117,13 +129,74 @@ class _Reader(DataSourceReader):  # type: ignore[misc]
                     yield builder.take()
 
 
-def _ranges(options: Mapping[str, str]) -> list[_Range]:
+class _LedgerReader(DataSourceReader):  # type: ignore[misc]
+    """Reads ledger entries; there is one Spark partition per topic-partition of the ledger."""
+
+    def __init__(
+        self,
+        mirror: str,
+        options: Mapping[str, str],
+        ranges: Sequence[_Range],
+        names: Sequence[str],
+    ) -> None:
+        self._mirror = mirror
+        self._topic, self._window = options.get("topic"), options.get("window")
+        self._ranges = ranges
+        self._names = names
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return self._ranges
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, _Range):
+            return
+        with ClusterClient(partition.cluster, DestinationError, "relay-frame") as client:
+            for some in read_records(client, partition.wanted, self._mirror, SystemClock()):
+                wanted = [
+                    record
+                    for record in some
+                    if self._topic in {None, record.entry.source.topic_partition.topic}
+                    and self._window in {None, record.entry.window}
+                ]
+                if wanted:
+                    yield ledger_columns.arrow_batch(wanted, self._names)
+
+
+def _ledger_reader(options: Mapping[str, str], names: Sequence[str]) -> DataSourceReader:
+    _refuse_unknown(options, _LEDGER_OPTIONS, "with what=ledger, the format relay")
+    name, mirror = _mirror(options)
+    cluster, homes = mirror.destination_cluster, checkpoint.homes(ledger.TOPIC)
+    ranges = []
+    with ClusterClient(cluster, DestinationError, "relay-frame") as client:
+        if not client.metadata([ledger.TOPIC]).topics[ledger.TOPIC].error_code:
+            starts = client.list_offsets(homes, EARLIEST, READ_COMMITTED)
+            ends = client.list_offsets(homes, LATEST, READ_COMMITTED)
+            wanted = [OffsetRange(home, starts[home], ends[home]) for home in homes]
+            ranges = [_Range(cluster, offsets) for offsets in wanted if len(offsets)]
+    return _LedgerReader(name, options, ranges, names)
+
+
+def _kind(options: Mapping[str, str]) -> str:
+    kind = options.get("what", "records")
+    if kind not in _KINDS:
+        raise ConfigError(
+            f"option what: {kind!r} is neither records nor ledger",
+            remedy="leave it out for records",
+        )
+    return kind
+
+
+def _refuse_unknown(options: Mapping[str, str], known: Sequence[str], subject: str) -> None:
     # Spark converts option names to lower case, which all of ours are
     for key in options:
-        if key not in _OPTIONS:
+        if key not in ("what", *known):
             raise ConfigError(
-                f"the format relay has no option {key!r}", remedy=f"it has {', '.join(_OPTIONS)}"
+                f"{subject} has no option {key!r}", remedy=f"it has {', '.join(known)}, what"
             )
+
+
+def _ranges(options: Mapping[str, str]) -> list[_Range]:
+    _refuse_unknown(options, _OPTIONS, "the format relay")
     name, mirror = _mirror(options)
     side, topic = options.get("side", "source"), options.get("topic", "")
     if side not in _SIDES:

@@ -14,6 +14,7 @@
     ├── FilterError                      1   a filter, a transform or SQL failed on a record
     ├── CorruptBatchError                1   a batch does not match its CRC or cannot be decoded
     ├── DivergedNodeError                3   a node holds another record than the one copied
+    ├── TamperedError                    4   a ledger record, or a statement, is not as written
     └── DataLossError                    3   continuing would silently lose or double records
         ├── RetentionPassedError         3   ... retention deleted offsets that were not copied
         ├── TopicRecreatedError          3   ... the source topic was deleted and created again
@@ -168,6 +169,13 @@ class DivergedNodeError(RelayError):
 
     exit_code = 3
     side = Side.SOURCE
+    needs_operator = True
+
+
+class TamperedError(RelayError):
+    """A record of the ledger, or a statement, is not what was written."""
+
+    exit_code = 4
     needs_operator = True
 
 

@@ -126,6 +126,28 @@ class NodeIdentity:
 
 
 @dataclass(frozen=True, slots=True)
+class LedgerHead:
+    """The newest ledger entry of a topic-partition, to which the next entry links.
+
+    Args:
+        number: of the entry in its chain, from 1; 0 if the next entry is the first one.
+        hash: SHA-256 of the entry, 64 hex digits; if there is no entry, the word that marks the
+            first link.
+        committed_at_ms: the time of its commit; 0 if there is no entry.
+    """
+
+    number: int
+    hash: str
+    committed_at_ms: int = 0
+
+
+CHAIN_START = LedgerHead(0, "start")
+"""Nothing was copied before."""
+CHAIN_UPGRADE = LedgerHead(0, "upgrade")
+"""Older versions, which linked no entries, have written the checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
 class Checkpoint:
     """How far a mirror has copied one source topic-partition; committed together with the records.
 
@@ -149,6 +171,7 @@ class Checkpoint:
             planned before then may have other records now.
         is_dense: whether the source node had no record between the last one copied and
             `next_offset`: neither a filter nor the quarantine, the cleaner or a loss took one.
+        ledger_head: the ledger entry that was committed together with the checkpoint.
     """
 
     mirror: str
@@ -167,13 +190,17 @@ class Checkpoint:
     reset_at_ms: int = 0
     leader_epoch_end: int = -1
     is_dense: bool = False
+    ledger_head: LedgerHead = CHAIN_UPGRADE
 
     @classmethod
     def initial(
         cls, mirror: str, source: TopicPartition, destination: TopicPartition, next_offset: int
     ) -> Checkpoint:
         """Return the checkpoint of a topic-partition before anything is copied."""
-        return cls(mirror, source, next_offset, -1, "", {}, {}, destination, -1, None, "", 0)
+        return cls(
+            *(mirror, source, next_offset, -1, "", {}, {}, destination, -1, None, "", 0),
+            ledger_head=CHAIN_START,
+        )
 
     def advanced(
         self,
@@ -242,6 +269,12 @@ class LedgerEntry:
         window: the asset partition key that the run copied, empty outside Dagster.
         gap: the loss after which the copy resumes at `source.end`; empty for a copied chunk. After
             a loss that skips no offsets, `source` is empty.
+        number: of the entry among those of its source topic-partition, from 1; 0 if an older
+            version wrote it.
+        previous: the hash of the entry before it, or the word that marks the first link; empty if
+            an older version wrote it.
+        previous_at_ms: when that entry was committed, which tells whether retention may have
+            removed it; 0 if there is none.
     """
 
     mirror: str
@@ -258,6 +291,9 @@ class LedgerEntry:
     run_id: str
     committed_at_ms: int
     gap: str = ""
+    number: int = 0
+    previous: str = ""
+    previous_at_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

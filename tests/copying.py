@@ -31,6 +31,8 @@ from relay_pipelines.protocol.clock import Clock, SystemClock
 from relay_pipelines.protocol.reader import read
 from relay_pipelines.state import checkpoint, ledger
 from relay_pipelines.state.checkpoint import read_current
+from relay_pipelines.state.ledger import LedgerRecord
+from relay_pipelines.verify.chain import Chain, verify_chain
 from tests.support import independent
 from tests.support.independent import Record
 
@@ -168,6 +170,15 @@ class Mirror:
         """Return this mirror's ledger, as an independent client reads it."""
         return [ledger.from_record(record.value or b"") for record in self._own(ledger.TOPIC)]
 
+    def chain(self) -> Chain:
+        """Verify the chain of this mirror's ledger entries, as an independent client reads them."""
+        home = checkpoint.home(ledger.TOPIC, checkpoint.key_of(self.name, self.at))
+        records = [
+            LedgerRecord(ledger.from_record(record.value or b""), record.value or b"", home, index)
+            for index, record in enumerate(self._own(ledger.TOPIC))
+        ]
+        return verify_chain(self.at, records, self.checkpoint().ledger_head)
+
     def checkpoint(self) -> Checkpoint:
         """Return this mirror's last committed checkpoint, as an independent client reads it."""
         return checkpoint.from_record(self._own(checkpoint.TOPIC)[-1].value or b"")
@@ -202,6 +213,7 @@ class Mirror:
             assert entry.records == sum(header.records for header, _ in found)
         if entries:
             assert self.checkpoint().next_offset == entries[-1].source.end
+            assert [str(broken) for broken in self.chain().breaks] == []
 
     def with_options(self, **changed: int) -> Mirror:
         """Change options, and return this mirror."""

@@ -5,7 +5,8 @@
     context            the global options, relay.yaml and the mirrors that were named
     session            the Spark session of a command
     run_command        the command run
-    inspect_commands   the commands that write nothing: check, plan, status, ledger
+    inspect_commands   the commands that only show: check, plan, status
+    ledger_commands    the commands ledger and attest
     audit_command      the command audit
     nodes_command      the command nodes
     acls_command       the command acls

@@ -44,6 +44,10 @@ MirrorNames = Annotated[
 Topic = Annotated[
     str | None, typer.Option("--topic", "-t", metavar="T", help="Only this source topic.")
 ]
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", metavar="FILE", help="Write to this file, not to stdout."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
 
@@ -157,24 +161,61 @@ def status(context: typer.Context, mirror: MirrorNames = None, *, as_json: Json 
     return inspect_commands.status(context.obj, mirror or [], as_json=as_json)
 
 
+class LedgerFormat(StrEnum):
+    """How to show ledger entries."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+    PARQUET = "parquet"
+
+
 @app.command()
 def ledger(
     context: typer.Context,
     mirror: MirrorNames = None,
     topic: Topic = None,
     last: Annotated[
-        int,
+        int | None,
         typer.Option(
-            "--last", "-n", min=1, metavar="N", help="Only the last N entries of each mirror."
+            "--last",
+            "-n",
+            min=1,
+            metavar="N",
+            help="Only the last N entries of each mirror: 20 by default, all in CSV and Parquet.",
         ),
-    ] = 20,
+    ] = None,
+    file_format: Annotated[
+        LedgerFormat, typer.Option("--format", help="How to show them.")
+    ] = LedgerFormat.TABLE,
+    output: Output = None,
     *,
-    as_json: Json = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> int:
     """Show the committed chunks, oldest first."""
-    from relay_pipelines.cli import inspect_commands
+    from relay_pipelines.cli import ledger_commands as commands
 
-    return inspect_commands.ledger(context.obj, mirror or [], topic, last, as_json=as_json)
+    chosen = LedgerFormat.JSON if as_json else file_format
+    return commands.ledger(context.obj, mirror or [], topic, last, chosen.value, output)
+
+
+@app.command()
+def attest(
+    context: typer.Context,
+    mirror: MirrorNames = None,
+    topic: Topic = None,
+    sign: Annotated[
+        Path | None,
+        typer.Option(
+            "--sign", metavar="KEY", help="Sign it with this Ed25519 private key, a PEM file."
+        ),
+    ] = None,
+    output: Output = None,
+) -> int:
+    """Verify the ledger, and write a statement of what was copied. Changes nothing."""
+    from relay_pipelines.cli import ledger_commands as commands
+
+    return commands.attest(context.obj, mirror or [], topic, sign, output)
 
 
 class AuditLevel(StrEnum):

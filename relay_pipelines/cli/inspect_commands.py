@@ -1,4 +1,4 @@
-"""The commands that write nothing: check, plan, status, ledger."""
+"""The commands that only show: check, plan, status."""
 
 from __future__ import annotations
 
@@ -9,15 +9,12 @@ from relay_pipelines.cli.context import Invocation, selected_mirrors
 from relay_pipelines.cli.session import Session
 from relay_pipelines.console import json_output, messages, tables
 from relay_pipelines.console.formatting import open_transactions, plural, stdout
-from relay_pipelines.model import LedgerEntry
 from relay_pipelines.prepare import topic_configs, topics
 from relay_pipelines.protocol.clock import SystemClock
-from relay_pipelines.protocol.retries import retry
 from relay_pipelines.run import preflight, run_plan
 from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.run.signals import StopSignal
 from relay_pipelines.snapshot import cluster_snapshot
-from relay_pipelines.state.ledger_reader import LedgerFollower
 
 
 def check(invocation: Invocation, names: Sequence[str]) -> int:
@@ -112,37 +109,3 @@ def status(invocation: Invocation, names: Sequence[str], *, as_json: bool) -> in
     if as_json:
         messages.document({"mirrors": found})
     return invocation.exit_code
-
-
-def ledger(
-    invocation: Invocation, names: Sequence[str], topic: str | None, last: int, *, as_json: bool
-) -> int:
-    """Show the committed chunks."""
-    clock = SystemClock()
-    found: list[LedgerEntry] = []
-    for name, mirror in selected_mirrors(invocation.settings(), names).items():
-        with invocation.reporting_errors(name):
-            follower = LedgerFollower(
-                mirror.destination_cluster, name, None, mirror.copy_options, clock
-            )
-            try:
-                entries = retry(follower.history, name, mirror.copy_options, clock, follower)
-            finally:
-                follower.close()
-            selected = [
-                entry for entry in entries if topic in {None, entry.source.topic_partition.topic}
-            ]
-            entries = selected[-last:]
-            found += entries
-            if not as_json:
-                _show_ledger(name, entries)
-    if as_json:
-        messages.document([json_output.entry(entry) for entry in found])
-    return invocation.exit_code
-
-
-def _show_ledger(name: str, entries: Sequence[LedgerEntry]) -> None:
-    if entries:
-        tables.show(stdout(), tables.ledger(name, entries))
-    else:
-        stdout().print(f"{name}: no ledger entries")

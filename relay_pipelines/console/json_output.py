@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from relay_pipelines.console.formatting import format_time, open_since
-from relay_pipelines.model import Checkpoint, LedgerEntry, OffsetRange
+from relay_pipelines.model import Checkpoint, OffsetRange
 from relay_pipelines.plan.acl_decisions import State
 from relay_pipelines.plan.node_choice import NodeChoice
 from relay_pipelines.plan.positions import Position, data_loss, lag_records
@@ -17,6 +17,7 @@ from relay_pipelines.run.result import RunResult
 from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.snapshot.node_selection import NodeState
+from relay_pipelines.state.ledger import LedgerRecord
 
 if TYPE_CHECKING:
     from relay_pipelines.verify.audit import Audit, PartitionAudit
@@ -195,9 +196,15 @@ def problems(document: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def entry(entry: LedgerEntry) -> Document:
+def entry(record: LedgerRecord) -> Document:
     """Return one committed chunk."""
-    return dataclasses.asdict(entry) | {"committed_at": format_time(entry.committed_at_ms)}
+    entry = record.entry
+    return dataclasses.asdict(entry) | {
+        "committed_at": format_time(entry.committed_at_ms),
+        "hash": record.head.hash,
+        "ledger_partition": record.at.partition,
+        "ledger_offset": record.offset,
+    }
 
 
 def audit(found: Audit) -> Document:

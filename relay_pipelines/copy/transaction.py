@@ -92,8 +92,8 @@ class RangeProgress:
 
     def next_commit(
         self, chunk: Chunk, identity: NodeIdentity, landed: tuple[int, int] | None, now_ms: int
-    ) -> tuple[Checkpoint, LedgerEntry]:
-        """Return the checkpoint and the ledger entry to be committed with a chunk.
+    ) -> tuple[Checkpoint, tuple[bytes, bytes, int]]:
+        """Return the checkpoint to be committed with a chunk, and the record of the ledger entry.
 
         Args:
             identity: the log that the chunk was read from.
@@ -112,7 +112,7 @@ class RangeProgress:
         ):
             raise self._topic_lost(before)  # recreated since this attempt began
         checkpoint = self._next_checkpoint(chunk, identity, landed, now_ms)
-        return checkpoint, self._entry(chunk, checkpoint, landed)
+        return ledger.chained(checkpoint, self._entry(chunk, checkpoint, landed))
 
     def quarantine_batch(self, record: Any, error: RelayError) -> Batch:
         """Return a source record for the quarantine topic; headers say where it was, and why."""
@@ -219,12 +219,16 @@ class RangeProgress:
 
 
 class Commit(NamedTuple):
-    """A chunk of one range, and what is committed with it."""
+    """A chunk of one range, and what is committed with it.
+
+    Args:
+        entry: key, value and timestamp of the ledger entry's record.
+    """
 
     progress: RangeProgress
     chunk: Chunk
     checkpoint: Checkpoint
-    entry: LedgerEntry
+    entry: tuple[bytes, bytes, int]
 
 
 class Transactions:
@@ -343,7 +347,7 @@ class Transactions:
         state: dict[TopicPartition, list[tuple[bytes, bytes, int]]] = defaultdict(list)
         for progress, _, checkpoint, entry in commits:
             state[progress.checkpoint_partition].append(checkpoints.to_record(checkpoint))
-            state[progress.ledger_partition].append(ledger.to_record(entry))
+            state[progress.ledger_partition].append(entry)
         self._producer.add(state)
         for partition, records in state.items():
             for batch in encode_all(records):

@@ -12,6 +12,7 @@ from relay_pipelines.plan.positions import Loss, Position, data_loss, losses
 from relay_pipelines.prepare import topics
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.protocol.records import encode
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot.clients import destination_client
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
@@ -83,10 +84,10 @@ def _accept_loss(
     if not isinstance(error, DataLossError):
         return None
     moved = _moved_checkpoint(snapshot, position, lost[0], clock.now_ms())
-    entry = _gap_entry(position, lost, moved)
+    moved, entry = ledger.chained(moved, _gap_entry(position, lost, moved))
     batches = [
         (home, checkpoints.to_batch(moved)),
-        (checkpoints.home(ledger.TOPIC, key), ledger.to_batch(entry)),
+        (checkpoints.home(ledger.TOPIC, key), encode(*entry)),
     ]
     commit(client, producer, batches, options, clock)
     return error
@@ -150,17 +151,18 @@ def _checkpoint_before(snapshot: ClusterSnapshot, position: Position) -> Checkpo
     at = position.topic_partition
     if at in snapshot.checkpoints:
         return snapshot.checkpoints[at]
-    entry = snapshot.ledger_entries.get(at)
-    if entry is None:
+    record = snapshot.ledger_records.get(at)
+    if record is None:
         to = snapshot.destination_of(at)
         return replace(
             Checkpoint.initial(snapshot.mirror, at, to, position.begin), node=snapshot.node.name
         )
-    copies = entry.destination
+    entry, copies = record.entry, record.entry.destination
     return replace(
         Checkpoint.initial(entry.mirror, at, copies.topic_partition, entry.source.end),
         node=entry.node,
         destination_next_offset=copies.end,
+        ledger_head=record.head,
     )
 
 

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from relay_pipelines.copy.transaction import QUARANTINE
 from relay_pipelines.errors import ConfigError, DataLossError, RelayError
-from relay_pipelines.model import Checkpoint, Cluster, LedgerEntry, RecordPolicy, TopicPartition
+from relay_pipelines.model import Checkpoint, Cluster, RecordPolicy, TopicPartition
 from relay_pipelines.plan.node_choice import NodeVerdict
 from relay_pipelines.plan.owners import present_owner
 from relay_pipelines.plan.positions import Position, losses
@@ -36,6 +36,7 @@ from relay_pipelines.snapshot.node_selection import NodeSelection
 from relay_pipelines.snapshot.watermarks import Positions
 from relay_pipelines.state import checkpoint
 from relay_pipelines.state.checkpoint import CheckpointCache, CheckpointSnapshot, StartRecord
+from relay_pipelines.state.ledger import LedgerRecord
 from relay_pipelines.state.ledger_reader import LedgerFollower
 
 NEEDED_CONFIGS = ("compression.type", "max.message.bytes", "message.timestamp.type")
@@ -68,7 +69,7 @@ class ClusterSnapshot:
         other_nodes: the nodes to fail over to, in order.
         previous_node: the node that was read before, if it is another one.
         verdicts: on every node that was asked.
-        ledger_entries: the last ledger entry per topic-partition that has lost its checkpoint.
+        ledger_records: the last ledger entry per topic-partition that has lost its checkpoint.
         record_policy: source topic -> how its records are copied.
         accepted: losses that were accepted just before the snapshot was taken.
         deleted: source topic -> destination topic, of topics that were copied and are selected, and
@@ -99,7 +100,7 @@ class ClusterSnapshot:
     other_nodes: tuple[Cluster, ...] = ()
     previous_node: str = ""
     verdicts: tuple[NodeVerdict, ...] = ()
-    ledger_entries: Mapping[TopicPartition, LedgerEntry] = field(default_factory=dict)
+    ledger_records: Mapping[TopicPartition, LedgerRecord] = field(default_factory=dict)
     record_policy: Mapping[str, RecordPolicy] = field(default_factory=dict)
     accepted: tuple[DataLossError, ...] = ()
     deleted: Mapping[str, str] = field(default_factory=dict)
@@ -302,13 +303,13 @@ class _SnapshotBuilder:
         self._refuse_loops(topics.destinations)
         policies = {topic: self._mirror.record_policy(topic) for topic in topics.names}
         _refuse_shared_quarantines(policies, topics.all_targets)
-        checkpoints, ledger_entries = self._ledger_without_checkpoints(topics, checkpoints)
+        checkpoints, ledger_records = self._ledger_without_checkpoints(topics, checkpoints)
         deleted = {} if only_topic else self._deleted(checkpoints, belongs)
         unseen = [] if only_topic else self._unseen(deleted, belongs)
         existing = self._existing(topics, policies)
-        positions = self._positions(selection, topics, checkpoints, ledger_entries)
+        positions = self._positions(selection, topics, checkpoints, ledger_records)
         new_topics = start_offsets.topics_without_start(
-            self._mirror.start, checkpoints, ledger_entries, topics.names
+            self._mirror.start, checkpoints, ledger_records, topics.names
         )
         source_configs, destination_configs, refused = (
             self._configs(topics, policies, existing) if configs else ({}, {}, {})
@@ -332,7 +333,7 @@ class _SnapshotBuilder:
             other_nodes=selection.others,
             previous_node=selection.previous,
             verdicts=selection.verdicts,
-            ledger_entries=ledger_entries,
+            ledger_records=ledger_records,
             record_policy=policies,
             deleted=deleted,
             new_starts=self._start_records(new_topics, positions),
@@ -362,7 +363,7 @@ class _SnapshotBuilder:
 
     def _ledger_without_checkpoints(
         self, topics: _Topics, checkpoints: CheckpointSnapshot
-    ) -> tuple[CheckpointSnapshot, dict[TopicPartition, LedgerEntry]]:
+    ) -> tuple[CheckpointSnapshot, dict[TopicPartition, LedgerRecord]]:
         """The last ledger entry of every source topic-partition that has copies but no checkpoint.
 
         The end of the ledger then says what the checkpoint said. Another run may have committed a
@@ -375,16 +376,16 @@ class _SnapshotBuilder:
             self._mirror.destination_cluster, self._name, None, options, self._clock
         )
         try:
-            history = follower.history(settled=True, last_offsets=_LEDGER_OFFSETS)
+            found = follower.records(settled=True, last_offsets=_LEDGER_OFFSETS)
         finally:
             follower.close()
-        entries = {entry.source.topic_partition: entry for entry in history}
-        if entries.keys() - checkpoints.checkpoints.keys() and checkpoints.ends:
+        newest = {record.entry.source.topic_partition: record for record in found}
+        if newest.keys() - checkpoints.checkpoints.keys() and checkpoints.ends:
             checkpoint.wait_for_open_transactions(
                 self._destination, checkpoint.homes(checkpoint.TOPIC), options, self._clock
             )
             checkpoints = checkpoint.read_all(self._destination, self._name, self._clock)
-        lost = {at: entry for at, entry in entries.items() if at not in checkpoints.checkpoints}
+        lost = {at: record for at, record in newest.items() if at not in checkpoints.checkpoints}
         return checkpoints, lost
 
     def _has_copies_only(self, topics: _Topics, checkpoints: CheckpointSnapshot) -> bool:
@@ -441,14 +442,14 @@ class _SnapshotBuilder:
         selection: NodeSelection,
         topics: _Topics,
         checkpoints: CheckpointSnapshot,
-        ledger_entries: Mapping[TopicPartition, LedgerEntry],
+        ledger_records: Mapping[TopicPartition, LedgerRecord],
     ) -> list[Position]:
         positions = Positions(
             self._source,
             self._at_destination,
             topics.destinations,
             checkpoints,
-            ledger_entries,
+            ledger_records,
             self._mirror,
         ).all()
         return [

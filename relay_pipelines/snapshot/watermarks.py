@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from relay_pipelines.copy.position import read_positions
-from relay_pipelines.model import Checkpoint, LedgerEntry, TopicPartition
+from relay_pipelines.model import Checkpoint, TopicPartition
 from relay_pipelines.plan.positions import Position
 from relay_pipelines.protocol.batch_timestamps import timestamps_ms
 from relay_pipelines.protocol.client import LATEST, READ_UNCOMMITTED, ClusterClient, Metadata
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import start_offsets
 from relay_pipelines.state.checkpoint import CheckpointSnapshot
+from relay_pipelines.state.ledger import LedgerRecord
 
 
 class Positions:
@@ -22,7 +23,7 @@ class Positions:
         source: the node to read.
         at_destination: all topics of the destination.
         destinations: source topic -> destination topic, of the included topics.
-        ledger_entries: the last ledger entry per topic-partition that has lost its checkpoint.
+        ledger_records: the last ledger entry per topic-partition that has lost its checkpoint.
     """
 
     def __init__(
@@ -31,14 +32,14 @@ class Positions:
         at_destination: Metadata,
         destinations: Mapping[str, str],
         checkpoints: CheckpointSnapshot,
-        ledger_entries: Mapping[TopicPartition, LedgerEntry],
+        ledger_records: Mapping[TopicPartition, LedgerRecord],
         mirror: Mirror,
     ) -> None:
         self._source = source
         self._at_destination = at_destination
         self._destinations = destinations
         self._snapshot = checkpoints
-        self._ledger_entries = ledger_entries
+        self._ledger_records = ledger_records
         self._mirror = mirror
 
     def all(self) -> list[Position]:
@@ -58,7 +59,7 @@ class Positions:
         low = {at: position.low_watermark for at, position in at_source.items()}
         end = {at: position.end_offset for at, position in at_source.items()}
         starts = start_offsets.start_offsets(
-            self._source, self._mirror.start, self._snapshot, self._ledger_entries, (low, end)
+            self._source, self._mirror.start, self._snapshot, self._ledger_records, (low, end)
         )
         positions = [
             replace(self._completed(at_source[at], starts.get(at)), high_watermark=high[at])
@@ -71,9 +72,9 @@ class Positions:
         checkpoint = self._snapshot.checkpoints.get(position.topic_partition)
         if checkpoint is not None:
             return replace(position, destination_lost=self._destination_lost(checkpoint))
-        entry = self._ledger_entries.get(position.topic_partition)
+        last = self._ledger_records.get(position.topic_partition)
         return replace(
-            position, next_offset=start, ledger_end=None if entry is None else entry.source.end
+            position, next_offset=start, ledger_end=None if last is None else last.entry.source.end
         )
 
     def _destination_lost(self, checkpoint: Checkpoint) -> str:

@@ -15,7 +15,15 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from relay_pipelines.errors import CheckpointLostError, DestinationError, UnsupportedError
-from relay_pipelines.model import Checkpoint, CopyOptions, Fingerprint, OffsetRange, TopicPartition
+from relay_pipelines.model import (
+    CHAIN_UPGRADE,
+    Checkpoint,
+    CopyOptions,
+    Fingerprint,
+    LedgerHead,
+    OffsetRange,
+    TopicPartition,
+)
 from relay_pipelines.protocol.batch import Batch
 from relay_pipelines.protocol.client import (
     EARLIEST,
@@ -36,7 +44,8 @@ CONFIGS = {
     "segment.bytes": str(2 << 20),
     "min.cleanable.dirty.ratio": "0.1",
 }
-_VERSION = 3  # which added owners: versions that know none must not copy such a mirror
+# 3 added owners, 4 the ledger's head: versions that know none must not copy such a mirror
+_VERSION = 4
 _START = "/start"
 _OWNER = "/owner"
 _FETCH_BYTES = 1 << 20
@@ -190,11 +199,12 @@ def from_record(value: bytes) -> Checkpoint:
         UnsupportedError: a newer relay_pipelines wrote it.
     """
     fields = versioned(value, _VERSION, TOPIC)
-    fingerprint = fields.pop("fingerprint")
+    fingerprint, head = fields.pop("fingerprint"), fields.pop("ledger_head", None)
     return Checkpoint(
         source=TopicPartition(**fields.pop("source")),
         destination=TopicPartition(**fields.pop("destination")),
         fingerprint=None if fingerprint is None else Fingerprint(**fingerprint),
+        ledger_head=CHAIN_UPGRADE if head is None else LedgerHead(**head),
         **fields,
     )
 

@@ -1,18 +1,78 @@
 """The ledger: one entry per committed chunk, in a topic at the destination.
 
 An entry is committed with its data. Progress, metrics and the count checks of a run come from it.
+The entries of a source topic-partition form a chain, whose head is in the checkpoint;
+docs/transactions.md argues why.
 """
 
 from __future__ import annotations
 
-from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
-from relay_pipelines.protocol.batch import Batch
-from relay_pipelines.protocol.records import encode
+from dataclasses import dataclass, replace
+from hashlib import sha256
+
+from relay_pipelines.errors import TamperedError
+from relay_pipelines.model import Checkpoint, LedgerEntry, LedgerHead, OffsetRange, TopicPartition
 from relay_pipelines.state.checkpoint import key_of, versioned, versioned_json
 
 TOPIC = "__relay_ledger"
 CONFIGS = {"cleanup.policy": "delete", "retention.ms": str(30 * 24 * 3600 * 1000)}
-_VERSION = 1
+_VERSION = 2  # which added the chain: versions that know none would break it
+_BY_NAME = {"int": int, "str": str, "dict[str, int]": dict}
+_KINDS = [
+    (name, _BY_NAME[kind]) for name, kind in LedgerEntry.__annotations__.items() if kind in _BY_NAME
+]
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRecord:
+    """An entry as the ledger holds it.
+
+    Args:
+        value: of the record; the entry's canonical form.
+        at: the topic-partition of the ledger.
+        offset: of the record there.
+    """
+
+    entry: LedgerEntry
+    value: bytes
+    at: TopicPartition
+    offset: int
+
+    @property
+    def head(self) -> LedgerHead:
+        """What the next entry links to."""
+        return head_of(self.entry, self.value)
+
+
+def head_of(entry: LedgerEntry, value: bytes) -> LedgerHead:
+    """Return what the entry after this one links to.
+
+    Args:
+        value: of the entry's record.
+    """
+    return LedgerHead(entry.number, sha256(value).hexdigest(), entry.committed_at_ms)
+
+
+def chained(
+    checkpoint: Checkpoint, entry: LedgerEntry
+) -> tuple[Checkpoint, tuple[bytes, bytes, int]]:
+    """Link an entry to those before it.
+
+    Args:
+        checkpoint: to be committed with the entry, still with the head of the one before.
+
+    Returns:
+        The checkpoint with the entry as its head; key, value and timestamp of the entry's record.
+    """
+    before = checkpoint.ledger_head
+    entry = replace(
+        entry,
+        number=before.number + 1,
+        previous=before.hash,
+        previous_at_ms=before.committed_at_ms,
+    )
+    record = to_record(entry)
+    return replace(checkpoint, ledger_head=head_of(entry, record[1])), record
 
 
 def to_record(entry: LedgerEntry) -> tuple[bytes, bytes, int]:
@@ -21,17 +81,33 @@ def to_record(entry: LedgerEntry) -> tuple[bytes, bytes, int]:
     return key_of(entry.mirror, entry.source.topic_partition), value, entry.committed_at_ms
 
 
-def to_batch(entry: LedgerEntry) -> Batch:
-    """Return a batch of one record."""
-    return encode(*to_record(entry))
-
-
 def from_record(value: bytes) -> LedgerEntry:
-    """Return the entry of a record's value."""
-    fields = versioned(value, _VERSION, TOPIC)
-    return LedgerEntry(
-        source=_range(fields.pop("source")), destination=_range(fields.pop("destination")), **fields
-    )
+    """Return the entry of a record's value.
+
+    Raises:
+        UnsupportedError: a newer relay_pipelines wrote it.
+        TamperedError: it is no entry.
+    """
+    try:
+        fields = versioned(value, _VERSION, TOPIC)
+        source, destination = _range(fields.pop("source")), _range(fields.pop("destination"))
+        entry = LedgerEntry(source=source, destination=destination, **fields)
+        _require_types(entry)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise TamperedError(
+            f"a record of {TOPIC} is no ledger entry",
+            remedy="find out who else writes to this topic, and take the right away",
+        ) from error
+    return entry
+
+
+def _require_types(entry: LedgerEntry) -> None:
+    """Fail if a field has a wrong type, before somebody calculates with it."""
+    for name, kind in _KINDS:
+        if not isinstance(getattr(entry, name), kind):
+            raise TypeError(name)
+    if entry.number < 0 or not all(isinstance(count, int) for count in entry.skipped.values()):
+        raise ValueError("number or skipped")
 
 
 def _range(fields: dict[str, object]) -> OffsetRange:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
-from relay_pipelines.errors import DestinationError, RetriableError
+from relay_pipelines.errors import DestinationError, RetriableError, TamperedError
 from relay_pipelines.model import Cluster, CopyOptions, LedgerEntry, OffsetRange, TopicPartition
 from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.protocol.clock import Clock
@@ -13,6 +15,7 @@ from relay_pipelines.protocol.records import decode
 from relay_pipelines.protocol.retries import retry
 from relay_pipelines.state import ledger
 from relay_pipelines.state.checkpoint import homes, wait_for_open_transactions
+from relay_pipelines.state.ledger import LedgerRecord
 
 _HOMES = homes(ledger.TOPIC)
 _FETCH_BYTES = 1 << 20
@@ -58,12 +61,12 @@ class LedgerFollower:
 
     def poll(self) -> list[LedgerEntry]:
         """Return the entries committed since; none while the destination is not reachable."""
-        entries: list[LedgerEntry] = []
+        records: list[LedgerRecord] = []
         try:
-            self._follow(entries)
+            self._follow(records)
         except RetriableError:
             self._client.close()
-        return entries
+        return [record.entry for record in records]
 
     def finish(self, *, patient: bool = True) -> list[LedgerEntry]:
         """Return the entries committed since, after the transactions that are open now have ended.
@@ -74,19 +77,36 @@ class LedgerFollower:
         Raises:
             RelayError: the destination is not reachable.
         """
-        entries: list[LedgerEntry] = []
+        return [record.entry for record in self.settled_records(patient=patient)]
+
+    def settled_records(self, *, patient: bool = True) -> list[LedgerRecord]:
+        """Return what `finish` returns, as it is in the ledger; in order per topic-partition."""
+        records: list[LedgerRecord] = []
 
         def ask() -> None:
             self._settle()
-            self._follow(entries)
+            self._follow(records)
 
         retry(ask, self._mirror, self._options, self._clock, self._client, patient=patient)
-        return entries
+        return records
 
     def history(
         self, since_ms: int | None = None, *, settled: bool = False, last_offsets: int | None = None
     ) -> list[LedgerEntry]:
-        """Return every entry that the topic still holds, oldest first.
+        """Return every entry that the topic still holds, oldest first; arguments as of `records`.
+
+        Raises:
+            RelayError: the destination is not reachable.
+        """
+        found = self.records(since_ms, settled=settled, last_offsets=last_offsets)
+        return [record.entry for record in found]
+
+    def records(
+        self, since_ms: int | None = None, *, settled: bool = False, last_offsets: int | None = None
+    ) -> list[LedgerRecord]:
+        """Return every entry that the topic still holds, oldest first, as it is in the ledger.
+
+        The entries of a topic-partition are in the order of their commits.
 
         Args:
             since_ms: only entries committed then or later.
@@ -115,13 +135,13 @@ class LedgerFollower:
             )
             for home in _HOMES
         ]
-        found = [entry for offsets in ranges for entry in self._read(offsets)]
+        found = [record for offsets in ranges for record in self._read(offsets)]
         newest: dict[TopicPartition, int] = {}
 
-        def committed_at_ms(entry: LedgerEntry) -> int:
+        def committed_at_ms(record: LedgerRecord) -> int:
             """Return the time, but keep the order of a topic-partition where clocks differ."""
-            at = entry.source.topic_partition
-            newest[at] = max(newest.get(at, 0), entry.committed_at_ms)
+            at = record.entry.source.topic_partition
+            newest[at] = max(newest.get(at, 0), record.entry.committed_at_ms)
             return newest[at]
 
         return sorted(found, key=committed_at_ms)
@@ -130,25 +150,50 @@ class LedgerFollower:
         """Close the connections."""
         self._client.close()
 
-    def _follow(self, entries: list[LedgerEntry]) -> None:
+    def _follow(self, records: list[LedgerRecord]) -> None:
         """Add the entries committed since; the next call adds those that a failure leaves out."""
         ends = self._client.list_offsets(_HOMES, LATEST, READ_COMMITTED)
         for home in _HOMES:
             if ends[home] > self._positions[home]:
-                entries += self._read(OffsetRange(home, self._positions[home], ends[home]))
+                records += self._read(OffsetRange(home, self._positions[home], ends[home]))
                 self._positions[home] = ends[home]
 
     def _settle(self) -> None:
         wait_for_open_transactions(self._client, _HOMES, self._options, self._clock)
 
-    def _read(self, wanted: OffsetRange) -> list[LedgerEntry]:
-        prefix = f"{self._mirror}/".encode()
-        entries = [
-            ledger.from_record(record.value)
-            for spans in read(self._client, wanted, _FETCH_BYTES, self._clock)
+    def _read(self, wanted: OffsetRange) -> list[LedgerRecord]:
+        return [
+            record
+            for some in read_records(self._client, wanted, self._mirror, self._clock)
+            for record in some
+            if self._run_id in {None, record.entry.run_id}
+        ]
+
+
+def read_records(
+    client: ClusterClient, wanted: OffsetRange, mirror: str, clock: Clock
+) -> Iterator[list[LedgerRecord]]:
+    """Yield the entries of a mirror in an offset range of the ledger, a list per fetch.
+
+    Raises:
+        TamperedError: a record is no entry.
+        RelayError: the destination is not reachable.
+    """
+    prefix = f"{mirror}/".encode()
+    for spans in read(client, wanted, _FETCH_BYTES, clock):
+        yield [
+            _ledger_record(wanted.topic_partition, record)
             for span in spans
             if span.run is not None
             for record in decode(span.run.data)
-            if record.key.startswith(prefix)
+            if (record.key or b"").startswith(prefix)
         ]
-        return [entry for entry in entries if self._run_id in {None, entry.run_id}]
+
+
+def _ledger_record(at: TopicPartition, record: Any) -> LedgerRecord:
+    value = record.value or b""
+    try:
+        return LedgerRecord(ledger.from_record(value), value, at, record.offset)
+    except TamperedError as error:
+        error.topic_partition, error.offset = at, record.offset
+        raise

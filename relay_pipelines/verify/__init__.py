@@ -1,12 +1,16 @@
 """Compares the destination with the ledger, and with the source.
 
-coverage        what the ledger says about every source offset
-selection       what to audit: a topic, a window, offsets, dates
-recount         counts the records of a range again, at the destination
-audit           an audit of a mirror: coverage, recount, comparison
-audit_job       the Spark jobs of the comparison
-chunks          reads a chunk on both sides
-comparison      compares it up to the first difference
-latest_records  compares the latest record of each key
-difference      the records that differ, as text
+coverage           what the ledger says about every source offset
+selection          what to audit: a topic, a window, offsets, dates
+recount            counts the records of a range again, at the destination
+audit              an audit of a mirror: coverage, recount, comparison
+audit_job          the Spark jobs of the comparison
+chunks             reads a chunk on both sides
+comparison         compares it up to the first difference
+latest_records     compares the latest record of each key
+difference         the records that differ, as text
+chain              whether ledger entries are those that were committed
+verified_ledger    reads a mirror's ledger, and verifies its chains
+statement          what a ledger said at some time, signed if wanted
+against_statement  compares a destination with a statement
 """

@@ -139,20 +139,7 @@ def recount(
         for _ in range(2):
             ask = partial(_entries, mirror, wanted, destination, options, clock, committed_since_ms)
             entries = retry(ask, mirror, options, clock)
-            topics = sorted(
-                {
-                    entry.destination.topic_partition.topic
-                    for some in entries.values()
-                    for entry in some
-                }
-            )
-            ask_configs = partial(topic_configs, client, topics, NEEDED_CONFIGS)
-            configs = retry(ask_configs, mirror, options, clock, client)
-            for offset_range in wanted:
-                count = partial(count_range, client, offset_range, entries, configs, options, clock)
-                recounts[offset_range.topic_partition] = retry(
-                    count, mirror, options, clock, client
-                )
+            recounts |= recount_entries(mirror, wanted, entries, client, options, clock)
             wanted = [
                 offset_range
                 for offset_range in wanted
@@ -160,6 +147,35 @@ def recount(
             ]
             if not wanted:
                 break
+    return recounts
+
+
+def recount_entries(
+    mirror: str,
+    ranges: Iterable[OffsetRange],
+    entries: Mapping[TopicPartition, Sequence[LedgerEntry]],
+    client: ClusterClient,
+    options: CopyOptions,
+    clock: Clock,
+) -> dict[TopicPartition, Recount]:
+    """Count the records of every range, by entries that are known.
+
+    Args:
+        entries: of one history each, sorted by source offset; also those after the ranges, which
+            say where their records end.
+
+    Raises:
+        RelayError: the destination does not answer, or refuses.
+    """
+    topics = {
+        entry.destination.topic_partition.topic for some in entries.values() for entry in some
+    }
+    ask = partial(topic_configs, client, sorted(topics), NEEDED_CONFIGS)
+    configs = retry(ask, mirror, options, clock, client)
+    recounts = {}
+    for offset_range in ranges:
+        count = partial(count_range, client, offset_range, entries, configs, options, clock)
+        recounts[offset_range.topic_partition] = retry(count, mirror, options, clock, client)
     return recounts
 
 

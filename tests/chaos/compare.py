@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from confluent_kafka.admin import AdminClient
@@ -20,14 +22,33 @@ _MARKER_SECONDS = 5.0
 
 def ledger(cluster: EmbeddedCluster, mirror: str) -> list[dict[str, Any]]:
     """All committed ledger entries of a mirror, by source topic-partition and offset."""
-    homes = [TopicPartition(*at) for at in _partitions(cluster, "__relay_ledger")]
-    found = [record for home in homes for record in records_of(cluster.cluster(), home)]
-    entries = [
-        json.loads(record.value or b"")
-        for record in found
-        if (record.key or b"").startswith(f"{mirror}/".encode())
-    ]
+    entries = [json.loads(value) for _, value in _state(cluster, "__relay_ledger", mirror)]
     return sorted(entries, key=lambda entry: (_source(entry), entry["source"]["start"]))
+
+
+def _state(cluster: EmbeddedCluster, topic: str, mirror: str) -> Iterator[tuple[bytes, bytes]]:
+    """Yield key and value of a mirror's committed records, in the order of each partition."""
+    for at in _partitions(cluster, topic):
+        for record in records_of(cluster.cluster(), TopicPartition(*at)):
+            if record.key and record.key.startswith(f"{mirror}/".encode()):
+                yield record.key, record.value or b""
+
+
+def assert_chained(cluster: EmbeddedCluster, mirror: str) -> None:
+    """Assert that every entry names the one before it, and the checkpoint the newest one."""
+    hashes: dict[bytes, list[str]] = {}
+    for key, value in _state(cluster, "__relay_ledger", mirror):
+        before, entry = hashes.setdefault(key, ["start"]), json.loads(value)
+        assert (entry["number"], entry["previous"]) == (len(before), before[-1]), (
+            f"the chain of {key!r} breaks at entry {len(before)}"
+        )
+        before.append(hashlib.sha256(value).hexdigest())
+    heads = {
+        key: json.loads(value)["ledger_head"]["hash"]
+        for key, value in _state(cluster, "__relay_checkpoints", mirror)
+        if key in hashes
+    }
+    assert heads == {key: some[-1] for key, some in hashes.items()}
 
 
 def ends(
@@ -45,7 +66,8 @@ def assert_ledger_covers(
     source_ends: dict[tuple[str, int], int],
     counts: dict[tuple[str, int], int],
 ) -> None:
-    """Assert that the ledger covers every source offset once and counts the records."""
+    """Assert that the ledger is a chain, covers every source offset once and counts the records."""
+    assert_chained(cluster, mirror)
     entries = ledger(cluster, mirror)
     assert {_source(entry) for entry in entries} == {at for at, stop in source_ends.items() if stop}
     for at, group in itertools.groupby(entries, _source):

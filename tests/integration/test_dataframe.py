@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from relay_pipelines.dataframe import COLUMNS, register
+from relay_pipelines.state.ledger_columns import COLUMNS as LEDGER_COLUMNS
 from tests.copying import Mirror
 from tests.support import commands
 from tests.support.independent import CREATE_TIME, Record
@@ -90,6 +91,30 @@ def test_either_side_and_any_range(spark: Any, mirror: Mirror, tmp_path: Path) -
     assert offsets(window="a-window", side="destination") == list(range(10))
 
 
+def test_the_ledger(spark: Any, mirror: Mirror, tmp_path: Path) -> None:
+    """A row per committed chunk, of all topics or one, of all windows or one."""
+    mirror.copy(10)
+    settings = commands.mirror(mirror.source, mirror.destination, mirror.topic)
+    config = str(commands.configured(tmp_path, {mirror.name: settings}))
+
+    def rows(**options: str) -> list[Any]:
+        given = {"config": config, "what": "ledger"} | options
+        found = spark.read.format("relay").options(**given).load()
+        assert found.columns == list(LEDGER_COLUMNS)
+        return sorted(found.collect(), key=lambda row: row.number)
+
+    (first, second), entries = rows(), mirror.entries()
+    assert [(row.start, row.end, row.records, row.digest) for row in (first, second)] == [
+        (entry.source.start, entry.source.end, entry.records, entry.digest) for entry in entries
+    ]
+    assert (first.previous, first.previous_at, first.skipped) == ("start", None, {})
+    assert (second.previous, second.previous_at) == (first.hash, first.committed_at)
+    assert second.hash == mirror.checkpoint().ledger_head.hash
+    assert int(second.committed_at.timestamp() * 1000) == entries[1].committed_at_ms
+    assert len(rows(topic=mirror.topic, window="a-window")) == 2
+    assert rows(topic="other") == rows(window="other") == []
+
+
 def test_only_selected_columns_are_read(spark: Any, mirror: Mirror, tmp_path: Path) -> None:
     """A schema may name some columns in its own order, and SQL runs over it."""
     frame = reading(spark, mirror, tmp_path).schema("value binary, partition int").load()
@@ -107,6 +132,8 @@ def test_only_selected_columns_are_read(spark: Any, mirror: Mirror, tmp_path: Pa
         ({"start": "noon"}, "option start: 'noon' is not a position in a topic; write earliest"),
         ({"window": "w"}, "the ledger has no entries of topic"),
         ({"began": "1"}, "the format relay has no option 'began'; it has config"),
+        ({"what": "all"}, "option what: 'all' is neither records nor ledger"),
+        ({"what": "ledger", "side": "source"}, "with what=ledger, the format relay has no option"),
     ],
 )
 def test_bad_options_are_refused(

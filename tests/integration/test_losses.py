@@ -43,7 +43,9 @@ from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.state import checkpoint, ledger
 from relay_pipelines.state.fencing import take_over
 from relay_pipelines.state.ledger_reader import LedgerFollower
+from relay_pipelines.verify.chain import Chain
 from relay_pipelines.verify.recount import Recount, recount
+from relay_pipelines.verify.verified_ledger import read_verified_ledger
 from tests.copying import KEPT, ensure_homes, numbered
 from tests.support import commands
 from tests.support.independent import (
@@ -136,6 +138,11 @@ class Copied:
             return follower.history(settled=True)
         finally:
             follower.close()
+
+    def chain(self) -> Chain:
+        """Return what verification finds in the chain of the ledger."""
+        found = read_verified_ledger(self.name, self.mirror(), CLOCK)
+        return found.chains[self.at]
 
     def recount(self, wanted: OffsetRange, planned_at_ms: int) -> Recount:
         """Recount a window that was planned at that time."""
@@ -252,6 +259,8 @@ def assert_goes_on(copied: Copied, case: Case) -> None:
     assert copied.arrived() == copied.expected
 
     before, gap, after = copied.ledger()
+    assert [entry.number for entry in (before, gap, after)] == [1, 2, 3]
+    assert not copied.chain().breaks, "an accepted loss is a link like any other"
     assert (before.gap, after.gap) == ("", "")
     assert case.says in gap.gap
     assert gap.skipped == ({"lost": case.lost} if case.lost else {})
@@ -315,6 +324,7 @@ def test_a_log_truncated_and_rewritten_is_detected(
     *_, gap, after = copied.ledger()
     assert "truncated at offset 10" in gap.gap
     assert len(after.source) == 15
+    assert not copied.chain().breaks
 
 
 @pytest.mark.parametrize("scope", ["", "main_2"])
@@ -345,6 +355,7 @@ def test_a_deleted_checkpoint_topic_is_restored(
     assert (went_on.start, went_on.end) == (10, 15)
     assert copied.arrived() == copied.expected
     assert "its checkpoint is gone" in copied.ledger()[1].gap
+    assert not copied.chain().breaks, "it is linked to the entry from which it was restored"
 
 
 def test_the_last_entry_counts_whatever_the_clocks_say(
@@ -409,15 +420,15 @@ def test_a_new_mirror_reads_only_the_end_of_the_ledger(
     monkeypatch.setattr(cluster_snapshot, "_LEDGER_OFFSETS", 32)  # 30, an entry and its marker
     assert "its checkpoint is gone" in str(copied.loss())
     monkeypatch.setattr(cluster_snapshot, "_LEDGER_OFFSETS", 31)
-    assert not copied.snapshot().ledger_entries, "too long ago"
+    assert not copied.snapshot().ledger_records, "too long ago"
 
     monkeypatch.setattr(
         LedgerFollower, "history", lambda *_, **__: pytest.fail("nothing can be doubled")
     )
     delete(copied.destination, copied.to.topic)
-    assert not copied.snapshot().ledger_entries
+    assert not copied.snapshot().ledger_records
     create(copied.destination, copied.to.topic, 1, KEPT)
-    assert not copied.snapshot().ledger_entries
+    assert not copied.snapshot().ledger_records
 
 
 def test_two_drivers_accept_a_loss_once(copied: Copied) -> None:

@@ -141,6 +141,7 @@ class FakeCluster:
     def __init__(self, *topics: str) -> None:
         self.cleanup_policy = "compact"
         self.logs = {topic: Log() for topic in topics}
+        self.low_watermarks: dict[str, int] = {}  # where retention has removed records
         self.ids: dict[str, Transactions] = {}
         self.deleted: set[str] = set()  # topics that it no longer knows
         self.leaderless: set[str] = set()  # topics without a leader
@@ -233,7 +234,7 @@ class FakeCluster:
         def offset(name: str, timestamp: int) -> int:
             log = self.logs[name]
             return (
-                0
+                self.low_watermarks.get(name, 0)
                 if timestamp == _EARLIEST
                 else log.stable_end
                 if asked.isolation_level == _READ_COMMITTED

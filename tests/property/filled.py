@@ -1,12 +1,19 @@
-"""Fake clusters with topics whose records all differ, and a clock that does not wait."""
+"""Fake clusters with topics whose records all differ, and a clock that does not wait.
+
+And the chains of ledger entries that copies have left.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from relay_pipelines.model import TopicPartition
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.python_codec import Record
 from relay_pipelines.protocol.records import BatchBuilder
+from relay_pipelines.state import checkpoint, ledger
+from relay_pipelines.state.ledger import LedgerRecord
+from relay_pipelines.verify.chain import Chain, verify_chains
 from tests.property.fake_cluster import FakeCluster, put
 
 _PER_BATCH, _SIZE = 5, 120
@@ -48,3 +55,23 @@ def filled(topics: Iterable[str], count: int) -> FakeCluster:
             assert builder.extend(records[first : first + _PER_BATCH]) is None
             put(cluster, topic, builder.build())
     return cluster
+
+
+def chains(destination: FakeCluster, *, linked: bool = True) -> dict[TopicPartition, Chain]:
+    """Return what verification finds in the ledger.
+
+    Args:
+        linked: whether all entries must be linked.
+    """
+    home = TopicPartition(ledger.TOPIC, 0)
+    records = [
+        LedgerRecord(ledger.from_record(record.value), record.value, home, record.offset)
+        for record in destination.logs[ledger.TOPIC].committed()
+    ]
+    assert not linked or all(record.entry.number for record in records)
+    found = [
+        checkpoint.from_record(record.value)
+        for record in destination.logs[checkpoint.TOPIC].committed()
+        if not record.key.endswith(b"/owner")
+    ]
+    return verify_chains(records, {one.source: one.ledger_head for one in found})

@@ -27,7 +27,7 @@ from relay_pipelines.protocol.connection import Connection
 from relay_pipelines.state import checkpoint, ledger
 from tests.copying import copy_as_it_is, copy_as_kept, copy_as_rows
 from tests.property.fake_cluster import FakeCluster, FakeSocket
-from tests.property.filled import Clock, filled, values
+from tests.property.filled import Clock, chains, filled, values
 
 Way = Callable[..., list[Outcome]]
 RECORDS = 60
@@ -143,3 +143,4 @@ def test_no_byte_of_one_range_reaches_another(
             len(entry.source) == entry.records + sum(entry.skipped.values()) for entry in entries
         )
         assert sum(entry.records for entry in entries) == 2 * RECORDS
+        assert [chain.breaks for chain in chains(destination).values()] == [[], []]

@@ -35,7 +35,7 @@ from relay_pipelines.protocol.connection import Connection
 from relay_pipelines.state import checkpoint, ledger
 from relay_pipelines.state.checkpoint import CheckpointSnapshot
 from tests.property.fake_cluster import FakeCluster, FakeSocket
-from tests.property.filled import Clock, filled, values
+from tests.property.filled import Clock, chains, filled, values
 
 TOPICS = "abcdefghij"
 RECORDS = 20
@@ -182,6 +182,8 @@ class World:
                 assert len(entry.source) == entry.records
                 position = entry.source.end
             assert position == reached.get(topic, 0)
+        found_chains = chains(self.destination)
+        assert [chain.breaks for chain in found_chains.values()] == [[]] * len(reached)
 
 
 def job(options: CopyOptions = OPTIONS) -> CopyJob:

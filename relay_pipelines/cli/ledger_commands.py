@@ -1,0 +1,166 @@
+"""The commands ledger and attest: what was committed, as a table, as data and as a statement."""
+
+from __future__ import annotations
+
+import csv
+import datetime as dt
+import io
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from relay_pipelines.cli.context import Invocation, selected_mirrors
+from relay_pipelines.console import json_output, messages, tables
+from relay_pipelines.console.formatting import format_time, plural, stdout
+from relay_pipelines.errors import ConfigError, TamperedError
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.protocol.retries import retry
+from relay_pipelines.settings import Mirror
+from relay_pipelines.state import ledger_columns
+from relay_pipelines.state.ledger import LedgerRecord
+from relay_pipelines.state.ledger_reader import LedgerFollower
+
+_SHOWN = 20  # entries of each mirror, for people
+
+
+def ledger(
+    invocation: Invocation,
+    names: Sequence[str],
+    topic: str | None,
+    last: int | None,
+    file_format: str,
+    output: Path | None,
+) -> int:
+    """Show the committed chunks, or write them as data.
+
+    Args:
+        last: how many of each mirror; None for as many as people read, or for all of them as data.
+        file_format: `table`, `json`, `csv` or `parquet`.
+        output: where to write data; None for stdout.
+    """
+    is_data = file_format in {"csv", "parquet"}
+    if output is not None and file_format == "table":
+        raise ConfigError(
+            "a table goes to the terminal, not to a file",
+            remedy="add --format json, csv or parquet",
+        )
+    if file_format == "parquet" and output is None and sys.stdout.isatty():
+        raise ConfigError(
+            "Parquet is binary, and stdout is a terminal", remedy="name a file: --output FILE"
+        )
+    found: list[LedgerRecord] = []
+    for name, mirror in selected_mirrors(invocation.settings(), names).items():
+        with invocation.reporting_errors(name):
+            records = [
+                record
+                for record in _records(name, mirror)
+                if topic in {None, record.entry.source.topic_partition.topic}
+            ]
+            count = last or (len(records) if is_data else _SHOWN)
+            records = records[max(0, len(records) - count) :]
+            found += records
+            if file_format == "table" and records:
+                tables.show(stdout(), tables.ledger(name, [record.entry for record in records]))
+            elif file_format == "table":
+                stdout().print(f"{name}: no ledger entries")
+    if file_format != "table":
+        _write({"json": _json, "csv": _csv, "parquet": _parquet}[file_format](found), output)
+    return invocation.exit_code
+
+
+def _records(name: str, mirror: Mirror) -> list[LedgerRecord]:
+    clock, options = SystemClock(), mirror.copy_options
+    follower = LedgerFollower(mirror.destination_cluster, name, None, options, clock)
+    try:
+        return retry(follower.records, name, options, clock, follower)
+    finally:
+        follower.close()
+
+
+def _json(records: Sequence[LedgerRecord]) -> bytes:
+    return f"{json.dumps([json_output.entry(record) for record in records], indent=2)}\n".encode()
+
+
+def _csv(records: Sequence[LedgerRecord]) -> bytes:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(ledger_columns.COLUMNS), lineterminator="\n")
+    writer.writeheader()
+    for record in records:
+        values = ledger_columns.row(record) | {"skipped": json.dumps(record.entry.skipped)}
+        times = {
+            name: value.isoformat(timespec="milliseconds")
+            for name, value in values.items()
+            if isinstance(value, dt.datetime)
+        }
+        writer.writerow(values | times)
+    return text.getvalue().encode()
+
+
+def _parquet(records: Sequence[LedgerRecord]) -> bytes:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    file = io.BytesIO()
+    batch = ledger_columns.arrow_batch(records, list(ledger_columns.COLUMNS))
+    pq.write_table(pa.Table.from_batches([batch]), file)
+    return file.getvalue()
+
+
+def attest(
+    invocation: Invocation,
+    names: Sequence[str],
+    topic: str | None,
+    key: Path | None,
+    output: Path | None,
+) -> int:
+    """Verify the ledger, and write a statement of it.
+
+    Args:
+        key: signs it; None for no signature.
+        output: where to write it; None for stdout.
+
+    Raises:
+        RelayError: the ledger is not what was committed, or nothing was.
+    """
+    from relay_pipelines.verify import statement
+    from relay_pipelines.verify.verified_ledger import read_verified_ledger
+
+    clock = SystemClock()
+    mirrors = selected_mirrors(invocation.settings(), names)
+    if len(mirrors) > 1:
+        raise ConfigError(
+            "a statement is about one mirror",
+            remedy=f"name it with --mirror: {', '.join(mirrors)}",
+        )
+    ((name, mirror),) = mirrors.items()
+    private = None if key is None else statement.read_key(key)  # a wrong one fails at once
+    found = read_verified_ledger(name, mirror, clock)
+    breaks = [one for one in found.breaks if topic in {None, one.topic_partition.topic}]
+    for broken in breaks:
+        messages.error(f"{name}: {broken}")
+    if breaks:
+        raise TamperedError(
+            f"the ledger of {name} is not what was committed: {plural(len(breaks), 'place')}",
+            remedy="find out who wrote to the topics __relay_ledger and __relay_checkpoints",
+        )
+    document = statement.make_statement(found, format_time(clock.now_ms()), topic)
+    if private is not None:
+        document = statement.sign(document, private)
+    _write(f"{json.dumps(document, indent=2)}\n".encode(), output)
+    return invocation.exit_code
+
+
+def _write(data: bytes, output: Path | None) -> None:
+    if output is None:
+        out: BinaryIO = sys.stdout.buffer
+        out.write(data)
+        out.flush()
+        return
+    try:
+        output.write_bytes(data)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write {output}: {error.strerror}", remedy="name another file"
+        ) from None

@@ -1,0 +1,156 @@
+"""Compares a mirror's destination with a statement that was made before.
+
+It reads the destination alone: the ledger, the checkpoints, and the copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from relay_pipelines.errors import ConfigError
+from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
+from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.settings import Mirror
+from relay_pipelines.snapshot.clients import destination_client
+from relay_pipelines.verify.chain import Chain, verify_chain
+from relay_pipelines.verify.recount import Recount, recount_entries
+from relay_pipelines.verify.statement import Attested, Statement, read_statement
+from relay_pipelines.verify.verified_ledger import VerifiedLedger, read_verified_ledger
+
+_LATER = TopicPartition("", -1)  # of no source
+_ANY_MS = 1 << 62  # a statement may begin with any entry: retention had taken those before it
+
+
+@dataclass(slots=True)
+class StatementAudit:
+    """What a comparison with a statement found.
+
+    Args:
+        differences: in one line each; empty if everything is as attested.
+        notes: why some records could not be compared.
+        records: how many attested records are at the destination.
+    """
+
+    statement: Statement
+    differences: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    records: int = 0
+
+
+def audit_against(
+    path: Path, name: str, mirror: Mirror, clock: Clock, trusted: Path | None = None
+) -> StatementAudit:
+    """Compare the destination with a statement.
+
+    Args:
+        path, trusted: as of `read_statement`.
+
+    Raises:
+        ConfigError: it is no statement, or one of another mirror, cluster or author.
+        TamperedError: the statement was changed after it was signed.
+        RelayError: the destination does not answer, or refuses.
+    """
+    statement = read_statement(path, trusted)
+    found = read_verified_ledger(name, mirror, clock)
+    _require_same_mirror(path, statement, found)
+    audit = StatementAudit(statement)
+    audit.differences += [str(broken) for broken in found.breaks]
+    for attested in statement.attested:
+        audit.differences += _differences_of_statement(attested)
+        audit.differences += _differences_of_ledger(attested, found)
+    _recount(audit, found, mirror, clock)
+    return audit
+
+
+def _require_same_mirror(path: Path, statement: Statement, found: VerifiedLedger) -> None:
+    if statement.mirror != found.mirror:
+        raise ConfigError(
+            f"the statement {path} is about the mirror {statement.mirror!r}, not {found.mirror!r}",
+            remedy=f"name it: --mirror {statement.mirror}",
+        )
+    if statement.cluster_id != found.cluster_id:
+        raise ConfigError(
+            f"the statement {path} is about the cluster {statement.cluster_id}, and the destination"
+            f" of {found.mirror!r} is {found.cluster_id}",
+            remedy="use the relay.yaml with which it was made",
+        )
+
+
+def _differences_of_statement(attested: Attested) -> list[str]:
+    """Verify the chain within the statement, which somebody may have changed, too."""
+    at = attested.source
+    breaks = verify_chain(at, attested.records, attested.head, _ANY_MS).breaks
+    return [f"the statement itself: {broken.what}" for broken in breaks]
+
+
+def _differences_of_ledger(attested: Attested, found: VerifiedLedger) -> Iterator[str]:
+    """Compare the attested entries with those that the ledger still has."""
+    at = attested.source
+    chain, checkpoint = found.chains.get(at, Chain(at)), found.checkpoints.get(at)
+    if checkpoint is None or checkpoint.ledger_head.number < attested.head.number:
+        number = 0 if checkpoint is None else checkpoint.ledger_head.number
+        yield (
+            f"{at}: the statement's newest ledger entry is {attested.head.number}, that of the"
+            f" checkpoint is {number}: a chain was started again, or a checkpoint put back"
+        )
+    hashes = {record.head.hash for record in chain.records}
+    sources = {record.entry.source for record in chain.records if not record.entry.number}
+    for record in attested.records:
+        number = record.entry.number
+        is_there = number > chain.expired if number else record.entry.source in sources
+        if is_there and record.head.hash not in hashes:
+            yield (
+                f"{at}: ledger entry {number}, of source offsets [{record.entry.source.start},"
+                f" {record.entry.source.end}), is not in the ledger as the statement has it"
+            )
+
+
+def _recount(audit: StatementAudit, found: VerifiedLedger, mirror: Mirror, clock: Clock) -> None:
+    """Count the attested records at the destination, and find the chunks that differ."""
+    attested = {record.head.hash for each in audit.statement.attested for record in each.records}
+    histories = {each.source: _last_history(each.entries) for each in audit.statement.attested}
+    # the records after the attested ones end where these begin; their offsets may be other ones
+    later = [
+        record.entry
+        for chain in found.chains.values()
+        for record in chain.records
+        if record.head.hash not in attested
+    ]
+    known = {**histories, _LATER: later}
+    options = mirror.copy_options
+    with destination_client(found.mirror, mirror.destination_cluster, options, "audit") as client:
+
+        def count(ranges: Sequence[OffsetRange]) -> Mapping[TopicPartition, Recount]:
+            return recount_entries(found.mirror, ranges, known, client, options, clock)
+
+        whole = [
+            OffsetRange(at, some[0].source.start, some[-1].source.end)
+            for at, history in histories.items()
+            if (some := [entry for entry in history if len(entry.source)])
+        ]
+        for at, result in count(whole).items():
+            audit.records += result.counted
+            if result.thinned:
+                gone = result.recorded - result.counted
+                audit.notes.append(f"{at}: {result.thinned}: {gone:,} records are gone")
+            if not result.problems:
+                continue
+            before = len(audit.differences)
+            for entry in histories[at]:
+                if len(entry.source):
+                    problems = count([entry.source])[at].problems
+                    audit.differences += [f"{_where(entry)}: {line}" for line in problems]
+            if len(audit.differences) == before:  # only together, such as records of a lost chunk
+                audit.differences += [f"{at}: {line}" for line in result.problems]
+
+
+def _last_history(entries: Sequence[LedgerEntry]) -> list[LedgerEntry]:
+    """Return the entries since the last loss after which offsets are other records, in order."""
+    starts = [index for index, entry in enumerate(entries) if entry.gap and not len(entry.source)]
+    return sorted(entries[starts[-1] if starts else 0 :], key=lambda entry: entry.source)
+
+
+def _where(entry: LedgerEntry) -> str:
+    return f"{entry.source}, copied to {entry.destination}"

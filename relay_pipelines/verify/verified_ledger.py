@@ -1,0 +1,104 @@
+"""Reads a mirror's ledger and verifies its chains, also while the mirror copies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from relay_pipelines.model import Checkpoint, TopicPartition
+from relay_pipelines.protocol.admin import readable_topic_configs
+from relay_pipelines.protocol.client import EARLIEST, READ_COMMITTED, ClusterClient
+from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.protocol.retries import retry
+from relay_pipelines.settings import Mirror
+from relay_pipelines.snapshot.clients import destination_client
+from relay_pipelines.snapshot.cluster_snapshot import read_checkpoints
+from relay_pipelines.state import checkpoint, ledger
+from relay_pipelines.state.ledger import LedgerRecord
+from relay_pipelines.state.ledger_reader import LedgerFollower
+from relay_pipelines.verify.chain import Chain, ChainBreak, verify_chains
+
+_CLOCK_SKEW_MS = 600_000  # entries have the time of the machine that committed them
+_RETENTION, _RETENTION_BYTES = "retention.ms", "retention.bytes"
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedLedger:
+    """The ledger of one mirror.
+
+    Args:
+        cluster_id: of the destination.
+        chains: by source topic-partition.
+        checkpoints: as the heads of the chains were read.
+    """
+
+    mirror: str
+    cluster_id: str
+    chains: Mapping[TopicPartition, Chain]
+    checkpoints: Mapping[TopicPartition, Checkpoint]
+
+    @property
+    def breaks(self) -> list[ChainBreak]:
+        """What is wrong; empty if nothing is."""
+        return [found for chain in self.chains.values() for found in chain.breaks]
+
+
+def read_verified_ledger(name: str, mirror: Mirror, clock: Clock) -> VerifiedLedger:
+    """Read every entry that the ledger still holds, and verify the chains.
+
+    Raises:
+        TamperedError: a record is no entry.
+        RelayError: the destination does not answer, or refuses.
+    """
+    options = mirror.copy_options
+    with destination_client(name, mirror.destination_cluster, options, "ledger") as client:
+        ask = partial(_kept_since_ms, client, clock)
+        kept = retry(ask, name, options, clock, client)
+        cluster_id = client.cluster_id
+    if not kept:  # nothing was ever mirrored to this destination
+        return VerifiedLedger(name, cluster_id, {}, {})
+    follower = LedgerFollower(mirror.destination_cluster, name, None, options, clock)
+    try:
+        retry(follower.rewind, name, options, clock, follower)
+        records = follower.settled_records()
+        found = read_checkpoints(name, mirror, clock, settled=True).checkpoints
+        records += _up_to_the_heads(follower.settled_records(), found)
+    finally:
+        follower.close()
+    sources = found.keys() | {record.entry.source.topic_partition for record in records}
+    kept_since_ms = {
+        at: kept[checkpoint.home(ledger.TOPIC, checkpoint.key_of(name, at))] for at in sources
+    }
+    heads = {at: checkpoint.ledger_head for at, checkpoint in found.items()}
+    return VerifiedLedger(name, cluster_id, verify_chains(records, heads, kept_since_ms), found)
+
+
+def _up_to_the_heads(
+    records: Iterable[LedgerRecord], checkpoints: Mapping[TopicPartition, Checkpoint]
+) -> list[LedgerRecord]:
+    """Return the entries that were committed before the checkpoints were read."""
+    heads = {at: checkpoint.ledger_head.number for at, checkpoint in checkpoints.items()}
+    return [
+        record
+        for record in records
+        if record.entry.number <= heads.get(record.entry.source.topic_partition, 0)
+    ]
+
+
+def _kept_since_ms(client: ClusterClient, clock: Clock) -> dict[TopicPartition, int]:
+    """Return since when no entry can have been removed by retention, by ledger topic-partition.
+
+    0 means never, because nothing was removed. Empty if there is no ledger.
+    """
+    if client.metadata([ledger.TOPIC]).topics[ledger.TOPIC].error_code:
+        return {}
+    low = client.list_offsets(checkpoint.homes(ledger.TOPIC), EARLIEST, READ_COMMITTED)
+    configs, _ = readable_topic_configs(client, [ledger.TOPIC], (_RETENTION, _RETENTION_BYTES))
+    values = {key: config.value for key, config in configs[ledger.TOPIC].items()}
+    retention_ms = int(values.get(_RETENTION, ledger.CONFIGS[_RETENTION]))
+    now_ms = clock.now_ms()
+    since = now_ms - retention_ms + _CLOCK_SKEW_MS if retention_ms >= 0 else 0
+    if int(values.get(_RETENTION_BYTES, -1)) >= 0:
+        since = now_ms + _CLOCK_SKEW_MS  # any entry may be gone
+    return {at: since if offset else 0 for at, offset in low.items()}

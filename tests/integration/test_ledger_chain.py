@@ -1,0 +1,230 @@
+"""The chain of the ledger on real brokers: upgrades, retention, tampering, statements."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from relay_pipelines.cli import main
+from relay_pipelines.copy.task import copy_ranges
+from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.errors import ConfigError
+from relay_pipelines.model import Cluster
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.settings import Mirror as MirrorSettings
+from relay_pipelines.state import checkpoint, ledger
+from relay_pipelines.verify import statement
+from relay_pipelines.verify.against_statement import StatementAudit, audit_against
+from relay_pipelines.verify.chain import Tampering
+from relay_pipelines.verify.verified_ledger import VerifiedLedger, read_verified_ledger
+from tests.copying import KEPT, Mirror, numbered
+from tests.support import commands
+from tests.support.independent import (
+    CREATE_TIME,
+    Record,
+    create,
+    delete,
+    delete_before,
+    read,
+    settled_end,
+    write,
+)
+
+CLOCK = SystemClock()
+
+
+@pytest.fixture
+def mirror(
+    source_cluster: EmbeddedCluster, own_cluster: EmbeddedCluster, topic_name: str
+) -> Mirror:
+    """A hundred records, copied in four chunks; the destination is of this test alone."""
+    made = Mirror(source_cluster.cluster(), own_cluster.cluster(), topic_name)
+    made.write(numbered(100))
+    for start in range(0, 100, 25):
+        made.copy(start, start + 25)
+    return made
+
+
+def settings_of(mirror: Mirror) -> MirrorSettings:
+    return MirrorSettings.model_validate(
+        commands.mirror(mirror.source, mirror.destination, mirror.topic)
+    )
+
+
+def verified(mirror: Mirror) -> VerifiedLedger:
+    return read_verified_ledger(mirror.name, settings_of(mirror), CLOCK)
+
+
+def found(mirror: Mirror) -> list[tuple[Tampering, int, int]]:
+    return [(each.kind, each.first, each.last) for each in verified(mirror).breaks]
+
+
+def attest(mirror: Mirror, path: Path) -> None:
+    path.write_text(json.dumps(statement.make_statement(verified(mirror), "now")))
+
+
+def audit(mirror: Mirror, path: Path) -> StatementAudit:
+    return audit_against(path, mirror.name, settings_of(mirror), CLOCK)
+
+
+def rewrite(mirror: Mirror, topic: str, records: list[Record]) -> None:
+    """Replace a state topic by one with other records of the mirror."""
+    home = checkpoint.home(topic, checkpoint.key_of(mirror.name, mirror.at))
+    configs = checkpoint.CONFIGS if topic == checkpoint.TOPIC else ledger.CONFIGS
+    delete(mirror.destination, topic)
+    create(mirror.destination, topic, checkpoint.PARTITIONS, configs)
+    write(mirror.destination, home, *([record] for record in records))
+
+
+def entries(mirror: Mirror) -> list[Record]:
+    """Return the mirror's records in the ledger, with new timestamps."""
+    now = (CREATE_TIME, CLOCK.now_ms())
+    return [Record(one.key, one.value, (), now) for one in mirror._own(ledger.TOPIC)]
+
+
+def without(record: Record, version: int, *fields: str) -> Record:
+    """Return a state record as an older version would have written it."""
+    kept = {k: v for k, v in json.loads(record.value or b"").items() if k not in fields}
+    return record._replace(value=json.dumps(kept | {"version": version}).encode())
+
+
+def test_what_was_committed_is_whole(mirror: Mirror) -> None:
+    """Every chunk is a link; the head is in the checkpoint."""
+    (chain,) = verified(mirror).chains.values()
+    assert (chain.breaks, len(chain.records), chain.expired, chain.unlinked) == ([], 4, 0, 0)
+    assert chain.records[-1].head == mirror.checkpoint().ledger_head
+
+
+@pytest.mark.parametrize(
+    ("tamper", "expected"),
+    [
+        (lambda some: [*some[:1], *some[2:]], [(Tampering.REMOVED, 2, 2)]),
+        (lambda some: some[:-1], [(Tampering.REMOVED, 4, 4)]),
+        (lambda some: some[2:], [(Tampering.REMOVED, 1, 2)]),
+        (lambda _: [], [(Tampering.REMOVED, 1, 4)]),
+        (lambda some: [some[1], some[0], *some[2:]], [(Tampering.MOVED, 1, 1)]),
+        (lambda some: [*some, some[3]], [(Tampering.INSERTED, 4, 4)]),
+        (
+            lambda some: [
+                some[0],
+                some[1]._replace(value=some[1].value.replace(b'"records":25', b'"records":24')),
+                *some[2:],
+            ],
+            [(Tampering.CHANGED, 2, 2)],
+        ),
+    ],
+    ids=["removed", "end", "beginning", "all", "moved", "repeated", "changed"],
+)
+def test_a_tampered_ledger(
+    mirror: Mirror, tamper: object, expected: list[tuple[Tampering, int, int]]
+) -> None:
+    """Each kind is found, with the number of the entry."""
+    assert callable(tamper)
+    rewrite(mirror, ledger.TOPIC, tamper(entries(mirror)))
+    assert found(mirror) == expected
+
+
+def test_entries_deleted_from_the_beginning(mirror: Mirror) -> None:
+    """Retention takes nothing before its time, so somebody has deleted them."""
+    home = checkpoint.home(ledger.TOPIC, checkpoint.key_of(mirror.name, mirror.at))
+    settled_end(mirror.destination, home)
+    key = checkpoint.key_of(mirror.name, mirror.at)
+    offsets = [offset for offset, one in read(mirror.destination, home) if one.key == key]
+    delete_before(mirror.destination, home, offsets[2])
+    assert found(mirror) == [(Tampering.REMOVED, 1, 2)]
+
+    class MonthLater(SystemClock):
+        def now_ms(self) -> int:
+            return super().now_ms() + 31 * 24 * 3_600_000
+
+    later = read_verified_ledger(mirror.name, settings_of(mirror), MonthLater())
+    assert (later.breaks, later.chains[mirror.at].expired) == ([], 2)
+
+
+def test_a_mirror_is_upgraded(mirror: Mirror) -> None:
+    """The older version's entries are readable; the next one has a mark."""
+    newest = mirror._own(checkpoint.TOPIC)[-1]
+    old = [without(one, 1, "number", "previous", "previous_at_ms") for one in entries(mirror)]
+    rewrite(mirror, ledger.TOPIC, old)
+    rewrite(mirror, checkpoint.TOPIC, [without(newest, 3, "ledger_head")])
+    mirror.write(numbered(10, first=100))
+    mirror.copy(100)
+    (chain,) = verified(mirror).chains.values()
+    assert (chain.breaks, chain.unlinked) == ([], 4)
+    assert chain.records[-1].entry.previous == "upgrade"
+
+
+def test_tasks_that_fence_each_other(mirror: Mirror) -> None:
+    """Several copy the same range at once: one chain, without a break."""
+    mirror.write(numbered(2_000, first=100))
+    mirror.with_options(chunk_bytes=2_000, coalesce_below_bytes=0)
+    ranges = [mirror.range()]
+
+    def copy() -> None:
+        for _ in range(5):
+            list(copy_ranges(mirror.job, ranges))
+
+    threads = [threading.Thread(target=copy) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    mirror.copy()
+    assert found(mirror) == []
+    mirror.assert_equal()
+
+
+def test_a_statement_holds_until_something_is_changed(mirror: Mirror, tmp_path: Path) -> None:
+    """After more was copied, too; then a copy with other records shows, chunk by chunk."""
+    attest(mirror, path := tmp_path / "statement.json")
+    mirror.write(numbered(50, first=100))
+    mirror.copy(100)
+    whole = audit(mirror, path)
+    assert (whole.differences, whole.notes, whole.records) == ([], [], 100)
+
+    records = mirror.copied()
+    delete(mirror.destination, mirror.topic)
+    create(mirror.destination, mirror.topic, 1, KEPT)
+    write(mirror.destination, mirror.at, records[:140])
+    assert audit(mirror, path).differences
+
+
+def test_a_ledger_that_was_written_anew(mirror: Mirror, tmp_path: Path) -> None:
+    """A whole new chain, with its checkpoint, is not the one that was attested."""
+    attest(mirror, path := tmp_path / "statement.json")
+    for topic in (ledger.TOPIC, checkpoint.TOPIC):
+        rewrite(mirror, topic, [])
+    delete(mirror.destination, mirror.topic)
+    create(mirror.destination, mirror.topic, 1, KEPT)
+    for start in range(0, 100, 25):
+        mirror.copy(start, start + 25)
+    assert found(mirror) == []
+    first, *_ = audit(mirror, path).differences
+    assert "ledger entry 1, of source offsets [0, 25), is not in the ledger" in first
+
+
+def test_a_statement_of_another_cluster(
+    mirror: Mirror, destination_cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
+    """One line says so."""
+    attest(mirror, path := tmp_path / "statement.json")
+    elsewhere: Cluster = destination_cluster.cluster()
+    with pytest.raises(ConfigError, match="is about the cluster"):
+        audit(replace(mirror, destination=elsewhere, name=mirror.name), path)
+
+
+def test_attest_and_ledger_as_commands(
+    mirror: Mirror, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """Both read a real ledger."""
+    settings = commands.mirror(mirror.source, mirror.destination, mirror.topic)
+    config = str(commands.configured(tmp_path, {mirror.name: settings}))
+    assert main(["-c", config, "attest"]) == 0
+    (only,) = json.loads(capfdbinary.readouterr().out)["topic_partitions"]
+    assert (only["records"], len(only["entries"])) == (100, 4)
+    assert main(["-c", config, "ledger", "--format", "csv"]) == 0
+    assert len(capfdbinary.readouterr().out.splitlines()) == 5

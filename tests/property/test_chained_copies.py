@@ -1,0 +1,124 @@
+"""Copies link their ledger entries whatever was there before: nothing, older versions, a gap."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from relay_pipelines.copy import transaction
+from relay_pipelines.copy.failpoints import Failpoint
+from relay_pipelines.errors import DestinationError
+from relay_pipelines.model import CHAIN_START, CHAIN_UPGRADE, TopicPartition
+from relay_pipelines.protocol.records import encode
+from relay_pipelines.state import checkpoint, ledger
+from tests.copying import copy_as_it_is, copy_as_kept, copy_as_rows
+from tests.property.fake_cluster import FakeCluster, put
+from tests.property.filled import chains
+from tests.property.test_odd_failures import (
+    AT,
+    Clock,
+    checkpoints_of,
+    destination,
+    filled,
+    job,
+    served,
+    whole,
+)
+
+WAYS = [copy_as_it_is, copy_as_kept, copy_as_rows]
+
+
+def rewrite(cluster: FakeCluster, topic: str, version: int, *without: str) -> None:
+    """Turn the records of a topic into those of an older version, which had fewer fields."""
+    written = cluster.logs[topic].committed()
+    cluster.logs[topic].entries.clear()
+    for record in written:
+        fields = json.loads(record.value) | {"version": version}
+        for name in without:
+            del fields[name]
+        put(cluster, topic, encode(record.key, json.dumps(fields).encode(), record.timestamp))
+
+
+def copy(copies: FakeCluster, source: FakeCluster, end: int, way: Any = copy_as_it_is) -> None:
+    """Copy up to an offset, in chunks of one batch."""
+    where = "" if way is copy_as_it_is else "true"
+    known = [None, *checkpoints_of(copies)][-1]
+    wanted = replace(whole("a", end, where=where), checkpoint=known)
+    with served(source=source, destination=copies):
+        (outcome,) = way(job(chunk_bytes=1), [wanted], Clock())
+    assert (outcome.error, outcome.next_offset) == ("", end)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_chunk_is_a_link(way: Any) -> None:
+    """In one run, and from run to run."""
+    source, copies = filled((0, 5), (5, 10), (10, 15)), destination("a")
+    for end in (5, 15):
+        copy(copies, source, end, way)
+    chain = chains(copies)[AT]
+    entries = [record.entry for record in chain.records]
+    assert (chain.breaks, chain.unlinked) == ([], 0)
+    assert [entry.number for entry in entries] == list(range(1, len(entries) + 1))
+    assert entries[0].previous == CHAIN_START.hash
+    assert entries[-1].source.end == 15
+    assert checkpoints_of(copies)[-1].ledger_head == chain.records[-1].head
+
+
+def test_a_mirror_is_upgraded_in_the_middle() -> None:
+    """The first entry after those of the older version has a mark; they come before it."""
+    source, copies = filled((0, 5), (5, 10), (10, 15)), destination("a")
+    copy(copies, source, 10)
+    rewrite(copies, checkpoint.TOPIC, 3, "ledger_head")
+    rewrite(copies, ledger.TOPIC, 1, "number", "previous", "previous_at_ms")
+    copy(copies, source, 15)
+    chain = chains(copies, linked=False)[AT]
+    assert (chain.breaks, chain.unlinked) == ([], 2)
+    assert chain.records[-1].entry.number == 1
+    assert chain.records[-1].entry.previous == CHAIN_UPGRADE.hash
+
+
+def test_the_head_outlives_the_ledger() -> None:
+    """If retention has taken every entry, the next one still names the last of them."""
+    source, copies = filled((0, 5), (5, 10), (10, 15)), destination("a")
+    copy(copies, source, 10)
+    before = chains(copies)[AT].records[-1]
+    copies.logs[ledger.TOPIC].entries.clear()
+    copy(copies, source, 15)
+    (entry,) = [record.entry for record in chains(copies)[AT].records]
+    assert (entry.number, entry.previous) == (3, before.head.hash)
+
+
+@pytest.mark.parametrize("point", [Failpoint.BEFORE_END_TXN, Failpoint.AFTER_END_TXN])
+def test_an_attempt_fails_around_its_commit(point: Failpoint) -> None:
+    """An aborted entry is in no chain; a committed one is, although the task never heard of it."""
+    source, copies, failed = filled((0, 5), (5, 10), (10, 15)), destination("a"), []
+
+    def failpoint(reached: Failpoint) -> None:
+        if reached is point and len(failed) < 2:
+            failed.append(point)
+            raise DestinationError("the connection was lost")
+
+    with patch.object(transaction, "failpoint", failpoint):
+        copy(copies, source, 15)
+    chain = chains(copies)[AT]
+    assert len(failed) == 2
+    assert (chain.breaks, len(chain.records)) == ([], 3)
+
+
+def test_ranges_of_one_transaction_have_chains_of_their_own() -> None:
+    """Their entries stand beside each other in the ledger."""
+    source, copies = filled((0, 5), topics="abc"), destination("a", "b", "c")
+    ranges = [replace(whole(topic, 5), owner="relay.m./1") for topic in "abc"]
+    with served(source=source, destination=copies):
+        for topic in "abc":
+            owner = checkpoint.OwnerRecord("m", TopicPartition(topic, 0), "relay.m./1", 0)
+            put(copies, checkpoint.TOPIC, encode(*checkpoint.owner_record(owner)))
+        outcomes = copy_as_it_is(job(), ranges, Clock())
+    assert [outcome.error for outcome in outcomes] == ["", "", ""]
+    found = chains(copies)
+    assert [chain.breaks for chain in found.values()] == [[], [], []]
+    assert [chain.records[0].entry.previous for chain in found.values()] == ["start"] * 3

@@ -1,0 +1,95 @@
+"""Accepted losses are links of the chain, whether or not the checkpoint is still there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from relay_pipelines.model import Checkpoint
+from relay_pipelines.plan.owners import own_id
+from relay_pipelines.plan.positions import Position
+from relay_pipelines.prepare import losses
+from relay_pipelines.state import checkpoint
+from relay_pipelines.state.ledger import LedgerRecord
+from relay_pipelines.verify.chain import Chain
+from tests.property.filled import chains
+from tests.property.test_chained_copies import rewrite
+from tests.property.test_odd_failures import AT, DESTINATION, Clock, checkpoints_of
+from tests.property.test_statements import World
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """Ten of twenty records are copied."""
+    made = World(tmp_path)
+    made.copy(10)
+    return made
+
+
+def accept(
+    world: World,
+    position: Position,
+    known: Sequence[Checkpoint] = (),
+    last: LedgerRecord | None = None,
+) -> str:
+    """Accept a loss as a driver does, and return what was lost."""
+    snapshot: Any = SimpleNamespace(
+        mirror="m",
+        node=SimpleNamespace(name="source"),
+        destination=DESTINATION,
+        positions=[position],
+        checkpoints={one.source: one for one in known},
+        checkpoint_ends={},
+        owners={},
+        ledger_records={} if last is None else {AT: last},
+        destinations={"a": "a"},
+        destination_topics={},
+        owner_of=lambda at: own_id("m", at),
+    )
+    with world.answering(), patch.object(losses.topics, "create_state_topics"):
+        (lost,) = losses.accept_losses(snapshot, world.mirror, Clock())
+    return lost.what
+
+
+def chain_of(world: World, *, linked: bool = True) -> Chain:
+    return chains(world.copies, linked=linked)[AT]
+
+
+def test_an_accepted_loss_is_a_link(world: World) -> None:
+    """The chain goes on after it."""
+    known = checkpoints_of(world.copies)[-1:]
+    what = accept(world, Position(AT, 15, 20, next_offset=10), known)
+    assert what == "retention took the offsets [10, 15) before they were copied"
+    world.copy(20)
+    chain = chain_of(world)
+    assert (chain.breaks, len(chain.records)) == ([], 4)
+    assert [record.entry.gap for record in chain.records] == ["", "", what, ""]
+
+
+def test_a_lost_checkpoint_is_restored_with_its_head(world: World) -> None:
+    """The new checkpoint is linked to the newest entry."""
+    last = chain_of(world).records[-1]
+    world.copies.logs[checkpoint.TOPIC].entries.clear()
+    accept(world, Position(AT, 0, 20, ledger_end=10), last=last)
+    world.copy(20)
+    chain = chain_of(world)
+    assert (chain.breaks, [record.entry.number for record in chain.records]) == (
+        [],
+        [1, 2, 3, 4, 5],
+    )
+    assert chain.records[2].entry.previous == last.head.hash
+
+
+def test_an_older_checkpoint_starts_the_chain_with_a_mark(world: World) -> None:
+    """A loss after an upgrade, before anything was copied."""
+    rewrite(world.copies, checkpoint.TOPIC, 3, "ledger_head")
+    rewrite(world.copies, "__relay_ledger", 1, "number", "previous", "previous_at_ms")
+    accept(world, Position(AT, 15, 20, next_offset=10), checkpoints_of(world.copies)[-1:])
+    chain = chain_of(world, linked=False)
+    assert (chain.breaks, chain.unlinked) == ([], 2)
+    assert chain.records[-1].entry.previous == "upgrade"

@@ -1,0 +1,320 @@
+"""A chain of ledger entries shows what was done to it, and where."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relay_pipelines.errors import TamperedError, UnsupportedError
+from relay_pipelines.model import (
+    CHAIN_START,
+    CHAIN_UPGRADE,
+    Checkpoint,
+    LedgerEntry,
+    LedgerHead,
+    OffsetRange,
+    TopicPartition,
+)
+from relay_pipelines.state import checkpoint as checkpoints
+from relay_pipelines.state import ledger
+from relay_pipelines.state.ledger import LedgerRecord
+from relay_pipelines.verify.chain import Chain, Tampering, verify_chain, verify_chains
+
+AT, TO = TopicPartition("orders", 3), TopicPartition("copy.orders", 3)
+HOME = checkpoints.home(ledger.TOPIC, checkpoints.key_of("m", AT))
+CHANGED, REMOVED, MOVED, INSERTED, RESTARTED = Tampering
+
+
+def entry(number: int, at: TopicPartition = AT) -> LedgerEntry:
+    """Return the entry of ten source offsets."""
+    source = OffsetRange(at, number * 10, number * 10 + 10)
+    copies = OffsetRange(TO, number * 11, number * 11 + 10)
+    return LedgerEntry(
+        "m", source, copies, 9, 100, 1, 0, {"aborted": 1}, f"{number:08x}", "n", "", "r", number + 1
+    )
+
+
+def stored(value: bytes, offset: int) -> LedgerRecord:
+    """Return a value as the ledger holds it."""
+    return LedgerRecord(ledger.from_record(value), value, HOME, offset)
+
+
+def committed(
+    count: int, head: LedgerHead = CHAIN_START, first: int = 0
+) -> tuple[list[LedgerRecord], LedgerHead]:
+    """Return the entries that so many commits write, and the head after the last one."""
+    checkpoint = replace(Checkpoint.initial("m", AT, TO, 0), ledger_head=head)
+    records = []
+    for number in range(first, first + count):
+        checkpoint, (_, value, _) = ledger.chained(checkpoint, entry(number))
+        records.append(stored(value, 2 * number))
+    return records, checkpoint.ledger_head
+
+
+def unlinked(number: int) -> LedgerRecord:
+    """Return an entry as the version before chains wrote it."""
+    fields = json.loads(ledger.to_record(entry(number))[1]) | {"version": 1}
+    del fields["number"], fields["previous"], fields["previous_at_ms"]
+    return stored(json.dumps(fields, separators=(",", ":")).encode(), 2 * number)
+
+
+def changed(record: LedgerRecord, **fields: object) -> LedgerRecord:
+    """Return a record with other fields."""
+    value = ledger.to_record(replace(record.entry, **fields))[1]  # type: ignore[arg-type]
+    return stored(value, record.offset)
+
+
+def found(chain: Chain) -> set[tuple[Tampering, int, int]]:
+    return {(each.kind, each.first, each.last) for each in chain.breaks}
+
+
+@given(st.integers(0, 30))
+def test_what_was_committed_is_whole(count: int) -> None:
+    """Nothing is reported of a chain as it was written."""
+    records, head = committed(count)
+    chain = verify_chain(AT, records, head)
+    assert (chain.breaks, chain.records, chain.expired) == ([], records, 0)
+
+
+@given(st.integers(1, 20), st.data())
+def test_a_changed_entry(count: int, data: st.DataObject) -> None:
+    """Any field of any entry, also the newest one, and also if its link fits."""
+    records, head = committed(count)
+    index = data.draw(st.integers(0, count - 1))
+    fields = data.draw(
+        st.sampled_from(
+            [
+                {"digest": "ffffffff"},
+                {"records": 8, "skipped": {"aborted": 2}},
+                {"committed_at_ms": 12345},
+                {"gap": "a loss"},
+                {"run_id": "another"},
+            ]
+        )
+    )
+    records[index] = changed(records[index], **fields)
+    chain = verify_chain(AT, records, head)
+    assert found(chain) == {(CHANGED, index + 1, index + 1)}
+    (only,) = chain.breaks
+    assert only.where is not None
+    assert (only.where.start, only.source, only.is_certain) == (
+        2 * index,
+        entry(index).source,
+        True,
+    )
+    place = OffsetRange(HOME, 2 * index, 2 * index + 1)
+    assert str(only) == f"orders-3: ledger entry {index + 1}: not what was committed ({place})"
+
+
+def test_a_changed_link_puts_the_entry_before_in_doubt() -> None:
+    """The entry that was changed is certain, the one that it names no longer is not."""
+    records, head = committed(5)
+    records[3] = changed(records[3], previous="0" * 64)
+    chain = verify_chain(AT, records, head)
+    assert [(each.first, each.is_certain) for each in chain.breaks] == [(4, True), (3, False)]
+
+
+@given(st.integers(1, 20), st.data())
+def test_removed_entries(count: int, data: st.DataObject) -> None:
+    """Some entries in a row are gone: at the beginning, in between, at the end, or all."""
+    records, head = committed(count)
+    first = data.draw(st.integers(0, count - 1))
+    last = data.draw(st.integers(first, count - 1))
+    left = records[:first] + records[last + 1 :]
+    chain = verify_chain(AT, left, head)
+    assert found(chain) == {(REMOVED, first + 1, last + 1)}
+    where = chain.breaks[0].where
+    if left:
+        assert where is not None
+        assert where.start == (2 * first - 1 if first else 0)
+    else:
+        assert where is None
+
+
+@given(st.integers(2, 20), st.data())
+def test_moved_entries(count: int, data: st.DataObject) -> None:
+    """Two entries have changed places."""
+    records, head = committed(count)
+    one = data.draw(st.integers(0, count - 2))
+    other = data.draw(st.integers(one + 1, count - 1))
+    records[one], records[other] = (
+        replace(records[other], offset=2 * one),
+        replace(records[one], offset=2 * other),
+    )
+    kinds = found(verify_chain(AT, records, head))
+    assert (MOVED, one + 1, one + 1) in kinds
+    assert {kind for kind, _, _ in kinds} == {MOVED}
+
+
+@given(st.integers(1, 20), st.data())
+def test_inserted_entries(count: int, data: st.DataObject) -> None:
+    """A forged entry of any number stands anywhere; at the end its link may even be right."""
+    records, head = committed(count)
+    number = data.draw(st.integers(1, count + 3))
+    place = data.draw(st.integers(0, count))
+    previous = data.draw(st.sampled_from([records[-1].head.hash, records[0].head.hash, "0" * 64]))
+    forged = changed(records[0], number=number, previous=previous, digest="ffffffff")
+    records.insert(place, replace(forged, offset=2 * place - 1))
+    assert found(verify_chain(AT, records, head)) == {(INSERTED, number, number)}
+
+
+@given(st.integers(1, 20), st.data())
+def test_repeated_entries(count: int, data: st.DataObject) -> None:
+    """An entry that stands there twice was committed once."""
+    records, head = committed(count)
+    again = data.draw(st.sampled_from(records))
+    place = data.draw(st.integers(0, count))
+    records.insert(place, replace(again, offset=2 * place - 1))
+    number = again.entry.number
+    assert (INSERTED, number, number) in found(verify_chain(AT, records, head))
+
+
+@given(st.integers(3, 12), st.integers(0, 1 << 32))
+def test_nothing_goes_unnoticed(count: int, seed: int) -> None:
+    """However often somebody changes, removes, moves and inserts."""
+    random = Random(seed)
+    original, head = committed(count)
+    records = list(original)
+    for _ in range(random.randint(1, 4)):
+        index = random.randrange(len(records)) if records else 0
+        act = random.choice(["change", "remove", "move", "insert"])
+        if not records:
+            break
+        if act == "change":
+            records[index] = changed(records[index], digest=f"{random.getrandbits(32):08x}")
+        elif act == "remove":
+            del records[index]
+        elif act == "move":
+            records.insert(random.randrange(len(records)), records.pop(index))
+        else:
+            records.insert(index, changed(records[index], number=random.randint(0, count + 1)))
+    values = [record.value for record in records]
+    chain = verify_chain(AT, records, head)
+    assert bool(chain.breaks) == (values != [record.value for record in original])
+
+
+@given(st.integers(1, 20), st.data())
+def test_retention_excuses_old_entries_alone(count: int, data: st.DataObject) -> None:
+    """Those that are missing at the beginning, the newest of which is older than the retention."""
+    records, head = committed(count)  # the first one at 1 ms
+    gone = data.draw(st.integers(1, count))
+    left = records[gone:]
+    too_young = verify_chain(AT, left, head, kept_since_ms=gone)
+    assert (found(too_young), too_young.expired) == ({(REMOVED, 1, gone)}, 0)
+    old = verify_chain(AT, left, head, kept_since_ms=gone + 1)
+    assert (old.breaks, old.expired, old.records) == ([], gone, left)
+    if len(left) > 1:
+        for rest in (left[:-1], [left[0], *left[2:]]):
+            assert found(verify_chain(AT, rest, head, 1_000)), "not at the beginning"
+
+
+@given(st.integers(1, 5), st.integers(1, 5))
+def test_a_mirror_is_upgraded(before: int, after: int) -> None:
+    """Older entries come before the first link, which is marked; they are not protected."""
+    old = [unlinked(number) for number in range(before)]
+    records, head = committed(after, CHAIN_UPGRADE, before)
+    chain = verify_chain(AT, [*old, *records], head)
+    assert (chain.breaks, chain.unlinked) == ([], before)
+    assert records[0].entry.previous == "upgrade"
+    late = replace(old[0], offset=1000)
+    chain = verify_chain(AT, [*old, *records, late], head)
+    assert found(chain) == {(INSERTED, 0, 0)}
+    assert chain.records == [*old, *records]
+    nothing_copied_since = Checkpoint("m", AT, 5, 0, "n", {}, {}, TO, 5, None, "", 0)
+    assert not verify_chain(AT, old, nothing_copied_since.ledger_head).breaks
+
+
+def test_a_checkpoint_is_restored_from_an_entry_of_an_older_version() -> None:
+    """The first link names that entry, which is protected by it."""
+    old = unlinked(0)
+    records, head = committed(3, old.head, 1)
+    assert (records[0].entry.number, records[0].entry.previous) == (1, old.head.hash)
+    assert not verify_chain(AT, [old, *records], head).breaks
+    forged = stored(old.value.replace(b'"records":9', b'"records":8'), 0)
+    assert found(verify_chain(AT, [forged, *records], head)) == {(CHANGED, 0, 0)}
+
+
+def test_a_chain_that_starts_again() -> None:
+    """The checkpoint was lost for good: the new chain is whole, and the restart is reported."""
+    before, _ = committed(4)
+    records, head = committed(3, CHAIN_START, 4)
+    chain = verify_chain(AT, [*before, *records], head)
+    assert found(chain) == {(RESTARTED, 1, 1)}
+    assert chain.breaks[0].where == OffsetRange(HOME, 8, 9)
+    assert chain.records == [*before, *records]
+
+
+def test_a_lost_checkpoint_leaves_the_links() -> None:
+    """Without a head the newest entries are not protected, the others are."""
+    records, _ = committed(5)
+    assert not verify_chain(AT, records, None).breaks
+    del records[2]
+    assert found(verify_chain(AT, records, None)) == {(REMOVED, 3, 3)}
+
+
+def test_each_topic_partition_has_its_own_chain() -> None:
+    """Also those of which nothing is left."""
+    records, head = committed(3)
+    other = TopicPartition("orders", 4)
+    chains = verify_chains(records, {AT: head, other: head})
+    assert {at: found(chain) for at, chain in chains.items()} == {
+        AT: set(),
+        other: {(REMOVED, 1, 3)},
+    }
+    assert str(chains[other].breaks[0]) == "orders-4: ledger entries 1 to 3: missing"
+
+
+def test_anyone_can_compute_the_hash() -> None:
+    """It is the SHA-256 of the value as it is stored, which is ASCII without spaces."""
+    (record, after), head = committed(2)
+    assert after.entry.previous == hashlib.sha256(record.value).hexdigest()
+    assert head == LedgerHead(2, hashlib.sha256(after.value).hexdigest(), 2)
+    assert (after.entry.number, after.entry.previous_at_ms) == (2, 1)
+    assert record.value.isascii()
+    assert b" " not in record.value
+    assert ledger.to_record(record.entry)[1] == record.value
+    assert json.dumps(json.loads(record.value), separators=(",", ":")).encode() == record.value
+
+
+def test_checkpoints_with_and_without_a_head() -> None:
+    """An older checkpoint is read as the start of a chain; a newer one is refused."""
+    _, head = committed(2)
+    checkpoint = replace(Checkpoint.initial("m", AT, TO, 7), ledger_head=head)
+    _, value, _ = checkpoints.to_record(checkpoint)
+    assert checkpoints.from_record(value) == checkpoint
+    fields = json.loads(value)
+    del fields["ledger_head"]
+    older = checkpoints.from_record(json.dumps(fields | {"version": 3}).encode())
+    assert older.ledger_head == CHAIN_UPGRADE
+    assert fields["version"] == 4
+    with pytest.raises(UnsupportedError, match="version 5, this relay reads up to version 4"):
+        checkpoints.from_record(json.dumps(fields | {"version": 5}).encode())
+
+
+@pytest.mark.parametrize(
+    "odd", [{"number": "1"}, {"number": -1}, {"previous": 7}, {"records": None}, {"skipped": "all"}]
+)
+def test_an_entry_with_an_odd_field(odd: dict[str, object]) -> None:
+    """Whoever reads entries calculates with them."""
+    fields = json.loads(ledger.to_record(entry(1))[1]) | odd
+    with pytest.raises(TamperedError):
+        ledger.from_record(json.dumps(fields).encode())
+
+
+@pytest.mark.parametrize("value", [b"", b"[]", b"{}", b"\xff", b'{"version":2}', b'"text"'])
+def test_a_record_that_is_no_entry(value: bytes) -> None:
+    """It is one line, and not a trace."""
+    with pytest.raises(TamperedError, match="a record of __relay_ledger is no ledger entry"):
+        ledger.from_record(value)
+
+
+def test_an_entry_of_a_newer_version_is_refused() -> None:
+    """Its fields may mean something else."""
+    with pytest.raises(UnsupportedError, match="upgrade relay_pipelines"):
+        ledger.from_record(b'{"version": 3}')

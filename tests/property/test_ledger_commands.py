@@ -1,0 +1,172 @@
+"""The commands ledger and attest, with clusters in memory."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from relay_pipelines.cli import main
+from relay_pipelines.state import ledger
+from relay_pipelines.state.ledger_columns import COLUMNS
+from tests.property.filled import chains
+from tests.property.test_odd_failures import AT
+from tests.property.test_statements import World, private_pem
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """Three batches are copied, in a chunk each."""
+    made = World(tmp_path)
+    made.copy(15)
+    return made
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """A relay.yaml with the world's mirror, and one that never copied."""
+    fake = {"bootstrap_servers": "fake:1"}
+    mirror: dict[str, Any] = {
+        "source": {"nodes": [{"name": "source", **fake}]},
+        "destination": fake,
+        "topics": {"allow": ["a"]},
+    }
+    path = tmp_path / "relay.yaml"
+    path.write_text(yaml.safe_dump({"mirrors": {"m": mirror, "idle": mirror}}))
+    return path
+
+
+def relay(world: World, config: Path, *arguments: str) -> int:
+    with world.answering():
+        return main(["-c", str(config), *arguments])
+
+
+def expected(world: World) -> list[dict[str, Any]]:
+    """Return the columns that say which entries these are."""
+    return [
+        {
+            "mirror": "m",
+            "topic": "a",
+            "start": record.entry.source.start,
+            "end": record.entry.source.end,
+            "number": record.entry.number,
+            "previous": record.entry.previous,
+            "hash": record.head.hash,
+            "ledger_offset": record.offset,
+        }
+        for record in chains(world.copies)[AT].records
+    ]
+
+
+def test_csv(world: World, config: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    """All entries of all mirrors, on stdout."""
+    assert relay(world, config, "ledger", "--format", "csv") == 0
+    rows = list(csv.DictReader(capfdbinary.readouterr().out.decode().splitlines()))
+    assert list(rows[0]) == list(COLUMNS)
+    wanted = [{key: str(value) for key, value in row.items()} for row in expected(world)]
+    assert [{key: row[key] for key in wanted[0]} for row in rows] == wanted
+    assert rows[0]["skipped"] == "{}"
+    assert rows[0]["committed_at"].endswith("+00:00")
+    assert [row["previous_at"] for row in rows] == ["", *(row["committed_at"] for row in rows[:-1])]
+
+
+def test_parquet(world: World, config: Path, tmp_path: Path) -> None:
+    """A file with the same columns, typed."""
+    path = tmp_path / "ledger.parquet"
+    assert relay(world, config, "ledger", "--format", "parquet", "--output", str(path)) == 0
+    table = pq.read_table(path)
+    assert table.column_names == list(COLUMNS)
+    rows = [{key: row[key] for key in expected(world)[0]} for row in table.to_pylist()]
+    assert rows == expected(world)
+    assert (table.column("skipped").to_pylist()[0], str(table.schema.field("start").type)) == (
+        [],
+        "int64",
+    )
+
+
+def test_an_empty_table_of_parquet(config: Path, tmp_path: Path) -> None:
+    """A mirror that never copied has the columns, too."""
+    path = tmp_path / "ledger.parquet"
+    done = relay(World(tmp_path), config, "ledger", "--format", "parquet", "-o", str(path))
+    table = pq.read_table(path)
+    assert (done, table.num_rows, table.column_names) == (0, 0, list(COLUMNS))
+
+
+@pytest.mark.parametrize("spelling", [["--json"], ["--format", "json"]])
+def test_json(
+    world: World, config: Path, spelling: list[str], capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """The newest entries of each mirror."""
+    assert relay(world, config, "ledger", *spelling, "--last", "2") == 0
+    found = json.loads(capfdbinary.readouterr().out)
+    assert [(one["number"], one["hash"], one["ledger_offset"]) for one in found] == [
+        (one["number"], one["hash"], one["ledger_offset"]) for one in expected(world)[1:]
+    ]
+
+
+def test_a_table_shows_all_mirrors(
+    world: World, config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert relay(world, config, "ledger") == 0
+    shown = capsys.readouterr().out
+    assert "a-0[10, 15)" in shown.replace("a-0 [10, 15)", "a-0[10, 15)")
+    assert "idle: no ledger entries" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["ledger", "-o", "x"], "a table goes to the terminal, not to a file; add --format json"),
+        (
+            ["ledger", "--format", "csv", "-o", "no/folder/x"],
+            "cannot write no/folder/x: No such file or directory; name another file",
+        ),
+        (["attest"], "a statement is about one mirror; name it with --mirror: idle, m"),
+        (["attest", "-m", "idle"], "the ledger has no entries of this mirror; see `relay ledger`"),
+        (["attest", "-m", "m", "--sign", "none.pem"], "cannot read the key none.pem: No such"),
+        (["attest", "-m", "nobody"], "no mirror is called 'nobody'"),
+    ],
+)
+def test_bad_usage(
+    world: World,
+    config: Path,
+    arguments: list[str],
+    line: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It is one line, with exit code 2."""
+    assert relay(world, config, *arguments) == 2
+    (error,) = capsys.readouterr().err.splitlines()
+    assert error.startswith(f"error: {line}")
+
+
+def test_attest_writes_what_the_audit_reads(world: World, config: Path, tmp_path: Path) -> None:
+    """With a signature, into a file."""
+    key = tmp_path / "key.pem"
+    key.write_bytes(private_pem(Ed25519PrivateKey.generate()))
+    done = relay(
+        world, config, "attest", "-m", "m", "--sign", str(key), "--output", str(world.path)
+    )
+    audit = world.audit()
+    assert (done, audit.differences, audit.records) == (0, [], 15)
+    assert audit.statement.signer
+
+
+def test_attest_refuses_a_tampered_ledger(
+    world: World, config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It names the place, writes nothing, and exits with code 4."""
+    del world.copies.logs[ledger.TOPIC].entries[2:4]
+    assert relay(world, config, "attest", "-m", "m", "-t", "b") == 2, "b was not copied"
+    capsys.readouterr()
+    assert relay(world, config, "attest", "-m", "m", "-t", "a", "-o", str(world.path)) == 4
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == "error: m: a-0: ledger entry 2: missing (__relay_ledger-0[1, 4))"
+    assert second.startswith("error: the ledger of m is not what was committed: 1 place; find out")
+    assert not world.path.exists()

@@ -1,0 +1,390 @@
+"""Statements: what they say, who signed them, and what they show of a destination later."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from relay_pipelines.errors import ConfigError, RelayError, TamperedError
+from relay_pipelines.model import OffsetRange, TopicPartition
+from relay_pipelines.protocol.records import encode
+from relay_pipelines.settings import Mirror
+from relay_pipelines.state import checkpoint, ledger, ledger_reader
+from relay_pipelines.verify import statement
+from relay_pipelines.verify.against_statement import StatementAudit, audit_against
+from relay_pipelines.verify.verified_ledger import VerifiedLedger, read_verified_ledger
+from tests.property.fake_cluster import FakeCluster, put
+from tests.property.filled import chains
+from tests.property.test_chained_copies import copy
+from tests.property.test_odd_failures import (
+    AT,
+    NOW,
+    Clock,
+    batch,
+    checkpoints_of,
+    destination,
+    filled,
+    record,
+    served,
+)
+
+BATCHES = ((0, 5), (5, 10), (10, 15), (15, 20))
+MADE_AT = "2026-11-22T12:00:00Z"
+
+
+class World:
+    """A source of twenty records in four batches, and its copies."""
+
+    def __init__(self, folder: Path) -> None:
+        self.source, self.copies = filled(*BATCHES), destination("a")
+        self.copies.cleanup_policy = "delete"
+        self.path = folder / "statement.json"
+        node = {"name": "source", "bootstrap_servers": "fake:1"}
+        self.mirror = Mirror.model_validate(
+            {
+                "source": {"nodes": [node]},
+                "destination": {"bootstrap_servers": "fake:1"},
+                "topics": {"allow": ["a"]},
+                "give_up_after": "1s",
+            }
+        )
+
+    def copy(self, end: int) -> None:
+        copy(self.copies, self.source, end)
+
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        homes = [TopicPartition(ledger.TOPIC, 0)]
+        with served(destination=self.copies), patch.object(ledger_reader, "_HOMES", homes):
+            yield
+
+    def ledger(self) -> VerifiedLedger:
+        with self.answering():
+            return read_verified_ledger("m", self.mirror, Clock())
+
+    def attest(self, key: Ed25519PrivateKey | None = None) -> dict[str, Any]:
+        """Write a statement, and return it."""
+        document = statement.make_statement(self.ledger(), MADE_AT)
+        if key is not None:
+            document = statement.sign(document, key)
+        self.path.write_text(json.dumps(document))
+        return document
+
+    def audit(self, trusted: Path | None = None, mirror: str = "m") -> StatementAudit:
+        with self.answering():
+            return audit_against(self.path, mirror, self.mirror, Clock(), trusted)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """Three of four batches are copied, in a chunk each."""
+    made = World(tmp_path)
+    made.copy(15)
+    return made
+
+
+def public_key(folder: Path, key: Ed25519PrivateKey) -> Path:
+    """Write the public key as `openssl pkey -pubout` does."""
+    path = folder / "public.pem"
+    path.write_bytes(
+        key.public_key().public_bytes(
+            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+        )
+    )
+    return path
+
+
+def private_pem(key: Any, password: bytes | None = None) -> bytes:
+    locked = serialization.BestAvailableEncryption(password) if password else None
+    return bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            locked or serialization.NoEncryption(),
+        )
+    )
+
+
+def test_what_a_statement_says(world: World) -> None:
+    """Counts, ranges, ids, the head, and entries of which anyone can compute the hashes."""
+    found = world.attest()
+    (only,) = found["topic_partitions"]
+    assert (found["mirror"], found["made_at"]) == ("m", MADE_AT)
+    assert (found["destination_cluster_id"], found["source_cluster_ids"]) == (
+        "fake",
+        {"source": "fake"},
+    )
+    assert (only["topic"], only["partition"], only["records"], only["skipped"]) == ("a", 0, 15, {})
+    assert only["ranges"] == [
+        {"start": 0, "end": 15, "destination_topic": "a", "destination_partition": 0}
+    ]
+    hashes = [hashlib.sha256(entry.encode()).hexdigest() for entry in only["entries"]]
+    committed_at_ms = json.loads(only["entries"][-1])["committed_at_ms"]
+    assert only["head"] == {"number": 3, "hash": hashes[-1], "committed_at_ms": committed_at_ms}
+    previous = [json.loads(entry)["previous"] for entry in only["entries"]]
+    assert previous == ["start", *hashes[:-1]]
+
+
+def test_a_statement_holds(world: World) -> None:
+    """When it is new, after more was copied, and after the ledger has forgotten its entries."""
+    world.attest()
+    for end in (15, 20):
+        world.copy(end)
+        audit = world.audit()
+        assert (audit.differences, audit.notes, audit.records) == ([], [], 15)
+    log = world.copies.logs[ledger.TOPIC]
+    *old, newest, _ = log.entries
+    del log.entries[: len(old)]
+    missing, *_ = world.audit().differences
+    assert missing == "a-0: ledger entries 1 to 3: missing (__relay_ledger-0[0, 6))"
+    world.copies.low_watermarks[ledger.TOPIC] = newest.header.base_offset
+    assert world.audit().differences[0] == missing, "retention takes nothing so soon"
+    later_ms = Clock().now_ms() + 31 * 24 * 3_600_000
+    with patch.object(Clock, "now_ms", lambda _: later_ms):
+        assert world.audit().differences == []
+
+
+def drop(entries: list[Any]) -> None:
+    del entries[2]
+
+
+def change(entries: list[Any]) -> None:
+    new = batch(*map(record, [5, 6, 7, 8]), record(99, NOW + 9))
+    entries[2].body = bytes(new.data[61:])
+
+
+def insert(entries: list[Any]) -> None:
+    header = entries[2].header._replace(base_offset=entries[-1].header.last_offset + 1)
+    entries.append(replace(entries[2], header=header._replace(producer_id=77)))
+
+
+def reorder(entries: list[Any]) -> None:
+    entries[0].body, entries[2].body = entries[2].body, entries[0].body
+
+
+def truncate(entries: list[Any]) -> None:
+    del entries[4:]
+
+
+@pytest.mark.parametrize(
+    ("tamper", "expected"),
+    [
+        (drop, {"a-0[5, 10), copied to a-0[6, 11): 5 records were committed, 0 are there"}),
+        (
+            change,
+            {"a-0[5, 10), copied to a-0[6, 11): 1 chunks differ in their bytes from what was"},
+        ),
+        (insert, {"a-0[10, 15), copied to a-0[12, 17): records at the destination that this"}),
+        (reorder, {"a-0[0, 5), copied to a-0[0, 5): 1 ch", "a-0[5, 10), copied to a-0[6, 11): 1 "}),
+        (truncate, {"a-0[10, 15), copied to a-0[12, 17): 5 records were committed, 0 are there"}),
+    ],
+)
+def test_a_tampered_destination(
+    world: World, tamper: Callable[[list[Any]], None], expected: set[str]
+) -> None:
+    """The chunk that differs is named, and no other one."""
+    world.attest()
+    tamper(world.copies.logs["a"].entries)
+    found = world.audit().differences
+    assert len(found) == len(expected)
+    assert all(any(line.startswith(start) for line in found) for start in expected), found
+
+
+def test_a_loss_is_accepted_after_a_statement(world: World) -> None:
+    """The same source offsets are copied again then; what was attested is still there."""
+    world.attest()
+    last, newest = checkpoints_of(world.copies)[-1], chains(world.copies)[AT].records[-1].entry
+    moved = replace(last, next_offset=0, leader_epoch=-1, leader_epoch_end=-1, fingerprint=None)
+    end = newest.destination.end
+    gap = replace(
+        newest,
+        source=OffsetRange(AT, 0, 0),
+        destination=OffsetRange(AT, end, end),
+        records=0,
+        gap="the topic was deleted and created again",
+    )
+    moved, entry = ledger.chained(moved, gap)
+    put(world.copies, ledger.TOPIC, encode(*entry))
+    put(world.copies, checkpoint.TOPIC, checkpoint.to_batch(moved))
+    world.copy(10)
+    audit = world.audit()
+    assert (audit.differences, audit.records) == ([], 15)
+    world.attest()
+    audit = world.audit()
+    assert (audit.differences, audit.records) == ([], 10), "of the last history"
+
+
+def test_a_ledger_that_was_written_anew(world: World) -> None:
+    """Its chain and its head are right, and yet it is not the one that was attested."""
+    world.attest()
+    forged = World(world.path.parent)
+    forged.source = filled((0, 5), (5, 9), (9, 15))
+    forged.copy(15)
+    for topic in (ledger.TOPIC, checkpoint.TOPIC, "a"):
+        world.copies.logs[topic] = forged.copies.logs[topic]
+    assert not world.ledger().breaks
+    found = world.audit().differences
+    assert [line.partition(",")[0] for line in found[:3]] == [
+        "a-0: ledger entry 1",
+        "a-0: ledger entry 2",
+        "a-0: ledger entry 3",
+    ]
+    assert any("1 chunks differ" in line or "records were committed" in line for line in found[3:])
+
+
+def test_a_checkpoint_that_was_put_back(world: World) -> None:
+    """The newest entry and its checkpoint are gone: the ledger alone looks whole."""
+    world.attest()
+    for topic in (ledger.TOPIC, checkpoint.TOPIC):
+        del world.copies.logs[topic].entries[-2:]
+    assert not world.ledger().breaks
+    first, *_ = world.audit().differences
+    assert first.startswith("a-0: the statement's newest ledger entry is 3, that of the checkpoint")
+
+
+def test_a_changed_ledger(world: World) -> None:
+    """The chain shows it; and no statement is needed."""
+    log = world.copies.logs[ledger.TOPIC]
+    old = log.entries[2]
+    (entry,) = [one for one in log.committed() if one.offset == old.header.base_offset]
+    new = encode(entry.key, entry.value.replace(b'"records":5', b'"records":4'), entry.timestamp)
+    old.body = bytes(new.data[61:])
+    (broken,) = world.ledger().breaks
+    assert str(broken) == "a-0: ledger entry 2: not what was committed (__relay_ledger-0[2, 3))"
+
+
+def test_a_record_in_the_ledger_that_is_no_entry(world: World) -> None:
+    """It is one line, with its place."""
+    put(world.copies, ledger.TOPIC, encode(b"m/a/0", b"rubbish", 0))
+    with pytest.raises(TamperedError, match=r"__relay_ledger-0 at offset 6: a record of") as caught:
+        world.ledger()
+    assert caught.value.exit_code == 4
+
+
+def test_commits_while_the_ledger_is_read(world: World) -> None:
+    """An entry that is committed between ledger and checkpoint is not taken for a break."""
+    reading = checkpoint.read_all
+    copied = []
+
+    def after_another_commit(*told: Any) -> Any:
+        if not copied:
+            copied.append(True)
+            world.copy(20)
+            with served(destination=world.copies):
+                return reading(*told)
+        return reading(*told)
+
+    with patch.object(checkpoint, "read_all", after_another_commit):
+        found = world.ledger()
+    assert copied
+    assert (found.breaks, len(found.chains[AT].records)) == ([], 4)
+
+
+def test_a_signature(world: World, tmp_path: Path) -> None:
+    """Anyone can check it with the public key, over sorted JSON without spaces."""
+    key = Ed25519PrivateKey.generate()
+    document = world.attest(key)
+    signature = document.pop("signature")
+    signed = json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+    public = Ed25519PublicKey.from_public_bytes(base64.b64decode(signature["public_key"]))
+    public.verify(base64.b64decode(signature["signature"]), signed)
+
+    audit = world.audit(public_key(tmp_path, key))
+    assert (audit.differences, audit.statement.signer) == ([], signature["public_key"])
+    with pytest.raises(ConfigError, match=r"is signed by .*, and not by"):
+        world.audit(public_key(tmp_path, Ed25519PrivateKey.generate()))
+    world.attest()
+    with pytest.raises(ConfigError, match="is not signed, and not by"):
+        world.audit(public_key(tmp_path, key))
+
+
+def test_a_statement_that_was_changed(world: World) -> None:
+    """With a signature at once, and without one by its own chain."""
+    document = world.attest(Ed25519PrivateKey.generate())
+    (only,) = document["topic_partitions"]
+    only["entries"][1] = only["entries"][1].replace('"records":5', '"records":6')
+    world.path.write_text(json.dumps(document))
+    with pytest.raises(TamperedError, match="was changed after it was signed"):
+        world.audit()
+    del document["signature"]
+    world.path.write_text(json.dumps(document))
+    first, second, *_ = world.audit().differences
+    assert first == "the statement itself: a-0: ledger entry 2: not what was committed"
+    assert second.startswith("a-0: ledger entry 2, of source offsets [5, 10), is not in the ledger")
+
+
+def fields(**changed: Any) -> Callable[[dict[str, Any]], Any]:
+    return lambda document: document | changed
+
+
+@pytest.mark.parametrize(
+    ("changing", "line"),
+    [
+        (fields(destination_cluster_id="other"), "is about the cluster other, and the destination"),
+        (fields(mirror="x"), "is about the mirror 'x', not 'm'"),
+        (fields(kind="a letter"), "is no statement that this relay can read: it does not say"),
+        (fields(version=2), "its version is 2, not 1"),
+        (fields(topic_partitions=[{"topic": "a"}]), "it is incomplete"),
+        (fields(topic_partitions=7), "it is incomplete"),
+        (lambda _: [1], "it does not say"),
+    ],
+)
+def test_other_files(world: World, changing: Callable[[dict[str, Any]], Any], line: str) -> None:
+    """One line says what is wrong with the file."""
+    world.path.write_text(json.dumps(changing(world.attest())))
+    with pytest.raises(ConfigError, match=line):
+        world.audit()
+
+
+def test_no_statement_and_no_json(world: World) -> None:
+    with pytest.raises(ConfigError, match=r"cannot read the statement .*: No such file"):
+        world.audit()
+    world.path.write_text("{")
+    with pytest.raises(ConfigError, match="it is no JSON"):
+        world.audit()
+
+
+def test_keys_that_sign_nothing(tmp_path: Path) -> None:
+    """One line says what is wrong with the key."""
+    path = tmp_path / "key.pem"
+    cases: list[tuple[bytes, str]] = [
+        (b"no key", "is no private key in PEM without a password"),
+        (private_pem(X25519PrivateKey.generate()), "is not of the type Ed25519"),
+        (private_pem(Ed25519PrivateKey.generate(), b"secret"), "without a password"),
+    ]
+    with pytest.raises(ConfigError, match="cannot read the key"):
+        statement.read_key(path)
+    for content, line in cases:
+        path.write_bytes(content)
+        with pytest.raises(ConfigError, match=line):
+            statement.read_key(path)
+    path.write_bytes(private_pem(Ed25519PrivateKey.generate()))
+    assert statement.read_key(path)
+
+
+def test_nothing_to_attest(tmp_path: Path) -> None:
+    """A mirror that never copied, a topic that it does not copy."""
+    world = World(tmp_path)
+    with pytest.raises(RelayError, match="the ledger has no entries of this mirror"):
+        world.attest()
+    world.copy(5)
+    with pytest.raises(RelayError, match="the ledger has no entries of topic 'b'"):
+        statement.make_statement(world.ledger(), MADE_AT, "b")
+
+
+def test_ledgers_and_statements_agree(world: World) -> None:
+    """Verification through the reader finds what the records show."""
+    assert world.ledger().chains[AT].records == chains(world.copies)[AT].records
+    assert isinstance(world.copies, FakeCluster)
