@@ -69,7 +69,7 @@ bench-dagster: setup  ## Measure the overhead of Dagster; writes docs/benchmarks
 	$(BIN)/python -m benchmarks.orchestration
 
 lock: setup  ## Update requirements.lock from pyproject.toml.
-	$(BIN)/uv pip compile pyproject.toml --group dev --generate-hashes --no-emit-index-url --no-header --universal --python-version 3.11 --upgrade --output-file requirements.lock
+	$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --generate-hashes --no-emit-index-url --no-header --universal --python-version 3.11 --upgrade --output-file requirements.lock
 
 clean:  ## Remove what make created.
 	rm -rf $(VENV) var
