@@ -10,12 +10,19 @@ from collections.abc import Callable, Sequence
 
 from dagster import DagsterEventType, EventLogEntry
 
-from benchmarks.orchestration.environment import Environment, last_run, process_variables
+from benchmarks.orchestration.environment import (
+    Environment,
+    last_run,
+    mirrored,
+    process_variables,
+)
 from benchmarks.orchestration.figures import Busy, Spent, middle, spent
+from tests.support.independent import until
 
 _RECORDS = 2_000
 _FIRST_RECORDS = 200
 _IDLE_TICKS = 5
+_SESSION_EVERY_SECONDS = 60
 _DEFINITIONS = """\
 import json, time, dagster
 wall, cpu = time.perf_counter(), time.process_time()
@@ -63,7 +70,49 @@ def measure(environment: Environment, busy_topics: int, progress: Callable[[str]
         phases=phases,
         events=len(records),
         command=command,
+        session=_session(environment, busy, progress),
     )
+
+
+def _session(
+    environment: Environment, busy: Sequence[str], progress: Callable[[str], None]
+) -> Spent:
+    """Measure the second window of a session, from its plan to its last materialisation."""
+    environment.configure(session="10m", every=f"{_SESSION_EVERY_SECONDS}s")
+    environment.fill(busy, _FIRST_RECORDS)
+    earlier = last_run(environment.instance)
+
+    def windows(count: int) -> Callable[[], bool]:
+        def written() -> bool:
+            run = last_run(environment.instance)
+            return run != earlier and _written(environment, run) == count * len(busy)
+
+        return written
+
+    with environment.session() as session:
+        until(windows(1), "the first window", 120)
+        began = time.monotonic()
+        environment.fill(busy, _RECORDS)
+        assert time.monotonic() - began < _SESSION_EVERY_SECONDS / 2, "too slow to write a window"
+        before = session.cpu_seconds()
+        until(windows(2), "the second window", 120)
+        cpu_seconds = session.cpu_seconds() - before
+        materialised = environment.instance.all_logs(
+            last_run(environment.instance), DagsterEventType.ASSET_MATERIALIZATION
+        )
+    plan = materialised[len(busy) + 1]  # of the second window
+    found = Spent(materialised[-1].timestamp - plan.timestamp, cpu_seconds)
+    environment.configure()
+    progress(f"window of a session: {found.seconds:.1f} s, {found.cpu_seconds:.1f} CPU-s")
+    return found
+
+
+def _written(environment: Environment, run: str) -> int:
+    """The number of materialisations of topics by a run."""
+    records = environment.instance.all_logs(run, DagsterEventType.ASSET_MATERIALIZATION)
+    topics = {mirrored(topic) for topic in environment.topics}
+    found = [record.asset_materialization for record in records]
+    return sum(event is not None and event.asset_key in topics for event in found)
 
 
 def _definitions(environment: Environment) -> Spent:

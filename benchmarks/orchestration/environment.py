@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 
 import dagster as dg
+import psutil
 import yaml
 
 from benchmarks import clusters, tree
@@ -118,6 +120,26 @@ class Environment:
         dagster = [sys.executable, "-m", "dagster", "job", "execute"]
         return self._process("run", [*dagster, "-m", "relay_pipelines.definitions", "-j", job])
 
+    @contextmanager
+    def session(self) -> Iterator[Tree]:
+        """Run a session of the only lane in a process."""
+        job = naming.lane_job(MIRROR, naming.MAIN)
+        dagster = [sys.executable, "-m", "dagster", "job", "execute"]
+        with (
+            (self.folder / "session.log").open("ab") as log,
+            subprocess.Popen(
+                [*dagster, "-m", "relay_pipelines.definitions", "-j", job],
+                cwd=self.folder,
+                env=process_variables(self.folder),
+                stdout=log,
+                stderr=log,
+            ) as process,
+        ):
+            try:
+                yield Tree(psutil.Process(process.pid))
+            finally:
+                process.terminate()
+
     def command(self) -> Spent:
         """Copy the same with `relay run`."""
         return self._process(
@@ -136,6 +158,18 @@ class Environment:
                 timeout=_LIMIT_SECONDS,
             )
         return Spent(seconds, cpu_seconds)
+
+
+class Tree:
+    """A process with all below it."""
+
+    def __init__(self, root: psutil.Process) -> None:
+        self._root = root
+
+    def cpu_seconds(self) -> float:
+        """The CPU time that they have used so far."""
+        processes = [self._root, *self._root.children(recursive=True)]
+        return sum(sum(process.cpu_times()[:2]) for process in processes)
 
 
 class Ticker:

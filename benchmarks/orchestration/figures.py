@@ -30,6 +30,7 @@ class Busy:
         phases: wall seconds of the run by phase.
         events: the number of events of the run.
         command: `relay run` for the same records.
+        session: a window of a session for as many records, its process as above.
     """
 
     topics: int
@@ -42,6 +43,7 @@ class Busy:
     phases: Mapping[str, float]
     events: int
     command: Spent
+    session: Spent
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +121,10 @@ class Wide:
         first_ticks: a tick of every planner, with a record in every topic-partition.
         ticks: the same without new records, median.
         run: the process that copies all of them.
-        graph_seconds, topic_seconds: of a GraphQL query for the asset graph, and for the windows of
-            a topic: the first one and the median of those after it.
+        graph_seconds: of a GraphQL query for all assets with their states and checks: the first one
+            and the median of those after it.
+        view_seconds: the same for 100 assets, as many as are in view.
+        topic_seconds: the same for the windows of a topic.
     """
 
     topics: int
@@ -129,6 +133,7 @@ class Wide:
     ticks: Spent
     run: Spent
     graph_seconds: tuple[float, float]
+    view_seconds: tuple[float, float]
     topic_seconds: tuple[float, float]
 
 

@@ -14,6 +14,7 @@ from tests.orchestration import graphql
 from tests.support.independent import client
 
 _REPEATED = 5
+_IN_VIEW = 100
 
 
 def measure(environment: Environment, progress: Callable[[str], None]) -> Wide:
@@ -38,6 +39,8 @@ def measure(environment: Environment, progress: Callable[[str], None]) -> Wide:
     with running(environment.folder, environment=dagster_variables(environment.folder)) as dagster:
         dagster.sensors()
         graphs = [spent(lambda: graphql.graph(dagster)) for _ in range(_REPEATED)]
+        some = [mirrored(topic).path for topic in environment.topics[:_IN_VIEW]]
+        views = [spent(lambda: graphql.graph(dagster, some)) for _ in range(_REPEATED)]
         key = mirrored(environment.topics[0]).path
         topics = [spent(lambda: graphql.partitions(dagster, key)) for _ in range(_REPEATED)]
     found = Wide(
@@ -47,6 +50,7 @@ def measure(environment: Environment, progress: Callable[[str], None]) -> Wide:
         ticks=middle(ticks),
         run=run,
         graph_seconds=(graphs[0].seconds, middle(graphs[1:]).seconds),
+        view_seconds=(views[0].seconds, middle(views[1:]).seconds),
         topic_seconds=(topics[0].seconds, middle(topics[1:]).seconds),
     )
     progress(str(found))

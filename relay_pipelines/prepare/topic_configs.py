@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
-from relay_pipelines.errors import DestinationError
+from relay_pipelines.errors import DestinationError, RelayError
 from relay_pipelines.model import CopyOptions
 from relay_pipelines.protocol.admin import ConfigValue, alter_topic_configs, topic_configs
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock
-from relay_pipelines.protocol.retries import retry
+from relay_pipelines.protocol.retries import retry, retry_each
 from relay_pipelines.snapshot.clients import destination_client
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot, Configs
 
@@ -101,28 +102,34 @@ def changes(snapshot: ClusterSnapshot) -> dict[str, dict[str, str | None]]:
 
 def sync(
     snapshot: ClusterSnapshot, options: CopyOptions, clock: Clock
-) -> tuple[ClusterSnapshot, list[Difference]]:
+) -> tuple[ClusterSnapshot, list[Difference], dict[str, RelayError]]:
     """Make the destination's configuration equal to the source's, of topics this mirror copied to.
 
     The source owns the keys that are compared, as it owns the records: what was set by hand at the
     destination is overwritten. To keep such a value, remove its key from `topics.config_keys`.
 
     Returns:
-        the snapshot with the new configurations, which the copy's limits come from, and what
-            differed.
+        the snapshot with the new configurations, which the copy's limits come from; what differed
+            and is set now; and destination topic -> why the destination refuses its configuration.
 
     Raises:
-        PermissionDeniedError: the user may not alter a topic.
-        RelayError: the destination refuses a value, or does not answer.
+        RelayError: the destination does not answer.
     """
-    ours = [difference for difference in differences(snapshot) if difference.is_ours]
-    if not ours:
-        return snapshot, []
+    wanted = changes(snapshot)
+    if not wanted:
+        return snapshot, [], {}
     name = snapshot.mirror
     with destination_client(name, snapshot.destination, options) as client:
-        retry(lambda: alter_topic_configs(client, changes(snapshot)), name, options, clock, client)
-        new = retry(lambda: _altered(client, snapshot, ours), name, options, clock, client)
-    return replace(snapshot, destination_configs={**snapshot.destination_configs, **new}), ours
+        alter = partial(alter_topic_configs, client)
+        refused = retry_each(alter, wanted, name, options, clock, client)
+        done = [
+            difference
+            for difference in differences(snapshot)
+            if difference.is_ours and difference.topic not in refused
+        ]
+        new = retry(lambda: _altered(client, snapshot, done), name, options, clock, client)
+    configs = {**snapshot.destination_configs, **new}
+    return replace(snapshot, destination_configs=configs), done, refused
 
 
 def _differ(key: str, at_source: ConfigValue, at_destination: ConfigValue) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -14,7 +14,7 @@ from relay_pipelines.model import CopyOptions, TimestampType, TopicPartition
 from relay_pipelines.protocol.admin import ConfigValue, NewTopic, absent, create_topics, grow_topics
 from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.protocol.clock import Clock
-from relay_pipelines.protocol.retries import retry
+from relay_pipelines.protocol.retries import retry, retry_each
 from relay_pipelines.snapshot.clients import destination_client
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.state import checkpoint, ledger
@@ -129,6 +129,13 @@ def create(
         refused |= _create(snapshot, new, replication_factor, options, clock)
     if growing:
         refused |= _grow(snapshot, growing, options, clock)
+    return by_source(snapshot, refused)
+
+
+def by_source(
+    snapshot: ClusterSnapshot, refused: Mapping[str, RelayError]
+) -> dict[str, RelayError]:
+    """Return the errors of destination topics as errors of their source topics."""
     return {
         source: refused[topic].of(TopicPartition(source, 0))
         for source, to in snapshot.targets.items()
@@ -252,7 +259,7 @@ def _create(
             create_topics(client, absent(client, list(some.values())), replication_factor)
 
         by_name = {topic.name: topic for topic in wanted}
-        refused = _retry_each(create_some, snapshot.mirror, options, clock, client, by_name)
+        refused = retry_each(create_some, by_name, snapshot.mirror, options, clock, client)
         for topic in _STATE_TOPICS:
             if topic.name in refused:
                 raise refused[topic.name]
@@ -268,36 +275,9 @@ def _grow(
 ) -> dict[str, RelayError]:
     with destination_client(snapshot.mirror, snapshot.destination, options) as client:
         grow = partial(grow_topics, client)
-        refused = _retry_each(grow, snapshot.mirror, options, clock, client, growing)
+        refused = retry_each(grow, growing, snapshot.mirror, options, clock, client)
         grown = {topic: count for topic, count in growing.items() if topic not in refused}
         _wait_for_leaders(client, grown, snapshot.mirror, options, clock)
-    return refused
-
-
-def _retry_each(
-    change: Callable[[Mapping[str, T]], None],
-    mirror: str,
-    options: CopyOptions,
-    clock: Clock,
-    client: ClusterClient,
-    wanted: Mapping[str, T],
-) -> dict[str, RelayError]:
-    """Change topics with one request; if some are refused, with one each, and return the errors."""
-    refused: dict[str, RelayError] = {}
-    try:
-        retry(partial(change, wanted), mirror, options, clock, client)
-    except RelayError as error:
-        if error.retryable:
-            raise
-    else:
-        return refused
-    for topic, value in wanted.items():
-        try:
-            retry(partial(change, {topic: value}), mirror, options, clock, client)
-        except RelayError as error:
-            if error.retryable:
-                raise
-            refused[topic] = error
     return refused
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -146,28 +146,26 @@ class _Run:
     def _sync_configs(self, plan: RunPlan) -> RunPlan:
         if not self._mirror.topics.sync_configs:
             return plan
-        snapshot, self._result.reconfigured = topic_configs.sync(
+        snapshot, self._result.reconfigured, refused = topic_configs.sync(
             plan.snapshot, self._options, self._stoppable_clock
         )
-        return replace(plan, snapshot=snapshot)
+        return self._without(topics.by_source(snapshot, refused), replace(plan, snapshot=snapshot))
+
+    def _without(self, refused: Mapping[str, RelayError], plan: RunPlan) -> RunPlan:
+        """Leave out the topics that the destination refuses, with an error in the result."""
+        self._result.errors += refused.values()
+        windows = [window for window in plan.windows if window.topic not in refused]
+        return replace(plan, windows=windows)
 
     def _prepare(self, plan: RunPlan, scope: str) -> list[CopyRange]:
-        """Make the destination ready; return what is to be copied, and under which ids.
-
-        Topics that the destination refuses are left out, with an error in the result.
-        """
+        """Make the destination ready; return what is to be copied, and under which ids."""
         snapshot = plan.snapshot
         for record_policy in {copy_range.record_policy for copy_range in plan.ranges}:
             # an error in a class would fail every task
             user_class.construct_all(record_policy)
         factor = self._mirror.destination.replication_factor
         refused = topics.create(snapshot, factor, self._options, self._stoppable_clock)
-        self._result.errors += refused.values()
-        ready = [
-            copy_range
-            for copy_range in plan.ranges
-            if copy_range.source.topic_partition.topic not in refused
-        ]
+        ready = self._without(refused, plan).ranges
         ranges = with_owners(snapshot.mirror, scope, ready, plan.sizes_bytes)
         owners.claim(snapshot, ranges, self._options, self._stoppable_clock)
         return ranges

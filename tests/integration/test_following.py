@@ -181,7 +181,7 @@ def test_max_message_bytes_is_raised_before_the_copy(followed: Followed) -> None
     until(followed.differences, "the configuration")
     taken = followed.surveyed()
     assert topics.limits(taken, followed.topic).max_message_bytes == 2_000_000
-    after, _ = topic_configs.sync(taken, OPTIONS, CLOCK)
+    after, _, _ = topic_configs.sync(taken, OPTIONS, CLOCK)
     assert topics.limits(after, followed.topic).max_message_bytes == 3_000_000
     configure(followed.source, ResourceType.TOPIC, followed.topic, max_message_bytes=1_500_000)
     until(
@@ -203,7 +203,7 @@ def test_topics_of_others_are_left_alone(followed: Followed) -> None:
     (found,) = topic_configs.differences(taken)
     assert (found.topic, found.is_ours) == (f"copy.{other}", False)
     assert found.remedy(sync=True) == "it is left alone until the mirror has copied to the topic"
-    assert topic_configs.sync(taken, OPTIONS, CLOCK) == (taken, [])
+    assert topic_configs.sync(taken, OPTIONS, CLOCK) == (taken, [], {})
     configure(followed.source, ResourceType.TOPIC, followed.topic, segment_ms=5_000_000)
     until(lambda: "segment.ms" in followed.differences(), "the configuration")
     assert [change.key for change in followed.run(sync_configs=True).reconfigured] == ["segment.ms"]
@@ -236,16 +236,27 @@ def test_a_topic_with_pinned_sources_is_not_followed(followed: Followed) -> None
 
 
 @pytest.mark.newer_kafka
-def test_a_refused_value_stops_the_run(followed: Followed) -> None:
-    """A value that the broker refuses is one line with a remedy, and nothing is copied."""
+def test_a_refused_value_fails_its_topic(followed: Followed) -> None:
+    """A value that the broker refuses is one line with a remedy; other topics are followed."""
+    other = f"{followed.topic}-other"
+    create(followed.source, other, 1, KEPT)
+    write(followed.source, TopicPartition(other, 0), [Record(None, b"first")])
+    followed.copy()
+    configure(followed.source, ResourceType.TOPIC, other, retention_ms=7_000_000)
+    until(followed.differences, "the configuration")
+    followed.write(b"second")
     taken = followed.surveyed()
     bad = replace(taken.source_configs[followed.topic]["retention.ms"], value="-7")
     wrong = {followed.topic: {**taken.source_configs[followed.topic], "retention.ms": bad}}
     mirror = Mirror.model_validate(followed.mirror(sync_configs=True))
-    plan = run_plan.plan(replace(taken, source_configs=wrong))
-    (failure,) = run(plan, mirror, no_spark, [], CLOCK).failures
+    plan = run_plan.plan(replace(taken, source_configs={**taken.source_configs, **wrong}))
+    assert [each.source.topic_partition.topic for each in plan.ranges] == [followed.topic]
+    done = run(plan, mirror, no_spark, [], CLOCK)
+    (failure,) = done.failures
     assert f"IncrementalAlterConfigs of topic {followed.copy_of} with INVALID_CONFIG" in failure
     assert failure.endswith("; correct the value, or remove the key from topics.config_keys")
+    assert [change.topic for change in done.reconfigured] == [f"copy.{other}"]
+    assert own_configs(followed.destination, f"copy.{other}")["retention.ms"] == "7000000"
 
 
 def test_commands_report_differences(

@@ -36,7 +36,8 @@ _ASSET = """query($key: AssetKeyInput!) { assetNodeOrError(assetKey: $key) { ...
 _CHECKS = """query($key: AssetKeyInput!, $name: String!) {
   assetCheckExecutions(assetKey: $key, checkName: $name, limit: 20) {
   status evaluation { success description partition } } }"""
-_GRAPH = """{ assetNodes { assetKey { path } groupName assetMaterializations(limit: 1) { runId }
+_GRAPH = """query($keys: [AssetKeyInput!]) { assetNodes(assetKeys: $keys) {
+  assetKey { path } groupName assetMaterializations(limit: 1) { runId }
   assetChecksOrError { ... on AssetChecks { checks { name
   executionForLatestMaterialization { status } } } } } }"""
 _BACKFILL_ENDED = {"COMPLETED_SUCCESS", "COMPLETED_FAILED", "FAILED", "CANCELED"}
@@ -172,12 +173,16 @@ def partitions(dagster: Dagster, key: Sequence[str]) -> dict[str, list[str]]:
     return {name.removesuffix("Partitions"): windows for name, windows in found.items()}
 
 
-def graph(dagster: Dagster) -> dict[str, tuple[bool, dict[str, str]]]:
+def graph(
+    dagster: Dagster, keys: Sequence[Sequence[str]] | None = None
+) -> dict[str, tuple[bool, dict[str, str]]]:
     """Whether each asset was materialised, and its checks that are up to date, as the graph shows.
 
+    All assets, or those with these keys.
     An external asset without a materialisation is grey, and a check "not evaluated", if it is not
     here.
     """
+    asked = {"keys": keys and [{"path": list(key)} for key in keys]}
     return {
         "/".join(node["assetKey"]["path"]): (
             bool(node["assetMaterializations"]),
@@ -187,7 +192,7 @@ def graph(dagster: Dagster) -> dict[str, tuple[bool, dict[str, str]]]:
                 if check["executionForLatestMaterialization"]
             },
         )
-        for node in dagster.ask(_GRAPH)["assetNodes"]
+        for node in dagster.ask(_GRAPH, asked)["assetNodes"]
     }
 
 
