@@ -124,7 +124,7 @@ def attest(
     Raises:
         RelayError: the ledger is not what was committed, or nothing was.
     """
-    from relay_pipelines.verify import statement
+    from relay_pipelines.verify import chain, statement
     from relay_pipelines.verify.verified_ledger import read_verified_ledger
 
     clock = SystemClock()
@@ -143,7 +143,7 @@ def attest(
     if breaks:
         raise TamperedError(
             f"the ledger of {name} is not what was committed: {plural(len(breaks), 'place')}",
-            remedy="find out who wrote to the topics __relay_ledger and __relay_checkpoints",
+            remedy=chain.REMEDY,
         )
     document = statement.make_statement(found, format_time(clock.now_ms()), topic)
     if private is not None:

@@ -320,6 +320,8 @@ class TestNotCompared:
     """What retention and compaction leave."""
 
     def test_retention_at_the_destination(self, audited: Audited) -> None:
+        mirror = audited.mirror
+        configure(mirror.destination, ResourceType.TOPIC, mirror.topic, retention_bytes=1 << 40)
         delete_before(audited.mirror.destination, audited.mirror.at, 40)
         found = audited.audit()
         assert (found.problems, found.records) == ([], 40)
