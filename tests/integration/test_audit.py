@@ -21,6 +21,7 @@ from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import load
 from relay_pipelines.verify import audit_job
 from relay_pipelines.verify.audit import Audit, Level, PartitionAudit, begin
+from relay_pipelines.verify.chunks import Client
 from relay_pipelines.verify.selection import Selection
 from tests.copying import KEPT, Mirror, numbered
 from tests.support import commands
@@ -40,6 +41,12 @@ from tests.support.independent import (
 RECORDS = numbered(100)
 CUTS = [0, 30, 60, 90, 100]
 NOWHERE = ("127.0.0.1:1",)
+LEVELS = [
+    (Level.LEDGER, Client.RELAY),
+    (Level.RECOUNT, Client.RELAY),
+    (Level.FULL, Client.RELAY),
+    (Level.FULL, Client.LIBRDKAFKA),
+]
 
 
 class Audited:
@@ -114,16 +121,16 @@ def audited(
 class TestAgreement:
     """What passes."""
 
-    @pytest.mark.parametrize("level", [Level.LEDGER, Level.RECOUNT, Level.FULL])
-    def test_what_was_copied(self, audited: Audited, level: Level) -> None:
-        found = audited.audit(level)
-        assert (found.problems, found.notes) == ([], [])
-        assert found.coverage.counts == {"copied": 100}
-        assert str(found.coverage.range) == f"{audited.mirror.at}[0, 100)"
-        assert (found.recount is not None, found.records) == (
-            level is not Level.LEDGER,
-            100 if level is Level.FULL else 0,
-        )
+    def test_what_was_copied(self, audited: Audited) -> None:
+        for level, client in LEVELS:
+            found = audited.audit(level, client=client)
+            assert (found.problems, found.notes) == ([], [])
+            assert found.coverage.counts == {"copied": 100}
+            assert str(found.coverage.range) == f"{audited.mirror.at}[0, 100)"
+            assert (found.recount is not None, found.records) == (
+                level is not Level.LEDGER,
+                100 if level is Level.FULL else 0,
+            )
 
     def test_verbatim_batches_are_not_decoded(
         self,
@@ -152,9 +159,10 @@ class TestAgreement:
             (sender.commit_transaction if commit else sender.abort_transaction)(30)
             settled_end(mirror.source, mirror.at)
         mirror.copy()
-        found = audited.audit()
-        assert (found.problems, found.records) == ([], 110)
-        assert found.coverage.counts == {"copied": 110, "aborted": 10, "control": 2}
+        for client in Client:
+            found = audited.audit(client=client)
+            assert (found.problems, found.records) == ([], 110)
+            assert found.coverage.counts == {"copied": 110, "aborted": 10, "control": 2}
 
     def test_a_copy_that_was_written_again_in_the_same_way(self, audited: Audited) -> None:
         """So that the tests below find the change alone."""
@@ -180,8 +188,9 @@ class TestAgreement:
         )
         mirror.write(numbered(10, first=100))
         assert mirror.try_copy().status is Status.DONE
-        found = audited.audit()
-        assert (found.first_difference, found.records) == (None, 110)
+        for client in Client:
+            found = audited.audit(client=client)
+            assert (found.first_difference, found.records) == (None, 110)
 
     def test_records_not_yet_copied(self, audited: Audited) -> None:
         audited.mirror.write(numbered(10, first=100))
@@ -204,9 +213,10 @@ class TestAgreement:
         (outcome,) = copy_ranges(mirror.job, [replace(copy_range, record_policy=policy)])
         assert outcome.status is Status.DONE
         audited = Audited(mirror, tmp_path)
-        found = audited.audit()
-        assert (found.problems, found.records) == ([], 50)
-        assert found.coverage.counts == {"copied": 50, "filtered": 50}
+        for client in Client:
+            found = audited.audit(client=client)
+            assert (found.problems, found.records) == ([], 50)
+            assert found.coverage.counts == {"copied": 50, "filtered": 50}
         audited.replace_copies(RECORDS[1:40:2] + RECORDS[43::2], [0, 49])
         first = audited.audit().first_difference
         assert first is not None
@@ -260,18 +270,20 @@ class TestTampered:
     def test_it_is_pinpointed(
         self, audited: Audited, copies: list[Record], what: str, at: tuple[int, int | None]
     ) -> None:
-        """Level full names the first record that differs; level recount notices something."""
+        """Whatever reads, level full names the first record that differs; recount notices it."""
         audited.replace_copies(copies)
-        found = audited.audit()
-        assert found.recount is not None
-        assert found.recount.problems
-        first = found.first_difference
-        assert first is not None
-        assert first.difference is not None
-        sides = first.difference.source, first.difference.destination
-        assert tuple(side and side.offset for side in sides) == at
-        assert first.difference.what == what
-        assert first.chunk.source.start == (60 if at == (75, None) else 30)
+        for client in Client:
+            found = audited.audit(client=client)
+            assert found.chain.breaks == []
+            assert found.recount is not None
+            assert found.recount.problems
+            first = found.first_difference
+            assert first is not None
+            assert first.difference is not None
+            sides = first.difference.source, first.difference.destination
+            assert tuple(side and side.offset for side in sides) == at
+            assert first.difference.what == what
+            assert first.chunk.source.start == (60 if at == (75, None) else 30)
 
     def test_both_sides_are_shown(self, audited: Audited) -> None:
         audited.replace_copies(TAMPERED["value"][0])
@@ -290,6 +302,16 @@ class TestTampered:
             "n=45",
             1_700_000_000_585,
         )
+
+    def test_the_beginning_is_deleted(self, audited: Audited) -> None:
+        """The topic keeps everything, so that it was not retention."""
+        delete_before(audited.mirror.destination, audited.mirror.at, 40)
+        found = audited.audit(Level.RECOUNT)
+        assert found.problems[0] == (
+            "the destination's log begins at offset 40, although its topic keeps everything:"
+            " records before it were deleted"
+        )
+        assert found.problems[1:]
 
     def test_records_of_another_writer_after_the_copies(self, audited: Audited) -> None:
         """The recount names the offset of the first one."""
@@ -332,11 +354,12 @@ class TestNotCompared:
 
     def test_retention_at_the_source(self, audited: Audited) -> None:
         delete_before(audited.mirror.source, audited.mirror.at, 40)
-        found = audited.audit()
-        assert (found.problems, found.records) == ([], 40)
-        assert found.notes == [
-            "60 records were not compared: retention has begun to delete them at the source"
-        ]
+        for client in Client:
+            found = audited.audit(client=client)
+            assert (found.problems, found.records) == ([], 40)
+            assert found.notes == [
+                "60 records were not compared: retention has begun to delete them at the source"
+            ]
 
     def test_a_topic_that_the_source_no_longer_has(self, audited: Audited) -> None:
         """The copy stays, and the recount looks at it."""
@@ -353,7 +376,7 @@ class TestNotCompared:
         """The latest record of each key must agree; an older one may differ."""
         mirror = audited.mirror
 
-        def compacted() -> PartitionAudit:
+        def compacted(client: Client = Client.RELAY) -> PartitionAudit:
             # without cleaning, so that the result does not depend on the cleaner
             lazy = {"min_cleanable_dirty_ratio": 1.0, "min_compaction_lag_ms": 10**12}
             configure(
@@ -363,20 +386,22 @@ class TestNotCompared:
                 **lazy,
                 cleanup_policy="compact",
             )
-            return audited.audit()
+            return audited.audit(client=client)
 
-        found = compacted()
-        assert found.rule == "the latest record of each key, because it is compacted"
-        assert (found.problems, found.records) == ([], 7)
+        for client in Client:
+            found = compacted(client)
+            assert found.rule == "the latest record of each key, because it is compacted"
+            assert (found.problems, found.records) == ([], 7)
         audited.replace_copies(change(value=b"older"))
         assert (compacted().problems, found.records) == ([], 7)
         audited.replace_copies([*RECORDS[:99], RECORDS[99]._replace(value=b"newest")])
-        first = compacted().first_difference
-        assert first is not None
-        assert first.difference is not None
-        assert first.difference.what == "the latest record of 1 key differs"
-        assert first.difference.source is not None
-        assert (first.difference.source.key, first.difference.source.offset) == ("k1", 99)
+        for client in Client:
+            first = compacted(client).first_difference
+            assert first is not None
+            assert first.difference is not None
+            assert first.difference.what == "the latest record of 1 key differs"
+            assert first.difference.source is not None
+            assert (first.difference.source.key, first.difference.source.offset) == ("k1", 99)
 
 
 class TestSelected:
@@ -414,6 +439,13 @@ class TestSelected:
         read(audit)
         assert (audit.problems, audit.errors) == ([], [])
         assert [found.records for found in audit.partitions.values()] == [110, 50]
+        refused = audited.begin(Level.FULL, client=Client.LIBRDKAFKA)
+        assert {found.rule for found in refused.partitions.values()} == {
+            (
+                "not compared: other topic-partitions are copied there, too, and librdkafka does"
+                " not show which records are whose"
+            )
+        }
 
     def test_the_same_seed_chooses_the_same_chunks(self, audited: Audited) -> None:
         def chosen_by(seed: str, share: float = 0.5) -> tuple[OffsetRange, ...]:
@@ -442,12 +474,15 @@ class TestSelected:
         assert (found.errors, found.records) == ([], 100)
         assert {result.node for result in found.results} == {"one"}
 
+    @pytest.mark.parametrize("client", Client)
     @pytest.mark.parametrize("side", ["nodes", "destination"])
-    def test_a_cluster_that_does_not_answer(self, audited: Audited, side: str) -> None:
+    def test_a_cluster_that_does_not_answer(
+        self, audited: Audited, side: str, client: Client
+    ) -> None:
         """It is tried once, not for every chunk, and nothing is said of the records."""
-        audit = audited.begin(Level.FULL)
+        audit = audited.begin(Level.FULL, client=client)
         away = Cluster("away", NOWHERE)
-        options = replace(audit.job.options, give_up_after_ms=1)
+        options = replace(audit.job.options, give_up_after_ms=1, request_timeout_ms=1_000)
         job = replace(audit.job, options=options, **{side: (away,) if side == "nodes" else away})
         began = time.monotonic()
         done = audit_job.do_group(job, audit.work)
@@ -459,17 +494,21 @@ class TestSelected:
         assert len(found.errors) == 1
 
 
-@pytest.mark.parametrize("tampered", [False, True], ids=["agrees", "differs"])
-def test_in_spark(audited: Audited, local_session: Any, tampered: bool) -> None:  # noqa: FBT001
-    """Tasks find what this process finds."""
-    if tampered:
-        audited.replace_copies(TAMPERED["value"][0])
-    here, there = audited.begin(Level.FULL), audited.begin(Level.FULL)
-    read(here)
-    for found in audit_job.in_spark(local_session, there.job, there.work, "audit-test"):
-        there.add(found.chunks, found.parts)
-    assert there.partitions == here.partitions
-    assert bool(there.problems) == tampered
+def test_in_spark(audited: Audited, local_session: Any) -> None:
+    """Tasks find what this process finds, with either client."""
+    for tampered, client in (
+        (False, Client.RELAY),
+        (True, Client.RELAY),
+        (True, Client.LIBRDKAFKA),
+    ):
+        if tampered and client is Client.RELAY:
+            audited.replace_copies(TAMPERED["value"][0])
+        here, there = (audited.begin(Level.FULL, client=client) for _ in range(2))
+        read(here)
+        for found in audit_job.in_spark(local_session, there.job, there.work, "audit-test"):
+            there.add(found.chunks, found.parts)
+        assert there.partitions == here.partitions
+        assert bool(there.problems) == tampered
 
 
 class TestCommand:

@@ -234,10 +234,10 @@ class TestThinned:
     )
     def test_retention_excuses_no_other_loss(self, mirror: Mirror, there: int, gone: int) -> None:
         """If retention has deleted part of one chunk, the next chunk must still be complete."""
-        may_delete(mirror)
         mirror.copy(0, 50)
         mirror.copy(50)
         replace_copy(mirror, numbered(there))
+        may_delete(mirror)
         delete_before(mirror.destination, mirror.at, gone)
         found = count(mirror, 0, 100)
         assert found.expired == 50
@@ -262,9 +262,7 @@ class TestThinned:
             (
                 "the destination's log begins at offset 30, although its topic keeps everything:"
                 " records before it were deleted"
-            ),
-            # a batch is read as a whole, whatever of it was deleted
-            COUNTS.format(100, found.counted),
+            )
         ]
 
     def test_a_compacted_destination(
