@@ -125,8 +125,8 @@ def _input(figures: Figures, wanted: Input) -> Iterator[str]:
 def audits(figures: Figures) -> Iterator[str]:
     """Yield what audits cost: seconds, CPU seconds, and CPU beside that of the copy."""
     yield (
-        "Copy and audits ran one after another, in one process and as one task, so that each has its"
-        " CPU time. A full audit includes the recount, and reads both sides. Batches of 128 KB are"
+        "Copy and audits ran one after another, in one process and as one task; CPU is that of this"
+        " process. A full audit includes the recount, and reads both sides. Batches of 128 KB are"
         " copied as they are, and compared as bytes; those of 16 KB are merged, and decoded to be"
         " compared. librdkafka decodes every record of both sides.\n"
     )

@@ -145,8 +145,8 @@ class _Bench:
     def audit(self) -> None:
         from benchmarks.audit import measure  # which imports this module
 
-        figures, clusters = self.figures, (self.source.cluster(), self.destination.cluster())
-        figures.audits.append(measure(*clusters, self.wanted))
+        source, destination = self.source.cluster(), self.destination.cluster()
+        self.figures.audits.append(measure(source, destination, self.wanted))
 
     def _spent_seconds(self, contender: Contender) -> float:
         return sum(

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from confluent_kafka.admin import ResourceType
 
@@ -25,7 +31,7 @@ from relay_pipelines.verify.chunks import Client
 from relay_pipelines.verify.selection import Selection
 from tests.copying import KEPT, Mirror, numbered
 from tests.support import commands
-from tests.support.commands import configured, error_line, relay
+from tests.support.commands import configured, environment, error_line, relay
 from tests.support.independent import (
     Record,
     configure,
@@ -35,6 +41,7 @@ from tests.support.independent import (
     put,
     settled_end,
     transactional,
+    until,
     write,
 )
 
@@ -113,8 +120,9 @@ def audited(
     """A topic of 100 records in batches of ten, copied in four chunks."""
     made = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
     made.write(*(RECORDS[at : at + 10] for at in range(0, 100, 10)))
-    for end in CUTS[1:]:
-        made.copy(0, end)
+    for end in CUTS[1:-1]:
+        assert made.try_copy(0, end).status is Status.DONE
+    made.copy(0, CUTS[-1])
     return Audited(made, tmp_path)
 
 
@@ -509,6 +517,49 @@ def test_in_spark(audited: Audited, local_session: Any) -> None:
             there.add(found.chunks, found.parts)
         assert there.partitions == here.partitions
         assert bool(there.problems) == tampered
+
+
+ALWAYS_IN_SPARK = """\
+import sys
+from relay_pipelines.cli import main
+from relay_pipelines.verify import audit_job
+audit_job._WITHOUT_SPARK_BYTES = 0
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_ctrl_c_in_spark(audited: Audited) -> None:
+    """It ends within two seconds with one line, although a task waits for a transaction to end."""
+    mirror = audited.mirror
+    other = transactional(mirror.destination, f"{mirror.topic}-open")
+    other.begin_transaction()
+    put(other, mirror.at, numbered(1))
+    assert other.flush(30) == 0
+    mirror.write(numbered(10, first=100))
+    assert mirror.try_copy().status is Status.DONE
+    command = [sys.executable, "-c", ALWAYS_IN_SPARK, "-c", str(audited.config()), "audit"]
+    with subprocess.Popen(
+        command, stdout=-1, stderr=-1, text=True, env=environment(), start_new_session=True
+    ) as process:
+        until(lambda: len(workers_of(process.pid)) > 1, "a task")
+        began = time.monotonic()
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        out, err = process.communicate(timeout=60)
+        seconds = time.monotonic() - began
+    other.abort_transaction(30)
+    assert (process.returncode, out) == (130, "")
+    assert err.splitlines() == [
+        "error: interrupted; run again, or audit less with --since or --level sample"
+    ]
+    assert seconds < 2
+
+
+def workers_of(pid: int) -> list[psutil.Process]:
+    """Spark's Python processes, once they run tasks."""
+    below = psutil.Process(pid).children(recursive=True)
+    with suppress(psutil.NoSuchProcess):
+        return [each for each in below if any("daemon" in part for part in each.cmdline())]
+    return []
 
 
 class TestCommand:
