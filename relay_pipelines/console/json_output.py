@@ -253,7 +253,7 @@ def _audited(found: PartitionAudit) -> Document:
                     "kind": str(broken.kind),
                     "first": broken.first,
                     "last": broken.last,
-                    "where": broken.where and str(broken.where),
+                    "where": None if broken.where is None else str(broken.where),
                 }
                 for broken in found.chain.breaks
             ],

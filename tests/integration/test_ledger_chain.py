@@ -13,7 +13,7 @@ from relay_pipelines.cli import main
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import ConfigError
-from relay_pipelines.model import Cluster
+from relay_pipelines.model import Cluster, Status
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import Mirror as MirrorSettings
 from relay_pipelines.state import checkpoint, ledger
@@ -46,8 +46,9 @@ def mirror(
     """A hundred records, copied in four chunks; the destination is of this test alone."""
     made = Mirror(source_cluster.cluster(), own_cluster.cluster(), topic_name)
     made.write(numbered(100))
-    for start in range(0, 100, 25):
-        made.copy(start, start + 25)
+    for start in range(0, 75, 25):
+        assert made.try_copy(start, start + 25).status is Status.DONE
+    made.copy(75)
     return made
 
 
@@ -134,7 +135,8 @@ def test_a_tampered_ledger(
     entry = f"entry {first}" if first == last else f"entries {first} to {last}"
     assert lines[0].startswith(f"ledger {entry}: ")
     assert lines[0].endswith(f"; {REMEDY}")
-    assert (Tampering.REMOVED is kind) or len(lines) == 1
+    # entries that are missing or changed leave offsets without a valid one
+    assert len(lines) == 1 or kind in {Tampering.REMOVED, Tampering.CHANGED}
 
 
 def test_entries_deleted_from_the_beginning(mirror: Mirror) -> None:
