@@ -245,6 +245,7 @@ class LibrdkafkaReader:
     def _failure(self, error: KafkaError, at: TopicPartition) -> RelayError:
         what = f"{self._cluster}: librdkafka says: {error.str()}"
         if error.code() in _REFUSALS:
+            what = f"{self._cluster} refused librdkafka: {error.str()}"
             return PermissionDeniedError(what, remedy="check its security in relay.yaml")
         is_away = error.code() in _PASSING
         return self._retriable(
