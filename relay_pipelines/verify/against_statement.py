@@ -5,12 +5,13 @@ It reads the destination alone: the ledger, the checkpoints, and the copies.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from relay_pipelines.errors import ConfigError
 from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
+from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot.clients import destination_client
@@ -122,16 +123,17 @@ def _recount(audit: StatementAudit, found: VerifiedLedger, mirror: Mirror, clock
         for record in chain.records
         if record.head.hash not in attested
     ]
-    known = {**histories, _LATER: later}
     options = mirror.copy_options
     with destination_client(found.mirror, mirror.destination_cluster, options, "audit") as client:
+        known = _existing({**histories, _LATER: later}, audit, client)
 
         def count(ranges: Sequence[OffsetRange]) -> list[Recount]:
             return recount_entries(found.mirror, ranges, known, client, options, clock)
 
         whole = [
             OffsetRange(at, some[0].source.start, some[-1].source.end)
-            for at, history in histories.items()
+            for at, history in known.items()
+            if at != _LATER
             if (some := [entry for entry in history if len(entry.source)])
         ]
         for result in count(whole):
@@ -148,6 +150,29 @@ def _recount(audit: StatementAudit, found: VerifiedLedger, mirror: Mirror, clock
                 audit.differences += [f"{_where(entry)}: {line}" for line in alone.problems]
             if len(audit.differences) == before:  # only together, such as records of a lost chunk
                 audit.differences += [f"{at}: {line}" for line in result.problems]
+
+
+def _existing(
+    entries: Mapping[TopicPartition, Sequence[LedgerEntry]],
+    audit: StatementAudit,
+    client: ClusterClient,
+) -> dict[TopicPartition, list[LedgerEntry]]:
+    """Return the entries whose copies are in topics that exist; the others are differences."""
+    copied = {
+        at: {entry.destination.topic_partition.topic for entry in some}
+        for at, some in entries.items()
+    }
+    gone = {topic for topic in set().union(*copied.values()) if not client.has_topic(topic)}
+    audit.differences += [
+        f"{at}: the destination has no topic {topic!r} any more"
+        for at, topics in copied.items()
+        if at != _LATER
+        for topic in sorted(topics & gone)
+    ]
+    return {
+        at: [entry for entry in some if entry.destination.topic_partition.topic not in gone]
+        for at, some in entries.items()
+    }
 
 
 def _where(entry: LedgerEntry) -> str:

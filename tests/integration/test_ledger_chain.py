@@ -203,6 +203,11 @@ def test_a_statement_holds_until_something_is_changed(mirror: Mirror, tmp_path: 
     write(mirror.destination, mirror.at, records[:140])
     assert compare(mirror, path).differences
 
+    delete(mirror.destination, mirror.topic)
+    assert f"{mirror.at}: the destination has no topic {mirror.topic!r} any more" in (
+        compare(mirror, path).differences
+    )
+
 
 def test_a_ledger_that_was_written_anew(mirror: Mirror, tmp_path: Path) -> None:
     """A whole new chain, with its checkpoint, is not the one that was attested."""
