@@ -102,6 +102,7 @@ class LibrdkafkaReader:
             "fetch.wait.max.ms": 50,
             "fetch.message.max.bytes": options.fetch_max_bytes,
             "queued.max.messages.kbytes": _QUEUED_KB,
+            "fetch.queue.backoff.ms": 5,  # a second by default, after the queue was full
             "log_level": 0,
             "error_cb": self._keep,
         }
