@@ -139,7 +139,7 @@ class LibrdkafkaReader:
                 return int(low), int(high)
             except KafkaException as error:
                 self._open().poll(0)  # serves `_keep`
-                reason = self._error or error.args[0]
+                reason = self._reason(error.args[0])
                 if reason.code() not in _PASSING or self._clock.monotonic() >= until:
                     raise self._failure(reason, at) from error
 
@@ -238,6 +238,12 @@ class LibrdkafkaReader:
             ) from error
         record = Record(message.offset(), timestamp, message.key(), message.value(), headers)
         return record, kind == TIMESTAMP_LOG_APPEND_TIME
+
+    def _reason(self, error: KafkaError) -> KafkaError:
+        """Return the error that says why a call failed, which may be one of the connection."""
+        kept = self._error
+        explains = kept is not None and (kept.code() in _REFUSALS or error.code() in _PASSING)
+        return kept if explains else error
 
     def _keep(self, error: KafkaError) -> None:
         if self._error is None or error.code() in _REFUSALS:
