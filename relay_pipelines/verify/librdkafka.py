@@ -257,7 +257,9 @@ class LibrdkafkaReader:
         is_away = error.code() in _PASSING
         return self._retriable(
             what,
-            remedy="see whether it is up",
+            remedy="see whether it is up"
+            if is_away
+            else "see whether the topic is there, and whether the user may read it",
             # an error of the cluster concerns every topic-partition
             topic_partition=None if is_away else at,
         )
