@@ -1,8 +1,8 @@
-"""What an audit costs beside the copy: `python -m benchmarks.audit [--quick] [INPUT...]`.
+"""What audits cost beside the copy: `python -m benchmarks.audit [--quick] [INPUT...]`.
 
-Copy, recount and full audit run in this process, one task after another, so that each has its CPU
-time. Inputs are those of the other benchmarks; by default 1 GB in batches of 128 KB, which are
-copied and compared as they are, and in batches of 16 KB, which are merged and therefore decoded.
+Copy, recount and full audits run in this process, one task after another, so that each has its CPU
+time. `make bench` measures the same. By default 1 GB in batches of 128 KB, which are copied and
+compared as they are, and in batches of 16 KB, which are merged and therefore decoded.
 """
 
 from __future__ import annotations
@@ -15,39 +15,42 @@ from pathlib import Path
 
 import yaml
 
-from benchmarks import clusters
+from benchmarks import clusters, report
 from benchmarks.inputs import INPUTS, Input
+from benchmarks.run import Figures
+from benchmarks.targets import beside_copy
+from benchmarks.values import AUDITED, AuditCost, Spent
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.model import Cluster, CopyJob, CopyRange
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import Mirror, load
 from relay_pipelines.verify import audit_job
 from relay_pipelines.verify.audit import Level, begin
+from relay_pipelines.verify.chunks import Client
 from relay_pipelines.verify.selection import Selection
 from tests.support import commands
 
-_DEFAULT = ("1k-128k", "1k-16k")
 _QUICK_FACTOR = 0.02
 
 
 def main(arguments: list[str]) -> None:
-    """Print the table."""
-    names = [name for name in arguments if name != "--quick"] or list(_DEFAULT)
+    """Print what `make bench` writes."""
+    names = [name for name in arguments if name != "--quick"] or list(AUDITED)
     wanted = [each for each in INPUTS if each.name in names]
     if "--quick" in arguments:
         wanted = [each.scaled(_QUICK_FACTOR) for each in wanted]
-    print("| input | copy: s | CPU s | recount: s | CPU s | full audit: s | CPU s | CPU / copy |")
-    print("|---|---|---|---|---|---|---|---|")
+    figures = Figures(inputs=wanted)
     with clusters.embedded("source") as source, clusters.embedded("destination") as destination:
         clusters.create_own_topics(destination.cluster())
         for each in wanted:
-            figures = _measure(source.cluster(), destination.cluster(), each)
-            shown = " | ".join(f"{figure:.2f}" for figure in figures)
-            print(f"| {each.title} | {shown} | {figures[5] / figures[1]:.2f} |", flush=True)
+            figures.audits.append(measure(source.cluster(), destination.cluster(), each))
+    print("\n".join(report.audits(figures)))
+    for target in beside_copy(figures):
+        print(f"{target.what}: wanted {target.wanted}, measured {target.measured}")
 
 
-def _measure(source: Cluster, destination: Cluster, wanted: Input) -> list[float]:
-    """Return wall and CPU seconds of copy, recount and full audit."""
+def measure(source: Cluster, destination: Cluster, wanted: Input) -> AuditCost:
+    """Copy an input, audit the copy in each way, and return what each took."""
     topic = f"audit-{wanted.name}"
     extents = clusters.make_input(source, topic, wanted)
     topics = {extent.range.topic_partition.topic for extent in extents}
@@ -59,23 +62,28 @@ def _measure(source: Cluster, destination: Cluster, wanted: Input) -> list[float
     def copy() -> None:
         assert not any(outcome.error for outcome in copy_ranges(job, ranges))
 
-    def audit(level: Level) -> None:
-        found = begin(topic, mirror, Selection(), level, SystemClock())
+    def audit(level: Level, client: Client = Client.RELAY) -> None:
+        found = begin(topic, mirror, Selection(), level, SystemClock(), client=client)
         done = audit_job.do_group(found.job, found.work)
         found.add(done.chunks, done.parts)
         assert not found.problems + found.errors
-        counted = [each.recount.counted for each in found.partitions.values() if each.recount]
-        assert sum(counted) == records
+        if level is not Level.LEDGER:
+            counted = [each.recount.counted for each in found.partitions.values() if each.recount]
+            assert sum(counted) == records
         if level.compares:
             assert sum(each.records for each in found.partitions.values()) == records
 
     with tempfile.TemporaryDirectory() as folder:
         mirror = _settings(Path(folder), topic, source, destination, topics)
-        spent = [
-            *_spent(copy),
-            *_spent(lambda: audit(Level.RECOUNT)),
-            *_spent(lambda: audit(Level.FULL)),
-        ]
+        spent = AuditCost(
+            wanted.name,
+            sum(extent.size_bytes for extent in extents),
+            _spent(copy),
+            _spent(lambda: audit(Level.LEDGER)),
+            _spent(lambda: audit(Level.RECOUNT)),
+            _spent(lambda: audit(Level.FULL)),
+            _spent(lambda: audit(Level.FULL, Client.LIBRDKAFKA)),
+        )
     clusters.delete_topics(source, topic)
     clusters.delete_topics(destination, topic)
     return spent
@@ -90,10 +98,10 @@ def _settings(
     return load(path).mirror(name)
 
 
-def _spent(measured: Callable[[], None]) -> tuple[float, float]:
+def _spent(measured: Callable[[], None]) -> Spent:
     began, cpu = time.monotonic(), time.process_time()
     measured()
-    return time.monotonic() - began, time.process_time() - cpu
+    return Spent(time.monotonic() - began, time.process_time() - cpu)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from benchmarks.contenders.relay_task import RelayTask
 from benchmarks.contenders.relay_tls import RelayTls
 from benchmarks.inputs import Input
 from benchmarks.profiling import profile
-from benchmarks.values import Case, Cost, Extent, Result
+from benchmarks.values import AUDITED, AuditCost, Case, Cost, Extent, Result
 from relay_pipelines.embedded import EmbeddedCluster, Listener
 
 LIMIT_SECONDS = 180.0
@@ -46,6 +46,7 @@ class Figures:
     profiles: dict[str, str] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
     guarantees: dict[str, str] = field(default_factory=dict)
+    audits: list[AuditCost] = field(default_factory=list)
 
 
 def run(
@@ -76,6 +77,9 @@ def run(
         for wanted in inputs:
             bench = _Bench(wanted, source, destination, figures, progress)
             bench.run(contenders, repetitions)
+            if wanted.name in AUDITED:
+                progress("  audits")
+                bench.audit()
             keep(figures)
     return figures
 
@@ -137,6 +141,12 @@ class _Bench:
             with self._case("profile", extents) as case:
                 self.figures.profiles[self.wanted.name] = profile(case)
         clusters.delete_topics(self.source.cluster(), self.topic)
+
+    def audit(self) -> None:
+        from benchmarks.audit import measure  # which imports this module
+
+        source, destination = self.source.cluster(), self.destination.cluster()
+        self.figures.audits.append(measure(source, destination, self.wanted))
 
     def _spent_seconds(self, contender: Contender) -> float:
         return sum(

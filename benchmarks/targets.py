@@ -26,6 +26,7 @@ _INSIDE = 300_000
 _LOOP_INPUT = "1k-16k"
 _LOOP_RATE_RATIO = 1.5
 _LOOP_CPU_RATIO = 0.6
+_AUDIT_CPU_RATIO = 2.0
 _MANY_SECONDS = {"many": 8.0, "many-10k": 25.0}
 
 
@@ -63,6 +64,7 @@ def targets(figures: Figures) -> Iterator[Target]:
             yield _rate(f"one-record batches, coalesced: {contender}", rate)
     yield from _beside_plain(figures)
     yield from _inside_records(figures)
+    yield from beside_copy(figures)
     for contender in (RelayTask.name, RelaySpark.name):
         if (used_bytes := peak_memory_bytes(figures, contender)) is not None:
             reached = used_bytes < _MEMORY_BYTES
@@ -185,6 +187,20 @@ def _inside_records(figures: Figures) -> Iterator[Target]:
         found = median_of(figures, "100b-128k", contender)
         if found and (rate := found.per_second("copy_cpu_seconds")) is not None:
             yield _rate(f"{what}, 100 B, per CPU second", rate, _INSIDE)
+
+
+def beside_copy(figures: Figures) -> Iterator[Target]:
+    """Yield the targets of audits beside the copy: recount by time, full audits by CPU."""
+    for cost in figures.audits:
+        title = _title(figures, cost.input)
+        faster = cost.copy.seconds / cost.recount.seconds
+        yield Target(
+            f"recount beside the copy: {title}", "≥ 1x its rate", f"{faster:.1f}x", faster >= 1
+        )
+        if cost.input in LARGE_BATCHES:
+            cpu = cost.full.cpu_seconds / cost.copy.cpu_seconds
+            what = f"CPU of a full audit beside the copy's: {title}"
+            yield Target(what, f"≤ {_AUDIT_CPU_RATIO:g}x", f"{cpu:.2f}x", cpu <= _AUDIT_CPU_RATIO)
 
 
 def _rate(what: str, rate: float, wanted: int = _RECORDS_PER_SECOND) -> Target:

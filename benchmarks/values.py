@@ -10,6 +10,8 @@ from relay_pipelines.model import Cluster, OffsetRange, TopicPartition
 TASKS = 2
 """How many processes, tasks or threads a contender may use to copy."""
 LARGE_BATCHES = ("1k-128k", "100b-128k")
+AUDITED = ("1k-128k", "1k-16k")
+"""The inputs whose copies are audited."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,3 +126,29 @@ class Result:
     def complete(self) -> bool:
         """Whether it copied every record once."""
         return not self.cost.error and self.copied == self.records
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Wall and CPU time of this process."""
+
+    seconds: float
+    cpu_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class AuditCost:
+    """What audits of the copy of an input took, beside that copy.
+
+    Args:
+        ledger, recount, full: the audit of that level.
+        librdkafka: a full one whose records librdkafka reads.
+    """
+
+    input: str
+    size_bytes: int
+    copy: Spent
+    ledger: Spent
+    recount: Spent
+    full: Spent
+    librdkafka: Spent

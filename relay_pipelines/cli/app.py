@@ -227,6 +227,13 @@ class AuditLevel(StrEnum):
     SAMPLE = "sample"
 
 
+class AuditClient(StrEnum):
+    """What reads the records that are compared, as `relay_pipelines.verify.chunks.Client`."""
+
+    RELAY = "relay"
+    LIBRDKAFKA = "librdkafka"
+
+
 @app.command()
 def audit(
     context: typer.Context,
@@ -263,6 +270,24 @@ def audit(
             " sample of them.",
         ),
     ] = AuditLevel.RECOUNT,
+    client: Annotated[
+        AuditClient,
+        typer.Option(
+            "--client", help="What reads both sides: librdkafka shares no code with the copy."
+        ),
+    ] = AuditClient.RELAY,
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            "--against", metavar="FILE", help="Compare the destination with this statement instead."
+        ),
+    ] = None,
+    key: Annotated[
+        Path | None,
+        typer.Option(
+            "--key", metavar="PUB", help="The statement must be signed with this public key's key."
+        ),
+    ] = None,
     share: Annotated[
         float,
         typer.Option(
@@ -295,6 +320,9 @@ def audit(
         since=since,
         until=until,
         level=level,
+        client=client,
+        against=against,
+        key=key,
         share=share / 100,
         seed=seed,
         html=html,

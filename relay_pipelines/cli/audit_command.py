@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from relay_pipelines.cli.context import Invocation, selected_mirrors
+from relay_pipelines.cli.context import Invocation, selected_mirrors, the_mirror
 from relay_pipelines.cli.session import Session
 from relay_pipelines.console import json_output, messages, tables
 from relay_pipelines.console.formatting import stderr, stdout
@@ -20,6 +20,7 @@ from relay_pipelines.protocol.clock import SystemClock, moment_ms
 from relay_pipelines.run.signals import StopSignal
 from relay_pipelines.settings import Mirror
 from relay_pipelines.verify.audit import BY_RECORD, Audit, Level, begin
+from relay_pipelines.verify.chunks import Client
 from relay_pipelines.verify.selection import Selection
 
 _DIFFERENCE = 4
@@ -33,6 +34,8 @@ class Options:
 
     Args:
         share: of the chunks, from 0 to 1.
+        against: a statement to compare with, instead of the source.
+        key: the public key that must have signed it.
     """
 
     topic: str | None
@@ -42,6 +45,9 @@ class Options:
     since: str | None
     until: str | None
     level: str
+    client: str
+    against: Path | None
+    key: Path | None
     share: float
     seed: str | None
     html: Path | None
@@ -50,10 +56,17 @@ class Options:
 
 def run(invocation: Invocation, names: Sequence[str], options: Options) -> int:
     """Audit one mirror after the other, and return the highest exit code."""
+    if options.against is not None or options.key is not None:
+        return _run_against(invocation, names, options)
     selection = _selection(options)
     if options.html is not None and not options.html.parent.is_dir():
         raise ConfigError(
             f"--html: there is no folder {options.html.parent}", remedy="create it first"
+        )
+    if options.client != Client.RELAY and not Level(options.level).compares:
+        raise ConfigError(
+            f"--client {options.client} is for comparing both sides",
+            remedy="add --level full or --level sample",
         )
     settings, stop = invocation.settings(), StopSignal()
     session = Session(settings.spark, stop, verbose=invocation.debug)
@@ -77,6 +90,55 @@ def run(invocation: Invocation, names: Sequence[str], options: Options) -> int:
     if options.as_json:
         messages.document({"mirrors": [json_output.audit(audit) for audit in found]})
     return invocation.exit_code
+
+
+def _run_against(invocation: Invocation, names: Sequence[str], options: Options) -> int:
+    """Compare the destination of one mirror with a statement."""
+    if options.against is None:
+        raise ConfigError("--key needs --against", remedy="name the statement")
+    if any(_others(options)):
+        raise ConfigError(
+            "--against audits what the statement says, and not a part of it",
+            remedy="leave out " + ", ".join(_others(options)),
+        )
+    from relay_pipelines.verify.against_statement import audit_against  # cryptography is slow
+
+    name, mirror = the_mirror(invocation.settings(), names)
+    found = audit_against(options.against, name, mirror, SystemClock(), options.key)
+    for line in found.differences:
+        messages.error(f"{name}: {line}")
+        invocation.raise_exit_code(_DIFFERENCE)
+    if options.as_json:
+        messages.document(json_output.against_statement(found))
+        return invocation.exit_code
+    statement, console = found.statement, stdout()
+    for line in found.notes:
+        console.print(f"{name}: {line}", soft_wrap=True)
+    signed = f"signed by {statement.signer}" if statement.signer else "not signed"
+    agrees = "differs from" if found.differences else "agrees with"
+    console.print(
+        f"{name}: the destination {agrees} the statement of {statement.made_at}, which is {signed};"
+        f" {found.records:,} of its records are there",
+        soft_wrap=True,
+    )
+    return invocation.exit_code
+
+
+def _others(options: Options) -> list[str]:
+    """Return the options that have no meaning together with --against."""
+    given = {
+        "--topic": options.topic,
+        "--partition": options.partition is not None,
+        "--window": options.window,
+        "--offsets": options.offsets,
+        "--since": options.since,
+        "--until": options.until,
+        "--level": options.level != Level.RECOUNT,
+        "--client": options.client != Client.RELAY,
+        "--seed": options.seed,
+        "--html": options.html,
+    }
+    return [option for option, is_given in given.items() if is_given]
 
 
 def _selection(options: Options) -> Selection:
@@ -138,6 +200,7 @@ def _audit(
         clock,
         share=options.share,
         seed=options.seed or str(today),
+        client=Client(options.client),
     )
     if audit.work:
         _read(audit, session)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from relay_pipelines.console import messages
-from relay_pipelines.errors import RelayError
+from relay_pipelines.errors import ConfigError, RelayError
 
 if TYPE_CHECKING:
     from relay_pipelines.settings import Mirror, Settings
@@ -62,3 +62,18 @@ def selected_mirrors(settings: Settings, names: Iterable[str]) -> dict[str, Mirr
         ConfigError: there is no mirror of that name.
     """
     return {name: settings.mirror(name) for name in names} or dict(settings.mirrors)
+
+
+def the_mirror(settings: Settings, names: Iterable[str]) -> tuple[str, Mirror]:
+    """Return the one mirror that a statement is about, with its name.
+
+    Raises:
+        ConfigError: there are several, or none of that name.
+    """
+    (only, *more) = selected_mirrors(settings, names).items()
+    if more:
+        raise ConfigError(
+            "a statement is about one mirror",
+            remedy=f"name it with --mirror: {', '.join(settings.mirrors)}",
+        )
+    return only

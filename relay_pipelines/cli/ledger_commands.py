@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from relay_pipelines.cli.context import Invocation, selected_mirrors
+from relay_pipelines.cli.context import Invocation, selected_mirrors, the_mirror
 from relay_pipelines.console import json_output, messages, tables
 from relay_pipelines.console.formatting import format_time, plural, stdout
 from relay_pipelines.errors import ConfigError, TamperedError
@@ -124,17 +124,11 @@ def attest(
     Raises:
         RelayError: the ledger is not what was committed, or nothing was.
     """
-    from relay_pipelines.verify import statement
+    from relay_pipelines.verify import chain, statement
     from relay_pipelines.verify.verified_ledger import read_verified_ledger
 
     clock = SystemClock()
-    mirrors = selected_mirrors(invocation.settings(), names)
-    if len(mirrors) > 1:
-        raise ConfigError(
-            "a statement is about one mirror",
-            remedy=f"name it with --mirror: {', '.join(mirrors)}",
-        )
-    ((name, mirror),) = mirrors.items()
+    name, mirror = the_mirror(invocation.settings(), names)
     private = None if key is None else statement.read_key(key)  # a wrong one fails at once
     found = read_verified_ledger(name, mirror, clock)
     breaks = [one for one in found.breaks if topic in {None, one.topic_partition.topic}]
@@ -143,7 +137,7 @@ def attest(
     if breaks:
         raise TamperedError(
             f"the ledger of {name} is not what was committed: {plural(len(breaks), 'place')}",
-            remedy="find out who wrote to the topics __relay_ledger and __relay_checkpoints",
+            remedy=chain.REMEDY,
         )
     document = statement.make_statement(found, format_time(clock.now_ms()), topic)
     if private is not None:

@@ -20,6 +20,7 @@ from relay_pipelines.snapshot.node_selection import NodeState
 from relay_pipelines.state.ledger import LedgerRecord
 
 if TYPE_CHECKING:
+    from relay_pipelines.verify.against_statement import StatementAudit
     from relay_pipelines.verify.audit import Audit, PartitionAudit
 
 Document = dict[str, Any]
@@ -212,12 +213,25 @@ def audit(found: Audit) -> Document:
     return {
         "mirror": found.mirror,
         "level": str(found.level),
+        "client": str(found.job.client),
         "share": found.share,
         "seed": found.seed,
         "seconds": round(found.seconds, 3),
         "problems": found.problems,
         "errors": found.errors,
         "topic_partitions": [_audited(each) for each in found.partitions.values()],
+    }
+
+
+def against_statement(found: StatementAudit) -> Document:
+    """Return what a comparison with a statement found."""
+    return {
+        "mirror": found.statement.mirror,
+        "made_at": found.statement.made_at,
+        "signer": found.statement.signer,
+        "records": found.records,
+        "differences": found.differences,
+        "notes": found.notes,
     }
 
 
@@ -230,6 +244,20 @@ def _audited(found: PartitionAudit) -> Document:
         "end": found.coverage.range.end,
         "destination": found.destination and str(found.destination),
         "offsets": dict(found.coverage.counts),
+        "ledger": {
+            "entries": len(found.chain.records),
+            "expired": found.chain.expired,
+            "unlinked": found.chain.unlinked,
+            "breaks": [
+                {
+                    "kind": str(broken.kind),
+                    "first": broken.first,
+                    "last": broken.last,
+                    "where": None if broken.where is None else str(broken.where),
+                }
+                for broken in found.chain.breaks
+            ],
+        },
         "missing": _starts_and_ends(found.coverage.missing),
         "doubled": _starts_and_ends(found.coverage.doubled),
         "recount": counted

@@ -176,7 +176,8 @@ def acls(mirror: str, decisions: Sequence[AclDecision]) -> Table:
 def audit(found: Audit) -> Table:
     """Return one row per topic-partition."""
     chosen = f", {found.share:.2%} of the chunks, seed {found.seed}" if found.seed else ""
-    table = _table(f"{found.mirror}: audit, level {found.level}{chosen}")
+    client = ", read by librdkafka" if found.job.client == "librdkafka" else ""
+    table = _table(f"{found.mirror}: audit, level {found.level}{client}{chosen}")
     numbers = ("offsets", "copied", "counted", "same")
     _columns(table, ("source", "destination"), numbers, ("other offsets", "result"))
     for each in found.partitions.values():

@@ -2,10 +2,12 @@
 
 coverage           what the ledger says about every source offset
 selection          what to audit: a topic, a window, offsets, dates
+range_index        finds ranges by an offset
 recount            counts the records of a range again, at the destination
 audit              an audit of a mirror: coverage, recount, comparison
 audit_job          the Spark jobs of the comparison
 chunks             reads a chunk on both sides
+librdkafka         reads a chunk on both sides with another client
 comparison         compares it up to the first difference
 latest_records     compares the latest record of each key
 difference         the records that differ, as text

@@ -11,10 +11,12 @@ from pathlib import Path
 
 from relay_pipelines.errors import ConfigError
 from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
+from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot.clients import destination_client
 from relay_pipelines.verify.chain import Chain, verify_chain
+from relay_pipelines.verify.coverage import last_history
 from relay_pipelines.verify.recount import Recount, recount_entries
 from relay_pipelines.verify.statement import Attested, Statement, read_statement
 from relay_pipelines.verify.verified_ledger import VerifiedLedger, read_verified_ledger
@@ -82,7 +84,7 @@ def _differences_of_statement(attested: Attested) -> list[str]:
     """Verify the chain within the statement, which somebody may have changed, too."""
     at = attested.source
     breaks = verify_chain(at, attested.records, attested.head, _ANY_MS).breaks
-    return [f"the statement itself: {broken.what}" for broken in breaks]
+    return [f"the statement itself: {at}: {broken.what}" for broken in breaks]
 
 
 def _differences_of_ledger(attested: Attested, found: VerifiedLedger) -> Iterator[str]:
@@ -110,7 +112,10 @@ def _differences_of_ledger(attested: Attested, found: VerifiedLedger) -> Iterato
 def _recount(audit: StatementAudit, found: VerifiedLedger, mirror: Mirror, clock: Clock) -> None:
     """Count the attested records at the destination, and find the chunks that differ."""
     attested = {record.head.hash for each in audit.statement.attested for record in each.records}
-    histories = {each.source: _last_history(each.entries) for each in audit.statement.attested}
+    histories = {
+        each.source: sorted(last_history(each.entries), key=lambda entry: entry.source)
+        for each in audit.statement.attested
+    }
     # the records after the attested ones end where these begin; their offsets may be other ones
     later = [
         record.entry
@@ -118,19 +123,21 @@ def _recount(audit: StatementAudit, found: VerifiedLedger, mirror: Mirror, clock
         for record in chain.records
         if record.head.hash not in attested
     ]
-    known = {**histories, _LATER: later}
     options = mirror.copy_options
     with destination_client(found.mirror, mirror.destination_cluster, options, "audit") as client:
+        known = _existing({**histories, _LATER: later}, audit, client)
 
-        def count(ranges: Sequence[OffsetRange]) -> Mapping[TopicPartition, Recount]:
+        def count(ranges: Sequence[OffsetRange]) -> list[Recount]:
             return recount_entries(found.mirror, ranges, known, client, options, clock)
 
         whole = [
             OffsetRange(at, some[0].source.start, some[-1].source.end)
-            for at, history in histories.items()
+            for at, history in known.items()
+            if at != _LATER
             if (some := [entry for entry in history if len(entry.source)])
         ]
-        for at, result in count(whole).items():
+        for result in count(whole):
+            at = result.range.topic_partition
             audit.records += result.counted
             if result.thinned:
                 gone = result.recorded - result.counted
@@ -138,18 +145,34 @@ def _recount(audit: StatementAudit, found: VerifiedLedger, mirror: Mirror, clock
             if not result.problems:
                 continue
             before = len(audit.differences)
-            for entry in histories[at]:
-                if len(entry.source):
-                    problems = count([entry.source])[at].problems
-                    audit.differences += [f"{_where(entry)}: {line}" for line in problems]
+            copied = [entry for entry in histories[at] if len(entry.source)]
+            for entry, alone in zip(copied, count([e.source for e in copied]), strict=True):
+                audit.differences += [f"{_where(entry)}: {line}" for line in alone.problems]
             if len(audit.differences) == before:  # only together, such as records of a lost chunk
                 audit.differences += [f"{at}: {line}" for line in result.problems]
 
 
-def _last_history(entries: Sequence[LedgerEntry]) -> list[LedgerEntry]:
-    """Return the entries since the last loss after which offsets are other records, in order."""
-    starts = [index for index, entry in enumerate(entries) if entry.gap and not len(entry.source)]
-    return sorted(entries[starts[-1] if starts else 0 :], key=lambda entry: entry.source)
+def _existing(
+    entries: Mapping[TopicPartition, Sequence[LedgerEntry]],
+    audit: StatementAudit,
+    client: ClusterClient,
+) -> dict[TopicPartition, list[LedgerEntry]]:
+    """Return the entries whose copies are in topics that exist; the others are differences."""
+    copied = {
+        at: {entry.destination.topic_partition.topic for entry in some}
+        for at, some in entries.items()
+    }
+    gone = {topic for topic in set().union(*copied.values()) if not client.has_topic(topic)}
+    audit.differences += [
+        f"{at}: the destination has no topic {topic!r} any more"
+        for at, topics in copied.items()
+        if at != _LATER
+        for topic in sorted(topics & gone)
+    ]
+    return {
+        at: [entry for entry in some if entry.destination.topic_partition.topic not in gone]
+        for at, some in entries.items()
+    }
 
 
 def _where(entry: LedgerEntry) -> str:

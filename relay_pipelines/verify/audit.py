@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 
-from relay_pipelines.errors import SourceError
+from relay_pipelines.errors import ConfigError, SourceError
 from relay_pipelines.model import (
-    Checkpoint,
     CopyOptions,
     LedgerEntry,
     OffsetRange,
@@ -30,17 +29,17 @@ from relay_pipelines.protocol.retries import retry
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot.clients import destination_client, source_client
 from relay_pipelines.snapshot.cluster_snapshot import read_checkpoints
-from relay_pipelines.state.ledger_reader import LedgerFollower
-from relay_pipelines.verify.chunks import AuditJob, ChunkResult, ComparedChunk
+from relay_pipelines.verify.chain import REMEDY, Chain
+from relay_pipelines.verify.chunks import AuditJob, ChunkResult, Client, ComparedChunk
 from relay_pipelines.verify.coverage import CoverageMap, coverage
 from relay_pipelines.verify.recount import Recount
 from relay_pipelines.verify.recount_parts import PartResult, RecountPart, merged, parts_of
 from relay_pipelines.verify.selection import Selected, Selection, select
+from relay_pipelines.verify.verified_ledger import VerifiedLedger, read_verified_ledger
 
 BY_RECORD = "record by record"
 _CLEANUP = "cleanup.policy"
 _UNKNOWN_TOPIC = 3
-_MARGIN_MS = 600_000
 _PART_BYTES = 256 << 20  # its batches are counted, which is fast
 _LEFT_OUT = (Skipped.FILTERED, Skipped.QUARANTINED)
 
@@ -65,6 +64,7 @@ class PartitionAudit:
 
     Args:
         coverage: by the ledger.
+        chain: what the verification of its ledger entries found.
         destination: the topic-partition with the copies; None if no record was copied.
         parts: what to count at the destination.
         counted: the parts that were counted so far.
@@ -75,6 +75,7 @@ class PartitionAudit:
     """
 
     coverage: CoverageMap
+    chain: Chain
     destination: TopicPartition | None = None
     parts: list[RecountPart] = field(default_factory=list)
     counted: list[PartResult] = field(default_factory=list)
@@ -114,7 +115,8 @@ class PartitionAudit:
     @property
     def problems(self) -> list[str]:
         """What is wrong; empty if nothing is."""
-        lines = [*self.coverage.problems, *filter(None, [self.lost])]
+        lines = [f"{broken.what_and_where}; {REMEDY}" for broken in self.chain.breaks]
+        lines += [*self.coverage.problems, *filter(None, [self.lost])]
         recount = self.recount
         if recount is not None:
             lines += recount.problems
@@ -135,6 +137,11 @@ class PartitionAudit:
     def notes(self) -> list[str]:
         """What people may not expect, and what could not be compared."""
         lines = [f"{gap}; the copy resumed after it" for gap in self.coverage.gaps]
+        if self.chain.unlinked:
+            lines.append(
+                f"{self.chain.unlinked:,} ledger entries are of an older version, and no hash"
+                " protects them"
+            )
         recount = self.recount
         if recount is not None and recount.thinned:
             gone = recount.recorded - recount.counted
@@ -205,32 +212,40 @@ def begin(
     *,
     share: float = 1.0,
     seed: str = "",
+    client: Client = Client.RELAY,
 ) -> Audit:
-    """Read checkpoints and ledger, and find what to count and to compare. On the driver.
+    """Verify the ledger, and find what to count and to compare. On the driver.
 
     Args:
         share, seed: for the level `sample`, which of the chunks to compare.
+        client: what reads both sides to compare them.
 
     Raises:
         ConfigError: the ledger does not have what is to be audited.
+        TamperedError: a record of the ledger is no entry.
         RelayError: a cluster does not answer, or refuses.
     """
-    # the checkpoints first: a commit in between would look like a missing entry
-    checkpoints = read_checkpoints(name, mirror, clock, settled=True).checkpoints
+    # before the ledger: all that was written up to the ends is in one of its entries
     reads = level is not Level.LEDGER
-    there = _at_destination(name, mirror, checkpoints.values(), clock) if reads else _Destination()
-    entries = _ledger(name, mirror, selection.since_ms, clock)
-    copied_to = {at: checkpoint.next_offset for at, checkpoint in checkpoints.items()}
-    selected = select(selection, entries, copied_to)
-    job = AuditJob(name, mirror.nodes, mirror.destination_cluster, mirror.copy_options)
+    there = _at_destination(name, mirror, clock) if reads else _Destination()
+    ledger = read_verified_ledger(name, mirror, clock)
+    entries = [record.entry for chain in ledger.chains.values() for record in chain.records]
+    broken = {at for at, chain in ledger.chains.items() if chain.breaks and selection.has(at)}
+    selected = _select(selection, entries, ledger, broken)
+    job = AuditJob(name, mirror.nodes, mirror.destination_cluster, mirror.copy_options, client)
     sampled = level is Level.SAMPLE
     audit = Audit(name, level, job, {}, share if sampled else 1.0, seed if sampled else "")
     for each in selected:
         found = audit.partitions[each.topic_partition] = PartitionAudit(
-            coverage(each.range, each.entries, each.copied_to), _destination(each.entries)
+            coverage(each.range, each.entries, each.copied_to),
+            ledger.chains[each.topic_partition],
+            _destination(each.entries),
         )
         if found.destination and found.destination.topic in there.gone:
             found.lost = f"the destination has no topic {found.destination.topic!r} any more"
+    for at in sorted(broken - audit.partitions.keys()):
+        nothing = CoverageMap(OffsetRange(at, 0, 0))
+        audit.partitions[at] = PartitionAudit(nothing, ledger.chains[at])
     selected = [each for each in selected if not audit.partitions[each.topic_partition].lost]
     if level in {Level.RECOUNT, Level.FULL}:
         _plan_recount(audit, selected, entries, there.ends)
@@ -240,17 +255,24 @@ def begin(
     return audit
 
 
-def _ledger(name: str, mirror: Mirror, since_ms: int | None, clock: Clock) -> list[LedgerEntry]:
-    options = mirror.copy_options
-    if since_ms is not None:  # of several sources, others may have written between the first copies
-        since_ms = max(0, since_ms - _MARGIN_MS)
-    follower = LedgerFollower(mirror.destination_cluster, name, None, options, clock)
+def _select(
+    selection: Selection,
+    entries: Sequence[LedgerEntry],
+    ledger: VerifiedLedger,
+    broken: Collection[TopicPartition],
+) -> list[Selected]:
+    """Return the ranges to audit; none if the entries that had them were removed.
+
+    Args:
+        broken: topic-partitions whose entries are not those that were committed.
+    """
+    copied_to = {at: checkpoint.next_offset for at, checkpoint in ledger.checkpoints.items()}
     try:
-        return retry(
-            partial(follower.history, since_ms, settled=True), name, options, clock, follower
-        )
-    finally:
-        follower.close()
+        return select(selection, entries, copied_to)
+    except ConfigError:
+        if not broken:
+            raise
+        return []
 
 
 def _destination(entries: Sequence[LedgerEntry]) -> TopicPartition | None:
@@ -272,20 +294,25 @@ def _plan_recount(
             in one of them.
     """
     shared = _shared(entries)
+    written: dict[TopicPartition | None, list[LedgerEntry]] = defaultdict(list)
+    for entry in entries:
+        if entry.records and entry.destination.topic_partition in shared:
+            written[entry.destination.topic_partition].append(entry)
+    for some in written.values():
+        some.sort(key=lambda entry: entry.destination)
     for each in selected:
         found = audit.partitions[each.topic_partition]
-        others: dict[TopicPartition, list[LedgerEntry]] = defaultdict(list)
-        if found.destination in shared:
-            for entry in entries:
-                is_other = entry.source.topic_partition != each.topic_partition
-                if is_other and entry.destination.topic_partition == found.destination:
-                    others[entry.source.topic_partition].append(entry)
+        others = [
+            entry
+            for entry in written[found.destination]
+            if entry.source.topic_partition != each.topic_partition
+        ]
         found.parts = parts_of(
             replace(each.range, end=each.copied_to),
             sorted(each.entries, key=lambda entry: entry.source),
             others,
             _PART_BYTES,
-            ends.get(found.destination) if found.destination else None,
+            ends.get(found.destination, 0) if found.destination else None,
         )
 
 
@@ -308,7 +335,9 @@ def _plan(
             continue
         topic = each.topic_partition.topic
         kinds = policies[0].get(topic), policies[1].get(found.destination.topic, "")
-        found.rule = _why_not(audit, mirror.record_policy(topic), kinds)
+        found.rule = _why_not(
+            audit, mirror.record_policy(topic), kinds, is_shared=found.destination in shared
+        )
         if found.rule:
             continue
         if _is_compacted(kinds):
@@ -320,17 +349,22 @@ def _plan(
             found.chunks = _sampled(audit, chunks)
 
 
-def _why_not(audit: Audit, policy: RecordPolicy, kinds: tuple[str | None, str]) -> str:
+def _why_not(
+    audit: Audit, policy: RecordPolicy, kinds: tuple[str | None, str], *, is_shared: bool
+) -> str:
     """Return why a topic's records cannot be compared; empty if they can.
 
     Args:
         kinds: cleanup.policy on both sides; None if the source has no such topic.
+        is_shared: whether several sources are copied to the same destination.
     """
     compacted = _is_compacted(kinds)
     reasons = {
         "the source no longer has the topic": kinds[0] is None,
         "select or transform may change the records": bool(policy.transform or policy.select),
         "it is compacted and filtered": compacted and bool(policy.filters or policy.where),
+        "other topic-partitions are copied there, too, and librdkafka does not show which records"
+        " are whose": is_shared and audit.job.client is Client.LIBRDKAFKA,
         "it is compacted, so a sample would have to read all of it": compacted
         and audit.level is Level.SAMPLE,
     }
@@ -418,11 +452,10 @@ class _Destination:
     ends: Mapping[TopicPartition, int] = field(default_factory=dict)
 
 
-def _at_destination(
-    name: str, mirror: Mirror, checkpoints: Iterable[Checkpoint], clock: Clock
-) -> _Destination:
+def _at_destination(name: str, mirror: Mirror, clock: Clock) -> _Destination:
     options = mirror.copy_options
-    copies = {checkpoint.destination for checkpoint in checkpoints}
+    checkpoints = read_checkpoints(name, mirror, clock, settled=True).checkpoints
+    copies = {checkpoint.destination for checkpoint in checkpoints.values()}
     topics = {at.topic for at in copies}
     client = destination_client(name, mirror.destination_cluster, options, "audit")
     policies = _cleanup_policies(client, topics, name, options, clock)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -22,6 +22,7 @@ from relay_pipelines.verify.recount_parts import PartResult, RecountPart, count_
 
 _LEAST_BYTES = 32 << 20  # of a group: a job costs a tenth of a second
 _GROUPS_PER_SLOT = 8  # so that the progress moves, and that the slots end at about the same time
+_CANCEL_SECONDS = 0.1
 _WITHOUT_SPARK_BYTES = 64 << 20  # less is read before Spark has started
 
 Work = ComparedChunk | RecountPart
@@ -79,9 +80,9 @@ def in_spark(
             yield done.result()
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-        if not all(future.done() for future in running):
+        # again and again: a job that Spark has not started yet cannot be found
+        while wait(running, _CANCEL_SECONDS).not_done:
             spark_job.cancel(session, tag)
-        pool.shutdown()
 
 
 def do_group(job: AuditJob, group: Sequence[Work]) -> TaskResult:

@@ -21,6 +21,8 @@ from relay_pipelines.model import (
 from relay_pipelines.state.ledger import LedgerRecord
 
 _MARKS = {CHAIN_START.hash, CHAIN_UPGRADE.hash}
+REMEDY = "find out who wrote to the topics __relay_ledger and __relay_checkpoints"
+"""What to do about a break."""
 
 
 class Tampering(StrEnum):
@@ -54,12 +56,17 @@ class ChainBreak:
     is_certain: bool = True
 
     def __str__(self) -> str:
+        return f"{self.topic_partition}: {self.what_and_where}"
+
+    @property
+    def what_and_where(self) -> str:
+        """What was done to which entries, and their place in the ledger."""
         where = "" if self.where is None else f" ({self.where})"
         return f"{self.what}{where}"
 
     @property
     def what(self) -> str:
-        """What was done to which entries, without their place in the ledger."""
+        """What was done to which entries."""
         one = self.first == self.last
         entries = f"entry {self.first}" if one else f"entries {self.first} to {self.last}"
         says = {
@@ -71,7 +78,7 @@ class ChainBreak:
         }[self.kind]
         if not self.is_certain:
             says = "the next entry, which was changed, does not name it"
-        return f"{self.topic_partition}: ledger {entries}: {says}"
+        return f"ledger {entries}: {says}"
 
 
 @dataclass(slots=True)

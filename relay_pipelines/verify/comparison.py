@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from relay_pipelines.copy.columns import records_in
+from relay_pipelines.copy.columns import is_log_append_time, records_in
 from relay_pipelines.protocol.batch import (
     DELETE_HORIZON_BIT,
     HEADER_BYTES,
@@ -40,8 +40,70 @@ class Comparison:
     difference: Difference | None = None
 
 
+Part = tuple[Sequence[Any], bool]
+"""Records with offset, timestamp, key, value and headers, and whether a broker set their times."""
+
+
 class Side:
-    """The committed records of a chunk on one side, as whole batches or one by one.
+    """The committed records of a chunk on one side.
+
+    Args:
+        parts: in order.
+    """
+
+    def __init__(self, parts: Iterator[Part]) -> None:
+        self._parts = parts
+        self.records: Sequence[Any] = []
+        self.contents: list[Content] = []
+        """Of the records that are decoded and not yet taken, those from `at` on are left."""
+        self.at = 0
+        self.is_append_time = False
+
+    @property
+    def left(self) -> int:
+        """How many decoded records are left."""
+        return len(self.contents) - self.at
+
+    @property
+    def batch(self) -> BatchRun | None:
+        """The next batch, if it is whole and not decoded."""
+        return None
+
+    def skip_batch(self) -> int:
+        """Take the next batch, undecoded, and return how many records it has."""
+        raise NotImplementedError
+
+    def fill(self) -> bool:
+        """Read a part if no record is left; False if there is none."""
+        while not self.left:
+            part = next(self._parts, None)
+            if part is None:
+                return False
+            self.records, self.is_append_time = part
+            self.contents = [
+                (record.timestamp, record.key, record.value, tuple(record.headers))
+                for record in self.records
+            ]
+            self.at = 0
+        return True
+
+    def peek(self) -> Any:
+        """Return the next record; None at the end."""
+        return self.records[self.at] if self.fill() else None
+
+    def rest(self, first: int) -> Iterator[int]:
+        """Yield what identifies each record that is left, and take them.
+
+        Args:
+            first: the first field of `Content` that counts.
+        """
+        while self.fill():
+            yield from (hash(content[first:]) for content in self.contents[self.at :])
+            self.at = len(self.contents)
+
+
+class BatchSide(Side):
+    """A side of which batches are known, so that whole ones need not be decoded.
 
     Args:
         fetches: of `reader.read`.
@@ -52,21 +114,12 @@ class Side:
     def __init__(
         self, fetches: Iterable[Sequence[FetchedSpan]], *, one_producer: bool = False
     ) -> None:
+        super().__init__(self._decoded())
         self._spans = (span for spans in fetches for span in spans if span.run is not None)
         self._one_producer = one_producer
         self._producer: int | None = None
         self._span: FetchedSpan | None = None
-        self.records: list[Any] = []
-        self.contents: list[Content] = []
-        """Of the records that are decoded and not yet taken, those from `at` on are left."""
-        self.at = 0
-        self.is_append_time = False
         self._advance()
-
-    @property
-    def left(self) -> int:
-        """How many decoded records are left."""
-        return len(self.contents) - self.at
 
     @property
     def batch(self) -> BatchRun | None:
@@ -85,32 +138,12 @@ class Side:
         self._advance()
         return records
 
-    def fill(self) -> bool:
-        """Decode a batch if no record is left; False if there is none."""
-        while not self.left and self._span is not None and self._span.run is not None:
-            (self.records,) = records_in(self._span)
-            self.is_append_time = self._span.run.first.is_log_append_time
-            self.contents = [
-                (record.timestamp, record.key, record.value, tuple(record.headers))
-                for record in self.records
-            ]
-            self.at = 0
+    def _decoded(self) -> Iterator[Part]:
+        while self._span is not None:
+            (records,) = records_in(self._span)
+            part = records, is_log_append_time(self._span)
             self._advance()
-        return self.left > 0
-
-    def peek(self) -> Any:
-        """Return the next record; None at the end."""
-        return self.records[self.at] if self.fill() else None
-
-    def rest(self, first: int) -> Iterator[int]:
-        """Yield what identifies each record that is left, and take them.
-
-        Args:
-            first: the first field of `Content` that counts.
-        """
-        while self.fill():
-            yield from (hash(content[first:]) for content in self.contents[self.at :])
-            self.at = len(self.contents)
+            yield part
 
     def _advance(self) -> None:
         for span in self._spans:

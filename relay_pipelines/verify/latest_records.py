@@ -9,7 +9,7 @@ from relay_pipelines.copy.columns import is_log_append_time, records_in
 from relay_pipelines.model import OffsetRange
 from relay_pipelines.protocol.reader import FetchedSpan
 from relay_pipelines.protocol.records import digest_of
-from relay_pipelines.verify.comparison import Comparison
+from relay_pipelines.verify.comparison import Comparison, Part
 from relay_pipelines.verify.difference import Difference, ShownRecord, excerpts
 
 
@@ -29,8 +29,8 @@ class _Latest(NamedTuple):
 
 
 def compare_latest(
-    source: Iterable[Sequence[FetchedSpan]],
-    destination: Iterable[Sequence[FetchedSpan]],
+    source: Iterable[Part],
+    destination: Iterable[Part],
     copied: OffsetRange,
 ) -> Comparison:
     """Compare the latest record of each key; `records` of the result are the keys that agree.
@@ -64,14 +64,17 @@ def compare_latest(
     return found
 
 
-def _latest(
-    fetches: Iterable[Sequence[FetchedSpan]],
-) -> Iterator[tuple[int, bytes | None, _Latest]]:
+def decoded(fetches: Iterable[Sequence[FetchedSpan]]) -> Iterator[Part]:
+    """Yield the records of what `reader.read` returns."""
     for span in (span for spans in fetches for span in spans):
-        append_time = is_log_append_time(span)
         for records in records_in(span):
-            for record in records:
-                yield record.offset, record.key, _latest_of(record, append_time=append_time)
+            yield records, is_log_append_time(span)
+
+
+def _latest(parts: Iterable[Part]) -> Iterator[tuple[int, bytes | None, _Latest]]:
+    for records, append_time in parts:
+        for record in records:
+            yield record.offset, record.key, _latest_of(record, append_time=append_time)
 
 
 def _latest_of(record: Any, *, append_time: bool) -> _Latest:

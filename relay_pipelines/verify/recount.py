@@ -38,11 +38,13 @@ from relay_pipelines.protocol.retries import retry
 from relay_pipelines.snapshot.clients import destination_client
 from relay_pipelines.state.checkpoint import wait_until_stable
 from relay_pipelines.state.ledger_reader import LedgerFollower
+from relay_pipelines.verify.range_index import RangeIndex
 
 _CLOCK_SKEW_MS = 600_000  # ledger entries have the time of the machine that committed them
 _CLEANUP = "cleanup.policy"
 _CODEC = "compression.type"
-NEEDED_CONFIGS = (_CLEANUP, _CODEC)
+_RETENTIONS = ("retention.ms", "retention.bytes")
+NEEDED_CONFIGS = (_CLEANUP, _CODEC, *_RETENTIONS)
 """The keys of a destination topic's configuration that a count needs."""
 
 
@@ -66,6 +68,8 @@ class Recount:
         thinned: why the destination may hold fewer records; empty if it must hold all.
         expired: how many records the chunks had that retention at the destination has begun to
             delete.
+        truncated_at: where the destination's log begins although its topic keeps everything; None
+            if it begins before the chunks.
         gaps: accepted losses just before the range or within it; with one, offsets may be missing.
         recompressed: whether the destination stores other bytes than were produced.
         first_ms, last_ms: the timestamps of the oldest and the newest of the records found, by the
@@ -87,6 +91,7 @@ class Recount:
     thinned: str = ""
     recompressed: bool = False
     expired: int = 0
+    truncated_at: int | None = None
     gaps: list[str] = field(default_factory=list)
     first_ms: int | None = None
     last_ms: int | None = None
@@ -102,6 +107,11 @@ class Recount:
         if self.foreign:
             lines.append(
                 f"records at the destination that this mirror did not write: {self.foreign:,}"
+            )
+        if self.truncated_at is not None:
+            lines.append(
+                f"the destination's log begins at offset {self.truncated_at}, although its topic"
+                " keeps everything: records before it were deleted"
             )
         all_may_be_gone = bool(self.thinned) and not self.expired
         may_be_gone = self.recorded if all_may_be_gone else self.expired
@@ -139,7 +149,8 @@ def recount(
         for _ in range(2):
             ask = partial(_entries, mirror, wanted, destination, options, clock, committed_since_ms)
             entries = retry(ask, mirror, options, clock)
-            recounts |= recount_entries(mirror, wanted, entries, client, options, clock)
+            counted = recount_entries(mirror, wanted, entries, client, options, clock)
+            recounts |= {each.range.topic_partition: each for each in counted}
             wanted = [
                 offset_range
                 for offset_range in wanted
@@ -157,8 +168,8 @@ def recount_entries(
     client: ClusterClient,
     options: CopyOptions,
     clock: Clock,
-) -> dict[TopicPartition, Recount]:
-    """Count the records of every range, by entries that are known.
+) -> list[Recount]:
+    """Count the records of every range, in this order, by entries that are known.
 
     Args:
         entries: of one history each, sorted by source offset; also those after the ranges, which
@@ -172,11 +183,14 @@ def recount_entries(
     }
     ask = partial(topic_configs, client, sorted(topics), NEEDED_CONFIGS)
     configs = retry(ask, mirror, options, clock, client)
-    recounts = {}
-    for offset_range in ranges:
-        count = partial(count_range, client, offset_range, entries, configs, options, clock)
-        recounts[offset_range.topic_partition] = retry(count, mirror, options, clock, client)
-    return recounts
+    known = KnownEntries(entries)
+    return [
+        retry(
+            partial(count_range, client, offset_range, known, configs, options, clock),
+            *(mirror, options, clock, client),
+        )
+        for offset_range in ranges
+    ]
 
 
 def _entries(
@@ -200,10 +214,49 @@ def _entries(
     return entries
 
 
+class KnownEntries:
+    """Ledger entries in an order in which each range finds its own; made once for many ranges.
+
+    Args:
+        entries: by source topic-partition, sorted by source offset: those that cover the ranges,
+            and all that wrote between and next after their copies.
+    """
+
+    def __init__(self, entries: Mapping[TopicPartition, Sequence[LedgerEntry]]) -> None:
+        self._entries = entries
+        self._sources = {
+            at: RangeIndex([entry.source for entry in some]) for at, some in entries.items()
+        }
+        self._gaps = {at: [entry for entry in some if entry.gap] for at, some in entries.items()}
+        written: dict[TopicPartition, list[OffsetRange]] = defaultdict(list)
+        # of all sources: several may be pinned to one destination
+        for entry in (entry for some in entries.values() for entry in some):
+            if entry.records:
+                written[entry.destination.topic_partition].append(entry.destination)
+        self._written = {at: RangeIndex(sorted(some)) for at, some in written.items()}
+
+    def covering(self, wanted: OffsetRange) -> list[LedgerEntry]:
+        """Return the entries that have offsets of a range, in the order of source offsets."""
+        at = wanted.topic_partition
+        if at not in self._sources:
+            return []
+        found = [*self._sources[at].overlapping(wanted.start, wanted.end)]
+        some = self._entries[at]
+        return [some[position] for position in reversed(found) if len(some[position].source)]
+
+    def gaps(self, at: TopicPartition) -> list[LedgerEntry]:
+        """Return the accepted losses of a source topic-partition."""
+        return self._gaps.get(at, [])
+
+    def written(self, at: TopicPartition) -> RangeIndex:
+        """Return where chunks are in a destination topic-partition."""
+        return self._written.get(at) or RangeIndex([])
+
+
 def count_range(
     client: ClusterClient,
     wanted: OffsetRange,
-    entries: Mapping[TopicPartition, Sequence[LedgerEntry]],
+    known: KnownEntries,
     configs: Mapping[str, Mapping[str, object]],
     options: CopyOptions,
     clock: Clock,
@@ -212,15 +265,13 @@ def count_range(
     """Count the records of one range.
 
     Args:
-        entries: by source topic-partition, sorted by source offset: those that cover the range, and
-            all that wrote between and next after their copies.
         configs: `NEEDED_CONFIGS` by destination topic.
         until: the destination offset up to which all entries are known; None if they are anywhere.
 
     Raises:
         RelayError: the destination does not answer, or refuses.
     """
-    return _RangeCount(client, wanted, entries, configs, options, clock, until).count()
+    return _RangeCount(client, wanted, known, configs, options, clock, until).count()
 
 
 def _by_source(
@@ -264,7 +315,7 @@ class _RangeCount:
         self,
         client: ClusterClient,
         wanted: OffsetRange,
-        entries: Mapping[TopicPartition, Sequence[LedgerEntry]],
+        known: KnownEntries,
         configs: Mapping[str, Mapping[str, object]],
         options: CopyOptions,
         clock: Clock,
@@ -272,22 +323,8 @@ class _RangeCount:
     ) -> None:
         self._client = client
         self._until = until
-        self._entries = entries.get(wanted.topic_partition, [])
-        self._ours = [
-            entry
-            for entry in self._entries
-            if entry.source.start < wanted.end
-            and entry.source.end > wanted.start
-            and len(entry.source)
-        ]
-        # of all sources: several may be pinned to one destination
-        destinations = {entry.destination.topic_partition for entry in self._ours}
-        self._written = [
-            entry.destination
-            for some in entries.values()
-            for entry in some
-            if entry.records and entry.destination.topic_partition in destinations
-        ]
+        self._known = known
+        self._ours = known.covering(wanted)
         self._configs = configs
         self._options = options
         self._clock = clock
@@ -299,12 +336,9 @@ class _RangeCount:
         # offsets may be uncovered because a loss was accepted since
         result.gaps = [
             entry.gap
-            for entry in self._entries
-            if entry.gap
-            and (
-                _concerns(entry.source, result.range)
-                or (result.unaccounted and not len(entry.source))
-            )
+            for entry in self._known.gaps(result.range.topic_partition)
+            if _concerns(entry.source, result.range)
+            or (result.unaccounted and not len(entry.source))
         ]
         result.doubled = sum(len(entry.source) for entry in ours) - _covered(
             entry.source for entry in ours
@@ -321,23 +355,25 @@ class _RangeCount:
     def _scan(self) -> None:
         result = self._result
         # the first chunks of a mirror have no destination offsets while they have no record
-        placed = [
-            entry.destination
-            for entry in self._ours
+        placed = sorted(
+            (entry.destination, index)
+            for index, entry in enumerate(self._ours)
             if entry.destination.start >= 0 and not entry.gap
-        ]
+        )
         if not placed:
             return
-        at = placed[0].topic_partition
+        at = placed[0][0].topic_partition
         begin, last = (
-            min(offset_range.start for offset_range in placed),
-            max(offset_range.end for offset_range in placed),
+            min(offset_range.start for offset_range, _ in placed),
+            max(offset_range.end for offset_range, _ in placed),
         )
         self._wait_until_readable(at, last)
         low = self._client.list_offsets([at], EARLIEST, READ_COMMITTED)[at]
         end = self._end(at, last)
         if "compact" in self._value(at.topic, _CLEANUP):
             result.thinned = "the destination is compacted"
+        elif low > begin and self._keeps_everything(at.topic):
+            result.truncated_at = low
         elif low > begin:
             result.expired = sum(
                 entry.records for entry in self._ours if entry.destination.start < low
@@ -345,27 +381,35 @@ class _RangeCount:
             result.thinned = "retention at the destination has begun to delete them"
         result.recompressed = self._value(at.topic, _CODEC) not in {"", "producer"}
         result.scanned = OffsetRange(at, max(low, begin), max(low, begin, end))
-        digests = self._count_records(result.scanned)
+        digests = self._count_records(result.scanned, placed)
         result.differing = sum(
             f"{digests[index]:08x}" != entry.digest
             for index, entry in enumerate(self._ours)
             if entry.records and not (result.expired and entry.destination.start < low)
         )
 
-    def _count_records(self, scanned: OffsetRange) -> Counter[int]:
-        """Count our records and foreign ones; return the digest of every chunk by its index."""
+    def _count_records(
+        self, scanned: OffsetRange, placed: Sequence[tuple[OffsetRange, int]]
+    ) -> Counter[int]:
+        """Count our records and foreign ones; return the digest of every chunk by its index.
+
+        Args:
+            placed: where the chunks are, sorted, with their indices.
+        """
         digests: Counter[int] = Counter()
+        chunks = RangeIndex([offset_range for offset_range, _ in placed])
+        written = self._known.written(scanned.topic_partition)
         producers: dict[int, int] = {}
         for batch in _batches(self._client, scanned, self._options, self._clock):
             offset, producer = batch.header.base_offset, batch.header.producer_id
-            index = self._chunk_of(offset)
+            index = next((placed[position][1] for position in chunks.containing(offset)), None)
             # a chunk has one producer and begins with one of its own records; another producer's
             # records may lie within it
             if index is not None and producers.setdefault(index, producer) == producer:
                 self._result.counted += batch.header.records
                 self._date(batch.header)
                 digests[index] = crc32c(body_of(batch), digests[index])
-            elif not self._is_of_another_source(index, offset):
+            elif not self._is_of_another_source(written, index, offset):
                 if self._result.foreign_at is None:
                     self._result.foreign_at = offset
                 self._result.foreign += batch.header.records
@@ -385,26 +429,18 @@ class _RangeCount:
 
     def _end(self, at: TopicPartition, last: int) -> int:
         """Where the mirror's next chunk begins; after the last one, the end of the destination."""
-        following = [written.start for written in self._written if written.start >= last]
+        start = self._known.written(at).next_start(last)
+        following = [] if start is None else [start]
         if self._until is not None:
             following.append(max(last, self._until))
         return min([*following, self._client.list_offsets([at], LATEST, READ_COMMITTED)[at]])
 
-    def _chunk_of(self, offset: int) -> int | None:
-        return next(
-            (
-                index
-                for index, entry in enumerate(self._ours)
-                if entry.destination.start <= offset < entry.destination.end
-            ),
-            None,
-        )
-
-    def _is_of_another_source(self, index: int | None, offset: int) -> bool:
+    def _is_of_another_source(self, written: RangeIndex, index: int | None, offset: int) -> bool:
         ours = None if index is None else self._ours[index].destination
-        return any(
-            written.start <= offset < written.end and written != ours for written in self._written
-        )
+        return any(written.ranges[position] != ours for position in written.containing(offset))
+
+    def _keeps_everything(self, topic: str) -> bool:
+        return all(self._value(topic, key) == "-1" for key in _RETENTIONS)
 
     def _value(self, topic: str, key: str) -> str:
         return str(getattr(self._configs.get(topic, {}).get(key), "value", ""))

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +20,8 @@ from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry
 from relay_pipelines.snapshot.clients import destination_client
 from relay_pipelines.verify.chunks import AuditJob
-from relay_pipelines.verify.recount import NEEDED_CONFIGS, Recount, count_range
+from relay_pipelines.verify.range_index import RangeIndex
+from relay_pipelines.verify.recount import NEEDED_CONFIGS, KnownEntries, Recount, count_range
 
 _CHUNKS = 1_000  # a part has no more, because every batch is looked up among them
 
@@ -59,7 +62,7 @@ class PartResult:
 def parts_of(
     wanted: OffsetRange,
     own: Sequence[LedgerEntry],
-    others: Entries,
+    others: Sequence[LedgerEntry],
     size_bytes: int,
     until: int | None,
 ) -> list[RecountPart]:
@@ -67,10 +70,12 @@ def parts_of(
 
     Args:
         own: the entries of its topic-partition, sorted by source offset.
-        others: those of other topic-partitions that are copied to the same one.
+        others: those of other topic-partitions that are copied to the same one, sorted by
+            destination offset.
         until: as in `RecountPart`.
     """
     parts: list[RecountPart] = []
+    neighbours = others, RangeIndex([entry.destination for entry in others])
     start, first, size, most_end = wanted.start, 0, 0, -1
     for index, (entry, following) in enumerate(pairwise(own)):
         most_end = max(most_end, entry.source.end)
@@ -82,10 +87,10 @@ def parts_of(
         # not within entries that overlap: both parts would count them
         if is_full and most_end == following.source.start and most_end < wanted.end:
             part = OffsetRange(wanted.topic_partition, start, most_end)
-            parts.append(_part(part, own, (first, index + 1), others, until))
+            parts.append(_part(part, own, (first, index + 1), neighbours, until))
             start, first, size = most_end, index + 1, 0
     last = OffsetRange(wanted.topic_partition, start, wanted.end)
-    return [*parts, _part(last, own, (first, len(own)), others, until)]
+    return [*parts, _part(last, own, (first, len(own)), neighbours, until)]
 
 
 def merged(whole: OffsetRange, recounts: Sequence[Recount]) -> Recount:
@@ -105,6 +110,8 @@ def merged(whole: OffsetRange, recounts: Sequence[Recount]) -> Recount:
         total.thinned = total.thinned or each.thinned
         total.recompressed |= each.recompressed
         total.expired += each.expired
+        if total.truncated_at is None:
+            total.truncated_at = each.truncated_at
         total.gaps = list(dict.fromkeys([*total.gaps, *each.gaps]))
     scanned = [each.scanned for each in recounts if each.scanned is not None]
     if scanned:
@@ -139,24 +146,33 @@ def _count(client: ClusterClient, job: AuditJob, part: RecountPart, clock: Clock
         entry.destination.topic_partition.topic for some in part.entries.values() for entry in some
     }
     configs = topic_configs(client, sorted(topics), NEEDED_CONFIGS)
-    return count_range(client, part.range, part.entries, configs, job.options, clock, part.until)
+    known = KnownEntries(part.entries)
+    return count_range(client, part.range, known, configs, job.options, clock, part.until)
 
 
 def _part(
     wanted: OffsetRange,
     own: Sequence[LedgerEntry],
     indices: tuple[int, int],
-    others: Entries,
+    neighbours: tuple[Sequence[LedgerEntry], RangeIndex],
     until: int | None,
 ) -> RecountPart:
     first, end = indices
     ours = own[first:end]
     # where the scan ends, and losses just before the range
-    following = next(([entry] for entry in own[end:] if entry.records), [])
+    later = (own[index] for index in range(end, len(own)))
+    following = next(([entry] for entry in later if entry.records), [])
     before = [entry for entry in own[max(0, first - 1) : first] if entry.gap]
+    others, index = neighbours
+    entries = defaultdict(list, {wanted.topic_partition: [*before, *ours, *following]})
+    if placed := [entry.destination for entry in ours if entry.records]:
+        begin = min(each.start for each in placed)
+        stop = following[0].destination.start if following else sys.maxsize
+        for position in reversed([*index.overlapping(begin, max(begin + 1, stop))]):
+            entries[others[position].source.topic_partition].append(others[position])
     return RecountPart(
         wanted,
-        {wanted.topic_partition: [*before, *ours, *following], **others},
+        dict(entries),
         sum(entry.size_bytes for entry in ours),
         until,
     )

@@ -148,8 +148,6 @@ def _range(
 def _require_known(
     selection: Selection, grouped: Mapping[TopicPartition, Sequence[LedgerEntry]]
 ) -> None:
-    if selection.since_ms is not None:
-        return  # these are not all entries
     topics = {at.topic for at in grouped}
     if selection.topic and selection.topic not in topics:
         raise ConfigError(

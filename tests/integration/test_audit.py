@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from confluent_kafka.admin import ResourceType
 
@@ -21,10 +28,11 @@ from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import load
 from relay_pipelines.verify import audit_job
 from relay_pipelines.verify.audit import Audit, Level, PartitionAudit, begin
+from relay_pipelines.verify.chunks import Client
 from relay_pipelines.verify.selection import Selection
 from tests.copying import KEPT, Mirror, numbered
 from tests.support import commands
-from tests.support.commands import configured, error_line, relay
+from tests.support.commands import configured, environment, error_line, relay
 from tests.support.independent import (
     Record,
     configure,
@@ -34,12 +42,19 @@ from tests.support.independent import (
     put,
     settled_end,
     transactional,
+    until,
     write,
 )
 
 RECORDS = numbered(100)
 CUTS = [0, 30, 60, 90, 100]
 NOWHERE = ("127.0.0.1:1",)
+LEVELS = [
+    (Level.LEDGER, Client.RELAY),
+    (Level.RECOUNT, Client.RELAY),
+    (Level.FULL, Client.RELAY),
+    (Level.FULL, Client.LIBRDKAFKA),
+]
 
 
 class Audited:
@@ -106,24 +121,25 @@ def audited(
     """A topic of 100 records in batches of ten, copied in four chunks."""
     made = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
     made.write(*(RECORDS[at : at + 10] for at in range(0, 100, 10)))
-    for end in CUTS[1:]:
-        made.copy(0, end)
+    for end in CUTS[1:-1]:
+        assert made.try_copy(0, end).status is Status.DONE
+    made.copy(0, CUTS[-1])
     return Audited(made, tmp_path)
 
 
 class TestAgreement:
     """What passes."""
 
-    @pytest.mark.parametrize("level", [Level.LEDGER, Level.RECOUNT, Level.FULL])
-    def test_what_was_copied(self, audited: Audited, level: Level) -> None:
-        found = audited.audit(level)
-        assert (found.problems, found.notes) == ([], [])
-        assert found.coverage.counts == {"copied": 100}
-        assert str(found.coverage.range) == f"{audited.mirror.at}[0, 100)"
-        assert (found.recount is not None, found.records) == (
-            level is not Level.LEDGER,
-            100 if level is Level.FULL else 0,
-        )
+    def test_what_was_copied(self, audited: Audited) -> None:
+        for level, client in LEVELS:
+            found = audited.audit(level, client=client)
+            assert (found.problems, found.notes) == ([], [])
+            assert found.coverage.counts == {"copied": 100}
+            assert str(found.coverage.range) == f"{audited.mirror.at}[0, 100)"
+            assert (found.recount is not None, found.records) == (
+                level is not Level.LEDGER,
+                100 if level is Level.FULL else 0,
+            )
 
     def test_verbatim_batches_are_not_decoded(
         self,
@@ -152,9 +168,10 @@ class TestAgreement:
             (sender.commit_transaction if commit else sender.abort_transaction)(30)
             settled_end(mirror.source, mirror.at)
         mirror.copy()
-        found = audited.audit()
-        assert (found.problems, found.records) == ([], 110)
-        assert found.coverage.counts == {"copied": 110, "aborted": 10, "control": 2}
+        for client in Client:
+            found = audited.audit(client=client)
+            assert (found.problems, found.records) == ([], 110)
+            assert found.coverage.counts == {"copied": 110, "aborted": 10, "control": 2}
 
     def test_a_copy_that_was_written_again_in_the_same_way(self, audited: Audited) -> None:
         """So that the tests below find the change alone."""
@@ -180,14 +197,38 @@ class TestAgreement:
         )
         mirror.write(numbered(10, first=100))
         assert mirror.try_copy().status is Status.DONE
-        found = audited.audit()
-        assert (found.first_difference, found.records) == (None, 110)
+        for client in Client:
+            found = audited.audit(client=client)
+            assert (found.first_difference, found.records) == (None, 110)
 
     def test_records_not_yet_copied(self, audited: Audited) -> None:
         audited.mirror.write(numbered(10, first=100))
         found = audited.audit(Level.FULL, Selection(audited.mirror.topic, 0, start=90, end=110))
         assert (found.problems, found.records) == ([], 10)
         assert found.coverage.counts == {"copied": 10, "not_yet": 10}
+
+    def test_a_mirror_that_copies(self, audited: Audited) -> None:
+        """What is committed while an audit reads is no difference."""
+        mirror = audited.mirror
+        mirror.write(*(numbered(10, first=first) for first in range(100, 500, 10)))
+        others = numbered(10, first=500)
+
+        def copy() -> None:
+            for end in range(110, 510, 10):
+                assert mirror.try_copy(0, end).status is Status.DONE
+
+        with ThreadPoolExecutor(1) as pool:
+            copying = pool.submit(copy)
+            audits = 0
+            while not copying.done():
+                level, client = LEVELS[audits % len(LEVELS)]
+                assert audited.audit(level, client=client).problems == []
+                audits += 1
+            copying.result()
+        assert audits > 1
+        assert audited.audit().records == 500
+        write(mirror.destination, mirror.at, others)
+        assert audited.audit().problems
 
     def test_filtered_records(
         self,
@@ -204,9 +245,10 @@ class TestAgreement:
         (outcome,) = copy_ranges(mirror.job, [replace(copy_range, record_policy=policy)])
         assert outcome.status is Status.DONE
         audited = Audited(mirror, tmp_path)
-        found = audited.audit()
-        assert (found.problems, found.records) == ([], 50)
-        assert found.coverage.counts == {"copied": 50, "filtered": 50}
+        for client in Client:
+            found = audited.audit(client=client)
+            assert (found.problems, found.records) == ([], 50)
+            assert found.coverage.counts == {"copied": 50, "filtered": 50}
         audited.replace_copies(RECORDS[1:40:2] + RECORDS[43::2], [0, 49])
         first = audited.audit().first_difference
         assert first is not None
@@ -253,25 +295,48 @@ TAMPERED = {
 }
 
 
+BYTES = ["1 chunks differ in their bytes from what was committed"]
+RECOUNTED = {
+    # the chunks after it are not where they were
+    "drop": [
+        "records at the destination that this mirror did not write: 40",
+        "100 records were committed, 59 are there",
+    ],
+    "insert": ["100 records were committed, 101 are there"],
+    "truncate": ["100 records were committed, 75 are there"],
+}
+
+
 class TestTampered:
     """What is found, and where."""
 
-    @pytest.mark.parametrize(("copies", "what", "at"), TAMPERED.values(), ids=TAMPERED)
+    @pytest.mark.parametrize(
+        ("copies", "what", "at", "recounted"),
+        [(*rest, RECOUNTED.get(name, BYTES)) for name, rest in TAMPERED.items()],
+        ids=TAMPERED,
+    )
     def test_it_is_pinpointed(
-        self, audited: Audited, copies: list[Record], what: str, at: tuple[int, int | None]
+        self,
+        audited: Audited,
+        copies: list[Record],
+        what: str,
+        at: tuple[int, int | None],
+        recounted: list[str],
     ) -> None:
-        """Level full names the first record that differs; level recount notices something."""
+        """Whatever reads, level full names the first record that differs; recount notices it."""
         audited.replace_copies(copies)
-        found = audited.audit()
-        assert found.recount is not None
-        assert found.recount.problems
-        first = found.first_difference
-        assert first is not None
-        assert first.difference is not None
-        sides = first.difference.source, first.difference.destination
-        assert tuple(side and side.offset for side in sides) == at
-        assert first.difference.what == what
-        assert first.chunk.source.start == (60 if at == (75, None) else 30)
+        for client in Client:
+            found = audited.audit(client=client)
+            assert found.chain.breaks == []
+            assert found.recount is not None
+            assert found.recount.problems == recounted
+            first = found.first_difference
+            assert first is not None
+            assert first.difference is not None
+            sides = first.difference.source, first.difference.destination
+            assert tuple(side and side.offset for side in sides) == at
+            assert first.difference.what == what
+            assert first.chunk.source.start == (60 if at == (75, None) else 30)
 
     def test_both_sides_are_shown(self, audited: Audited) -> None:
         audited.replace_copies(TAMPERED["value"][0])
@@ -290,6 +355,16 @@ class TestTampered:
             "n=45",
             1_700_000_000_585,
         )
+
+    def test_the_beginning_is_deleted(self, audited: Audited) -> None:
+        """The topic keeps everything, so that it was not retention."""
+        delete_before(audited.mirror.destination, audited.mirror.at, 40)
+        found = audited.audit(Level.RECOUNT)
+        assert found.problems[0] == (
+            "the destination's log begins at offset 40, although its topic keeps everything:"
+            " records before it were deleted"
+        )
+        assert found.problems[1:]
 
     def test_records_of_another_writer_after_the_copies(self, audited: Audited) -> None:
         """The recount names the offset of the first one."""
@@ -320,6 +395,8 @@ class TestNotCompared:
     """What retention and compaction leave."""
 
     def test_retention_at_the_destination(self, audited: Audited) -> None:
+        mirror = audited.mirror
+        configure(mirror.destination, ResourceType.TOPIC, mirror.topic, retention_bytes=1 << 40)
         delete_before(audited.mirror.destination, audited.mirror.at, 40)
         found = audited.audit()
         assert (found.problems, found.records) == ([], 40)
@@ -330,11 +407,12 @@ class TestNotCompared:
 
     def test_retention_at_the_source(self, audited: Audited) -> None:
         delete_before(audited.mirror.source, audited.mirror.at, 40)
-        found = audited.audit()
-        assert (found.problems, found.records) == ([], 40)
-        assert found.notes == [
-            "60 records were not compared: retention has begun to delete them at the source"
-        ]
+        for client in Client:
+            found = audited.audit(client=client)
+            assert (found.problems, found.records) == ([], 40)
+            assert found.notes == [
+                "60 records were not compared: retention has begun to delete them at the source"
+            ]
 
     def test_a_topic_that_the_source_no_longer_has(self, audited: Audited) -> None:
         """The copy stays, and the recount looks at it."""
@@ -351,7 +429,7 @@ class TestNotCompared:
         """The latest record of each key must agree; an older one may differ."""
         mirror = audited.mirror
 
-        def compacted() -> PartitionAudit:
+        def compacted(client: Client = Client.RELAY) -> PartitionAudit:
             # without cleaning, so that the result does not depend on the cleaner
             lazy = {"min_cleanable_dirty_ratio": 1.0, "min_compaction_lag_ms": 10**12}
             configure(
@@ -361,20 +439,22 @@ class TestNotCompared:
                 **lazy,
                 cleanup_policy="compact",
             )
-            return audited.audit()
+            return audited.audit(client=client)
 
-        found = compacted()
-        assert found.rule == "the latest record of each key, because it is compacted"
-        assert (found.problems, found.records) == ([], 7)
+        for client in Client:
+            found = compacted(client)
+            assert found.rule == "the latest record of each key, because it is compacted"
+            assert (found.problems, found.records) == ([], 7)
         audited.replace_copies(change(value=b"older"))
         assert (compacted().problems, found.records) == ([], 7)
         audited.replace_copies([*RECORDS[:99], RECORDS[99]._replace(value=b"newest")])
-        first = compacted().first_difference
-        assert first is not None
-        assert first.difference is not None
-        assert first.difference.what == "the latest record of 1 key differs"
-        assert first.difference.source is not None
-        assert (first.difference.source.key, first.difference.source.offset) == ("k1", 99)
+        for client in Client:
+            first = compacted(client).first_difference
+            assert first is not None
+            assert first.difference is not None
+            assert first.difference.what == "the latest record of 1 key differs"
+            assert first.difference.source is not None
+            assert (first.difference.source.key, first.difference.source.offset) == ("k1", 99)
 
 
 class TestSelected:
@@ -412,6 +492,13 @@ class TestSelected:
         read(audit)
         assert (audit.problems, audit.errors) == ([], [])
         assert [found.records for found in audit.partitions.values()] == [110, 50]
+        refused = audited.begin(Level.FULL, client=Client.LIBRDKAFKA)
+        assert {found.rule for found in refused.partitions.values()} == {
+            (
+                "not compared: other topic-partitions are copied there, too, and librdkafka does"
+                " not show which records are whose"
+            )
+        }
 
     def test_the_same_seed_chooses_the_same_chunks(self, audited: Audited) -> None:
         def chosen_by(seed: str, share: float = 0.5) -> tuple[OffsetRange, ...]:
@@ -440,12 +527,15 @@ class TestSelected:
         assert (found.errors, found.records) == ([], 100)
         assert {result.node for result in found.results} == {"one"}
 
+    @pytest.mark.parametrize("client", Client)
     @pytest.mark.parametrize("side", ["nodes", "destination"])
-    def test_a_cluster_that_does_not_answer(self, audited: Audited, side: str) -> None:
+    def test_a_cluster_that_does_not_answer(
+        self, audited: Audited, side: str, client: Client
+    ) -> None:
         """It is tried once, not for every chunk, and nothing is said of the records."""
-        audit = audited.begin(Level.FULL)
+        audit = audited.begin(Level.FULL, client=client)
         away = Cluster("away", NOWHERE)
-        options = replace(audit.job.options, give_up_after_ms=1)
+        options = replace(audit.job.options, give_up_after_ms=1, request_timeout_ms=1_000)
         job = replace(audit.job, options=options, **{side: (away,) if side == "nodes" else away})
         began = time.monotonic()
         done = audit_job.do_group(job, audit.work)
@@ -454,20 +544,73 @@ class TestSelected:
         (found,) = audit.partitions.values()
         assert found.problems == []
         assert len(found.results) == 4
-        assert len(found.errors) == 1
+        # the destination is also read for the recount, without librdkafka
+        both = side == "destination" and client is Client.LIBRDKAFKA
+        assert len(found.errors) == 1 + both
 
 
-@pytest.mark.parametrize("tampered", [False, True], ids=["agrees", "differs"])
-def test_in_spark(audited: Audited, local_session: Any, tampered: bool) -> None:  # noqa: FBT001
-    """Tasks find what this process finds."""
-    if tampered:
-        audited.replace_copies(TAMPERED["value"][0])
-    here, there = audited.begin(Level.FULL), audited.begin(Level.FULL)
-    read(here)
-    for found in audit_job.in_spark(local_session, there.job, there.work, "audit-test"):
-        there.add(found.chunks, found.parts)
-    assert there.partitions == here.partitions
-    assert bool(there.problems) == tampered
+def test_in_spark(audited: Audited, local_session: Any) -> None:
+    """Tasks find what this process finds, with either client."""
+    for tampered, client in (
+        (False, Client.RELAY),
+        (True, Client.RELAY),
+        (True, Client.LIBRDKAFKA),
+    ):
+        if tampered and client is Client.RELAY:
+            audited.replace_copies(TAMPERED["value"][0])
+        here, there = (audited.begin(Level.FULL, client=client) for _ in range(2))
+        read(here)
+        for found in audit_job.in_spark(local_session, there.job, there.work, "audit-test"):
+            there.add(found.chunks, found.parts)
+        assert there.partitions == here.partitions
+        assert bool(there.problems) == tampered
+
+
+ALWAYS_IN_SPARK = """\
+import sys
+from relay_pipelines.cli import main
+from relay_pipelines.verify import audit_job
+audit_job._WITHOUT_SPARK_BYTES = 0
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_ctrl_c_in_spark(audited: Audited) -> None:
+    """It ends at once with one line, although a task waits for a transaction to end."""
+    mirror = audited.mirror
+    other = transactional(mirror.destination, f"{mirror.topic}-open")
+    other.begin_transaction()
+    put(other, mirror.at, numbered(1))
+    assert other.flush(30) == 0
+    mirror.write(numbered(10, first=100))
+    assert mirror.try_copy().status is Status.DONE
+    command = [sys.executable, "-c", ALWAYS_IN_SPARK, "-c", str(audited.config()), "audit"]
+    with subprocess.Popen(
+        command, stdout=-1, stderr=-1, text=True, env=environment(), start_new_session=True
+    ) as process:
+        until(lambda: len(workers_of(process.pid)) > 1, "a task")
+        began = time.monotonic()
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        out, err = process.communicate(timeout=60)
+        seconds = time.monotonic() - began
+    other.abort_transaction(30)
+    assert (process.returncode, out) == (130, "")
+    assert err.splitlines() == [
+        "error: interrupted; run again, or audit less with --since or --level sample"
+    ]
+    assert seconds < 4
+
+
+DAEMON = "relay_pipelines.spark.daemon"
+
+
+def workers_of(pid: int) -> list[psutil.Process]:
+    """Spark's Python processes, once they run tasks."""
+    below = psutil.Process(pid).children(recursive=True)
+    with suppress(psutil.NoSuchProcess):
+        # not the JVM, whose arguments name the daemon, too
+        return [each for each in below if each.cmdline()[1:3] == ["-m", DAEMON]]
+    return []
 
 
 class TestCommand:

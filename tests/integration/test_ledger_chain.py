@@ -13,13 +13,15 @@ from relay_pipelines.cli import main
 from relay_pipelines.copy.task import copy_ranges
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.errors import ConfigError
-from relay_pipelines.model import Cluster
+from relay_pipelines.model import Cluster, Status
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.settings import Mirror as MirrorSettings
 from relay_pipelines.state import checkpoint, ledger
 from relay_pipelines.verify import statement
 from relay_pipelines.verify.against_statement import StatementAudit, audit_against
-from relay_pipelines.verify.chain import Tampering
+from relay_pipelines.verify.audit import Level, begin
+from relay_pipelines.verify.chain import REMEDY, Tampering
+from relay_pipelines.verify.selection import Selection
 from relay_pipelines.verify.verified_ledger import VerifiedLedger, read_verified_ledger
 from tests.copying import KEPT, Mirror, numbered
 from tests.support import commands
@@ -44,8 +46,9 @@ def mirror(
     """A hundred records, copied in four chunks; the destination is of this test alone."""
     made = Mirror(source_cluster.cluster(), own_cluster.cluster(), topic_name)
     made.write(numbered(100))
-    for start in range(0, 100, 25):
-        made.copy(start, start + 25)
+    for start in range(0, 75, 25):
+        assert made.try_copy(start, start + 25).status is Status.DONE
+    made.copy(75)
     return made
 
 
@@ -67,7 +70,7 @@ def attest(mirror: Mirror, path: Path) -> None:
     path.write_text(json.dumps(statement.make_statement(verified(mirror), "now")))
 
 
-def audit(mirror: Mirror, path: Path) -> StatementAudit:
+def compare(mirror: Mirror, path: Path) -> StatementAudit:
     return audit_against(path, mirror.name, settings_of(mirror), CLOCK)
 
 
@@ -126,6 +129,14 @@ def test_a_tampered_ledger(
     assert callable(tamper)
     rewrite(mirror, ledger.TOPIC, tamper(entries(mirror)))
     assert found(mirror) == expected
+    audit = begin(mirror.name, settings_of(mirror), Selection(), Level.LEDGER, CLOCK)
+    lines = audit.partitions[mirror.at].problems
+    ((kind, first, last),) = expected
+    entry = f"entry {first}" if first == last else f"entries {first} to {last}"
+    assert lines[0].startswith(f"ledger {entry}: ")
+    assert lines[0].endswith(f"; {REMEDY}")
+    # entries that are missing or changed leave offsets without a valid one
+    assert len(lines) == 1 or kind in {Tampering.REMOVED, Tampering.CHANGED}
 
 
 def test_entries_deleted_from_the_beginning(mirror: Mirror) -> None:
@@ -183,14 +194,19 @@ def test_a_statement_holds_until_something_is_changed(mirror: Mirror, tmp_path: 
     attest(mirror, path := tmp_path / "statement.json")
     mirror.write(numbered(50, first=100))
     mirror.copy(100)
-    whole = audit(mirror, path)
+    whole = compare(mirror, path)
     assert (whole.differences, whole.notes, whole.records) == ([], [], 100)
 
     records = mirror.copied()
     delete(mirror.destination, mirror.topic)
     create(mirror.destination, mirror.topic, 1, KEPT)
     write(mirror.destination, mirror.at, records[:140])
-    assert audit(mirror, path).differences
+    assert compare(mirror, path).differences
+
+    delete(mirror.destination, mirror.topic)
+    assert f"{mirror.at}: the destination has no topic {mirror.topic!r} any more" in (
+        compare(mirror, path).differences
+    )
 
 
 def test_a_ledger_that_was_written_anew(mirror: Mirror, tmp_path: Path) -> None:
@@ -203,7 +219,7 @@ def test_a_ledger_that_was_written_anew(mirror: Mirror, tmp_path: Path) -> None:
     for start in range(0, 100, 25):
         mirror.copy(start, start + 25)
     assert found(mirror) == []
-    first, *_ = audit(mirror, path).differences
+    first, *_ = compare(mirror, path).differences
     assert "ledger entry 1, of source offsets [0, 25), is not in the ledger" in first
 
 
@@ -214,13 +230,13 @@ def test_a_statement_of_another_cluster(
     attest(mirror, path := tmp_path / "statement.json")
     elsewhere: Cluster = destination_cluster.cluster()
     with pytest.raises(ConfigError, match="is about the cluster"):
-        audit(replace(mirror, destination=elsewhere, name=mirror.name), path)
+        compare(replace(mirror, destination=elsewhere, name=mirror.name), path)
 
 
-def test_attest_and_ledger_as_commands(
+def test_attest_ledger_and_audit_as_commands(
     mirror: Mirror, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    """Both read a real ledger."""
+    """They read a real ledger; an audit says what is wrong with it, and with the copies."""
     settings = commands.mirror(mirror.source, mirror.destination, mirror.topic)
     config = str(commands.configured(tmp_path, {mirror.name: settings}))
     assert main(["-c", config, "attest"]) == 0
@@ -228,3 +244,23 @@ def test_attest_and_ledger_as_commands(
     assert (only["records"], len(only["entries"])) == (100, 4)
     assert main(["-c", config, "ledger", "--format", "csv"]) == 0
     assert len(capfdbinary.readouterr().out.splitlines()) == 5
+
+    attest(mirror, path := tmp_path / "statement.json")
+    against = ["-c", config, "audit", "--against", str(path)]
+    assert main(against) == 0
+    said = capfdbinary.readouterr().out.decode()
+    assert f"{mirror.name}: the destination agrees with the statement of now" in said
+    some = entries(mirror)
+    rewrite(mirror, ledger.TOPIC, [some[0], *some[2:]])
+    assert main([*against, "--json"]) == 4
+    out, err = (text.decode() for text in capfdbinary.readouterr())
+    assert json.loads(out)["differences"] == [
+        line.removeprefix(f"error: {mirror.name}: ") for line in err.splitlines()
+    ]
+    page = tmp_path / "audit.html"
+    assert main(["-c", config, "audit", "--level", "ledger", "--json", "--html", str(page)]) == 4
+    out, err = (text.decode() for text in capfdbinary.readouterr())
+    (only,) = json.loads(out)["mirrors"][0]["topic_partitions"]
+    assert only["ledger"]["breaks"][0]["kind"] == "removed"
+    for text in (err, page.read_text()):
+        assert f"{mirror.at}: ledger entry 2: missing (__relay_ledger" in text

@@ -208,11 +208,17 @@ class TestComplete:
         assert (count(mirror, 0, 100, clock=clock).problems, clock.waited) == ([], True)
 
 
+def may_delete(mirror: Mirror) -> None:
+    """Limit the destination's size, so that retention may have deleted what is gone."""
+    configure(mirror.destination, ResourceType.TOPIC, mirror.topic, retention_bytes=1 << 40)
+
+
 class TestThinned:
     """Destinations that may lawfully hold fewer records, but never more."""
 
     def test_retention_has_deleted_the_beginning(self, mirror: Mirror) -> None:
         """It is reported but no loss, and it excuses no later window."""
+        may_delete(mirror)
         mirror.copy(0, 50)
         mirror.copy(50)
         for offset in (20, 50):
@@ -231,6 +237,7 @@ class TestThinned:
         mirror.copy(0, 50)
         mirror.copy(50)
         replace_copy(mirror, numbered(there))
+        may_delete(mirror)
         delete_before(mirror.destination, mirror.at, gone)
         found = count(mirror, 0, 100)
         assert found.expired == 50
@@ -238,11 +245,25 @@ class TestThinned:
 
     def test_retention_has_deleted_all(self, mirror: Mirror) -> None:
         """A later record is not taken for a foreign one."""
+        may_delete(mirror)
         mirror.copy()
         delete_before(mirror.destination, mirror.at, settled_end(mirror.destination, mirror.at))
         found = count(mirror, 0, 100)
         assert (found.problems, found.counted) == ([], 0)
         assert found.thinned
+
+    def test_a_topic_that_keeps_everything(self, mirror: Mirror) -> None:
+        """Nothing but a person can have deleted its beginning."""
+        mirror.copy()
+        delete_before(mirror.destination, mirror.at, 30)
+        found = count(mirror, 0, 100)
+        assert (found.truncated_at, found.thinned) == (30, "")
+        assert found.problems == [
+            (
+                "the destination's log begins at offset 30, although its topic keeps everything:"
+                " records before it were deleted"
+            )
+        ]
 
     def test_a_compacted_destination(
         self, source_cluster: EmbeddedCluster, destination_cluster: EmbeddedCluster, topic_name: str

@@ -29,8 +29,10 @@ from relay_pipelines.errors import PermissionDeniedError, SourceError
 from relay_pipelines.model import Cluster, Outcome, Status, TopicPartition
 from relay_pipelines.plan.owners import own_id
 from relay_pipelines.protocol.client import ClusterClient
+from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.protocol.connection import Connection
 from relay_pipelines.state import checkpoint, ledger
+from relay_pipelines.verify.librdkafka import LibrdkafkaReader
 from tests.copying import Mirror, numbered
 from tests.integration.guarded import ENDING, OAUTHBEARER, PASSWORD, SESSION_MS, way_in
 from tests.support import independent
@@ -132,6 +134,34 @@ def test_a_copy_over_every_protocol_and_mechanism(
     assert (outcome.error, outcome.records) == ("", 20)
     mirror.assert_equal()
     mirror.assert_ledger_closes()
+    if side == "source":
+        assert read_by_librdkafka(mirror, way) == 20
+
+
+def read_by_librdkafka(mirror: Mirror, way: Cluster) -> int:
+    """Read the topic as an audit with librdkafka does, and return the number of records."""
+    wanted = mirror.range().source
+    with LibrdkafkaReader(mirror.name, way, SourceError, mirror.options, SystemClock()) as reader:
+        assert reader.log(wanted) == (0, 20)
+        return sum(len(records) for records, _ in reader.read(wanted))
+
+
+def test_librdkafka_is_refused(
+    guarded: EmbeddedCluster, mirror: Mirror, tokens: TokenEndpoint
+) -> None:
+    """It says so at once, without the password."""
+    way = way_in(guarded, Listener.SASL_PLAINTEXT, "PLAIN", tokens)
+    # brokers hide topics that a user may not see, so a missing grant looks like this
+    with pytest.raises(SourceError, match="whether the user may read it") as refused:
+        read_by_librdkafka(mirror, way)
+    wrong = replace(way, security=replace(way.security, password="not-it"))
+    began = time.monotonic()
+    with pytest.raises(PermissionDeniedError) as denied:
+        read_by_librdkafka(mirror, wrong)
+    assert time.monotonic() - began < 5
+    for error in (refused, denied):
+        assert "\n" not in str(error.value)
+        assert "not-it" not in str(error.value)
 
 
 def test_a_client_certificate_names_the_user(guarded: EmbeddedCluster, mirror: Mirror) -> None:

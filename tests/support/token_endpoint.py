@@ -79,6 +79,7 @@ def token_endpoint(secret: str) -> Iterator[TokenEndpoint]:
             status, said = endpoint.respond(self.headers.get("Authorization", ""), form)
             body = json.dumps(said).encode()
             self.send_response(status)
+            self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)

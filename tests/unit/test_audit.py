@@ -5,6 +5,7 @@ from __future__ import annotations
 from relay_pipelines.model import Cluster, CopyOptions, LedgerEntry, OffsetRange
 from relay_pipelines.verify.audit import Audit, Level, PartitionAudit
 from relay_pipelines.verify.audit_job import groups_of
+from relay_pipelines.verify.chain import Chain
 from relay_pipelines.verify.chunks import AuditJob, ChunkResult, ComparedChunk
 from relay_pipelines.verify.coverage import coverage
 from relay_pipelines.verify.difference import Difference
@@ -20,7 +21,9 @@ def chunk(start: int, end: int, size_bytes: int = 100) -> ComparedChunk:
 
 
 def made(*results: ChunkResult, recount: Recount | None = None) -> PartitionAudit:
-    found = PartitionAudit(coverage(wanted(0, 40), CHUNKS, 40), TO, rule="record by record")
+    found = PartitionAudit(
+        coverage(wanted(0, 40), CHUNKS, 40), Chain(AT), TO, rule="record by record"
+    )
     if recount is not None:
         found.counted = [PartResult(recount.range, 100, recount)]
     job = AuditJob("m", (HERE,), HERE, CopyOptions())
@@ -79,7 +82,7 @@ def parts(
     start: int, end: int, size_bytes: int = 300, own: list[LedgerEntry] = ENTRIES
 ) -> list[RecountPart]:
     """The parts of a range; every entry has 100 bytes."""
-    return parts_of(wanted(start, end), own, {}, size_bytes, 99)
+    return parts_of(wanted(start, end), own, (), size_bytes, 99)
 
 
 def spans(found: list[RecountPart]) -> list[tuple[int, int]]:

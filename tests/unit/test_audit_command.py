@@ -41,6 +41,25 @@ from tests.support.config_files import MINIMAL
             ["--topic", "t", "--offsets", "1:2", "--until", "2026-01-31"],
             "--offsets and dates exclude each other; leave one of them out",
         ),
+        (
+            ["--client", "librdkafka"],
+            ("--client librdkafka is for comparing both sides; add --level full or --level sample"),
+        ),
+        (["--key", "k.pem"], "--key needs --against; name the statement"),
+        (
+            ["--against", "s.json", "--topic", "t", "--level", "full"],
+            (
+                "--against audits what the statement says, and not a part of it; leave out"
+                " --topic, --level"
+            ),
+        ),
+        (
+            ["--against", "none.json"],
+            (
+                "cannot read the statement none.json: No such file or directory;"
+                " `relay attest --output FILE` writes one"
+            ),
+        ),
         (["--html", "none/a.html"], "--html: there is no folder none; create it first"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -10,10 +10,11 @@ import pytest
 from relay_pipelines.console.audit_page import HEIGHT, WIDTH, bars, mark, page
 from relay_pipelines.model import Cluster, CopyOptions, OffsetRange
 from relay_pipelines.verify.audit import Audit, Level, PartitionAudit
+from relay_pipelines.verify.chain import Chain
 from relay_pipelines.verify.chunks import AuditJob, ChunkResult, ComparedChunk
 from relay_pipelines.verify.coverage import Stretch, coverage
 from relay_pipelines.verify.difference import Difference, ShownRecord
-from tests.unit.test_coverage import CHUNKS, TO, entry, wanted
+from tests.unit.test_coverage import AT, CHUNKS, TO, entry, wanted
 
 BAD = "<script>alert(1)</script>"
 
@@ -22,7 +23,9 @@ def audited(difference: Difference | None = None) -> PartitionAudit:
     chunk = ComparedChunk(wanted(10, 30), OffsetRange(TO, 10, 25), 15, 100, 5)
     result = ChunkResult(chunk, "node1", 15, 0, difference)
     covered = coverage(wanted(0, 60), CHUNKS, 45)
-    return PartitionAudit(covered, TO, rule="record by record", chunks=[chunk], results=[result])
+    return PartitionAudit(
+        covered, Chain(AT), TO, rule="record by record", chunks=[chunk], results=[result]
+    )
 
 
 def audit(found: PartitionAudit) -> Audit:
@@ -74,7 +77,7 @@ def test_a_page_says_what_was_found() -> None:
         "missing",
     ):
         assert text in made
-    agreeing = PartitionAudit(coverage(wanted(0, 40), CHUNKS, 40), TO)
+    agreeing = PartitionAudit(coverage(wanted(0, 40), CHUNKS, 40), Chain(AT), TO)
     assert "differs</span>" not in page([audit(agreeing)], 0)
 
 
@@ -105,7 +108,7 @@ def test_a_picture_of_nothing() -> None:
 
 def test_very_many_chunks_make_a_small_page() -> None:
     chunks = [entry(start, start + 1) for start in range(50_000)]
-    found = PartitionAudit(coverage(wanted(0, 50_000), chunks, 50_000), TO)
+    found = PartitionAudit(coverage(wanted(0, 50_000), chunks, 50_000), Chain(AT), TO)
     assert len(page([audit(found)], 0)) < 200_000
 
 

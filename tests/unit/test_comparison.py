@@ -12,7 +12,7 @@ from relay_pipelines.protocol.batch import CRC_END, TIMESTAMP_TYPE_BIT, BatchRun
 from relay_pipelines.protocol.python_codec import Record
 from relay_pipelines.protocol.reader import FetchedSpan
 from relay_pipelines.protocol.records import BatchBuilder
-from relay_pipelines.verify.comparison import Side, compare
+from relay_pipelines.verify.comparison import BatchSide, Side, compare
 from relay_pipelines.verify.difference import excerpts
 
 Batches = Sequence[Sequence[Record]]
@@ -56,7 +56,7 @@ def side(*batches: Sequence[Record], codec: int = 0, attributes: int = 0) -> Sid
     for records in batches:
         fetches += [[], [span(batch(records, offset, codec=codec, attributes=attributes))]]
         offset += len(records)
-    return Side(fetches)
+    return BatchSide(fetches)
 
 
 RECORDS = numbered(10)
@@ -94,10 +94,10 @@ def test_compressed_batches_need_no_decoding() -> None:
 def test_a_range_that_cuts_batches() -> None:
     """Only the records within the range are compared."""
     whole = batch(RECORDS)
-    cut = Side([[FetchedSpan(3, 7, whole, None)]])
+    cut = BatchSide([[FetchedSpan(3, 7, whole, None)]])
     found = compare(cut, side(RECORDS[3:7]))
     assert (found.records, found.difference) == (4, None)
-    found = compare(Side([[FetchedSpan(0, 7, whole, None)]]), side(RECORDS))
+    found = compare(BatchSide([[FetchedSpan(0, 7, whole, None)]]), side(RECORDS))
     assert found.difference is not None
     assert found.difference.what == "3 records are at the destination, but not in the source"
 
@@ -193,7 +193,7 @@ def test_a_changed_record_with_the_old_crc() -> None:
     damaged[CRC_END - 4 : CRC_END] = batch(RECORDS).first.crc.to_bytes(4, "big")
     (run,) = split(memoryview(bytes(damaged)))
     with pytest.raises(CorruptBatchError):
-        compare(side(RECORDS), Side([[span(run)]]))
+        compare(side(RECORDS), BatchSide([[span(run)]]))
 
 
 def test_batches_that_begin_at_another_time_differ() -> None:
@@ -238,8 +238,8 @@ def test_records_of_another_producer_between_the_copies() -> None:
     ours, theirs = [batch(RECORDS[:5], 0, producer=1)], batch(RECORDS[:2], 5, producer=2)
     ours += [batch(RECORDS[5:], 7, producer=1)]
     fetches = [[span(ours[0])], [span(theirs)], [span(ours[1])]]
-    assert compare(side(RECORDS), Side(fetches, one_producer=True)).records == 10
-    found = compare(side(RECORDS), Side(fetches)).difference
+    assert compare(side(RECORDS), BatchSide(fetches, one_producer=True)).records == 10
+    found = compare(side(RECORDS), BatchSide(fetches)).difference
     assert found is not None
     assert found.what == "2 records are at the destination, but not in the source"
 

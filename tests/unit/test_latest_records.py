@@ -10,7 +10,7 @@ from relay_pipelines.model import OffsetRange, TopicPartition
 from relay_pipelines.protocol.batch import TIMESTAMP_TYPE_BIT
 from relay_pipelines.protocol.python_codec import Record
 from relay_pipelines.protocol.reader import FetchedSpan
-from relay_pipelines.verify.latest_records import compare_latest
+from relay_pipelines.verify.latest_records import compare_latest, decoded
 from tests.unit.test_comparison import batch, span
 
 AT = TopicPartition("orders", 0)
@@ -34,7 +34,9 @@ def differs(
     end: int = 100,
 ) -> str:
     """What differs; empty if nothing does."""
-    found = compare_latest(source, destination, OffsetRange(AT, start, end)).difference
+    found = compare_latest(
+        decoded(source), decoded(destination), OffsetRange(AT, start, end)
+    ).difference
     return "" if found is None else found.what
 
 
@@ -106,7 +108,9 @@ def test_timestamps_count_unless_the_destination_sets_them() -> None:
 
 def test_it_shows_the_first_key_that_differs() -> None:
     source = kept(("a", "1"), ("b", "1"), ("c", "1"))
-    found = compare_latest(source, kept(("a", "1"), ("b", "2")), OffsetRange(AT, 0, 9)).difference
+    found = compare_latest(
+        decoded(source), decoded(kept(("a", "1"), ("b", "2"))), OffsetRange(AT, 0, 9)
+    ).difference
     assert found is not None
     assert found.source is not None
     assert found.destination is not None
