@@ -12,10 +12,12 @@ from pathlib import Path
 from relay_pipelines.errors import ConfigError
 from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
 from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.protocol.retries import retry
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot.clients import destination_client
+from relay_pipelines.state.ledger_reader import LedgerFollower
 from relay_pipelines.verify.chain import Chain, verify_chain
-from relay_pipelines.verify.recount import Recount, recount_entries
+from relay_pipelines.verify.recount import Recount, own_and_replayed, recount_entries
 from relay_pipelines.verify.statement import Attested, Statement, read_statement
 from relay_pipelines.verify.verified_ledger import VerifiedLedger, read_verified_ledger
 
@@ -120,10 +122,11 @@ def _recount(audit: StatementAudit, found: VerifiedLedger, mirror: Mirror, clock
     ]
     known = {**histories, _LATER: later}
     options = mirror.copy_options
+    replayed = _replayed(found.mirror, mirror, clock)
     with destination_client(found.mirror, mirror.destination_cluster, options, "audit") as client:
 
         def count(ranges: Sequence[OffsetRange]) -> Mapping[TopicPartition, Recount]:
-            return recount_entries(found.mirror, ranges, known, client, options, clock)
+            return recount_entries(found.mirror, ranges, known, client, options, clock, replayed)
 
         whole = [
             OffsetRange(at, some[0].source.start, some[-1].source.end)
@@ -144,6 +147,17 @@ def _recount(audit: StatementAudit, found: VerifiedLedger, mirror: Mirror, clock
                     audit.differences += [f"{_where(entry)}: {line}" for line in problems]
             if len(audit.differences) == before:  # only together, such as records of a lost chunk
                 audit.differences += [f"{at}: {line}" for line in result.problems]
+
+
+def _replayed(name: str, mirror: Mirror, clock: Clock) -> list[OffsetRange]:
+    options = mirror.copy_options
+    follower = LedgerFollower(
+        mirror.destination_cluster, name, None, options, clock, with_replays=True
+    )
+    try:
+        return own_and_replayed(name, retry(follower.history, name, options, clock, follower))[1]
+    finally:
+        follower.close()
 
 
 def _last_history(entries: Sequence[LedgerEntry]) -> list[LedgerEntry]:

@@ -33,7 +33,7 @@ from relay_pipelines.snapshot.cluster_snapshot import read_checkpoints
 from relay_pipelines.state.ledger_reader import LedgerFollower
 from relay_pipelines.verify.chunks import AuditJob, ChunkResult, ComparedChunk
 from relay_pipelines.verify.coverage import CoverageMap, coverage
-from relay_pipelines.verify.recount import Recount
+from relay_pipelines.verify.recount import Recount, own_and_replayed
 from relay_pipelines.verify.recount_parts import PartResult, RecountPart, merged, parts_of
 from relay_pipelines.verify.selection import Selected, Selection, select
 
@@ -219,7 +219,8 @@ def begin(
     checkpoints = read_checkpoints(name, mirror, clock, settled=True).checkpoints
     reads = level is not Level.LEDGER
     there = _at_destination(name, mirror, checkpoints.values(), clock) if reads else _Destination()
-    entries = _ledger(name, mirror, selection.since_ms, clock)
+    ledger = _ledger(name, mirror, selection.since_ms, clock)
+    entries, replayed = own_and_replayed(name, ledger)
     copied_to = {at: checkpoint.next_offset for at, checkpoint in checkpoints.items()}
     selected = select(selection, entries, copied_to)
     job = AuditJob(name, mirror.nodes, mirror.destination_cluster, mirror.copy_options)
@@ -233,18 +234,22 @@ def begin(
             found.lost = f"the destination has no topic {found.destination.topic!r} any more"
     selected = [each for each in selected if not audit.partitions[each.topic_partition].lost]
     if level in {Level.RECOUNT, Level.FULL}:
-        _plan_recount(audit, selected, entries, there.ends)
+        _plan_recount(audit, selected, entries, there.ends, replayed)
     if level.compares:
         policies = _at_source(audit, mirror, clock), there.policies
-        _plan(audit, mirror, selected, policies, _shared(entries))
+        shared = _shared(entries) | {written.topic_partition for written in replayed}
+        _plan(audit, mirror, selected, policies, shared)
     return audit
 
 
 def _ledger(name: str, mirror: Mirror, since_ms: int | None, clock: Clock) -> list[LedgerEntry]:
+    """Return the entries of a mirror and of its replays."""
     options = mirror.copy_options
     if since_ms is not None:  # of several sources, others may have written between the first copies
         since_ms = max(0, since_ms - _MARGIN_MS)
-    follower = LedgerFollower(mirror.destination_cluster, name, None, options, clock)
+    follower = LedgerFollower(
+        mirror.destination_cluster, name, None, options, clock, with_replays=True
+    )
     try:
         return retry(
             partial(follower.history, since_ms, settled=True), name, options, clock, follower
@@ -263,6 +268,7 @@ def _plan_recount(
     selected: Sequence[Selected],
     entries: Sequence[LedgerEntry],
     ends: Mapping[TopicPartition, int],
+    replayed: Sequence[OffsetRange],
 ) -> None:
     """Find the parts to count at the destination.
 
@@ -270,6 +276,7 @@ def _plan_recount(
         entries: all that the ledger has.
         ends: of the destination, from before the entries were read: all that was written before is
             in one of them.
+        replayed: as of `count_range`.
     """
     shared = _shared(entries)
     for each in selected:
@@ -280,13 +287,15 @@ def _plan_recount(
                 is_other = entry.source.topic_partition != each.topic_partition
                 if is_other and entry.destination.topic_partition == found.destination:
                     others[entry.source.topic_partition].append(entry)
-        found.parts = parts_of(
+        written = tuple(one for one in replayed if one.topic_partition == found.destination)
+        parts = parts_of(
             replace(each.range, end=each.copied_to),
             sorted(each.entries, key=lambda entry: entry.source),
             others,
             _PART_BYTES,
             ends.get(found.destination) if found.destination else None,
         )
+        found.parts = [replace(part, replayed=written) for part in parts]
 
 
 def _plan(

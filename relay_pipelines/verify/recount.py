@@ -138,8 +138,8 @@ def recount(
         # again if records seem foreign: another run may have committed since the ledger was read
         for _ in range(2):
             ask = partial(_entries, mirror, wanted, destination, options, clock, committed_since_ms)
-            entries = retry(ask, mirror, options, clock)
-            recounts |= recount_entries(mirror, wanted, entries, client, options, clock)
+            entries, replayed = retry(ask, mirror, options, clock)
+            recounts |= recount_entries(mirror, wanted, entries, client, options, clock, replayed)
             wanted = [
                 offset_range
                 for offset_range in wanted
@@ -157,12 +157,14 @@ def recount_entries(
     client: ClusterClient,
     options: CopyOptions,
     clock: Clock,
+    replayed: Sequence[OffsetRange] = (),
 ) -> dict[TopicPartition, Recount]:
     """Count the records of every range, by entries that are known.
 
     Args:
         entries: of one history each, sorted by source offset; also those after the ranges, which
             say where their records end.
+        replayed: as of `count_range`.
 
     Raises:
         RelayError: the destination does not answer, or refuses.
@@ -174,7 +176,9 @@ def recount_entries(
     configs = retry(ask, mirror, options, clock, client)
     recounts = {}
     for offset_range in ranges:
-        count = partial(count_range, client, offset_range, entries, configs, options, clock)
+        count = partial(
+            count_range, client, offset_range, entries, configs, options, clock, replayed=replayed
+        )
         recounts[offset_range.topic_partition] = retry(count, mirror, options, clock, client)
     return recounts
 
@@ -186,18 +190,39 @@ def _entries(
     options: CopyOptions,
     clock: Clock,
     since_ms: int,
-) -> dict[TopicPartition, list[LedgerEntry]]:
-    follower = LedgerFollower(destination, mirror, None, options, clock)
+) -> tuple[dict[TopicPartition, list[LedgerEntry]], list[OffsetRange]]:
+    """Return the mirror's entries, and what its replays wrote, as of `count_range`."""
+    follower = LedgerFollower(destination, mirror, None, options, clock, with_replays=True)
     try:
-        entries = _by_source(follower.history(max(0, since_ms - _CLOCK_SKEW_MS)), since_ms)
+        own, replayed = own_and_replayed(
+            mirror, follower.history(max(0, since_ms - _CLOCK_SKEW_MS))
+        )
+        entries = _by_source(own, since_ms)
         if any(
             _uncovered(offset_range, entries.get(offset_range.topic_partition, []))
             for offset_range in wanted
         ):
-            entries = _by_source(follower.history(settled=True), since_ms)
+            own, replayed = own_and_replayed(mirror, follower.history(settled=True))
+            entries = _by_source(own, since_ms)
     finally:
         follower.close()
-    return entries
+    return entries, replayed
+
+
+def own_and_replayed(
+    mirror: str, entries: Iterable[LedgerEntry]
+) -> tuple[list[LedgerEntry], list[OffsetRange]]:
+    """Separate a mirror's entries from what its replays wrote, by destination offsets.
+
+    For a replay, the others are its mirror and the mirror's other replays.
+    """
+    own, others = [], []
+    for entry in entries:
+        if entry.mirror == mirror:
+            own.append(entry)
+        elif entry.records:
+            others.append(entry.destination)
+    return own, others
 
 
 def count_range(
@@ -208,6 +233,7 @@ def count_range(
     options: CopyOptions,
     clock: Clock,
     until: int | None = None,
+    replayed: Iterable[OffsetRange] = (),
 ) -> Recount:
     """Count the records of one range.
 
@@ -216,11 +242,13 @@ def count_range(
             all that wrote between and next after their copies.
         configs: `NEEDED_CONFIGS` by destination topic.
         until: the destination offset up to which all entries are known; None if they are anywhere.
+        replayed: destination offsets that replays of the mirror wrote, which are not foreign.
 
     Raises:
         RelayError: the destination does not answer, or refuses.
     """
-    return _RangeCount(client, wanted, entries, configs, options, clock, until).count()
+    counting = _RangeCount(client, wanted, entries, configs, options, clock, until, replayed)
+    return counting.count()
 
 
 def _by_source(
@@ -269,6 +297,7 @@ class _RangeCount:
         options: CopyOptions,
         clock: Clock,
         until: int | None,
+        replayed: Iterable[OffsetRange],
     ) -> None:
         self._client = client
         self._until = until
@@ -287,6 +316,9 @@ class _RangeCount:
             for some in entries.values()
             for entry in some
             if entry.records and entry.destination.topic_partition in destinations
+        ]
+        self._replayed = [
+            written for written in replayed if written.topic_partition in destinations
         ]
         self._configs = configs
         self._options = options
@@ -403,7 +435,8 @@ class _RangeCount:
     def _is_of_another_source(self, index: int | None, offset: int) -> bool:
         ours = None if index is None else self._ours[index].destination
         return any(
-            written.start <= offset < written.end and written != ours for written in self._written
+            written.start <= offset < written.end and written != ours
+            for written in (*self._written, *self._replayed)
         )
 
     def _value(self, topic: str, key: str) -> str:

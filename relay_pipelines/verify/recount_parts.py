@@ -33,12 +33,14 @@ class RecountPart:
         range: the source offsets.
         entries: what `count_range` needs.
         until: the destination offset up to which all entries are known; None if they are anywhere.
+        replayed: as of `count_range`.
     """
 
     range: OffsetRange
     entries: Entries
     size_bytes: int
     until: int | None = None
+    replayed: tuple[OffsetRange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +141,9 @@ def _count(client: ClusterClient, job: AuditJob, part: RecountPart, clock: Clock
         entry.destination.topic_partition.topic for some in part.entries.values() for entry in some
     }
     configs = topic_configs(client, sorted(topics), NEEDED_CONFIGS)
-    return count_range(client, part.range, part.entries, configs, job.options, clock, part.until)
+    return count_range(
+        client, part.range, part.entries, configs, job.options, clock, part.until, part.replayed
+    )
 
 
 def _part(
