@@ -281,7 +281,7 @@ def _start_record(
 
 
 def _left(snapshot: ClusterSnapshot, start: StartRecord) -> RunPlan:
-    """Plan what is left of a replay: only its own ranges count, and only where they have not ended."""
+    """Plan what is left of a replay; ranges that have ended no longer count."""
     assert start.replay is not None
     _refuse_recreated(snapshot, start)
     positions, ranges = [], []

@@ -8,7 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
+
+from pydantic import ValidationError
 
 from relay_pipelines.errors import ConfigError
 from relay_pipelines.model import ClassSpec, RecordPolicy
@@ -19,6 +22,7 @@ from relay_pipelines.settings.clusters import Health, Node, Source
 from relay_pipelines.settings.copying import RecordSettings
 from relay_pipelines.settings.start import Start
 from relay_pipelines.settings.topics import Topics
+from relay_pipelines.settings.validation_errors import describe, dotted
 from relay_pipelines.state.checkpoint import StartRecord
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
@@ -108,6 +112,22 @@ class ReplayRequest:
         """The id: the same for the same request."""
         text = json.dumps(self.asked, sort_keys=True)
         return self.replay_id or sha256(text.encode()).hexdigest()[:_ID_DIGITS]
+
+
+def records_of(given: Mapping[str, Any], folder: Path) -> RecordSettings:
+    """Check filters and changes that are given beside relay.yaml, with the keys that it has.
+
+    Args:
+        folder: of relay.yaml, which is searched for classes.
+
+    Raises:
+        ConfigError: one is wrong.
+    """
+    try:
+        return RecordSettings.model_validate(given, context={"folder": folder})
+    except ValidationError as error:
+        location, what = describe(error, RecordSettings, given)[0]
+    raise ConfigError(f"{dotted(location)}: {what}", remedy="see docs/records.md")
 
 
 def request_of(start: StartRecord) -> ReplayRequest:
@@ -232,6 +252,7 @@ def selects(mirror: Mirror, topic: str) -> bool:
 def copied_again(mirror: str, topic: str) -> ConfigError:
     """Return the error for a target from which a mirror reads."""
     return ConfigError(
-        f"the mirror {mirror!r} reads the topic {topic!r}, and would copy the replayed records again",
+        f"the mirror {mirror!r} reads the topic {topic!r}, and would copy the replayed records"
+        " again",
         remedy=f"replay into another topic, or add {topic!r} to its topics.deny",
     )
