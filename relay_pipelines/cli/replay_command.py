@@ -53,8 +53,12 @@ def run(invocation: Invocation, options: Options) -> int:
     settings, clock = invocation.settings(), SystemClock()
     name = _mirror(settings, options.mirror)
     replay = plan_replay(settings, name, _request(invocation, options), clock)
-    _show(invocation, replay, options)
-    if options.dry_run or replay.is_complete or invocation.exit_code or not _is_wanted(options):
+    _show(replay, options)
+    if options.dry_run or not replay.plan.windows:
+        for error in replay.plan.data_losses:  # otherwise the run reports them
+            invocation.fail(error, replay.name)
+        return invocation.exit_code
+    if not _is_wanted(options):
         return invocation.exit_code
     stop = StopSignal()
     session = Session(settings.spark, stop, verbose=invocation.debug)
@@ -137,15 +141,13 @@ def _column(text: str) -> tuple[str, str]:
     return column, expression
 
 
-def _show(invocation: Invocation, replay: Replay, options: Options) -> None:
+def _show(replay: Replay, options: Options) -> None:
     """Print what is left, as `relay plan` does."""
     now_ms = SystemClock().now_ms()
     for note in replay.notes:
         messages.warning(f"{replay.name}: {note}")
-    for error in replay.plan.data_losses:
-        invocation.fail(error, replay.name)
     if options.as_json:
-        if options.dry_run or replay.is_complete:
+        if options.dry_run or not replay.plan.windows:
             messages.document(json_output.plan(replay.plan, now_ms))
         return
     if replay.is_complete:
