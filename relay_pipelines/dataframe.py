@@ -130,7 +130,10 @@ class _Reader(DataSourceReader):  # type: ignore[misc]
 
 
 class _LedgerReader(DataSourceReader):  # type: ignore[misc]
-    """Reads ledger entries; there is one Spark partition per topic-partition of the ledger."""
+    """Reads ledger entries, those of replays included.
+
+    There is one Spark partition per topic-partition of the ledger.
+    """
 
     def __init__(
         self,
@@ -139,7 +142,7 @@ class _LedgerReader(DataSourceReader):  # type: ignore[misc]
         ranges: Sequence[_Range],
         names: Sequence[str],
     ) -> None:
-        self._mirror = mirror
+        self._prefixes = checkpoint.key_prefixes(mirror, with_replays=True)
         self._topic, self._window = options.get("topic"), options.get("window")
         self._ranges = ranges
         self._names = names
@@ -151,7 +154,7 @@ class _LedgerReader(DataSourceReader):  # type: ignore[misc]
         if not isinstance(partition, _Range):
             return
         with ClusterClient(partition.cluster, DestinationError, "relay-frame") as client:
-            for some in read_records(client, partition.wanted, self._mirror, SystemClock()):
+            for some in read_records(client, partition.wanted, self._prefixes, SystemClock()):
                 wanted = [
                     record
                     for record in some

@@ -20,7 +20,7 @@ from relay_pipelines.checks import (
     topic_configs,
 )
 from relay_pipelines.errors import ConfigError
-from relay_pipelines.jobs import backfill_by_date, mirror_lane, mirror_once
+from relay_pipelines.jobs import backfill_by_date, mirror_lane, mirror_once, replay
 from relay_pipelines.lanes.lane import lanes_of
 from relay_pipelines.lanes.topic_catalog import Catalog
 from relay_pipelines.resources import KafkaResource, SparkResource
@@ -47,6 +47,7 @@ def build(config: Path) -> dg.Definitions:
         jobs=[
             mirror_once.build(loaded, catalog),
             backfill_by_date.build(loaded, catalog),
+            replay.build(loaded, catalog),
         ],
         resources={"kafka": kafka, "pyspark": SparkResource(kafka=kafka)},
         # a run is one op: a separate process for it would cost two seconds

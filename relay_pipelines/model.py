@@ -37,6 +37,10 @@ class OffsetRange:
         return f"{self.topic_partition}[{self.start}, {self.end})"
 
 
+Intervals = tuple[tuple[int, int], ...]
+"""Half-open offsets `[start, end)` of one topic-partition, in order."""
+
+
 @dataclass(frozen=True, slots=True)
 class Window:
     """One topic's offset ranges that were planned together, at most one per topic-partition."""
@@ -412,6 +416,7 @@ class CopyRange:
         planned_log: the log whose offsets were planned; None if unknown.
         owner: the transactional id under which alone the range may be copied; empty for the id of
             its own source topic-partition.
+        kept: half-open source offsets, in order: only their records are copied; empty for all.
     """
 
     source: OffsetRange
@@ -423,6 +428,7 @@ class CopyRange:
     record_policy: RecordPolicy = RecordPolicy()
     planned_log: NodeIdentity | None = None
     owner: str = ""
+    kept: Intervals = ()
 
     def next_offset(self, checkpoint: Checkpoint | None) -> int:
         """Return the first source offset to copy after a checkpoint, or without one."""

@@ -243,6 +243,10 @@ def audit(
         int | None,
         typer.Option("--partition", "-p", min=0, metavar="N", help="Only this partition."),
     ] = None,
+    replay: Annotated[
+        str | None,
+        typer.Option("--replay", metavar="ID", help="Audit this replay instead of its mirror."),
+    ] = None,
     window: Annotated[
         str | None, typer.Option("--window", "-w", metavar="W", help="Only this window's offsets.")
     ] = None,
@@ -327,8 +331,122 @@ def audit(
         seed=seed,
         html=html,
         as_json=as_json,
+        replay=replay,
     )
     return command.run(context.obj, mirror or [], what)
+
+
+class ReplaySide(StrEnum):
+    """Where a replay reads; `relay_pipelines.run.replay_request.Side` is slow to import."""
+
+    SOURCE = "source"
+    DESTINATION = "destination"
+
+
+@app.command()
+def replay(
+    context: typer.Context,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The source topic.")],
+    to: Annotated[
+        str,
+        typer.Option("--to", metavar="TOPIC", help="The topic at the destination to copy to."),
+    ],
+    mirror: Annotated[
+        str | None,
+        typer.Option("--mirror", "-m", metavar="M", help="Of this mirror, if there are several."),
+    ] = None,
+    partition: Annotated[
+        int | None,
+        typer.Option("--partition", "-p", min=0, metavar="N", help="Only this partition."),
+    ] = None,
+    offsets: Annotated[
+        str | None,
+        typer.Option("--offsets", metavar="START:END", help="These source offsets, without END."),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option("--from", metavar="TIME", help="The records from this time on."),
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option("--until", metavar="TIME", help="The records before this time.")
+    ] = None,
+    window: Annotated[
+        str | None, typer.Option("--window", "-w", metavar="W", help="This window's offsets.")
+    ] = None,
+    side: Annotated[
+        ReplaySide, typer.Option("--side", help="Read the source, or the copies.")
+    ] = ReplaySide.SOURCE,
+    filters: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--filter",
+            metavar="CLASS",
+            help="Copy only what this filter keeps, with its config as in CLASS={JSON}; may be"
+            " repeated.",
+        ),
+    ] = None,
+    where: Annotated[
+        str | None,
+        typer.Option("--where", metavar="SQL", help="Copy only what this predicate keeps."),
+    ] = None,
+    transform: Annotated[
+        str | None,
+        typer.Option("--transform", metavar="CLASS", help="Change the records with this class."),
+    ] = None,
+    select: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--select",
+            metavar="COLUMN=SQL",
+            help="Compute this column of the copy; may be repeated.",
+        ),
+    ] = None,
+    replay_id: Annotated[
+        str | None,
+        typer.Option("--id", metavar="ID", help="The replay's id; by default of what is asked."),
+    ] = None,
+    *,
+    verbatim: Annotated[
+        bool,
+        typer.Option("--verbatim", help="Without the filters and transforms of relay.yaml."),
+    ] = False,
+    into_itself: Annotated[
+        bool,
+        typer.Option("--into-itself", help="Allow a topic that the mirror itself writes."),
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show what would be copied.")
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Do not ask before the records are copied.")
+    ] = False,
+    as_json: Json = False,
+) -> int:
+    """Copy a range of a topic again, into another topic, exactly once."""
+    from relay_pipelines.cli import replay_command as command
+
+    what = command.Options(
+        topic=topic,
+        to=to,
+        mirror=mirror,
+        partition=partition,
+        offsets=offsets,
+        since=since,
+        until=until,
+        window=window,
+        side=side,
+        filters=filters or [],
+        where=where,
+        transform=transform,
+        select=select or [],
+        replay_id=replay_id,
+        verbatim=verbatim,
+        into_itself=into_itself,
+        dry_run=dry_run,
+        yes=yes,
+        as_json=as_json,
+    )
+    return command.run(context.obj, what)
 
 
 @app.command()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import re
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -16,16 +15,16 @@ from relay_pipelines.console import json_output, messages, tables
 from relay_pipelines.console.formatting import stderr, stdout
 from relay_pipelines.console.progress import bytes_progress
 from relay_pipelines.errors import INTERRUPTED, ConfigError
-from relay_pipelines.protocol.clock import SystemClock, moment_ms
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.run.replay import mirror_of_replay
 from relay_pipelines.run.signals import StopSignal
 from relay_pipelines.settings import Mirror
 from relay_pipelines.verify.audit import BY_RECORD, Audit, Level, begin
 from relay_pipelines.verify.chunks import Client
-from relay_pipelines.verify.selection import Selection
+from relay_pipelines.verify.selection import Selection, parse_offsets, parse_time
 
 _DIFFERENCE = 4
 _FAILED = 1
-_OFFSETS = re.compile(r"(\d*):(\d*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +35,7 @@ class Options:
         share: of the chunks, from 0 to 1.
         against: a statement to compare with, instead of the source.
         key: the public key that must have signed it.
+        replay: the id of a replay to audit instead of its mirror.
     """
 
     topic: str | None
@@ -52,6 +52,7 @@ class Options:
     seed: str | None
     html: Path | None
     as_json: bool
+    replay: str | None = None
 
 
 def run(invocation: Invocation, names: Sequence[str], options: Options) -> int:
@@ -167,23 +168,11 @@ def _offsets(options: Options) -> tuple[int | None, int | None]:
         return None, None
     if not options.topic:
         raise ConfigError("--offsets needs --topic", remedy="name the source topic")
-    given = _OFFSETS.fullmatch(options.offsets)
-    start, end = (int(text) if text else None for text in given.groups()) if given else (None, None)
-    if not given or (start is not None and end is not None and start >= end):
-        raise ConfigError(
-            f"--offsets: {options.offsets!r} is no range of offsets",
-            remedy="write START:END, such as 100:200, 100: or :200",
-        )
-    return start, end
+    return parse_offsets("--offsets", options.offsets)
 
 
 def _time(option: str, text: str | None) -> int | None:
-    try:
-        return None if text is None else moment_ms(text)
-    except ValueError:
-        raise ConfigError(
-            f"{option}: {text!r} is no time", remedy="write 2026-01-31 or 2026-01-31T12:00:00Z"
-        ) from None
+    return None if text is None else parse_time(option, text)
 
 
 def _audit(
@@ -191,6 +180,8 @@ def _audit(
 ) -> Audit:
     clock = SystemClock()
     started = clock.monotonic()
+    if options.replay is not None:
+        name, mirror = mirror_of_replay(name, mirror, options.replay, clock)
     today = dt.datetime.fromtimestamp(clock.now_ms() / 1000, dt.UTC).date()
     audit = begin(
         name,

@@ -8,10 +8,10 @@ from itertools import chain
 from relay_pipelines.cli.context import Invocation, selected_mirrors
 from relay_pipelines.cli.session import Session
 from relay_pipelines.console import json_output, messages, tables
-from relay_pipelines.console.formatting import open_transactions, plural, stdout
+from relay_pipelines.console.formatting import open_transactions, plural, replay_line, stdout
 from relay_pipelines.prepare import topic_configs, topics
 from relay_pipelines.protocol.clock import SystemClock
-from relay_pipelines.run import preflight, run_plan
+from relay_pipelines.run import preflight, replay, run_plan
 from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.run.signals import StopSignal
 from relay_pipelines.snapshot import cluster_snapshot
@@ -48,7 +48,7 @@ def plan(
             )
             found.append(json_output.plan(planned, clock.now_ms()))
             if not as_json:
-                _show_plan(planned, clock.now_ms(), why=why, sync=mirror.topics.sync_configs)
+                show_plan(planned, clock.now_ms(), why=why, sync=mirror.topics.sync_configs)
             for missing in topics.nothing_selected(planned.snapshot, mirror.topics.allow):
                 messages.warning(f"{name}: {missing}")
             for error in [*planned.data_losses, *topics.unseen(planned.snapshot)]:
@@ -58,7 +58,13 @@ def plan(
     return invocation.exit_code
 
 
-def _show_plan(planned: RunPlan, now_ms: int, *, why: bool, sync: bool) -> None:
+def show_plan(planned: RunPlan, now_ms: int, *, why: bool, sync: bool) -> None:
+    """Print what would be copied, and what would be left as it is.
+
+    Args:
+        why: whether to say for every topic why it is copied or not.
+        sync: whether a run corrects configurations.
+    """
     name, console = planned.snapshot.mirror, stdout()
     new = [topic.name for topic in topics.missing(planned.snapshot)]
     if planned.windows:
@@ -96,10 +102,13 @@ def status(invocation: Invocation, names: Sequence[str], *, as_json: bool) -> in
     for name, mirror in selected_mirrors(invocation.settings(), names).items():
         with invocation.reporting_errors(name):
             snapshot = cluster_snapshot.take_snapshot(name, mirror, clock)
-            document = json_output.status(snapshot, clock.now_ms())
+            states = replay.replays(name, mirror, clock)
+            document = json_output.status(snapshot, clock.now_ms(), states)
             found.append(document)
             if not as_json:
                 tables.show(stdout(), tables.status(document))
+                for state in states:
+                    stdout().print(f"{name}: {replay_line(state)}", soft_wrap=True)
                 for problem in json_output.problems(document):
                     messages.error(f"{name}: {problem}")
                 for missing in [*topics.deleted(snapshot), *topics.unseen(snapshot)]:

@@ -72,7 +72,9 @@ def ledger(
 
 def _records(name: str, mirror: Mirror) -> list[LedgerRecord]:
     clock, options = SystemClock(), mirror.copy_options
-    follower = LedgerFollower(mirror.destination_cluster, name, None, options, clock)
+    follower = LedgerFollower(
+        mirror.destination_cluster, name, None, options, clock, with_replays=True
+    )
     try:
         return retry(follower.records, name, options, clock, follower)
     finally:

@@ -74,7 +74,7 @@ def _mirror(
         if metrics is not None:
             metrics.failed(name, type(error).__name__)
     else:
-        _report(invocation, planned, result, as_json=as_json)
+        report(invocation, planned, result, as_json=as_json)
 
 
 def plan_mirror(
@@ -157,7 +157,8 @@ def observed(settings: Metrics) -> Iterator[MetricsObserver | None]:
         yield observer
 
 
-def _report(invocation: Invocation, planned: RunPlan, result: RunResult, *, as_json: bool) -> None:
+def report(invocation: Invocation, planned: RunPlan, result: RunResult, *, as_json: bool) -> None:
+    """Print what a run did, and raise the exit code."""
     name = result.mirror
     invocation.raise_exit_code(result.exit_code)
     for failure in result.failures:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import datetime as dt
 import os
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from relay_pipelines.plan.positions import Position
+
+if TYPE_CHECKING:
+    from relay_pipelines.run.replay import ReplayState
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _UNIT = 1024
@@ -85,6 +89,14 @@ def open_transactions(positions: Iterable[Position], now_ms: int) -> str:
     age = open_since(held_up, now_ms)
     first = "" if age is None else f", the first {seconds(age)} old"
     return f"open transaction{'s' if len(held_up) > 1 else ''}: {records} of {shown}{more}{first}"
+
+
+def replay_line(state: ReplayState) -> str:
+    """Describe a replay: what it copies, and how far it is."""
+    done = state.offsets - state.left
+    progress = f"{count(done)} of {plural(state.offsets, 'offset')}" if state.left else "complete"
+    what = f"{state.topic} from the {state.side} to {state.to}"
+    return f"replay {state.id} of {format_time(state.started_at_ms)}: {what}: {progress}"
 
 
 def _console(*, stderr: bool) -> Console:

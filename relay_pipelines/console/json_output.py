@@ -20,6 +20,7 @@ from relay_pipelines.snapshot.node_selection import NodeState
 from relay_pipelines.state.ledger import LedgerRecord
 
 if TYPE_CHECKING:
+    from relay_pipelines.run.replay import ReplayState
     from relay_pipelines.verify.against_statement import StatementAudit
     from relay_pipelines.verify.audit import Audit, PartitionAudit
 
@@ -102,8 +103,8 @@ def plan(planned: RunPlan, now_ms: int) -> Document:
     }
 
 
-def status(snapshot: ClusterSnapshot, now_ms: int) -> Document:
-    """Return the progress of every topic-partition."""
+def status(snapshot: ClusterSnapshot, now_ms: int, replays: Sequence[ReplayState] = ()) -> Document:
+    """Return the progress of every topic-partition, and of every replay."""
     lags = lag_records(snapshot.positions)
     found = []
     for topic, destination in snapshot.targets.items():
@@ -132,6 +133,11 @@ def status(snapshot: ClusterSnapshot, now_ms: int) -> Document:
         "open_transaction_records": _open_records(snapshot.positions),
         "topics": found,
         "deleted": dict(snapshot.deleted),
+        "replays": [
+            dataclasses.asdict(replay)
+            | {"side": str(replay.side), "started_at": format_time(replay.started_at_ms)}
+            for replay in replays
+        ],
     }
 
 

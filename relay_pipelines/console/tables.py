@@ -116,7 +116,7 @@ def summary(result: RunResult) -> Table:
 
 
 def ledger(mirror: str, entries: Sequence[LedgerEntry]) -> Table:
-    """Return one row per committed chunk."""
+    """Return one row per committed chunk; those of replays name the replay."""
     table = _table(mirror)
     _columns(
         table,
@@ -125,9 +125,10 @@ def ledger(mirror: str, entries: Sequence[LedgerEntry]) -> Table:
         ("node", "digest", "run"),
     )
     for entry in entries:
+        replay = entry.mirror.removeprefix(mirror)  # of the mirror itself, nothing is left
         table.add_row(
             format_time(entry.committed_at_ms),
-            _range(entry.source),
+            f"{_range(entry.source)} ({replay.lstrip('.')})" if replay else _range(entry.source),
             _range(entry.destination),
             count(entry.records),
             size(entry.size_bytes),

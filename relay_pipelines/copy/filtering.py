@@ -1,16 +1,23 @@
-"""The user's filters, which leave records out.
+"""What leaves records out: the user's filters, and the offsets to which a replay is limited.
 
 They run in a task; the driver constructs them, too, to check a configuration.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 from relay_pipelines.copy.user_class import FILTER, construct, record_error
 from relay_pipelines.errors import FilterError, RelayError
-from relay_pipelines.model import ClassSpec, CopyRange, OnRecordError, TopicPartition
+from relay_pipelines.model import (
+    ClassSpec,
+    CopyRange,
+    Intervals,
+    OnRecordError,
+    TopicPartition,
+)
 
 
 class Record(Protocol):
@@ -79,11 +86,17 @@ class FilterChain:
 
     Args:
         on_error: what to do with a record on which a filter raises an exception.
+        kept: as in `CopyRange`; the filters do not see other records.
     """
 
     def __init__(
-        self, specs: Sequence[ClassSpec], topic_partition: TopicPartition, on_error: OnRecordError
+        self,
+        specs: Sequence[ClassSpec],
+        topic_partition: TopicPartition,
+        on_error: OnRecordError,
+        kept: Intervals = (),
     ) -> None:
+        self._kept = kept
         self._filters = [(spec.name, load(spec).keep) for spec in specs]
         self._topic_partition = topic_partition
         self._quarantines = on_error is OnRecordError.QUARANTINE
@@ -98,9 +111,9 @@ class FilterChain:
         """Return True: it decides at once."""
         return True
 
-    def keeps_all(self, _start: int, _end: int) -> bool:
-        """Return False: it must see the records."""
-        return False
+    def keeps_all(self, start: int, end: int) -> bool:
+        """Whether no filter must see the records, and all of these offsets are kept."""
+        return not self._filters and self._is_kept(start, end)
 
     def apply(self, records: Iterable[Any], _start: int = 0, _end: int = 0) -> Iterator[Any]:
         """Yield the records that every filter keeps.
@@ -108,14 +121,30 @@ class FilterChain:
         Raises:
             FilterError: a filter raised an exception, and its record may not go into quarantine.
         """
+        if self._kept:
+            records = self._limited(records)
         for name, keep in self._filters:
-            records = self._kept(records, name, keep)
+            records = self._filtered(records, name, keep)
         yield from records
 
     def forget_below(self, next_offset: int) -> None:
         """Do nothing: it keeps no decisions."""
 
-    def _kept(
+    def _is_kept(self, start: int, end: int) -> bool:
+        """Whether all of these offsets are kept."""
+        if not self._kept:
+            return True
+        index = bisect_right(self._kept, start, key=lambda interval: interval[0]) - 1
+        return index >= 0 and end <= self._kept[index][1]
+
+    def _limited(self, records: Iterable[Any]) -> Iterator[Any]:
+        for record in records:
+            if self._is_kept(record.offset, record.offset + 1):
+                yield record
+            else:
+                self.dropped += 1
+
+    def _filtered(
         self, records: Iterable[Any], name: str, keep: Callable[[Record], bool]
     ) -> Iterator[Any]:
         for record in records:
@@ -136,8 +165,8 @@ class FilterChain:
 
 
 def filter_chain(copy_range: CopyRange) -> FilterChain | None:
-    """Construct the filters of a range; None if it has none."""
-    policy = copy_range.record_policy
-    if not policy.filters:
+    """Construct the filters of a range; None if all its records are kept."""
+    policy, at = copy_range.record_policy, copy_range.source.topic_partition
+    if not policy.filters and not copy_range.kept:
         return None
-    return FilterChain(policy.filters, copy_range.source.topic_partition, policy.on_record_error)
+    return FilterChain(policy.filters, at, policy.on_record_error, copy_range.kept)

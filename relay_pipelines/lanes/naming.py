@@ -43,6 +43,11 @@ def mirrored_asset(mirror: str, topic: str) -> dg.AssetKey:
     return dg.AssetKey([mirror, topic])
 
 
+def replayed_asset(mirror: str, topic: str) -> dg.AssetKey:
+    """The asset of a topic to which replays of a mirror are copied."""
+    return dg.AssetKey([mirror, "replays", topic])
+
+
 def source_asset(mirror: str, topic: str) -> dg.AssetKey:
     """The asset of a topic at the source; the graph shows the last part of a key alone."""
     return dg.AssetKey(["source", mirror, f"source.{topic}"])

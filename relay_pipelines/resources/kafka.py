@@ -34,6 +34,11 @@ class KafkaResource(dg.ConfigurableResource):  # type: ignore[type-arg]  # Dagst
         return settings.load(Path(self.config_path))
 
     @property
+    def folder(self) -> Path:
+        """The folder of relay.yaml, which is searched for classes."""
+        return Path(self.config_path).absolute().parent
+
+    @property
     def clock(self) -> Clock:
         """The system clock."""
         return SystemClock()

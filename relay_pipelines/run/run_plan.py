@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from relay_pipelines.errors import RelayError
 from relay_pipelines.model import (
     CopyRange,
+    Intervals,
     NodeIdentity,
     OffsetRange,
     RecordPolicy,
@@ -31,12 +32,14 @@ class RunPlan:
         data_losses: one per topic-partition that is held back, and one per topic whose
             configuration cannot be read.
         sizes_bytes: estimated bytes of a range by its source topic-partition, where known.
+        kept: as in `CopyRange`, by source topic-partition.
     """
 
     snapshot: ClusterSnapshot
     windows: Sequence[Window]
     data_losses: Sequence[RelayError]
     sizes_bytes: Mapping[TopicPartition, int]
+    kept: Mapping[TopicPartition, Intervals] = field(default_factory=dict)
 
     @property
     def ranges(self) -> list[CopyRange]:
@@ -82,6 +85,7 @@ class RunPlan:
             planned_log=NodeIdentity(
                 snapshot.node.name, snapshot.source_topics[topic_partition.topic].topic_id, ""
             ),
+            kept=self.kept.get(topic_partition, ()),
         )
 
 

@@ -161,9 +161,9 @@ class Mirror(RecordSettings):
         """The source's nodes, in order of preference; at least one."""
         return tuple(node.cluster for node in self.source.nodes)
 
-    def record_policy(self, topic: str) -> model.RecordPolicy:
-        """Return how the records of a source topic are copied."""
-        override = next(
+    def override(self, topic: str) -> Override:
+        """Return the first override that matches a source topic; an empty one if none does."""
+        return next(
             (
                 override
                 for pattern, override in self.topics.overrides.items()
@@ -171,6 +171,10 @@ class Mirror(RecordSettings):
             ),
             Override(),
         )
+
+    def record_policy(self, topic: str) -> model.RecordPolicy:
+        """Return how the records of a source topic are copied."""
+        override = self.override(topic)
         given: dict[str, RecordSettings] = defaultdict(
             lambda: self, dict.fromkeys(override.model_fields_set, override)
         )

@@ -174,6 +174,7 @@ def take_snapshot(
     configs: bool = True,
     patient: bool = True,
     cache: CheckpointCache | None = None,
+    refuse_loops: bool = True,
 ) -> ClusterSnapshot:
     """Choose the source node to read, and ask it and the destination.
 
@@ -185,6 +186,8 @@ def take_snapshot(
             copy needs them.
         patient: as in `retry`.
         cache: the checkpoints that were read before, which need not be read again.
+        refuse_loops: whether copies may not be copied to where they come from. A replay, which
+            ends, has a guard of its own.
 
     Raises:
         ConfigError: source and destination are the same topic of the same cluster, or copy from
@@ -210,7 +213,14 @@ def take_snapshot(
             )
             with source_client(name, selection.node, timeout_ms) as source:
                 builder = _SnapshotBuilder(name, mirror, clock, source, destination, metadata)
-                return builder.build(selection, checkpoints, only_topic, belongs, configs=configs)
+                return builder.build(
+                    selection,
+                    checkpoints,
+                    only_topic,
+                    belongs,
+                    configs=configs,
+                    refuse_loops=refuse_loops,
+                )
 
     return retry(ask, name, options, clock, patient=patient)
 
@@ -298,9 +308,11 @@ class _SnapshotBuilder:
         belongs: Belongs,
         *,
         configs: bool,
+        refuse_loops: bool,
     ) -> ClusterSnapshot:
         topics = self._select_topics(only_topic, belongs)
-        self._refuse_loops(topics.destinations)
+        if refuse_loops:
+            self._refuse_loops(topics.destinations)
         policies = {topic: self._mirror.record_policy(topic) for topic in topics.names}
         _refuse_shared_quarantines(policies, topics.all_targets)
         checkpoints, ledger_records = self._ledger_without_checkpoints(topics, checkpoints)

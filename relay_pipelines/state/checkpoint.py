@@ -20,6 +20,7 @@ from relay_pipelines.model import (
     Checkpoint,
     CopyOptions,
     Fingerprint,
+    Intervals,
     LedgerHead,
     OffsetRange,
     TopicPartition,
@@ -46,11 +47,28 @@ CONFIGS = {
 }
 # 3 added owners, 4 the ledger's head: versions that know none must not copy such a mirror
 _VERSION = 4
+REPLAY = ".replay@"
+"""Between a mirror's name and a replay's id: no mirror's and no topic's name has an @."""
 _START = "/start"
 _OWNER = "/owner"
 _FETCH_BYTES = 1 << 20
 _POLL_SECONDS = 0.005
 _UNBLOCK_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayRecord:
+    """What a replay copies: part of its start record, so that it is decided once.
+
+    Args:
+        ends: source offsets by partition, up to where it copies.
+        kept: as in `CopyRange`, by partition; empty for all records.
+        parameters: what was asked for; another attempt must ask for the same.
+    """
+
+    ends: Mapping[int, int]
+    kept: Mapping[int, Intervals]
+    parameters: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +80,7 @@ class StartRecord:
             watermark.
         node: the source node that was asked.
         topic_id: of the source topic on that node; empty if the node does not report ids.
+        replay: where it ends, if it is a replay.
     """
 
     mirror: str
@@ -70,6 +89,7 @@ class StartRecord:
     node: str
     topic_id: str
     decided_at_ms: int
+    replay: ReplayRecord | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +142,23 @@ class CheckpointSnapshot:
         return starts | {at: found.next_offset for at, found in self.checkpoints.items()}
 
 
+def replay_name(mirror: str, replay_id: str) -> str:
+    """The name under which a replay has its checkpoints, ledger entries and transactional ids."""
+    return f"{mirror}{REPLAY}{replay_id}"
+
+
+def key_prefixes(mirror: str, *, with_replays: bool = False) -> tuple[bytes, ...]:
+    """How the record keys of a mirror begin.
+
+    Args:
+        with_replays: also those of its replays; of a replay, those of its mirror and of all others.
+    """
+    if not with_replays:
+        return (f"{mirror}/".encode(),)
+    name = mirror.partition(REPLAY)[0]
+    return f"{name}/".encode(), f"{name}{REPLAY}".encode()
+
+
 def key_of(mirror: str, source: TopicPartition) -> bytes:
     """The record key: neither a mirror's nor a topic's name can contain a slash."""
     return f"{mirror}/{source.topic}/{source.partition}".encode()
@@ -172,6 +209,8 @@ def quarantine_batch(mirror: str, node: str, why: str, now_ms: int) -> Batch:
 def start_batch(start: StartRecord) -> Batch:
     """Return a batch of one record."""
     value = versioned_json(start, _VERSION)
+    if start.replay is None:  # versions that know no replays refuse the field
+        value = value.replace(b',"replay":null}', b"}")
     return encode(start_key(start.mirror, start.topic), value, start.decided_at_ms)
 
 
@@ -188,8 +227,20 @@ def _owner_from(value: bytes) -> OwnerRecord:
 
 def _start_from(value: bytes) -> StartRecord:
     fields = versioned(value, _VERSION, TOPIC)
-    starts = {int(partition): offset for partition, offset in fields.pop("starts").items()}
-    return StartRecord(starts=starts, **fields)
+    replay = fields.pop("replay", None)
+    if replay is not None:
+        kept = {
+            partition: tuple((start, end) for start, end in intervals)
+            for partition, intervals in _by_partition(replay["kept"]).items()
+        }
+        ends = _by_partition(replay["ends"])
+        fields["replay"] = ReplayRecord(ends, kept, replay["parameters"])
+    return StartRecord(starts=_by_partition(fields.pop("starts")), **fields)
+
+
+def _by_partition(values: Mapping[str, Any]) -> dict[int, Any]:
+    """Return a JSON object with its partitions as numbers."""
+    return {int(partition): value for partition, value in values.items()}
 
 
 def from_record(value: bytes) -> Checkpoint:
@@ -394,7 +445,7 @@ def read_all(
     Args:
         cache: what was read before; it grows.
     """
-    latest, ends = _latest(client, f"{mirror}/".encode(), clock, cache or CheckpointCache())
+    latest, ends = _latest(client, key_prefixes(mirror), clock, cache or CheckpointCache())
     quarantine = quarantine_key(mirror, "")
     reasons = {
         key.removeprefix(quarantine).decode(): versioned(latest.pop(key), _VERSION, TOPIC)["why"]
@@ -418,13 +469,31 @@ def read_all_mirrors(client: ClusterClient, clock: Clock) -> list[Checkpoint]:
 
     It leaves out what it cannot read: a later version or another program wrote it.
     """
-    latest, _ = _latest(client, b"", clock, CheckpointCache())
+    latest, _ = _latest(client, (b"",), clock, CheckpointCache())
     found = []
     for key, value in latest.items():
         if b"//" not in key and not key.endswith((_START.encode(), _OWNER.encode())):
             with suppress(UnsupportedError, ValueError, KeyError, TypeError):
                 found.append(from_record(value))
     return found
+
+
+def read_replays(
+    client: ClusterClient, mirror: str, clock: Clock
+) -> list[tuple[StartRecord, dict[TopicPartition, Checkpoint]]]:
+    """Return the start records of a mirror's replays, oldest first, and their checkpoints."""
+    prefix = f"{mirror}{REPLAY}".encode()
+    latest, _ = _latest(client, (prefix,), clock, CheckpointCache())
+    starts = [_start_from(value) for key, value in latest.items() if key.endswith(_START.encode())]
+    found = [
+        from_record(value)
+        for key, value in latest.items()
+        if b"//" not in key and not key.endswith((_START.encode(), _OWNER.encode()))
+    ]
+    return [
+        (start, {each.source: each for each in found if each.mirror == start.mirror})
+        for start in sorted(starts, key=lambda start: start.decided_at_ms)
+    ]
 
 
 def wait_for_open_transactions(
@@ -447,9 +516,9 @@ def wait_for_open_transactions(
 
 
 def _latest(
-    client: ClusterClient, prefix: bytes, clock: Clock, cache: CheckpointCache
+    client: ClusterClient, prefixes: tuple[bytes, ...], clock: Clock, cache: CheckpointCache
 ) -> tuple[dict[bytes, bytes], dict[TopicPartition, int]]:
-    """Return the newest value of every key with the prefix, and how far each partition was read."""
+    """Return the newest value of every key with a prefix, and how far each partition was read."""
     ends = client.list_offsets(homes(TOPIC), LATEST, READ_COMMITTED)
     known = {at: cache.get(client, at, end) for at, end in ends.items()}
     starts = client.list_offsets([at for at in ends if not known[at]], EARLIEST, READ_COMMITTED)
@@ -458,7 +527,7 @@ def _latest(
         start, latest = known[at] or (starts[at], {})
         latest = dict(latest)
         for record in _records(client, OffsetRange(at, start, end), clock):
-            if record.key and record.key.startswith(prefix) and record.value is not None:
+            if record.key and record.key.startswith(prefixes) and record.value is not None:
                 latest[record.key] = record.value
         cache.put(client, at, end, latest)
         all_latest |= latest

@@ -14,7 +14,7 @@ from relay_pipelines.protocol.reader import read
 from relay_pipelines.protocol.records import decode
 from relay_pipelines.protocol.retries import retry
 from relay_pipelines.state import ledger
-from relay_pipelines.state.checkpoint import homes, wait_for_open_transactions
+from relay_pipelines.state.checkpoint import homes, key_prefixes, wait_for_open_transactions
 from relay_pipelines.state.ledger import LedgerRecord
 
 _HOMES = homes(ledger.TOPIC)
@@ -27,6 +27,7 @@ class LedgerFollower:
     Args:
         mirror: whose entries to read.
         run_id: whose entries to read; None for all runs.
+        with_replays: as of `key_prefixes`; an entry names its mirror or replay.
     """
 
     def __init__(
@@ -36,7 +37,10 @@ class LedgerFollower:
         run_id: str | None,
         options: CopyOptions,
         clock: Clock,
+        *,
+        with_replays: bool = False,
     ) -> None:
+        self._prefixes = key_prefixes(mirror, with_replays=with_replays)
         self._client = ClusterClient(
             destination, DestinationError, f"relay-{mirror}-ledger", options.request_timeout_ms
         )
@@ -136,11 +140,11 @@ class LedgerFollower:
             for home in _HOMES
         ]
         found = [record for offsets in ranges for record in self._read(offsets)]
-        newest: dict[TopicPartition, int] = {}
+        newest: dict[tuple[str, TopicPartition], int] = {}
 
         def committed_at_ms(record: LedgerRecord) -> int:
             """Return the time, but keep the order of a topic-partition where clocks differ."""
-            at = record.entry.source.topic_partition
+            at = record.entry.mirror, record.entry.source.topic_partition
             newest[at] = max(newest.get(at, 0), record.entry.committed_at_ms)
             return newest[at]
 
@@ -164,29 +168,31 @@ class LedgerFollower:
     def _read(self, wanted: OffsetRange) -> list[LedgerRecord]:
         return [
             record
-            for some in read_records(self._client, wanted, self._mirror, self._clock)
+            for some in read_records(self._client, wanted, self._prefixes, self._clock)
             for record in some
             if self._run_id in {None, record.entry.run_id}
         ]
 
 
 def read_records(
-    client: ClusterClient, wanted: OffsetRange, mirror: str, clock: Clock
+    client: ClusterClient, wanted: OffsetRange, prefixes: tuple[bytes, ...], clock: Clock
 ) -> Iterator[list[LedgerRecord]]:
     """Yield the entries of a mirror in an offset range of the ledger, a list per fetch.
+
+    Args:
+        prefixes: of the keys, see `key_prefixes`.
 
     Raises:
         TamperedError: a record is no entry.
         RelayError: the destination is not reachable.
     """
-    prefix = f"{mirror}/".encode()
     for spans in read(client, wanted, _FETCH_BYTES, clock):
         yield [
             _ledger_record(wanted.topic_partition, record)
             for span in spans
             if span.run is not None
             for record in decode(span.run.data)
-            if (record.key or b"").startswith(prefix)
+            if (record.key or b"").startswith(prefixes)
         ]
 
 

@@ -128,7 +128,9 @@ def _recount(audit: StatementAudit, found: VerifiedLedger, mirror: Mirror, clock
         known = _existing({**histories, _LATER: later}, audit, client)
 
         def count(ranges: Sequence[OffsetRange]) -> list[Recount]:
-            return recount_entries(found.mirror, ranges, known, client, options, clock)
+            return recount_entries(
+                found.mirror, ranges, known, client, options, clock, found.replayed
+            )
 
         whole = [
             OffsetRange(at, some[0].source.start, some[-1].source.end)

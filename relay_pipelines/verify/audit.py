@@ -248,10 +248,11 @@ def begin(
         audit.partitions[at] = PartitionAudit(nothing, ledger.chains[at])
     selected = [each for each in selected if not audit.partitions[each.topic_partition].lost]
     if level in {Level.RECOUNT, Level.FULL}:
-        _plan_recount(audit, selected, entries, there.ends)
+        _plan_recount(audit, selected, entries, there.ends, ledger.replayed)
     if level.compares:
         policies = _at_source(audit, mirror, clock), there.policies
-        _plan(audit, mirror, selected, policies, _shared(entries))
+        shared = _shared(entries) | {written.topic_partition for written in ledger.replayed}
+        _plan(audit, mirror, selected, policies, shared)
     return audit
 
 
@@ -285,6 +286,7 @@ def _plan_recount(
     selected: Sequence[Selected],
     entries: Sequence[LedgerEntry],
     ends: Mapping[TopicPartition, int],
+    replayed: Sequence[OffsetRange],
 ) -> None:
     """Find the parts to count at the destination.
 
@@ -292,6 +294,7 @@ def _plan_recount(
         entries: all that the ledger has.
         ends: of the destination, from before the entries were read: all that was written before is
             in one of them.
+        replayed: as of `KnownEntries`.
     """
     shared = _shared(entries)
     written: dict[TopicPartition | None, list[LedgerEntry]] = defaultdict(list)
@@ -307,13 +310,15 @@ def _plan_recount(
             for entry in written[found.destination]
             if entry.source.topic_partition != each.topic_partition
         ]
-        found.parts = parts_of(
+        by_replays = tuple(one for one in replayed if one.topic_partition == found.destination)
+        parts = parts_of(
             replace(each.range, end=each.copied_to),
             sorted(each.entries, key=lambda entry: entry.source),
             others,
             _PART_BYTES,
             ends.get(found.destination, 0) if found.destination else None,
         )
+        found.parts = [replace(part, replayed=by_replays) for part in parts]
 
 
 def _plan(

@@ -148,8 +148,8 @@ def recount(
         # again if records seem foreign: another run may have committed since the ledger was read
         for _ in range(2):
             ask = partial(_entries, mirror, wanted, destination, options, clock, committed_since_ms)
-            entries = retry(ask, mirror, options, clock)
-            counted = recount_entries(mirror, wanted, entries, client, options, clock)
+            entries, replayed = retry(ask, mirror, options, clock)
+            counted = recount_entries(mirror, wanted, entries, client, options, clock, replayed)
             recounts |= {each.range.topic_partition: each for each in counted}
             wanted = [
                 offset_range
@@ -168,12 +168,14 @@ def recount_entries(
     client: ClusterClient,
     options: CopyOptions,
     clock: Clock,
+    replayed: Sequence[OffsetRange] = (),
 ) -> list[Recount]:
     """Count the records of every range, in this order, by entries that are known.
 
     Args:
         entries: of one history each, sorted by source offset; also those after the ranges, which
             say where their records end.
+        replayed: as of `KnownEntries`.
 
     Raises:
         RelayError: the destination does not answer, or refuses.
@@ -183,7 +185,7 @@ def recount_entries(
     }
     ask = partial(topic_configs, client, sorted(topics), NEEDED_CONFIGS)
     configs = retry(ask, mirror, options, clock, client)
-    known = KnownEntries(entries)
+    known = KnownEntries(entries, replayed)
     return [
         retry(
             partial(count_range, client, offset_range, known, configs, options, clock),
@@ -200,18 +202,39 @@ def _entries(
     options: CopyOptions,
     clock: Clock,
     since_ms: int,
-) -> dict[TopicPartition, list[LedgerEntry]]:
-    follower = LedgerFollower(destination, mirror, None, options, clock)
+) -> tuple[dict[TopicPartition, list[LedgerEntry]], list[OffsetRange]]:
+    """Return the mirror's entries, and what its replays wrote, as of `count_range`."""
+    follower = LedgerFollower(destination, mirror, None, options, clock, with_replays=True)
     try:
-        entries = _by_source(follower.history(max(0, since_ms - _CLOCK_SKEW_MS)), since_ms)
+        own, replayed = own_and_replayed(
+            mirror, follower.history(max(0, since_ms - _CLOCK_SKEW_MS))
+        )
+        entries = _by_source(own, since_ms)
         if any(
             _uncovered(offset_range, entries.get(offset_range.topic_partition, []))
             for offset_range in wanted
         ):
-            entries = _by_source(follower.history(settled=True), since_ms)
+            own, replayed = own_and_replayed(mirror, follower.history(settled=True))
+            entries = _by_source(own, since_ms)
     finally:
         follower.close()
-    return entries
+    return entries, replayed
+
+
+def own_and_replayed(
+    mirror: str, entries: Iterable[LedgerEntry]
+) -> tuple[list[LedgerEntry], list[OffsetRange]]:
+    """Separate a mirror's entries from what its replays wrote, by destination offsets.
+
+    For a replay, the others are its mirror and the mirror's other replays.
+    """
+    own, others = [], []
+    for entry in entries:
+        if entry.mirror == mirror:
+            own.append(entry)
+        elif entry.records:
+            others.append(entry.destination)
+    return own, others
 
 
 class KnownEntries:
@@ -220,9 +243,14 @@ class KnownEntries:
     Args:
         entries: by source topic-partition, sorted by source offset: those that cover the ranges,
             and all that wrote between and next after their copies.
+        replayed: destination offsets that replays of the mirror wrote, which are not foreign.
     """
 
-    def __init__(self, entries: Mapping[TopicPartition, Sequence[LedgerEntry]]) -> None:
+    def __init__(
+        self,
+        entries: Mapping[TopicPartition, Sequence[LedgerEntry]],
+        replayed: Iterable[OffsetRange] = (),
+    ) -> None:
         self._entries = entries
         self._sources = {
             at: RangeIndex([entry.source for entry in some]) for at, some in entries.items()
@@ -233,7 +261,11 @@ class KnownEntries:
         for entry in (entry for some in entries.values() for entry in some):
             if entry.records:
                 written[entry.destination.topic_partition].append(entry.destination)
-        self._written = {at: RangeIndex(sorted(some)) for at, some in written.items()}
+        self._written = _by_topic_partition(written)
+        by_replays: dict[TopicPartition, list[OffsetRange]] = defaultdict(list)
+        for each in replayed:
+            by_replays[each.topic_partition].append(each)
+        self._replayed = _by_topic_partition(by_replays)
 
     def covering(self, wanted: OffsetRange) -> list[LedgerEntry]:
         """Return the entries that have offsets of a range, in the order of source offsets."""
@@ -251,6 +283,10 @@ class KnownEntries:
     def written(self, at: TopicPartition) -> RangeIndex:
         """Return where chunks are in a destination topic-partition."""
         return self._written.get(at) or RangeIndex([])
+
+    def is_replayed(self, at: TopicPartition, offset: int) -> bool:
+        """Whether a chunk of a replay contains the destination offset."""
+        return at in self._replayed and any(self._replayed[at].containing(offset))
 
 
 def count_range(
@@ -272,6 +308,12 @@ def count_range(
         RelayError: the destination does not answer, or refuses.
     """
     return _RangeCount(client, wanted, known, configs, options, clock, until).count()
+
+
+def _by_topic_partition(
+    ranges: Mapping[TopicPartition, Iterable[OffsetRange]],
+) -> dict[TopicPartition, RangeIndex]:
+    return {at: RangeIndex(sorted(some)) for at, some in ranges.items()}
 
 
 def _by_source(
@@ -398,7 +440,6 @@ class _RangeCount:
         """
         digests: Counter[int] = Counter()
         chunks = RangeIndex([offset_range for offset_range, _ in placed])
-        written = self._known.written(scanned.topic_partition)
         producers: dict[int, int] = {}
         for batch in _batches(self._client, scanned, self._options, self._clock):
             offset, producer = batch.header.base_offset, batch.header.producer_id
@@ -409,7 +450,7 @@ class _RangeCount:
                 self._result.counted += batch.header.records
                 self._date(batch.header)
                 digests[index] = crc32c(body_of(batch), digests[index])
-            elif not self._is_of_another_source(written, index, offset):
+            elif not self._is_of_others(scanned.topic_partition, index, offset):
                 if self._result.foreign_at is None:
                     self._result.foreign_at = offset
                 self._result.foreign += batch.header.records
@@ -435,9 +476,13 @@ class _RangeCount:
             following.append(max(last, self._until))
         return min([*following, self._client.list_offsets([at], LATEST, READ_COMMITTED)[at]])
 
-    def _is_of_another_source(self, written: RangeIndex, index: int | None, offset: int) -> bool:
+    def _is_of_others(self, at: TopicPartition, index: int | None, offset: int) -> bool:
+        """Whether another source's chunk, or a replay's, contains the offset."""
+        written = self._known.written(at)
         ours = None if index is None else self._ours[index].destination
-        return any(written.ranges[position] != ours for position in written.containing(offset))
+        return any(
+            written.ranges[position] != ours for position in written.containing(offset)
+        ) or self._known.is_replayed(at, offset)
 
     def _keeps_everything(self, topic: str) -> bool:
         return all(self._value(topic, key) == "-1" for key in _RETENTIONS)

@@ -36,12 +36,14 @@ class RecountPart:
         range: the source offsets.
         entries: what `count_range` needs.
         until: the destination offset up to which all entries are known; None if they are anywhere.
+        replayed: as of `KnownEntries`.
     """
 
     range: OffsetRange
     entries: Entries
     size_bytes: int
     until: int | None = None
+    replayed: tuple[OffsetRange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +148,7 @@ def _count(client: ClusterClient, job: AuditJob, part: RecountPart, clock: Clock
         entry.destination.topic_partition.topic for some in part.entries.values() for entry in some
     }
     configs = topic_configs(client, sorted(topics), NEEDED_CONFIGS)
-    known = KnownEntries(part.entries)
+    known = KnownEntries(part.entries, part.replayed)
     return count_range(client, part.range, known, configs, job.options, clock, part.until)
 
 

@@ -2,14 +2,48 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from relay_pipelines.errors import ConfigError
 from relay_pipelines.model import LedgerEntry, OffsetRange, TopicPartition
+from relay_pipelines.protocol.clock import moment_ms
 from relay_pipelines.settings.validation_errors import nearest
 from relay_pipelines.verify.coverage import last_history
+
+_OFFSETS = re.compile(r"(\d*):(\d*)")
+
+
+def parse_offsets(option: str, text: str) -> tuple[int | None, int | None]:
+    """Return the half-open range that `START:END` means; None for a number that is left out.
+
+    Raises:
+        ConfigError: it is no range.
+    """
+    given = _OFFSETS.fullmatch(text)
+    start, end = (int(part) if part else None for part in given.groups()) if given else (None, None)
+    if not given or (start is not None and end is not None and start >= end):
+        raise ConfigError(
+            f"{option}: {text!r} is no range of offsets",
+            remedy="write START:END, such as 100:200, 100: or :200",
+        )
+    return start, end
+
+
+def parse_time(option: str, text: str) -> int:
+    """Return milliseconds since the Unix epoch.
+
+    Raises:
+        ConfigError: it is no time.
+    """
+    try:
+        return moment_ms(text)
+    except ValueError:
+        raise ConfigError(
+            f"{option}: {text!r} is no time", remedy="write 2026-01-31 or 2026-01-31T12:00:00Z"
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)

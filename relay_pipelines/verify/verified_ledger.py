@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from relay_pipelines.model import Checkpoint, TopicPartition
+from relay_pipelines.model import Checkpoint, OffsetRange, TopicPartition
 from relay_pipelines.protocol.admin import readable_topic_configs
 from relay_pipelines.protocol.client import EARLIEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.protocol.clock import Clock
@@ -18,6 +18,7 @@ from relay_pipelines.state import checkpoint, ledger
 from relay_pipelines.state.ledger import LedgerRecord
 from relay_pipelines.state.ledger_reader import LedgerFollower
 from relay_pipelines.verify.chain import Chain, ChainBreak, verify_chains
+from relay_pipelines.verify.recount import own_and_replayed
 
 _CLOCK_SKEW_MS = 600_000  # entries have the time of the machine that committed them
 _RETENTION, _RETENTION_BYTES = "retention.ms", "retention.bytes"
@@ -31,12 +32,14 @@ class VerifiedLedger:
         cluster_id: of the destination.
         chains: by source topic-partition.
         checkpoints: as the heads of the chains were read.
+        replayed: the destination offsets that the mirror's replays wrote.
     """
 
     mirror: str
     cluster_id: str
     chains: Mapping[TopicPartition, Chain]
     checkpoints: Mapping[TopicPartition, Checkpoint]
+    replayed: Sequence[OffsetRange] = ()
 
     @property
     def breaks(self) -> list[ChainBreak]:
@@ -58,7 +61,9 @@ def read_verified_ledger(name: str, mirror: Mirror, clock: Clock) -> VerifiedLed
         cluster_id = client.cluster_id
     if not kept:  # nothing was ever mirrored to this destination
         return VerifiedLedger(name, cluster_id, {}, {})
-    follower = LedgerFollower(mirror.destination_cluster, name, None, options, clock)
+    follower = LedgerFollower(
+        mirror.destination_cluster, name, None, options, clock, with_replays=True
+    )
     try:
         retry(follower.rewind, name, options, clock, follower)
         records = follower.settled_records()
@@ -66,12 +71,15 @@ def read_verified_ledger(name: str, mirror: Mirror, clock: Clock) -> VerifiedLed
         records += _up_to_the_heads(follower.settled_records(), found)
     finally:
         follower.close()
+    _, replayed = own_and_replayed(name, (record.entry for record in records))
+    records = [record for record in records if record.entry.mirror == name]
     sources = found.keys() | {record.entry.source.topic_partition for record in records}
     kept_since_ms = {
         at: kept[checkpoint.home(ledger.TOPIC, checkpoint.key_of(name, at))] for at in sources
     }
     heads = {at: checkpoint.ledger_head for at, checkpoint in found.items()}
-    return VerifiedLedger(name, cluster_id, verify_chains(records, heads, kept_since_ms), found)
+    chains = verify_chains(records, heads, kept_since_ms)
+    return VerifiedLedger(name, cluster_id, chains, found, replayed)
 
 
 def _up_to_the_heads(

@@ -182,7 +182,7 @@ def graph(
     An external asset without a materialisation is grey, and a check "not evaluated", if it is not
     here.
     """
-    asked = {"keys": keys and [{"path": list(key)} for key in keys]}
+    asked = {"keys": None if keys is None else [{"path": list(key)} for key in keys]}
     return {
         "/".join(node["assetKey"]["path"]): (
             bool(node["assetMaterializations"]),

@@ -51,6 +51,40 @@ def test_backfill_by_date(environment: Environment, topics: list[str]) -> None:
     assert environment.read(topics[0]) == [f"a{number}" for number in range(100)]
 
 
+def test_replay(environment: Environment, topics: list[str]) -> None:
+    """The launchpad opens with a dry run; a replay is exactly once, also when it is run again."""
+    assert environment.job("mirror_once").success
+    shown = environment.job("replay", {"topic": topics[0], "to": f"{topics[0]}.replayed"})
+    assert shown.success, failure(shown)
+    config = {
+        "topic": topics[0],
+        "to": f"{environment.name}.{topics[0]}.again",
+        "offsets": "20:80",
+        "dry_run": False,
+    }
+    for copied in (60, 0):
+        run = environment.job("replay", config)
+        assert run.success, failure(run)
+        (event,) = run.get_asset_materialization_events()
+        assert event.asset_key == naming.replayed_asset(environment.name, config["to"])
+        metadata = event.materialization.metadata
+        assert metadata["records"].value == metadata["counted (records)"].value == 60
+        assert metadata["copied by this run (records)"].value == copied
+        again = [f"a{number}" for number in range(20, 80)]
+        assert environment.read(f"{topics[0]}.again") == again
+    mirrored = f"{environment.name}.{topics[0]}"
+    refused = environment.job("replay", config | {"to": mirrored})
+    assert "add --into-itself" in failure(refused)
+    assert not environment.is_retried(refused)
+    into = environment.job(
+        "replay", config | {"to": mirrored, "into_itself": True, "side": "destination"}
+    )
+    assert into.success, failure(into)
+    (event,) = into.get_asset_materialization_events()
+    assert event.asset_key == naming.mirrored_asset(environment.name, topics[0])
+    assert len(environment.read(topics[0])) == 160
+
+
 def test_a_mirror_that_starts_by_date(environment: Environment, topics: list[str]) -> None:
     """A new mirror starts at the beginning of the time span: older records are never copied."""
     noon_ms = 1_767_268_800_000  # 2026-01-01T12:00:00Z

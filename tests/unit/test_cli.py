@@ -46,6 +46,7 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         "ledger",
         "attest",
         "audit",
+        "replay",
         "acls",
         "spark",
         "demo",

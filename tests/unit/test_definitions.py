@@ -192,6 +192,7 @@ class TestNames:
             "mirror_to_eu__big",
             "mirror_to_eu__idle",
             "mirror_to_eu__main_2",
+            "replay",
         }
 
     def test_ops_and_pools(self, sample):

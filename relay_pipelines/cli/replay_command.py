@@ -1,0 +1,176 @@
+"""The command `replay`: copies a range of a topic again, after it has shown what."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from relay_pipelines.cli import inspect_commands, run_command
+from relay_pipelines.cli.context import Invocation, selected_mirrors
+from relay_pipelines.cli.session import Session
+from relay_pipelines.console import json_output, messages
+from relay_pipelines.console.formatting import plural, stderr, stdout
+from relay_pipelines.console.progress import progress
+from relay_pipelines.errors import INTERRUPTED, ConfigError, RelayError
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.run.replay import Replay, plan_replay, start_replay
+from relay_pipelines.run.replay_request import ReplayRequest, Side, records_of
+from relay_pipelines.run.signals import StopSignal
+from relay_pipelines.settings import Settings
+from relay_pipelines.verify.selection import parse_offsets, parse_time
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options of the command, as typed."""
+
+    topic: str
+    to: str
+    mirror: str | None
+    partition: int | None
+    offsets: str | None
+    since: str | None
+    until: str | None
+    window: str | None
+    side: str
+    filters: Sequence[str]
+    where: str | None
+    transform: str | None
+    select: Sequence[str]
+    replay_id: str | None
+    verbatim: bool
+    into_itself: bool
+    dry_run: bool
+    yes: bool
+    as_json: bool
+
+
+def run(invocation: Invocation, options: Options) -> int:
+    """Show what a replay copies, ask, and copy it; return the exit code."""
+    settings, clock = invocation.settings(), SystemClock()
+    name = _mirror(settings, options.mirror)
+    replay = plan_replay(settings, name, _request(invocation, options), clock)
+    _show(replay, options)
+    if options.dry_run or not replay.plan.windows:
+        for error in replay.plan.data_losses:  # otherwise the run reports them
+            invocation.fail(error, replay.name)
+        return invocation.exit_code
+    if not _is_wanted(options):
+        return invocation.exit_code
+    stop = StopSignal()
+    session = Session(settings.spark, stop, verbose=invocation.debug)
+    with stop.heard(), run_command.observed(settings.metrics) as metrics:
+        try:
+            replay = start_replay(replay, clock)
+            with progress(replay.name, stderr()) as display:
+                observers = [display] if metrics is None else [display, metrics]
+                topic = replay.start.topic
+                result = run_command.copy_planned(
+                    replay.plan, replay.mirror, topic, session, observers
+                )
+        except RelayError as error:
+            invocation.fail(error, replay.name)
+        except KeyboardInterrupt:
+            invocation.raise_exit_code(INTERRUPTED)
+            messages.error("interrupted; committed records stay, run again to continue")
+        else:
+            run_command.report(invocation, replay.plan, result, as_json=options.as_json)
+        finally:
+            session.stop()
+    return invocation.exit_code
+
+
+def _mirror(settings: Settings, name: str | None) -> str:
+    if name is None and len(settings.mirrors) > 1:
+        raise ConfigError(
+            "a replay is of one mirror",
+            remedy=f"name it with --mirror: {', '.join(settings.mirrors)}",
+        )
+    return next(iter(selected_mirrors(settings, [name] if name else [])))
+
+
+def _request(invocation: Invocation, options: Options) -> ReplayRequest:
+    records: dict[str, Any] = {}
+    if options.filters:
+        records["filters"] = [_class("--filter", text) for text in options.filters]
+    if options.where is not None:
+        records["where"] = options.where
+    if options.transform is not None:
+        records["transform"] = _class("--transform", options.transform)
+    if options.select:
+        records["select"] = dict(_column(text) for text in options.select)
+    return ReplayRequest(
+        topic=options.topic,
+        to=options.to,
+        side=Side(options.side),
+        partition=options.partition,
+        offsets=None if options.offsets is None else parse_offsets("--offsets", options.offsets),
+        from_ms=None if options.since is None else parse_time("--from", options.since),
+        until_ms=None if options.until is None else parse_time("--until", options.until),
+        window=options.window or "",
+        records=records_of(records, invocation.config.absolute().parent),
+        verbatim=options.verbatim,
+        into_itself=options.into_itself,
+        replay_id=options.replay_id or "",
+    )
+
+
+def _class(option: str, text: str) -> Mapping[str, Any]:
+    name, equals, config = text.partition("=")
+    try:
+        given = json.loads(config) if equals else {}
+    except ValueError:
+        given = None
+    if not isinstance(given, dict):
+        raise ConfigError(
+            f"{option}: {config!r} is no config of a class",
+            remedy='write CLASS, or CLASS={"key": "value"} with JSON, in quotes of the shell',
+        )
+    return {"class": name, "config": given}
+
+
+def _column(text: str) -> tuple[str, str]:
+    column, equals, expression = text.partition("=")
+    if not equals:
+        raise ConfigError(
+            f"--select: {text!r} is no column", remedy="write COLUMN=SQL, such as value=upper(key)"
+        )
+    return column, expression
+
+
+def _show(replay: Replay, options: Options) -> None:
+    """Print what is left, as `relay plan` does."""
+    now_ms = SystemClock().now_ms()
+    for note in replay.notes:
+        messages.warning(f"{replay.name}: {note}")
+    if options.as_json:
+        if options.dry_run or not replay.plan.windows:
+            messages.document(json_output.plan(replay.plan, now_ms))
+        return
+    if replay.is_complete:
+        stdout().print(
+            f"{replay.name}: complete since an earlier run; give another --id to copy the records"
+            " once more",
+            soft_wrap=True,
+        )
+        return
+    inspect_commands.show_plan(replay.plan, now_ms, why=False, sync=False)
+    records = plural(sum(map(replay.plan.offsets, replay.plan.windows)), "offset")
+    doing = "continues" if replay.is_started else "copies"
+    stdout().print(f"{replay.name}: {doing} {records} from the {options.side}", soft_wrap=True)
+
+
+def _is_wanted(options: Options) -> bool:
+    if options.yes:
+        return True
+    if not sys.stdin.isatty():
+        raise ConfigError(
+            f"a replay writes to {options.to}, and nobody is there to be asked",
+            remedy="add --yes, or --dry-run to only see the plan",
+        )
+    import typer
+
+    return typer.confirm(f"Copy these records to {options.to}?")

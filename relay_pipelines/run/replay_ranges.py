@@ -1,0 +1,337 @@
+"""Which offsets a replay reads: at the source, or where the ledger says that their copies are."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+from relay_pipelines.errors import ConfigError, RetentionPassedError
+from relay_pipelines.model import Intervals, LedgerEntry, OffsetRange, TopicPartition
+from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
+from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.protocol.reader import read
+from relay_pipelines.protocol.retries import retry
+from relay_pipelines.run.replay_request import ReplayRequest
+from relay_pipelines.settings import Mirror
+from relay_pipelines.snapshot.clients import destination_client
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot, read_checkpoints
+from relay_pipelines.snapshot.offsets_by_time import ranges_between
+from relay_pipelines.state.checkpoint import wait_until_stable
+from relay_pipelines.state.ledger_reader import LedgerFollower
+from relay_pipelines.verify.selection import Selected, Selection, select
+
+_READ_DESTINATION = "read the copies instead: --side destination"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedRanges:
+    """What a replay reads.
+
+    Args:
+        ranges: none is empty.
+        kept: the offsets whose records are replayed, where these are not all; as in `CopyRange`.
+        notes: what a person may not expect, in one line each.
+    """
+
+    topic: str
+    ranges: Sequence[OffsetRange]
+    kept: Mapping[TopicPartition, Intervals] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+
+
+def at_source(
+    name: str, mirror: Mirror, request: ReplayRequest, snapshot: ClusterSnapshot, clock: Clock
+) -> ReplayedRanges:
+    """Return the source offsets that are asked for.
+
+    Args:
+        name, mirror: of the mirror whose topic it is.
+        snapshot: of that topic.
+
+    Raises:
+        ConfigError: there are no such offsets.
+        RetentionPassedError: the source no longer has them.
+        RelayError: a cluster does not answer.
+    """
+    ranges, notes = _asked(name, mirror, request, snapshot, clock)
+    positions = {position.topic_partition: position for position in snapshot.positions}
+    for wanted in ranges:
+        at, position = wanted.topic_partition, positions.get(wanted.topic_partition)
+        if position is None or wanted.end > position.end_offset:
+            end = "no such partition" if position is None else f"ends at {position.end_offset}"
+            raise ConfigError(
+                f"{at}: the source has no offsets up to {wanted.end}: {end}",
+                remedy="name offsets that it has; see `relay status`",
+            )
+        if wanted.start < position.low_watermark:
+            raise RetentionPassedError(
+                f"the source begins at offset {position.low_watermark}, and no longer has those"
+                f" from {wanted.start} on",
+                remedy=_READ_DESTINATION,
+                topic_partition=at,
+                offset=wanted.start,
+            )
+    return ReplayedRanges(request.topic, _not_empty(ranges), notes=notes)
+
+
+def _asked(
+    name: str, mirror: Mirror, request: ReplayRequest, snapshot: ClusterSnapshot, clock: Clock
+) -> tuple[list[OffsetRange], list[str]]:
+    if request.window:
+        return [each.range for each in _selected(name, mirror, request, clock)], []
+    wanted = [
+        position
+        for position in snapshot.positions
+        if request.partition in {None, position.topic_partition.partition}
+    ]
+    if not wanted:
+        raise ConfigError(
+            f"the topic {request.topic!r} has no partition {request.partition}",
+            remedy=f"it has {len(snapshot.positions)} partitions, from 0",
+        )
+    if request.offsets is not None:
+        start, end = request.offsets
+        return [
+            OffsetRange(
+                position.topic_partition,
+                position.low_watermark if start is None else start,
+                position.end_offset if end is None else end,
+            )
+            for position in wanted
+        ], []
+    limited = {position.topic_partition: position for position in wanted}
+    options = mirror.copy_options
+    spans = ranges_between(snapshot, request.from_ms or 0, request.until_ms, options, clock)
+    ranges = [span for span in spans if span.topic_partition in limited]
+    notes = [
+        f"{span.topic_partition}: the source begins at offset {span.start}; if it had older"
+        f" records of the time span, {_READ_DESTINATION}"
+        for span in ranges
+        if span.start and span.start == limited[span.topic_partition].low_watermark
+    ]
+    return ranges, notes
+
+
+def at_destination(
+    name: str, mirror: Mirror, request: ReplayRequest, clock: Clock
+) -> ReplayedRanges:
+    """Return where the copies of the source offsets that are asked for are.
+
+    Raises:
+        ConfigError: the ledger does not have these offsets, or cannot tell them apart.
+        RetentionPassedError: the destination no longer has them.
+        RelayError: the destination does not answer.
+    """
+    selected = _selected(name, mirror, request, clock)
+    topics = {
+        entry.destination.topic_partition.topic
+        for each in selected
+        for entry in each.copied
+        if entry.records
+    }
+    if len(topics) > 1:
+        raise ConfigError(
+            f"the offsets were copied to several topics: {', '.join(sorted(topics))}",
+            remedy="replay the offsets of one topic after those of the other",
+        )
+    sources: dict[TopicPartition, set[TopicPartition]] = defaultdict(set)
+    for each in selected:
+        for entry in each.copied:
+            sources[entry.destination.topic_partition].add(each.topic_partition)
+    with destination_client(name, mirror.destination_cluster, mirror.copy_options) as client:
+        copies = _Copies(client, mirror, request, clock)
+        ask = partial(copies.find, selected)
+        found = retry(ask, name, mirror.copy_options, clock, client)
+    kept = {
+        at: _merged(copied, one_source=len(sources[at]) == 1)
+        for at, copied in found.items()
+        if copied
+    }
+    ranges = [
+        OffsetRange(at, intervals[0][0], intervals[-1][1]) for at, intervals in sorted(kept.items())
+    ]
+    several = {at: intervals for at, intervals in kept.items() if len(intervals) > 1}
+    return ReplayedRanges(next(iter(topics), ""), _not_empty(ranges), several)
+
+
+def _selected(name: str, mirror: Mirror, request: ReplayRequest, clock: Clock) -> list[Selected]:
+    """Return what the ledger has of the request; of a time span, all."""
+    options = mirror.copy_options
+    # the checkpoints first: a commit in between would look like a missing entry
+    checkpoints = read_checkpoints(name, mirror, clock, settled=True).checkpoints
+    follower = LedgerFollower(mirror.destination_cluster, name, None, options, clock)
+    try:
+        ask = partial(follower.history, settled=True)
+        entries = retry(ask, name, options, clock, follower)
+    finally:
+        follower.close()
+    start, end = request.offsets or (None, None)
+    selection = Selection(request.topic, request.partition, request.window, start, end)
+    copied_to = {at: checkpoint.next_offset for at, checkpoint in checkpoints.items()}
+    selected = select(selection, entries, copied_to)
+    for each in selected:
+        _require_covered(each)
+    return selected
+
+
+def _require_covered(selected: Selected) -> None:
+    position = selected.range.start
+    covering = (entry.source for entry in selected.entries if len(entry.source))
+    for source in sorted(covering):
+        if source.start > position:
+            break
+        position = max(position, source.end)
+    if position < selected.range.end:
+        raise ConfigError(
+            f"{selected.topic_partition}: the ledger has no copies of the offsets"
+            f" [{position}, {selected.range.end})",
+            remedy="name offsets that were copied; see `relay ledger`",
+        )
+
+
+def _not_empty(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
+    if found := [wanted for wanted in ranges if len(wanted)]:
+        return found
+    raise ConfigError(
+        "there are no records in the range that is to be replayed",
+        remedy="name offsets, dates or a window with records; see `relay ledger`",
+    )
+
+
+def _merged(copies: Iterable[_Copied], *, one_source: bool) -> Intervals:
+    """Join neighbours, so that there are few intervals.
+
+    Args:
+        one_source: whether one source alone is copied there. Then a single offset between two
+            chunks is the marker of the first, because the next one begins after it.
+    """
+    found: list[tuple[int, int]] = []
+    before = None
+    for copied in sorted(copies):
+        is_marker = one_source and before is not None and copied.chunk != before.chunk
+        if found and copied.start - found[-1][1] <= int(is_marker):
+            found[-1] = found[-1][0], copied.end
+        else:
+            found.append((copied.start, copied.end))
+        before = copied
+    return tuple(found)
+
+
+class _Copied(NamedTuple):
+    """Destination offsets that hold records of one chunk alone.
+
+    Args:
+        chunk: its source offsets.
+    """
+
+    start: int
+    end: int
+    chunk: OffsetRange
+
+
+class _Copies:
+    """Finds the copies of source offsets at the destination."""
+
+    def __init__(
+        self, client: ClusterClient, mirror: Mirror, request: ReplayRequest, clock: Clock
+    ) -> None:
+        self._client = client
+        self._options = mirror.copy_options
+        self._request = request
+        self._clock = clock
+
+    def find(self, selected: Sequence[Selected]) -> dict[TopicPartition, list[_Copied]]:
+        """Return the copies by topic-partition of the destination; they may be in any order."""
+        found: dict[TopicPartition, list[_Copied]] = defaultdict(list)
+        entries = [(each.range, entry) for each in selected for entry in each.copied]
+        ends: dict[TopicPartition, int] = defaultdict(int)
+        for _, entry in entries:
+            at = entry.destination.topic_partition
+            ends[at] = max(ends[at], entry.destination.end)
+        low = self._client.list_offsets(ends, EARLIEST, READ_COMMITTED)
+        for at, end in ends.items():
+            wait_until_stable(self._client, at, end, self._options, self._clock)
+        within = self._time_span(list(ends))
+        for wanted, entry in entries:
+            at = entry.destination.topic_partition
+            copies = self._copies(entry, wanted) if entry.records else []
+            first, end = within[at]
+            clipped = [(max(start, first), min(stop, end)) for start, stop in copies]
+            found[at] += [_Copied(*each, entry.source) for each in clipped if each[0] < each[1]]
+        for at, copied in found.items():
+            oldest = min((each.start for each in copied), default=low[at])
+            if oldest < low[at]:
+                raise RetentionPassedError(
+                    f"the destination begins at offset {low[at]}, and no longer has the copies"
+                    f" from {oldest} on",
+                    remedy="replay a later range, or read the source: --side source",
+                    topic_partition=at,
+                    offset=oldest,
+                )
+        return found
+
+    def _time_span(self, wanted: Sequence[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+        """Return the destination offsets of the time span; all without one."""
+        request = self._request
+        ends = self._client.list_offsets(wanted, LATEST, READ_COMMITTED)
+        first = dict.fromkeys(wanted, 0)
+        if request.from_ms is not None:
+            first = self._client.first_offsets(request.from_ms, ends)
+        if request.until_ms is not None:
+            ends = self._client.first_offsets(request.until_ms, ends)
+        return {at: (first[at], ends[at]) for at in wanted}
+
+    def _copies(self, entry: LedgerEntry, wanted: OffsetRange) -> list[tuple[int, int]]:
+        """Return the destination offsets of a chunk's records within the wanted source offsets."""
+        there, source = entry.destination, entry.source
+        own = [(there.start, there.end)]
+        if len(there) != entry.records:
+            own = self._own_batches(entry)
+        skip, stop = (
+            max(0, wanted.start - source.start),
+            min(len(source), wanted.end - source.start),
+        )
+        if (skip, stop) == (0, len(source)):
+            return own
+        if len(source) != entry.records:
+            raise ConfigError(
+                f"the range cuts the chunk {source}, in which offsets have no record at the"
+                " destination, so that nobody can tell which of its copies are wanted",
+                remedy=f"begin and end it at {source.start} or {source.end}",
+            )
+        return _part(own, skip, stop)
+
+    def _own_batches(self, entry: LedgerEntry) -> list[tuple[int, int]]:
+        """Return the offsets of a chunk's own records, among those of others."""
+        producer, own = None, []
+        for spans in read(
+            self._client, entry.destination, self._options.fetch_max_bytes, self._clock
+        ):
+            for span in spans:
+                if span.run is None or span.skipped is not None:
+                    continue
+                header = span.run.first
+                producer = header.producer_id if producer is None else producer
+                if header.producer_id == producer:
+                    own.append((span.start, span.end))
+        if sum(end - start for start, end in own) != entry.records:
+            raise ConfigError(
+                f"{entry.destination} no longer holds the {entry.records} records of the chunk"
+                f" {entry.source} alone, so that nobody can tell which are its own",
+                remedy="replay from the source: --side source",
+            )
+        return own
+
+
+def _part(own: Iterable[tuple[int, int]], skip: int, stop: int) -> list[tuple[int, int]]:
+    """Return the offsets of the records number `skip` to `stop` of these."""
+    found, number = [], 0
+    for start, end in own:
+        first, last = max(start, start + skip - number), min(end, start + stop - number)
+        if first < last:
+            found.append((first, last))
+        number += end - start
+    return found

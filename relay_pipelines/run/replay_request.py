@@ -1,0 +1,258 @@
+"""What a replay is asked for, and the mirror of its own that it becomes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from relay_pipelines.errors import ConfigError
+from relay_pipelines.model import ClassSpec, RecordPolicy
+from relay_pipelines.plan.positions import OnDataLoss
+from relay_pipelines.plan.topic_selection import is_topic_name, select, target
+from relay_pipelines.settings import Mirror
+from relay_pipelines.settings.clusters import Health, Node, Source
+from relay_pipelines.settings.copying import RecordSettings
+from relay_pipelines.settings.start import Start
+from relay_pipelines.settings.topics import Topics
+from relay_pipelines.settings.validation_errors import describe, dotted
+from relay_pipelines.state.checkpoint import StartRecord
+
+_ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
+_ID_DIGITS = 12
+
+
+class Side(StrEnum):
+    """Where a replay reads."""
+
+    SOURCE = "source"
+    DESTINATION = "destination"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayRequest:
+    """What a replay is asked for.
+
+    Args:
+        topic: a source topic of the mirror.
+        to: the topic at the destination to copy to, perhaps with a partition, as in `all:0`.
+        partition: of the source topic; None for all.
+        offsets: of the source, half-open; None instead of a number for the first and the last.
+        from_ms, until_ms: times of records, half-open.
+        window: the key of a window.
+        records: filters and changes, which replace those of relay.yaml.
+        verbatim: whether those of relay.yaml do not apply.
+        into_itself: whether `to` may be a topic that the mirror writes.
+        replay_id: empty for one that is derived from the rest.
+    """
+
+    topic: str
+    to: str
+    side: Side = Side.SOURCE
+    partition: int | None = None
+    offsets: tuple[int | None, int | None] | None = None
+    from_ms: int | None = None
+    until_ms: int | None = None
+    window: str = ""
+    records: RecordSettings = field(default_factory=RecordSettings)
+    verbatim: bool = False
+    into_itself: bool = False
+    replay_id: str = ""
+
+    def __post_init__(self) -> None:
+        has_dates = self.from_ms is not None or self.until_ms is not None
+        given = [self.offsets is not None, has_dates, bool(self.window)]
+        if sum(given) != 1:
+            raise ConfigError(
+                "a replay needs one range: offsets, dates or a window",
+                remedy="give --offsets, or --from and --until, or --window",
+            )
+        if None not in {self.from_ms, self.until_ms} and self.from_ms >= self.until_ms:  # type: ignore[operator]  # neither is None
+            raise ConfigError(
+                "the time span ends before it begins", remedy="give an end later than the start"
+            )
+        to = target(self.to).topic
+        if not is_topic_name(to) or to.startswith("__"):
+            raise ConfigError(
+                f"{self.to!r} is no topic to replay into",
+                remedy="give a name of letters, digits, '.', '_' and '-' that does not begin with"
+                " __, perhaps with a partition, as in all:0",
+            )
+        if self.replay_id and not _ID.fullmatch(self.replay_id):
+            raise ConfigError(
+                f"{self.replay_id!r} is no id of a replay",
+                remedy="use up to 40 letters, digits, '_' and '-'",
+            )
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """What makes two replays the same, as JSON."""
+        return {
+            "topic": self.topic,
+            "to": self.to,
+            "side": self.side.value,
+            "partition": self.partition,
+            "offsets": None if self.offsets is None else list(self.offsets),
+            "from_ms": self.from_ms,
+            "until_ms": self.until_ms,
+            "window": self.window,
+            "records": self.records.model_dump(mode="json", by_alias=True, exclude_unset=True),
+            "verbatim": self.verbatim,
+        }
+
+    @property
+    def id(self) -> str:
+        """The id: the same for the same request."""
+        text = json.dumps(self.asked, sort_keys=True)
+        return self.replay_id or sha256(text.encode()).hexdigest()[:_ID_DIGITS]
+
+
+def records_of(given: Mapping[str, Any], folder: Path) -> RecordSettings:
+    """Check filters and changes that are given beside relay.yaml, with the keys that it has.
+
+    Args:
+        folder: of relay.yaml, which is searched for classes.
+
+    Raises:
+        ConfigError: one is wrong.
+    """
+    try:
+        return RecordSettings.model_validate(given, context={"folder": folder})
+    except ValidationError as error:
+        location, what = describe(error, RecordSettings, given)[0]
+    raise ConfigError(f"{dotted(location)}: {what}", remedy="see docs/records.md")
+
+
+def request_of(start: StartRecord) -> ReplayRequest:
+    """Return what a replay was asked for, from its start record."""
+    assert start.replay is not None
+    asked = dict(start.replay.parameters["asked"])
+    offsets = asked.pop("offsets")
+    return ReplayRequest(
+        **asked
+        | {
+            "side": Side(asked["side"]),
+            "offsets": None if offsets is None else tuple(offsets),
+            "records": RecordSettings.model_validate(asked["records"]),
+        }
+    )
+
+
+def parameters(request: ReplayRequest, policy: RecordPolicy) -> dict[str, Any]:
+    """Return what another attempt must have in common, as JSON.
+
+    Args:
+        policy: how the records are copied; relay.yaml may say something else the next time.
+    """
+    return {
+        "asked": request.asked,
+        "policy": {
+            "filters": [_named(spec) for spec in policy.filters],
+            "where": policy.where,
+            "transform": _named(policy.transform) if policy.transform else None,
+            "select": [list(column) for column in policy.select],
+            "on_record_error": str(policy.on_record_error),
+        },
+    }
+
+
+def _named(spec: ClassSpec) -> list[str]:
+    return [spec.name, spec.config]  # without its folder, which may be another one
+
+
+def require_same(start: StartRecord, wanted: Mapping[str, Any], replay_id: str) -> None:
+    """Refuse to continue a replay that was started with other parameters.
+
+    Raises:
+        ConfigError: it was.
+    """
+    known = {} if start.replay is None else start.replay.parameters
+    for part in ("asked", "policy"):
+        before, now = known.get(part, {}), wanted[part]
+        for key, value in now.items():
+            if before.get(key) != value:
+                raise ConfigError(
+                    f"the replay {replay_id} was started with {key} {json.dumps(before.get(key))},"
+                    f" and not {json.dumps(value)}",
+                    remedy="continue it with the same parameters, or give another --id",
+                )
+
+
+def as_mirror(mirror: Mirror, request: ReplayRequest, read: str) -> Mirror:
+    """Return the mirror that a replay is.
+
+    Args:
+        read: the topic to read, on the side of the request.
+    """
+    override = mirror.override(request.topic)
+    as_configured = request.side is Side.SOURCE and not request.verbatim
+    records: dict[str, Any] = {}
+    for key in RecordSettings.model_fields:
+        configured = getattr(override if key in override.model_fields_set else mirror, key)
+        # what is at the destination was filtered and changed before
+        default = getattr(RecordSettings(), key)
+        records[key] = configured if as_configured or key == "on_record_error" else default
+    records |= {key: getattr(request.records, key) for key in request.records.model_fields_set}
+    there = mirror.destination
+    node = Node.model_construct(
+        name="destination",
+        **{key: getattr(there, key) for key in Node.model_fields if key != "name"},
+    )
+    return mirror.model_copy(
+        update={
+            **records,
+            "source": mirror.source
+            if request.side is Side.SOURCE
+            else Source.model_construct(nodes=(node,), health=Health()),
+            "topics": Topics(
+                allow=(re.escape(read),),
+                rename={read: request.to},
+                config_keys=mirror.topics.config_keys,
+            ),
+            "start": Start(),
+            # a replay was asked for these very records
+            "on_data_loss": OnDataLoss.FAIL,
+            "copying": mirror.copying.overridden_by(override.copying),
+        }
+    )
+
+
+def refuse_loops(mirror: Mirror, request: ReplayRequest, others: Mapping[str, Mirror]) -> None:
+    """Refuse a target that one of these mirrors would copy back.
+
+    Args:
+        others: all mirrors of relay.yaml by name, with the one of the replay.
+
+    Raises:
+        ConfigError: one would.
+    """
+    to = target(request.to).topic
+    source = {server for node in mirror.nodes for server in node.bootstrap_servers}
+    there = set(mirror.destination_cluster.bootstrap_servers)
+    for name, other in others.items():
+        reads = {server for node in other.nodes for server in node.bootstrap_servers}
+        goes_back = reads & there and source & set(other.destination_cluster.bootstrap_servers)
+        if goes_back and selects(other, to):
+            raise copied_again(name, to)
+
+
+def selects(mirror: Mirror, topic: str) -> bool:
+    """Whether a mirror copies a source topic of this name."""
+    (decision,) = select([topic], mirror.topics.allow, mirror.topics.deny)
+    return decision.included
+
+
+def copied_again(mirror: str, topic: str) -> ConfigError:
+    """Return the error for a target from which a mirror reads."""
+    return ConfigError(
+        f"the mirror {mirror!r} reads the topic {topic!r}, and would copy the replayed records"
+        " again",
+        remedy=f"replay into another topic, or add {topic!r} to its topics.deny",
+    )

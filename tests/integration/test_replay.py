@@ -1,0 +1,442 @@
+"""A replay copies a range again: exactly once, wherever it reads, whatever comes in between."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from relay_pipelines.copy.failpoints import Failpoint
+from relay_pipelines.embedded import EmbeddedCluster
+from relay_pipelines.errors import ConfigError, RelayError, RetentionPassedError
+from relay_pipelines.model import CopyJob, Skipped, TopicPartition
+from relay_pipelines.plan.owners import topic_scope
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.run.replay import (
+    Replay,
+    mirror_of_replay,
+    plan_replay,
+    replays,
+    start_replay,
+)
+from relay_pipelines.run.replay_request import ReplayRequest, Side, records_of
+from relay_pipelines.run.result import RunResult
+from relay_pipelines.run.run import run
+from relay_pipelines.settings import Settings, load
+from relay_pipelines.state import ledger
+from relay_pipelines.state.checkpoint import replay_name
+from relay_pipelines.verify import audit_job
+from relay_pipelines.verify.audit import Level, begin
+from relay_pipelines.verify.recount import recount
+from relay_pipelines.verify.selection import Selection
+from tests.copying import KEPT, Mirror, numbered
+from tests.support import commands
+from tests.support.commands import configured, error_line, relay
+from tests.support.independent import (
+    Record,
+    assert_equal,
+    create,
+    delete_before,
+    put,
+    settled_end,
+    transactional,
+    until,
+    write,
+)
+from tests.support.independent import (
+    records_of as read,
+)
+
+RECORDS = numbered(100)
+CLOCK = SystemClock()
+FILTER = """
+class Even:
+    def keep(self, record):
+        return record.offset % 2 == 0
+"""
+
+
+class Replayed:
+    """A topic of 100 records that was copied in four chunks, and its relay.yaml.
+
+    Args:
+        session: the Spark session.
+    """
+
+    def __init__(self, mirror: Mirror, folder: Path, session: Any) -> None:
+        self.mirror = mirror
+        self.folder = folder
+        self.session = session
+        self.to = TopicPartition(f"{mirror.topic}.again", 0)
+        create(mirror.destination, self.to.topic, 1, KEPT)
+
+    def config(self, **more: Any) -> Path:
+        mirror = self.mirror
+        given = {"copy": {"chunk": "1KiB"}} | more
+        section = commands.mirror(mirror.source, mirror.destination, mirror.topic, **given)
+        return configured(self.folder, {mirror.name: section}, spark={"master": "local[2]"})
+
+    def settings(self, **more: Any) -> Settings:
+        return load(self.config(**more))
+
+    def request(self, **more: Any) -> ReplayRequest:
+        wanted: dict[str, Any] = {"topic": self.mirror.topic, "to": self.to.topic} | more
+        if not {"window", "from_ms", "until_ms"}.intersection(wanted):
+            wanted.setdefault("offsets", (20, 80))
+        return ReplayRequest(**wanted)
+
+    def plan(self, settings: Settings | None = None, **more: Any) -> Replay:
+        request = self.request(**more)
+        return plan_replay(settings or self.settings(), self.mirror.name, request, CLOCK)
+
+    def start(self, **more: Any) -> Replay:
+        return start_replay(self.plan(**more), CLOCK)
+
+    def copy(self, replay: Replay) -> RunResult:
+        """Copy what a replay has left."""
+        scope = topic_scope(replay.start.topic)
+        return run(replay.plan, replay.mirror, lambda: self.session, [], CLOCK, scope=scope)
+
+    def replay(self, **more: Any) -> Replay:
+        """Replay, and assert success."""
+        replay = self.start(**more)
+        result = self.copy(replay)
+        assert result.failures == []
+        return replay
+
+    def copied(self) -> list[Record]:
+        return read(self.mirror.destination, self.to)
+
+    def assert_proof_holds(self, *ids: str) -> None:
+        """Audit the mirror and some of its replays in full, and count the mirror's records."""
+        settings = self.settings().mirror(self.mirror.name)
+        of_replays = [mirror_of_replay(self.mirror.name, settings, each, CLOCK) for each in ids]
+        for name, mirror in [(self.mirror.name, settings), *of_replays]:
+            audit = begin(name, mirror, Selection(), Level.FULL, CLOCK)
+            done = audit_job.do_group(audit.job, audit.work)
+            audit.add(done.chunks, done.parts)
+            assert (audit.problems, audit.errors) == ([], [])
+        wanted = [self.mirror.range(0, 100).source]
+        there, options = self.mirror.destination, self.mirror.options
+        (found,) = recount(self.mirror.name, wanted, there, options, CLOCK, 0).values()
+        assert (found.problems, found.counted) == ([], 100)
+
+
+@pytest.fixture
+def replayed(
+    source_cluster: EmbeddedCluster,
+    destination_cluster: EmbeddedCluster,
+    topic_name: str,
+    tmp_path: Path,
+    local_session: Any,
+) -> Replayed:
+    """A mirror whose records can be replayed."""
+    made = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name[-40:])
+    made.write(*(RECORDS[at : at + 10] for at in range(0, 100, 10)))
+    for end in (30, 60, 90, 100):
+        made.copy(0, end)
+    return Replayed(made, tmp_path, local_session)
+
+
+def test_offsets_into_another_topic(replayed: Replayed) -> None:
+    """The records arrive once, in several chunks; a second replay of the same finds nothing."""
+    before = replayed.mirror.checkpoint()
+    planned = replayed.plan()
+    assert [str(each.source) for each in planned.plan.ranges] == [f"{replayed.mirror.at}[20, 80)"]
+    name, settings = replayed.mirror.name, replayed.settings().mirror(replayed.mirror.name)
+    assert replays(name, settings, CLOCK) == [], "a plan writes nothing"
+
+    replay = replayed.replay()
+
+    assert_equal(RECORDS[20:80], replayed.copied())
+    assert replayed.plan().is_complete
+    assert replayed.copy(replayed.start()).records == 0
+    assert_equal(RECORDS[20:80], replayed.copied())
+    (state,) = replays(name, settings, CLOCK)
+    assert (state.id, state.to, state.offsets, state.left) == (replay.id, replayed.to.topic, 60, 0)
+    assert replayed.mirror.checkpoint() == before, "the mirror's own checkpoint never changes"
+    replayed.assert_proof_holds(replay.id)
+    again = replayed.replay(replay_id="once-more")
+    assert again.id == "once-more"
+    assert_equal(RECORDS[20:80] * 2, replayed.copied())
+
+
+@pytest.mark.parametrize(
+    ("point", "at_pass"),
+    [
+        (Failpoint.MID_CHUNK, 2),
+        (Failpoint.BEFORE_END_TXN, 2),
+        (Failpoint.AFTER_END_TXN, 2),
+    ],
+)
+def test_killed_and_repeated(replayed: Replayed, point: Failpoint, at_pass: int) -> None:
+    """After a task is killed in the middle of a chunk or of a commit, nothing is doubled."""
+    replay = replayed.start()
+    options = replay.mirror.copy_options
+    there = replayed.mirror.destination
+    job = CopyJob(replay.name, "killed", replay.plan.snapshot.node, there, options)
+    pickled, token = replayed.folder / "task", replayed.folder / "token"
+    pickled.write_bytes(pickle.dumps((job, replay.plan.ranges)))
+    killed = subprocess.run(
+        [sys.executable, "-m", "tests.chaos.one_task", pickled],
+        env=os.environ | {"RELAY_FAULT": f"{point}=SIGKILL@{at_pass}:{token}"},
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL
+
+    replayed.replay()
+
+    assert_equal(RECORDS[20:80], replayed.copied())
+    assert replayed.plan().is_complete
+
+
+def test_two_at_once(replayed: Replayed) -> None:
+    """Two processes that start the same replay agree on a start record, and double nothing."""
+    planned = [replayed.plan() for _ in range(2)]
+    with ThreadPoolExecutor(2) as threads:
+        started = list(threads.map(lambda each: start_replay(each, CLOCK), planned))
+        assert started[0].start == started[1].start
+        list(threads.map(replayed.copy, started))
+    replayed.copy(replayed.start())
+    assert_equal(RECORDS[20:80], replayed.copied())
+    assert replayed.plan().is_complete
+
+
+def test_dates_are_frozen(replayed: Replayed) -> None:
+    """What dates mean is decided once: records that come later do not belong to the replay."""
+    from_ms = RECORDS[50].timestamp[1]
+    replayed.start(from_ms=from_ms)
+    replayed.mirror.write(numbered(10, first=100))
+    replayed.replay(from_ms=from_ms)
+    assert_equal(RECORDS[50:], replayed.copied())
+    assert replayed.plan(from_ms=from_ms).is_complete
+
+
+def test_into_the_same_topic(replayed: Replayed) -> None:
+    """With the flag, while the mirror copies into it, too; each counts only what it wrote."""
+    mirror = replayed.mirror
+    with pytest.raises(ConfigError, match=r"writes to the topic .*; .* add --into-itself"):
+        replayed.plan(to=mirror.topic)
+    mirror.write(numbered(30, first=100))
+    replayed.to = mirror.at
+    into: dict[str, Any] = {"to": mirror.topic, "into_itself": True}
+    with ThreadPoolExecutor(1) as threads:
+        copying = threads.submit(lambda: [mirror.copy(0, end) for end in (110, 120, 130)])
+        first = replayed.replay(**into)
+        copying.result()
+    second = replayed.replay(**into, side=Side.DESTINATION)
+    found = replayed.copied()
+    assert len(found) == 130 + 60 + 60
+    assert sorted(found) == sorted([*RECORDS, *numbered(30, first=100), *RECORDS[20:80] * 2])
+    replayed.assert_proof_holds(first.id, second.id)
+    write(mirror.destination, mirror.at, [Record(b"k", b"foreign")])
+    settings = replayed.settings().mirror(mirror.name)
+    wanted = [mirror.range(0, 130).source]
+    (counted,) = recount(
+        mirror.name, wanted, mirror.destination, settings.copy_options, CLOCK, 0
+    ).values()
+    assert counted.foreign == 1, "records of nobody are still foreign"
+
+
+class TestFromTheDestination:
+    """The copies of the wanted source offsets are replayed, and nothing else."""
+
+    def test_when_the_source_has_lost_them(self, replayed: Replayed) -> None:
+        delete_before(replayed.mirror.source, replayed.mirror.at, 50)
+        with pytest.raises(RetentionPassedError, match=r"begins at offset 50.*--side destination"):
+            replayed.plan()
+        replay = replayed.replay(side=Side.DESTINATION)
+        assert_equal(RECORDS[20:80], replayed.copied())
+        assert replayed.plan(side=Side.DESTINATION).is_complete
+        replayed.assert_proof_holds(replay.id)
+
+    def test_without_foreign_records(self, replayed: Replayed) -> None:
+        """Records between and within the chunks are left out, and counted as filtered."""
+        mirror = replayed.mirror
+        mirror.write(*(numbered(1, 1000, first) for first in range(100, 104)))
+        write(mirror.destination, mirror.at, [Record(b"k", b"foreign 1")])
+        resume = stopped_copy(replayed)
+        write(mirror.destination, mirror.at, [Record(b"k", b"foreign 2")])
+        sender = transactional(mirror.destination, f"{mirror.topic}-other")
+        sender.begin_transaction()
+        put(sender, mirror.at, [Record(b"k", b"foreign 3")])
+        assert sender.flush(30) == 0
+        sender.commit_transaction(30)
+        resume()
+        settled_end(mirror.destination, mirror.at)
+        assert len(mirror.copied()) == 107
+        replayed.replay(side=Side.DESTINATION, offsets=(95, None))
+        assert_equal(mirror.original()[95:], replayed.copied())
+        entries = [
+            ledger.from_record(record.value or b"")
+            for partition in range(8)
+            for record in read(mirror.destination, TopicPartition(ledger.TOPIC, partition))
+            if (record.key or b"").startswith(f"{mirror.name}.replay@".encode())
+        ]
+        assert sum(entry.skipped.get(Skipped.FILTERED, 0) for entry in entries) == 3
+
+    def test_by_dates(self, replayed: Replayed) -> None:
+        span = {"from_ms": RECORDS[33].timestamp[1], "until_ms": RECORDS[66].timestamp[1]}
+        replayed.replay(side=Side.DESTINATION, **span)
+        assert_equal(RECORDS[33:66], replayed.copied())
+
+    def test_cut_in_a_filtered_chunk(self, replayed: Replayed) -> None:
+        """Nobody knows which of its copies are wanted; at its ends, it can be cut."""
+        mirror = replayed.mirror
+        sender = transactional(mirror.source, f"{mirror.topic}-sender")
+        sender.begin_transaction()
+        put(sender, mirror.at, numbered(5, first=100))
+        assert sender.flush(30) == 0
+        sender.commit_transaction(30)
+        settled_end(mirror.source, mirror.at)
+        mirror.copy()
+        with pytest.raises(
+            ConfigError, match=r"cuts the chunk .*\[100, 106\).*begin and end it at"
+        ):
+            replayed.plan(side=Side.DESTINATION, offsets=(10, 103))
+        replayed.replay(side=Side.DESTINATION, offsets=(98, 106))
+        assert_equal([*RECORDS[98:], *numbered(5, first=100)], replayed.copied())
+
+
+def stopped_copy(replayed: Replayed) -> Callable[[], None]:
+    """Stop a copy in the middle of a chunk; return what lets it continue, and waits for its end."""
+    mirror = replayed.mirror.with_options(coalesce_below_bytes=0)
+    pickled, token = replayed.folder / "task", replayed.folder / "token"
+    pickled.write_bytes(pickle.dumps((mirror.job, [mirror.range()])))
+    task = subprocess.Popen(
+        [sys.executable, "-m", "tests.chaos.one_task", pickled],
+        env=os.environ | {"RELAY_FAULT": f"{Failpoint.MID_CHUNK}=SIGSTOP@3:{token}"},
+        stdout=subprocess.DEVNULL,
+    )
+    process = psutil.Process(task.pid)
+    until(lambda: process.status() == psutil.STATUS_STOPPED, "a task that is stopped")
+
+    def resume() -> None:
+        process.resume()
+        assert task.wait(60) == 0
+
+    return resume
+
+
+class TestFilters:
+    """What a replay leaves out and changes, in place of what relay.yaml says."""
+
+    def test_of_the_command(self, replayed: Replayed) -> None:
+        """A class and SQL, together; the records of relay.yaml's filters are not left out."""
+        (replayed.folder / "even.py").write_text(FILTER)
+        given = {
+            "filters": [{"class": "even:Even"}],
+            "where": "key = 'k0'",
+            "select": {"value": "concat(key, value)"},
+        }
+        replayed.replay(records=records_of(given, replayed.folder))
+        expected = [
+            record._replace(value=(record.key or b"") + (record.value or b""))
+            for number, record in enumerate(RECORDS[20:80], 20)
+            if number % 2 == 0 and record.key == b"k0"
+        ]
+        assert_equal(expected, replayed.copied())
+
+    def test_of_relay_yaml(self, replayed: Replayed) -> None:
+        """They apply at the source, and must not change between two attempts."""
+        (replayed.folder / "even.py").write_text(FILTER)
+        filters = [{"class": "even:Even"}]
+        filtered = replayed.settings(filters=filters)
+        replayed.start(settings=filtered)
+        with pytest.raises(ConfigError, match=r"was started with filters .*even:Even.*--id"):
+            replayed.plan()
+        assert replayed.copy(replayed.start(settings=filtered)).failures == []
+        assert_equal(RECORDS[20:80:2], replayed.copied())
+        replayed.replay(settings=filtered, verbatim=True)
+        assert_equal([*RECORDS[20:80:2], *RECORDS[20:80]], replayed.copied())
+
+
+class TestRefusals:
+    """One line each, before anything is written."""
+
+    @pytest.mark.parametrize(
+        ("more", "line"),
+        [
+            ({"offsets": (20, 101)}, r"has no offsets up to 101: ends at 100"),
+            ({"offsets": (20, 101), "side": Side.DESTINATION}, r"no copies of the offsets \[100, "),
+            ({"offsets": (100, None)}, r"there are no records in the range"),
+            ({"topic": "nothing"}, r"does not copy a topic 'nothing'"),
+            ({"topic": "nothing", "side": Side.DESTINATION}, r"no entries of the source topic"),
+            ({"partition": 7}, r"has no partition 7; it has 1 partitions"),
+            ({"window": "w"}, r"no entries of the window 'w'; "),
+            ({"from_ms": 1 << 41}, r"there are no records in the range"),
+        ],
+    )
+    def test_ranges(self, replayed: Replayed, more: dict[str, Any], line: str) -> None:
+        with pytest.raises(RelayError, match=line) as caught:
+            replayed.plan(**more)
+        assert "\n" not in str(caught.value)
+
+    def test_the_same_id_for_another_range(self, replayed: Replayed) -> None:
+        replayed.start(replay_id="a")
+        with pytest.raises(
+            ConfigError, match=r"a was started with offsets \[20, 80\], and not \[20, 81\]; .*--id"
+        ):
+            replayed.plan(replay_id="a", offsets=(20, 81))
+
+    def test_a_compacted_copy(self, replayed: Replayed) -> None:
+        mirror = replayed.mirror
+        compacted = Mirror(
+            mirror.source,
+            mirror.destination,
+            f"{mirror.topic}.c",
+            destination_config={"cleanup.policy": "compact"},
+        )
+        compacted.write(RECORDS)
+        compacted.copy()
+        other = Replayed(compacted, replayed.folder, replayed.session)
+        with pytest.raises(
+            ConfigError, match=r"is compacted: replayed records would replace newer"
+        ):
+            other.plan(to=compacted.topic, into_itself=True)
+
+    def test_a_range_that_goes_while_it_is_replayed(self, replayed: Replayed) -> None:
+        """The guard holds the rest back; what was copied before may go."""
+        replay = replayed.start()
+        delete_before(replayed.mirror.source, replayed.mirror.at, 30)
+        (lost,) = replayed.plan().plan.data_losses
+        assert lost.exit_code == 3
+        assert "another --id, perhaps from the other --side" in str(lost)
+        assert not replayed.plan().is_complete
+        replayed.replay(replay_id="rest", offsets=(40, 80))
+        delete_before(replayed.mirror.source, replayed.mirror.at, 90)
+        assert replayed.plan(replay_id="rest", offsets=(40, 80)).is_complete
+        assert replay.id != "rest"
+
+
+def test_the_command(replayed: Replayed) -> None:
+    """It shows the plan, asks or needs --yes, copies, and shows up in status, ledger and audit."""
+    config, mirror = replayed.config(), replayed.mirror
+    typed = ["replay", mirror.topic, "--to", replayed.to.topic, "--offsets", "20:80"]
+    shown = relay(config, *typed, "--dry-run")
+    assert shown.returncode == 0, shown.stderr
+    assert f"{mirror.topic} " in shown.stdout
+    assert "copies 60 offsets from the source" in shown.stdout
+    assert "nobody is there to be asked; add --yes" in error_line(relay(config, *typed))
+    assert replayed.copied() == []
+    done = relay(config, *typed, "--yes")
+    assert done.returncode == 0, done.stderr
+    assert_equal(RECORDS[20:80], replayed.copied())
+    assert "complete since an earlier run" in relay(config, *typed).stdout
+    status = relay(config, "status").stdout
+    assert f"{mirror.topic} from the source to {replayed.to.topic}: complete" in status
+    replay_id = ReplayRequest(mirror.topic, replayed.to.topic, offsets=(20, 80)).id
+    assert f"(replay@{replay_id})" in relay(config, "ledger").stdout
+    audit = relay(config, "audit", "--level", "ledger", "--replay", replay_id)
+    assert (audit.returncode, replay_name(mirror.name, replay_id) in audit.stdout) == (0, True)
+    unknown = error_line(relay(config, "audit", "--level", "ledger", "--replay", "x"))
+    assert "has no replay 'x'" in unknown

@@ -1,0 +1,208 @@
+"""What a replay is asked for: its id, its mirror, and what is refused without a cluster."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relay_pipelines.cli import main
+from relay_pipelines.copy.filtering import FilterChain
+from relay_pipelines.errors import ConfigError
+from relay_pipelines.model import OffsetRange, OnRecordError, TopicPartition
+from relay_pipelines.protocol.records import decode
+from relay_pipelines.run.replay_ranges import _Copied, _merged, _part
+from relay_pipelines.run.replay_request import (
+    ReplayRequest,
+    Side,
+    as_mirror,
+    parameters,
+    records_of,
+    refuse_loops,
+    request_of,
+)
+from relay_pipelines.settings import Settings, load
+from relay_pipelines.state.checkpoint import (
+    ReplayRecord,
+    StartRecord,
+    _start_from,
+    key_of,
+    key_prefixes,
+    replay_name,
+    start_batch,
+)
+from tests.support.config_files import MINIMAL, changed
+
+AT = TopicPartition("t", 0)
+REQUEST = ReplayRequest("orders", "again", offsets=(20, 80))
+FILTERS = {"filters": [{"class": "m:Filter", "config": {"a": 1}}], "where": "key = 'x'"}
+
+
+def settings(tmp_path: Path, text: str = MINIMAL) -> Settings:
+    path = tmp_path / "relay.yaml"
+    path.write_text(text)
+    return load(path)
+
+
+class TestId:
+    """The same request has the same id, and continues."""
+
+    def test_of_the_same_request(self) -> None:
+        assert REQUEST.id == ReplayRequest("orders", "again", offsets=(20, 80)).id
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            {"topic": "other"},
+            {"to": "other"},
+            {"side": Side.DESTINATION},
+            {"partition": 0},
+            {"offsets": (20, None)},
+            {"records": records_of(FILTERS, Path())},
+            {"verbatim": True},
+        ],
+        ids=lambda other: next(iter(other)),
+    )
+    def test_of_another_request(self, other: dict[str, Any]) -> None:
+        assert replace(REQUEST, **other).id != REQUEST.id
+
+    def test_does_not_depend_on_a_permission(self) -> None:
+        assert replace(REQUEST, into_itself=True).id == REQUEST.id
+
+
+def test_keys_of_a_replay_are_not_those_of_its_mirror() -> None:
+    """Neither is read as the other's, and both are read together where that is wanted."""
+    mirror, replay = key_of("shop", AT), key_of(replay_name("shop", "a"), AT)
+    assert not replay.startswith(key_prefixes("shop"))
+    assert not mirror.startswith(key_prefixes(replay_name("shop", "a")))
+    for name in ("shop", replay_name("shop", "b")):
+        assert mirror.startswith(key_prefixes(name, with_replays=True))
+        assert replay.startswith(key_prefixes(name, with_replays=True))
+    assert not key_of("shop2", AT).startswith(key_prefixes("shop", with_replays=True))
+
+
+def test_a_start_record_holds_the_whole_replay(tmp_path: Path) -> None:
+    """What was asked for comes back, and a mirror's own start record has no new field."""
+    request = replace(REQUEST, records=records_of(FILTERS, tmp_path))
+    policy = settings(tmp_path).mirror("orders").record_policy("orders")
+    record = ReplayRecord({0: 80}, {0: ((20, 30), (40, 80))}, parameters(request, policy))
+    start = StartRecord("shop.replay@a", "orders", {0: 20}, "one", "id", 1, record)
+
+    (written,) = decode(start_batch(start).data)
+    assert _start_from(written.value) == start
+    assert request_of(start).id == request.id
+    (plain,) = decode(start_batch(replace(start, replay=None)).data)
+    assert b'replay"' not in plain.value
+    assert _start_from(plain.value) == replace(start, replay=None)
+
+
+class TestMirror:
+    """The mirror that a replay is."""
+
+    def test_from_the_source(self, tmp_path: Path) -> None:
+        mirror = settings(tmp_path, changed({"@/where": "key = 'y'"})).mirror("orders")
+        own = as_mirror(mirror, REQUEST, "orders")
+        assert own.record_policy("orders").where == "key = 'y'"
+        assert (own.nodes, own.topics.rename) == (mirror.nodes, {"orders": "again"})
+        assert not as_mirror(mirror, replace(REQUEST, verbatim=True), "orders").where
+        typed = replace(REQUEST, records=records_of(FILTERS, tmp_path))
+        policy = as_mirror(mirror, typed, "orders").record_policy("orders")
+        assert (policy.where, policy.filters[0].folder) == ("key = 'x'", str(tmp_path))
+
+    def test_from_the_destination(self, tmp_path: Path) -> None:
+        """The copies were filtered before."""
+        mirror = settings(tmp_path, changed({"@/where": "key = 'y'"})).mirror("orders")
+        own = as_mirror(mirror, replace(REQUEST, side=Side.DESTINATION), "copy.orders")
+        assert not own.record_policy("copy.orders").where
+        assert own.nodes == (mirror.destination_cluster,)
+
+
+class TestRefusals:
+    """One line each, without a cluster."""
+
+    @pytest.mark.parametrize(
+        ("more", "line"),
+        [
+            ({"offsets": None}, "a replay needs one range"),
+            ({"window": "w"}, "a replay needs one range"),
+            ({"offsets": None, "from_ms": 2, "until_ms": 1}, "ends before it begins"),
+            ({"to": "a b"}, "'a b' is no topic to replay into"),
+            ({"to": "__relay_ledger"}, "is no topic to replay into"),
+            ({"replay_id": "a/b"}, "'a/b' is no id of a replay"),
+        ],
+    )
+    def test_requests(self, more: dict[str, Any], line: str) -> None:
+        with pytest.raises(ConfigError, match=line):
+            replace(REQUEST, **more)
+
+    @pytest.mark.parametrize(
+        ("typed", "line"),
+        [
+            (["--offsets", "80:20"], "error: --offsets: '80:20' is no range of offsets; "),
+            (["--from", "yesterday"], "error: --from: 'yesterday' is no time; "),
+            (["--offsets", "1:2", "--filter", "m:F=x"], "error: --filter: 'x' is no config of a"),
+            (["--offsets", "1:2", "--filter", "m F"], "error: filters[0].class: "),
+            (["--offsets", "1:2", "--select", "value"], "error: --select: 'value' is no column; "),
+            (["--offsets", "1:2", "--select", "x=1"], "error: select.x: unknown column"),
+        ],
+    )
+    def test_options(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str], typed: list[str], line: str
+    ) -> None:
+        (tmp_path / "relay.yaml").write_text(MINIMAL)
+        config = ["-c", str(tmp_path / "relay.yaml")]
+        assert main(["replay", "orders", "--to", "again", *typed, *config]) == 2
+        (said,) = capsys.readouterr().err.splitlines()
+        assert said.startswith(line)
+
+    def test_what_would_be_copied_back(self, tmp_path: Path) -> None:
+        """Within one cluster, the mirror reads its own source; the copies' name is another one."""
+        servers = {"@/destination/bootstrap_servers": ["kafka-a:9092"]}
+        one = settings(tmp_path, changed({**servers, "@/topics": {"allow": ["orders"]}}))
+        mirror = one.mirror("orders")
+        with pytest.raises(ConfigError, match="the mirror 'orders' reads the topic 'orders', and"):
+            refuse_loops(mirror, replace(REQUEST, to="orders"), one.mirrors)
+        refuse_loops(mirror, REQUEST, one.mirrors)
+        two = settings(tmp_path)
+        refuse_loops(two.mirror("orders"), replace(REQUEST, to="orders"), two.mirrors)
+
+
+class _Record:
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
+
+
+@given(st.lists(st.integers(0, 40), unique=True, max_size=12).map(sorted), st.data())
+def test_only_kept_offsets_pass(cuts: list[int], data: st.DataObject) -> None:
+    kept = tuple(zip(cuts[::2], cuts[1::2], strict=False))
+    chain = FilterChain([], AT, OnRecordError.FAIL, kept)
+    wanted = {offset for start, end in kept for offset in range(start, end)} or set(range(50))
+    start = data.draw(st.integers(0, 45))
+    end = data.draw(st.integers(start + 1, 50))
+    passed = {record.offset for record in chain.apply(map(_Record, range(start, end)))}
+    assert passed == wanted.intersection(range(start, end))
+    assert chain.dropped == end - start - len(passed)
+    assert chain.keeps_all(start, end) == wanted.issuperset(range(start, end))
+
+
+class TestCopies:
+    """Where the copies are, from what the ledger says."""
+
+    def test_a_marker_between_chunks(self) -> None:
+        """A single offset between two chunks of one source is a marker; within one, a stranger."""
+        a, b = (OffsetRange(AT, start, start + 10) for start in (0, 10))
+        copied = [_Copied(0, 10, a), _Copied(11, 15, b), _Copied(16, 22, b)]
+        assert _merged(copied, one_source=True) == ((0, 15), (16, 22))
+        assert _merged(copied, one_source=False) == ((0, 10), (11, 15), (16, 22))
+        assert _merged([copied[0], _Copied(12, 15, b)], one_source=True) == ((0, 10), (12, 15))
+
+    @given(st.integers(0, 12), st.integers(0, 12))
+    def test_a_part_of_a_chunk(self, skip: int, stop: int) -> None:
+        own = [(3, 6), (10, 14), (20, 25)]
+        offsets = [offset for start, end in own for offset in range(start, end)]
+        found = [offset for start, end in _part(own, skip, stop) for offset in range(start, end)]
+        assert found == offsets[skip:stop]
