@@ -31,6 +31,7 @@ from relay_pipelines.settings.config_types import (
     matches,
 )
 from relay_pipelines.settings.copying import Copying, RecordSettings
+from relay_pipelines.settings.expectations import Expectation, Expectations, SampleSettings
 from relay_pipelines.settings.start import Start
 from relay_pipelines.settings.topics import (
     LaneSettings,
@@ -107,6 +108,10 @@ class Mirror(RecordSettings):
     """How long to retry while a cluster does not answer and nothing progresses; -1 for no limit."""
     copying: Copying = Field(default=Copying(), alias="copy")
     """How records are copied."""
+    expectations: Expectations = ()
+    """What the records must be like; each is a check of every window, behind its copy."""
+    expectation_sample: SampleSettings = SampleSettings()
+    """What failed checks show of the records."""
     owners: tuple[Owner, ...] = ()
     """Owners of the mirrored topics in Dagster: e-mail addresses or `team:name`."""
     window: WindowSettings = WindowSettings()
@@ -163,14 +168,7 @@ class Mirror(RecordSettings):
 
     def record_policy(self, topic: str) -> model.RecordPolicy:
         """Return how the records of a source topic are copied."""
-        override = next(
-            (
-                override
-                for pattern, override in self.topics.overrides.items()
-                if re.fullmatch(pattern, topic)
-            ),
-            Override(),
-        )
+        override = self._override(topic)
         given: dict[str, RecordSettings] = defaultdict(
             lambda: self, dict.fromkeys(override.model_fields_set, override)
         )
@@ -185,6 +183,24 @@ class Mirror(RecordSettings):
             select=tuple(given["select"].select.items()),
             on_record_error=given["on_record_error"].on_record_error,
         )
+
+    def expectations_of(self, topic: str) -> tuple[Expectation, ...]:
+        """Return what the records of a source topic must be like."""
+        override = self._override(topic)
+        given = "expectations" in override.model_fields_set
+        return override.expectations if given else self.expectations
+
+    def expectation_sample_of(self, topic: str) -> SampleSettings:
+        """Return what failed checks show of the records of a source topic."""
+        override = self._override(topic)
+        given = "expectation_sample" in override.model_fields_set
+        return self.expectation_sample.overridden_by(override.expectation_sample if given else None)
+
+    def _override(self, topic: str) -> Override:
+        """Return the settings of the first pattern that matches the topic."""
+        overrides = self.topics.overrides.items()
+        matching = (found for pattern, found in overrides if re.fullmatch(pattern, topic))
+        return next(matching, Override())
 
     @property
     def destination_cluster(self) -> model.Cluster:
