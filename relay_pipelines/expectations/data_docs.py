@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from relay_pipelines.expectations import volume
 from relay_pipelines.expectations.topic_window import TopicWindow
 from relay_pipelines.expectations.validation import (
+    INDEX,
     SideRun,
     Suite,
     batch_definition,
@@ -18,7 +19,7 @@ from relay_pipelines.expectations.validation import (
     quiet,
 )
 from relay_pipelines.settings import Mirror
-from relay_pipelines.settings.expectations import Side
+from relay_pipelines.settings.expectations import Expectation, Side
 
 
 class DataDocs:
@@ -52,34 +53,40 @@ class DataDocs:
         Args:
             name: of the mirror.
         """
-        gx = great_expectations()
         for side in Side:
-            wanted = [
+            of_side = [
                 each
                 for each in mirror.expectations_of(window.topic)
                 if each.side is side and not volume.is_about(each)
             ]
-            if not wanted:
-                continue
-            sample = mirror.expectation_sample_of(window.topic)
-            with quiet():
-                suite = Suite.of(wanted, window.copied_at_ms)
-                run = SideRun(self._session, self._config, name, mirror, window, side)
-                chosen = suite.chosen(range(len(wanted)))
-                chosen.name = f"{name}.{window.topic}.{side}"
-                definition = gx.ValidationDefinition(
-                    name=chosen.name,
-                    data=self._batches,
-                    suite=self._context.suites.add_or_update(chosen),
-                )
-                self._context.validation_definitions.add_or_update(definition).run(
-                    batch_parameters={"dataframe": run.data(wanted, suite)},
-                    run_id=gx.RunIdentifier(run_name=window.name),
-                    # a page has the observed values, too
-                    result_format=details(sample, ["partition", "offset"])
-                    if sample.values
-                    else "BOOLEAN_ONLY",
-                )
+            run = SideRun(self._session, self._config, name, mirror, window, side)
+            title = f"{name}.{window.topic}.{side}"
+            # what they look for must not be on the page
+            hidden = [each for each in of_side if each.kind == "no_pii"]
+            self._run(run, title, [each for each in of_side if each not in hidden])
+            self._run(run, f"{title}.no_pii", hidden, values=False)
+
+    def _run(
+        self, run: SideRun, title: str, wanted: Sequence[Expectation], *, values: bool = True
+    ) -> None:
+        if not wanted:
+            return
+        gx, window = great_expectations(), run.window
+        sample = run.mirror.expectation_sample_of(window.topic)
+        shows = values and sample.values
+        with quiet():
+            suite = Suite.of(wanted, window.copied_at_ms)
+            chosen = suite.chosen(range(len(wanted)))
+            chosen.name = title
+            definition = gx.ValidationDefinition(
+                name=title, data=self._batches, suite=self._context.suites.add_or_update(chosen)
+            )
+            self._context.validation_definitions.add_or_update(definition).run(
+                batch_parameters={"dataframe": run.data(wanted, suite)},
+                run_id=gx.RunIdentifier(run_name=window.name),
+                # a page also shows what was observed
+                result_format=details(sample, INDEX) if shows else "BOOLEAN_ONLY",
+            )
 
     def write(self) -> None:
         """Write the pages."""

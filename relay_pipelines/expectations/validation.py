@@ -38,7 +38,7 @@ _LINE_CHARACTERS = 300
 _OURS = re.compile(r"relay_pipelines\.errors\.\w+: (.+)")
 _OF_JAVA = re.compile(r"Caused by: [\w.$]*?(\w+(?:Exception|Error): .+)")
 _ERROR_CLASS = re.compile(r"\[[A-Z_.]+\]|\w+(?:Exception|Error)\b")
-_INDEX = ("partition", "offset")
+INDEX = ("partition", "offset")
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +246,7 @@ def details(sample: SampleSettings, index: Sequence[str]) -> dict[str, Any]:
 
 def _shown(sample: SampleSettings, columns: Sequence[str]) -> list[str]:
     more = [name for name in ("key", "value") if sample.values and name in columns]
-    return [*_INDEX, *more]
+    return [*INDEX, *more]
 
 
 def _never_raising(
@@ -316,9 +316,9 @@ def _result(
 
 def _row(row: Mapping[str, Any], *, values: bool) -> dict[str, str | int]:
     """Return the row of a record that fails, its values cut."""
-    found: dict[str, str | int] = {name: int(row[name]) for name in _INDEX}
+    found: dict[str, str | int] = {name: int(row[name]) for name in INDEX}
     if values:
-        more = {key: value for key, value in row.items() if key not in (*_INDEX, *HELPER_COLUMNS)}
+        more = {key: value for key, value in row.items() if key not in (*INDEX, *HELPER_COLUMNS)}
         found |= {key: _cut(value) for key, value in more.items()}
     return found
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -122,3 +120,76 @@ def test_what_each_word_finds(local_session: Any, mirror: Mirror, tmp_path: Path
     }
     assert results["json_parses"].failing == 2
     assert results["json_parses"].records == 19
+
+
+def test_values_can_be_hidden(local_session: Any, mirror: Mirror, tmp_path: Path) -> None:
+    """A sample is limited and cut; what people may not see is in no result, nor in an error."""
+    expectations = [
+        {"size_below": "4KiB"},
+        {"no_pii": ["[0-9]{16}"]},
+        {"expect_column_values_to_be_in_set": {"column": "key", "value_set": ["k1"]}},
+        {"expect_column_max_to_be_between": {"column": "key", "max_value": "a"}},
+        {"expect_column_sum_to_be_between": {"column": "value", "max_value": 1}},
+    ]
+    shown = found(mirror, tmp_path, local_session, expectations, expectation_sample={"rows": 2})
+    hidden = found(
+        mirror, tmp_path, local_session, expectations, expectation_sample={"values": False}
+    )
+
+    in_set = "expect_column_values_to_be_in_set_key"
+    assert [row["key"] for row in shown[in_set].sample] == ["k2", "k4"]
+    assert len(str(shown["size_below"].sample[0]["value"])) < 100
+    assert "k9" in shown["expect_column_max_to_be_between_key"].what
+    assert "4000" not in str(shown["no_pii"])
+    assert len(hidden[in_set].sample) == 5
+    assert {name for result in hidden.values() for row in result.sample for name in row} == {
+        "partition",
+        "offset",
+    }
+    assert not any(result.passed for result in hidden.values())
+    assert "k9" not in str([result.what for result in hidden.values()])
+    assert "amount" not in str([result.what for result in hidden.values()])
+
+
+def test_the_command(mirror: Mirror, tmp_path: Path) -> None:
+    """It exits with 4 if an expectation fails, 0 for a warning, 2 for an unknown window."""
+    failing = [{"json_parses": None, "severity": "warn"}, {"size_below": "4KiB"}]
+    config = config_of(mirror, tmp_path, failing)
+
+    done = relay(config, "expectations", "run", "--window", "a-window", "--json")
+
+    assert done.returncode == 4, done.stderr
+    assert error_line(done).endswith("size_below: 1 of 19 records do not meet it")
+    (topic,) = json.loads(done.stdout)["topics"]
+    assert (topic["topic"], topic["records"]) == (mirror.topic, 19)
+    assert [each["failing"] for each in topic["expectations"]] == [2, 1]
+    warned = relay(config_of(mirror, tmp_path, failing[:1]), "expectations", "run", "--last", "1h")
+    assert warned.returncode == 0, warned.stderr
+    assert "warning: " in warned.stderr
+    assert "{no json" in warned.stdout
+    unknown = relay(config, "expectations", "run", "--window", "b-window")
+    assert (unknown.returncode, error_line(unknown)) == (
+        2,
+        "the ledger has no entries of the window 'b-window'; did you mean 'a-window'?",
+    )
+
+
+def test_data_docs(mirror: Mirror, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pages are in the folder, and nothing is written elsewhere."""
+    home = tmp_path / "home"
+    (home / "tmp").mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(home))
+    config = config_of(
+        mirror, tmp_path, ["keys_not_null", {"no_pii": ["[0-9]{16}"]}, {"size_below": "4KiB"}]
+    )
+    folder = tmp_path / "docs"
+
+    done = relay(config, "expectations", "docs", "--window", "a-window", "--output", str(folder))
+
+    assert done.returncode == 0, done.stderr
+    assert (folder / "index.html").is_file()
+    pages = "".join(page.read_text() for page in folder.rglob("*.html"))
+    assert "a-window" in pages
+    assert "padding" in pages
+    assert "4000123412341234" not in pages
+    assert [path.name for path in home.rglob("*") if "great" in path.name.lower()] == []
