@@ -303,23 +303,6 @@ def audit(
     return command.run(context.obj, mirror or [], what)
 
 
-@app.command()
-def acls(
-    context: typer.Context,
-    mirror: MirrorNames = None,
-    *,
-    apply: Annotated[
-        bool,
-        typer.Option("--apply", help="Create the missing ACLs. Existing ones are never changed."),
-    ] = False,
-    as_json: Json = False,
-) -> int:
-    """Show or create missing ACLs of the copied topics."""
-    from relay_pipelines.cli import acls_command as command
-
-    return command.run(context.obj, mirror or [], apply=apply, as_json=as_json)
-
-
 class ExpectationsAction(StrEnum):
     """What to do with the expectations of relay.yaml."""
 
@@ -356,6 +339,23 @@ def expectations(
     if action is ExpectationsAction.DOCS:
         return command.docs(context.obj, wanted, output)
     return command.run(context.obj, wanted, as_json=as_json)
+
+
+@app.command()
+def acls(
+    context: typer.Context,
+    mirror: MirrorNames = None,
+    *,
+    apply: Annotated[
+        bool,
+        typer.Option("--apply", help="Create the missing ACLs. Existing ones are never changed."),
+    ] = False,
+    as_json: Json = False,
+) -> int:
+    """Show or create missing ACLs of the copied topics."""
+    from relay_pipelines.cli import acls_command as command
+
+    return command.run(context.obj, mirror or [], apply=apply, as_json=as_json)
 
 
 class SparkAction(StrEnum):
