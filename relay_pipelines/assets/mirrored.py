@@ -78,7 +78,7 @@ def _op(lane: Lane) -> Callable[..., Iterator[Event]]:
             if report.result.interrupted:
                 raise dg.DagsterExecutionInterruptedError
             yield from window_events.of_assets(context, lane, report)
-            yield from _expectations(context, lane, report, kafka, session)
+            yield from _expectations(context, lane, report, kafka, stop, session)
             _fail_if_incomplete(context, report)
 
         yield from stoppable(context.op_execution_context, pyspark, events)
@@ -150,6 +150,7 @@ def _expectations(
     lane: Lane,
     report: WindowReport,
     kafka: KafkaResource,
+    stop: Stop,
     session: Session,
 ) -> Iterator[dg.AssetCheckResult]:
     """Run the expectations of what is copied; the lane's other runs do not wait for them."""
@@ -164,6 +165,8 @@ def _expectations(
     turns.tag(context.instance, lane, context.run.run_id, turns.Turn.CHECKING)
     config = Path(kafka.config_path)
     for window in wanted:
+        if stop():
+            raise dg.DagsterExecutionInterruptedError
         for found in validate(session, config, lane.mirror, mirror, window, kafka.clock):
             if expectations.blocked(window, found):
                 forbid_retries(context.op_execution_context)  # it would find the same

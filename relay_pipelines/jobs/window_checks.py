@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import dagster as dg
 
 from relay_pipelines.checks import expectations
+from relay_pipelines.errors import RelayError
 from relay_pipelines.expectations.topic_window import TopicWindow
 from relay_pipelines.lanes.window_run import WindowReport
 from relay_pipelines.resources import KafkaResource
@@ -22,10 +23,10 @@ _POLL_SECONDS = 0.25
 
 
 class _Wanted(NamedTuple):
-    """A topic of a window, with the Spark session that copied it."""
+    """A topic of a window, with what returns the Spark session, or raises why there is none."""
 
     window: TopicWindow
-    session: Any
+    session: Callable[[], Any]
 
 
 class WindowChecks:
@@ -55,7 +56,7 @@ class WindowChecks:
         for topic in report.topics:
             if topic.failure or not topic.recorded or not settings.expectations_of(topic.topic):
                 continue
-            wanted = _Wanted(expectations.topic_window(report, topic), session())
+            wanted = _Wanted(expectations.topic_window(report, topic), _now(session))
             self._waiting.append(wanted)
             self._wanted.put(wanted)
             if self._thread is None:
@@ -78,7 +79,7 @@ class WindowChecks:
             yield from self.finished()
             self._kafka.clock.sleep(_POLL_SECONDS)
         yield from self.finished()
-        for window in dict.fromkeys(wanted.window.name for wanted in self._waiting):
+        for window in dict.fromkeys(wanted.window.name for wanted in list(self._waiting)):
             self._log.warning(
                 "the expectations of window %s did not run to their end; run"
                 " `relay expectations run --window %s`",
@@ -100,7 +101,7 @@ class WindowChecks:
         window, kafka = wanted.window, self._kafka
         began = kafka.clock.monotonic()
         results = validate(
-            lambda: wanted.session,
+            wanted.session,
             Path(kafka.config_path),
             self._mirror,
             kafka.mirror(self._mirror),
@@ -117,3 +118,17 @@ class WindowChecks:
             *(window.name, sum(each.passed for each in results), len(results), window.topic),
             kafka.clock.monotonic() - began,
         )
+
+
+def _now(session: Callable[[], Any]) -> Callable[[], Any]:
+    """Call `session`; return what returns its result, or raises its error."""
+    try:
+        started = session()
+    except RelayError as error:
+        failed = error  # Python deletes `error`
+
+        def fail() -> Any:
+            raise failed
+
+        return fail
+    return lambda: started
