@@ -93,18 +93,24 @@ def test_an_override_replaces_the_list_or_the_sample(tmp_path: Path) -> None:
         ),
         (
             {"no_pii": ["["]},
-            '[0].no_pii[0]: expected a list of regular expressions, as in no_pii: ["[0-9]{16}"]:'
-            " unterminated character set at position 0",
+            (
+                "[0].no_pii[0]: expected a list of regular expressions, as in no_pii:"
+                ' ["[0-9]{16}"]: unterminated character set at position 0'
+            ),
         ),
         (
             {"expect_column_to_exist": 3},
-            "[0].expect_column_to_exist: expected a mapping of its arguments, as in {column:"
-            " partition}",
+            (
+                "[0].expect_column_to_exist: expected a mapping of its arguments, as in {column:"
+                " partition}"
+            ),
         ),
         (
             {"keys_not_null": None, "json_parses": None},
-            "[0]: expected one expectation, with side, severity, blocking and name beside it, got a"
-            " mapping",
+            (
+                "[0]: expected one expectation, with side, severity, blocking and name beside it,"
+                " got a mapping"
+            ),
         ),
         (
             {"keys_not_null": None, "side": "sourc"},

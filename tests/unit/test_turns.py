@@ -71,6 +71,11 @@ OTHERS = [
         [("", Turn.PAUSED), ("own", Turn.BY_HAND)],
         "predecessor",
     ),
+    (
+        "nobody waits for a run that checks",
+        [("", Turn.CHECKING), ("own", Turn.READY)],
+        "",
+    ),
     ("of two people, the first", [("own", Turn.BY_HAND), ("", Turn.BY_HAND)], "by_hand"),
     (
         "of two people, the second",
