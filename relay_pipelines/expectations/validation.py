@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from relay_pipelines.errors import ConfigError, RelayError
 from relay_pipelines.expectations import suite, volume
@@ -28,9 +28,6 @@ from relay_pipelines.settings.expectations import (
     SampleSettings,
     Side,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _STATISTICS = "GX_ANALYTICS_ENABLED"
 _SHOWN_CHARACTERS = 80
@@ -79,15 +76,16 @@ def validate(
         name: the mirror's.
     """
     wanted = mirror.expectations_of(window.topic)
+    sample = mirror.expectation_sample_of(window.topic)
     results: dict[str, Result] = {}
     for side in Side:
         of_side = [each for each in wanted if each.side is side and not volume.is_about(each)]
         if of_side:
             run = SideRun(session, config, name, mirror, window, side)
-            results |= _never_raising(run.results, of_side, window.records)
+            results |= _never_raising(run.results, of_side, window, sample)
     for each in filter(volume.is_about, wanted):
         results |= _never_raising(
-            lambda only: [_volume(only[0], name, mirror, window, clock)], [each], window.records
+            lambda only: [_volume(only[0], name, mirror, window, clock)], [each], window, sample
         )
     return [results[each.name] for each in wanted]
 
@@ -252,20 +250,31 @@ def _shown(sample: SampleSettings, columns: Sequence[str]) -> list[str]:
 def _never_raising(
     run: Callable[[Sequence[Expectation]], list[Result]],
     wanted: Sequence[Expectation],
-    records: int,
+    window: TopicWindow,
+    sample: SampleSettings,
 ) -> dict[str, Result]:
     """Run some expectations; if that raises, all of them fail."""
     try:
         results = run(wanted)
     except RelayError as error:
-        results = [_unknown(each, str(error), records) for each in wanted]
+        results = [_unknown(each, str(error), window) for each in wanted]
     except Exception as error:  # noqa: BLE001 - of py4j, gRPC or the JVM, among others
-        results = [_unknown(each, _words(str(error)), records) for each in wanted]
+        why = _shown_error(_words(str(error)), sample)
+        results = [_unknown(each, why, window) for each in wanted]
     return {each.expectation.name: each for each in results}
 
 
-def _unknown(expectation: Expectation, why: str, records: int) -> Result:
-    return Result(expectation, passed=False, what=_one_line(f"not known: {why}"), records=records)
+def _unknown(expectation: Expectation, why: str, window: TopicWindow) -> Result:
+    what = _one_line(f"not known: {why}")
+    return Result(expectation, passed=False, what=what, records=window.records)
+
+
+def _shown_error(error: str, sample: SampleSettings) -> str:
+    """Return the line of an error, which may quote records, without its text if they are hidden."""
+    if sample.values:
+        return error
+    kinds = " ".join(dict.fromkeys(_ERROR_CLASS.findall(error))) or "an error"
+    return f"{kinds}; its text may quote records, which the settings hide"
 
 
 def _volume(
@@ -289,12 +298,10 @@ def _result(
         found: the result of Great Expectations; None if it could not run.
         problem: why it could not.
     """
-    error = problem or ("it has no result" if found is None else _error(found))
-    if error:
-        if not sample.values and not problem:  # it may quote a value
-            error = " ".join(dict.fromkeys(_ERROR_CLASS.findall(error))) or "an error"
-            error += "; its text may quote records, which the settings hide"
-        return _unknown(expectation, error, window.records)
+    if found is None:
+        return _unknown(expectation, problem or "it has no result", window)
+    if error := _error(found):
+        return _unknown(expectation, _shown_error(error, sample), window)
     if found.success:
         return Result(expectation, passed=True, what="met", records=window.records)
     details = found.result
