@@ -169,11 +169,16 @@ def take(
 
 
 def sessions(instance: DagsterInstance, lane: Lane) -> list[dg.DagsterRun]:
-    """The runs of the lane's job that have not ended and may still copy, newest first."""
+    """The runs of the lane's job that have not ended, newest first.
+
+    One that only checks does not count; with two, the planner waits, because each has a Spark
+    session.
+    """
     found = instance.get_runs(
         RunsFilter(
             job_name=naming.lane_job(lane.mirror, lane.name),
             statuses=[DagsterRunStatus.QUEUED, DagsterRunStatus.NOT_STARTED, *_IN_PROGRESS],
         )
     )
-    return [run for run in found if run.tags.get(naming.TAG_TURN) != Turn.CHECKING]
+    checking = [run.run_id for run in found if run.tags.get(naming.TAG_TURN) == Turn.CHECKING]
+    return [run for run in found if run.run_id not in checking[:1]]

@@ -159,7 +159,9 @@ def test_a_queued_session_counts_for_the_planner(instance):
 
 
 def test_the_planner_does_not_wait_for_a_run_that_checks(instance) -> None:
-    """It has copied: the next run copies while the expectations of the last window run."""
-    run(instance, Turn.CHECKING)
+    """The next run copies meanwhile; but if checks are slower than copies, runs do not pile up."""
+    first = run(instance, Turn.CHECKING)
     copying = run(instance, Turn.COPYING)
     assert [found.run_id for found in turns.sessions(instance, LANE)] == [copying]
+    run(instance, Turn.CHECKING)
+    assert [found.run_id for found in turns.sessions(instance, LANE)] == [copying, first]
