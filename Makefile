@@ -64,6 +64,7 @@ pictures: setup  ## Take the pictures of Dagster for the docs; needs Chromium.
 
 bench: setup  ## Compare speed and memory with other mirrors; writes docs/benchmarks.md.
 	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks.expectations
 
 bench-dagster: setup  ## Measure the overhead of Dagster; writes docs/benchmarks-dagster.md.
 	$(BIN)/python -m benchmarks.orchestration

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 NAME = "relay"
-_OPTIONS = ("config", "mirror", "topic", "side", "start", "end", "window")
+_OPTIONS = ("config", "mirror", "topic", "side", "start", "end", "window", "ranges")
 _LEDGER_OPTIONS = ("config", "mirror", "topic", "window")
 _KINDS = ("records", "ledger")
 _SIDES = ("source", "destination")
@@ -63,6 +63,8 @@ class KafkaRangeDataSource(DataSource):  # type: ignore[misc]  # pyspark's types
             partition to offset; the whole topic by default.
         window: the key of a Dagster window, instead of start and end: the offset ranges that the
             ledger has for it.
+        ranges: instead of start and end, exactly these offsets of the side: JSON of partition to
+            [start, end].
     """
 
     @classmethod
@@ -213,6 +215,9 @@ def _ranges(options: Mapping[str, str]) -> list[_Range]:
         return _window_ranges(name, mirror, options["window"], topic, at_source=side == "source")
     cluster = mirror.nodes[0] if side == "source" else mirror.destination_cluster
     target = Target(topic) if side == "source" else targets([topic], mirror.topics.rename)[topic]
+    if "ranges" in options:
+        given = _given_ranges(target.topic, options["ranges"])
+        return [_Range(cluster, offsets) for offsets in given if len(offsets)]
     with ClusterClient(
         cluster, SourceError if side == "source" else DestinationError, "relay-frame"
     ) as client:
@@ -228,6 +233,19 @@ def _ranges(options: Mapping[str, str]) -> list[_Range]:
         for topic_partition in wanted
         if (end := ends[topic_partition]) > (start := starts[topic_partition])
     ]
+
+
+def _given_ranges(topic: str, text: str) -> list[OffsetRange]:
+    try:
+        return [
+            OffsetRange(TopicPartition(topic, int(partition)), int(start), int(end))
+            for partition, (start, end) in json.loads(text).items()
+        ]
+    except (ValueError, TypeError, AttributeError):
+        raise ConfigError(
+            f"option ranges: {text!r} is not JSON of partition to offsets",
+            remedy='write {"0": [120, 240]}',
+        ) from None
 
 
 def _mirror(options: Mapping[str, str]) -> tuple[str, Mirror]:

@@ -1,13 +1,15 @@
 """The mirrored topics of a lane, and the op that copies a window of them again by hand."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
 
 from relay_pipelines.assets import window_events
-from relay_pipelines.checks import message_counts
+from relay_pipelines.checks import expectations, message_counts
 from relay_pipelines.errors import RelayError
+from relay_pipelines.expectations.validation import validate
 from relay_pipelines.lanes import naming, turns, window_log
 from relay_pipelines.lanes.failing import final_failure, forbid_retries
 from relay_pipelines.lanes.lane import Lane
@@ -29,7 +31,14 @@ def build(lane: Lane, mirror: Mirror) -> dg.AssetsDefinition:
     return dg.multi_asset(
         name=f"window_{lane.identifier}",
         specs=_specs(lane, mirror),
-        check_specs=[message_counts.spec(lane.mirror, topic) for topic in lane.topics],
+        check_specs=[
+            *(message_counts.spec(lane.mirror, topic) for topic in lane.topics),
+            *(
+                expectations.spec(lane.mirror, topic, each)
+                for topic in lane.topics
+                for each in mirror.expectations_of(topic)
+            ),
+        ],
         can_subset=True,
         pool=naming.pool(lane.mirror, lane.name),
     )(_op(lane))
@@ -69,6 +78,7 @@ def _op(lane: Lane) -> Callable[..., Iterator[Event]]:
             if report.result.interrupted:
                 raise dg.DagsterExecutionInterruptedError
             yield from window_events.of_assets(context, lane, report)
+            yield from _expectations(context, lane, report, kafka, stop, session)
             _fail_if_incomplete(context, report)
 
         yield from stoppable(context.op_execution_context, pyspark, events)
@@ -133,6 +143,34 @@ def _copy(
         raise dg.Failure(f"window {frozen.key}: {error}") from None
     run_log.recounted(report)
     return report
+
+
+def _expectations(
+    context: dg.AssetExecutionContext,
+    lane: Lane,
+    report: WindowReport,
+    kafka: KafkaResource,
+    stop: Stop,
+    session: Session,
+) -> Iterator[dg.AssetCheckResult]:
+    """Run the expectations of what is copied; the lane's other runs do not wait for them."""
+    mirror = kafka.mirror(lane.mirror)
+    wanted = [
+        expectations.topic_window(report, topic)
+        for topic in report.topics
+        if not topic.failure and topic.recorded and mirror.expectations_of(topic.topic)
+    ]
+    if not wanted:
+        return
+    turns.tag(context.instance, lane, context.run.run_id, turns.Turn.CHECKING)
+    config = Path(kafka.config_path)
+    for window in wanted:
+        if stop():
+            raise dg.DagsterExecutionInterruptedError
+        for found in validate(session, config, lane.mirror, mirror, window, kafka.clock):
+            if expectations.blocked(window, found):
+                forbid_retries(context.op_execution_context)  # it would find the same
+            yield expectations.result(lane.mirror, window.topic, found)
 
 
 def _fail_if_incomplete(context: dg.AssetExecutionContext, report: WindowReport) -> None:

@@ -1,6 +1,7 @@
 """Asset checks.
 
 message_counts  the destination holds exactly the records of a window
+expectations    the records of a window are as relay.yaml expects them
 lag             the oldest record not yet copied is younger than the target
 lag_target      no record of a topic waits for longer than the target
 available       a source node can be read, and keeps up with the others

@@ -449,6 +449,44 @@ def replay(
     return command.run(context.obj, what)
 
 
+class ExpectationsAction(StrEnum):
+    """What to do with the expectations of relay.yaml."""
+
+    RUN = "run"
+    DOCS = "docs"
+
+
+@app.command()
+def expectations(
+    context: typer.Context,
+    action: ExpectationsAction,
+    mirror: MirrorNames = None,
+    topic: Topic = None,
+    window: Annotated[
+        str | None, typer.Option("--window", "-w", metavar="W", help="Look at this window.")
+    ] = None,
+    last: Annotated[
+        str | None,
+        typer.Option(
+            "--last", metavar="DURATION", help="Look at what was copied in the last 30m, 1h, 2d."
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FOLDER", help="Where docs writes HTML pages."),
+    ] = None,
+    *,
+    as_json: Json = False,
+) -> int:
+    """Validate copied records with Great Expectations, or write Data Docs. Copies nothing."""
+    from relay_pipelines.cli import expectations_command as command
+
+    wanted = command.Wanted(mirror or [], topic, window, last)
+    if action is ExpectationsAction.DOCS:
+        return command.docs(context.obj, wanted, output)
+    return command.run(context.obj, wanted, as_json=as_json)
+
+
 @app.command()
 def acls(
     context: typer.Context,

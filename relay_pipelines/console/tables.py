@@ -214,6 +214,16 @@ def difference(where: str, found: Difference) -> Table:
     return table
 
 
+def rows(title: str, names: Sequence[str], cells: Sequence[Sequence[str]]) -> Table:
+    """Return a table of text; a row per entry of `cells`."""
+    table = _table(title)
+    for name in names:
+        table.add_column(name, overflow="fold")
+    for row in cells:
+        table.add_row(*map(Text, row))
+    return table
+
+
 def _timestamp(ms: int) -> str:
     return f"{ms}" if ms < 0 else f"{ms} ({format_time(ms)})"
 

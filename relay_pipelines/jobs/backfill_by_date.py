@@ -79,6 +79,7 @@ def build(settings: Settings, catalog: Catalog) -> dg.JobDefinition:
                     reports += yield from _copy(copying, request)
                 except RelayError as error:
                     problems.append(f"{lane.mirror}/{lane.name}: {error}")
+                problems += yield from copying.finish_checks()
             if stop():
                 raise dg.DagsterExecutionInterruptedError
             if problems := [*problems, *failures(reports)]:

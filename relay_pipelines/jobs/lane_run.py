@@ -8,11 +8,13 @@ import dagster as dg
 
 from relay_pipelines.assets import window_events
 from relay_pipelines.assets.window_events import Event
+from relay_pipelines.jobs.window_checks import WindowChecks
 from relay_pipelines.lanes import naming, turns, window_log
 from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.lanes.run_log import RunLog
 from relay_pipelines.lanes.source_rate import SourceRate
 from relay_pipelines.lanes.topic_catalog import Catalog
+from relay_pipelines.lanes.turns import Turn
 from relay_pipelines.lanes.window_planner import new_windows
 from relay_pipelines.lanes.window_run import WindowReport, copy_window
 from relay_pipelines.plan.frozen_window import FrozenWindow
@@ -39,6 +41,7 @@ class LaneRun:
         patient: whether to retry for `give_up_after` while a cluster does not answer.
         has_backlog: whether the last window left out some of what was new.
         unseen: a line for each name that relay.yaml spells out and that the source does not show.
+        checks: the expectations of the windows, which run behind the copy.
     """
 
     context: dg.OpExecutionContext
@@ -52,6 +55,7 @@ class LaneRun:
     brief: bool = False
     has_backlog: bool = field(default=False, init=False)
     unseen: Sequence[str] = field(default=(), init=False)
+    checks: WindowChecks = field(init=False)
     _reported: list[dg.AssetCheckEvaluation] = field(default_factory=list, init=False)
     _node: str = field(default="", init=False)
     _cache: CheckpointCache = field(default_factory=CheckpointCache, init=False)
@@ -59,6 +63,9 @@ class LaneRun:
     _has_all_topics: bool = field(default=True, init=False)
     _source_rate: SourceRate = field(default_factory=SourceRate, init=False)
     _rates: Mapping[str, float] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self.checks = WindowChecks(self.lane.mirror, self.kafka, self.context.log)
 
     def copy_new(
         self, limits: WindowLimits, without: Collection[str] = ()
@@ -138,7 +145,28 @@ class LaneRun:
         if not all(event in self._reported for event in found):
             yield from found
             self._reported = found
+        self.checks.add(report, self.session)
         return report
+
+    def finish_checks(self) -> Generator[Event, None, list[str]]:
+        """Wait for the expectations of the windows; return a line for each that fails the run."""
+        if self.checks.are_running:
+            self.say(Turn.CHECKING)
+        yield from self.checks.rest(self.stop)
+        if self.checks.blocked:
+            self.spare_next_run()
+        return self.checks.blocked
+
+    def say(self, turn: Turn) -> None:
+        """Say to other runs of the lane what this one is doing."""
+        turns.tag(self.context.instance, self.lane, self.context.run_id, turn)
+
+    def spare_next_run(self) -> None:
+        """Let the planner start the next run without a delay: the copy did not fail."""
+        tags = self.context.instance.get_run_by_id(self.context.run_id)
+        known = tags.tags.get(naming.TAG_FAILED_TOPICS, "{}") if tags else "{}"
+        added = {naming.TAG_FAILED_TOPICS: known}
+        turns.add_tags(self.context.instance, self.context.run_id, added)
 
     def _say_node(self, snapshot: ClusterSnapshot) -> None:
         if snapshot.node.name != self._node:

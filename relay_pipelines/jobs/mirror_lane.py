@@ -92,10 +92,11 @@ class _Session:
         while self._others().predecessor and not self._copying.stop():
             self._wait(turns.LOOK_SECONDS)
         yield from self._copy_windows()
+        blocked = yield from self._copying.finish_checks()
         if self._copying.stop():
             self._raise_if_cancelled()
-        elif self._failures:
-            raise dg.Failure("; ".join(self._failures), allow_retries=False)
+        elif lines := [*self._failures, *blocked]:
+            raise dg.Failure("; ".join(lines), allow_retries=False)
 
     def _raise_if_cancelled(self) -> None:
         """A person cancels a session; if all of Dagster ends, it is not a failure."""
@@ -119,6 +120,7 @@ class _Session:
                 self._wait(turns.LOOK_SECONDS)
                 continue
             yield from self._copy_window()
+            yield from self._copying.checks.finished()
             if not window.session:
                 return
             if not self._copying.has_backlog or self._copying.attempt:

@@ -8,7 +8,7 @@ from relay_pipelines.assets.window_events import Event
 from relay_pipelines.errors import RelayError
 from relay_pipelines.jobs.lane_run import LaneRun, failures
 from relay_pipelines.lanes import turns
-from relay_pipelines.lanes.lane import lanes_of
+from relay_pipelines.lanes.lane import Lane, lanes_of
 from relay_pipelines.lanes.stopping import Session, Stop, stoppable
 from relay_pipelines.lanes.topic_catalog import Catalog
 from relay_pipelines.lanes.window_planner import UNLIMITED
@@ -25,16 +25,19 @@ def build(settings: Settings, catalog: Catalog) -> dg.JobDefinition:
     ) -> Iterator[Event]:
         def copy(stop: Stop, session: Session) -> Iterator[Event]:
             problems = []
-            for name, mirror in settings.mirrors.items():
-                for lane in lanes_of(name, mirror, catalog.known(name, mirror)):
-                    turns.take(context, lane, kafka.clock, stop)
-                    copying = LaneRun(context, lane, kafka, session, stop, catalog)
-                    try:
-                        report = yield from copying.copy_new(UNLIMITED)
-                    except RelayError as error:
-                        problems.append(f"{name}/{lane.name}: {error}")
-                    else:
-                        problems += [*failures([report] if report else []), *copying.unseen]
+            runs = []
+            for lane in _lanes(settings, catalog):
+                turns.take(context, lane, kafka.clock, stop)
+                copying = LaneRun(context, lane, kafka, session, stop, catalog)
+                runs.append(copying)
+                try:
+                    report = yield from copying.copy_new(UNLIMITED)
+                except RelayError as error:
+                    problems.append(f"{lane.mirror}/{lane.name}: {error}")
+                else:
+                    problems += [*failures([report] if report else []), *copying.unseen]
+            for copying in runs:
+                problems += yield from copying.finish_checks()
             if stop():
                 raise dg.DagsterExecutionInterruptedError
             if problems:
@@ -51,3 +54,11 @@ def build(settings: Settings, catalog: Catalog) -> dg.JobDefinition:
         copy_everything()
 
     return mirror_once
+
+
+def _lanes(settings: Settings, catalog: Catalog) -> list[Lane]:
+    return [
+        lane
+        for name, mirror in settings.mirrors.items()
+        for lane in lanes_of(name, mirror, catalog.known(name, mirror))
+    ]

@@ -89,7 +89,7 @@ def lanes_of(name: str, mirror: Mirror, known: Sequence[str]) -> list[Lane]:
     decisions = select(known, mirror.topics.allow, mirror.topics.deny)
     included = {decision.topic for decision in decisions if decision.included}
     groups = _groups(mirror, [topic for topic in known if topic in included])
-    return [lane for group in groups for lane in _lanes_of_group(name, group, included)]
+    return [lane for group in groups for lane in _lanes_of_group(name, mirror, group, included)]
 
 
 def _groups(mirror: Mirror, topics: Sequence[str]) -> list[_Group]:
@@ -106,15 +106,17 @@ def _groups(mirror: Mirror, topics: Sequence[str]) -> list[_Group]:
     return [_Group(naming.MAIN, mirror.window, (), foreign, remaining), *groups]
 
 
-def _lanes_of_group(mirror: str, group: _Group, included: Collection[str]) -> list[Lane]:
-    parts = _split(group.topics)
+def _lanes_of_group(
+    name: str, mirror: Mirror, group: _Group, included: Collection[str]
+) -> list[Lane]:
+    parts = _split(group.topics, mirror)
     # new topics go to the lane that will list them after the next loading
     takes_new = next(
         (index for index, part in enumerate(parts) if len(part) < MOST_TOPICS), len(parts) - 1
     )
     return [
         Lane(
-            mirror=mirror,
+            mirror=name,
             # relay.yaml refuses lanes that have the name of a part
             name=f"{group.name}_{index + 1}" if index else group.name,
             window=group.window,
@@ -128,13 +130,14 @@ def _lanes_of_group(mirror: str, group: _Group, included: Collection[str]) -> li
     ]
 
 
-def _split(topics: Iterable[str]) -> list[list[str]]:
+def _split(topics: Iterable[str], mirror: Mirror) -> list[list[str]]:
     """Put each topic into the first part that has room and none of its names in Dagster."""
     parts: list[list[str]] = [[]]
     used_names: list[set[str]] = [set()]
     for topic in topics:
         output = re.sub(r"[^A-Za-z0-9]", "_", topic)
-        names = {output, f"{output}_{naming.MESSAGE_COUNTS}"}
+        expected = (expectation.name for expectation in mirror.expectations_of(topic))
+        names = {output, *(f"{output}_{check}" for check in (naming.MESSAGE_COUNTS, *expected))}
         fitting = (
             index
             for index, part in enumerate(parts)

@@ -42,6 +42,8 @@ class Turn(StrEnum):
     COPYING = "copying"
     PAUSED = "paused"
     """A session, while a person's run copies."""
+    CHECKING = "checking"
+    """A run that has copied, and runs expectations: nobody waits for it."""
     BY_HAND = "by_hand"
     """A run that a person started: of assets, a backfill, or `mirror_once`."""
 
@@ -134,7 +136,7 @@ def others(instance: DagsterInstance, lane: Lane, run_id: str) -> Others:
     return Others(
         by_hand=Turn.BY_HAND in newer | older,
         successor=Turn.READY in newer,
-        predecessor=bool(older - {Turn.BY_HAND}),
+        predecessor=bool(older - {Turn.BY_HAND, Turn.CHECKING}),
         before_person=Turn.COPYING in newer | older or Turn.BY_HAND in older,
         was_ended=own == len(turns),
     )
@@ -167,12 +169,16 @@ def take(
 
 
 def sessions(instance: DagsterInstance, lane: Lane) -> list[dg.DagsterRun]:
-    """The runs of the lane's job that have not ended, newest first."""
-    return list(
-        instance.get_runs(
-            RunsFilter(
-                job_name=naming.lane_job(lane.mirror, lane.name),
-                statuses=[DagsterRunStatus.QUEUED, DagsterRunStatus.NOT_STARTED, *_IN_PROGRESS],
-            )
+    """The runs of the lane's job that have not ended, newest first.
+
+    One that only checks does not count; with two, the planner waits, because each has a Spark
+    session.
+    """
+    found = instance.get_runs(
+        RunsFilter(
+            job_name=naming.lane_job(lane.mirror, lane.name),
+            statuses=[DagsterRunStatus.QUEUED, DagsterRunStatus.NOT_STARTED, *_IN_PROGRESS],
         )
     )
+    checking = [run.run_id for run in found if run.tags.get(naming.TAG_TURN) == Turn.CHECKING]
+    return [run for run in found if run.run_id not in checking[:1]]

@@ -118,7 +118,7 @@ def _int32_size(value: int) -> int:
     return value
 
 
-def _duration_ms(value: object) -> int:
+def _long_duration_ms(value: object) -> int:
     """Milliseconds from `500ms`, `3s`, `5m`, `2h` or `1d`; a number without a unit is refused."""
     wanted = "a duration such as 500ms, 3s or 5m"
     match = _DURATION.fullmatch(value.strip()) if isinstance(value, str) else None
@@ -127,9 +127,16 @@ def _duration_ms(value: object) -> int:
     milliseconds = Decimal(match["number"]) * _DURATION_UNITS_MS[match["unit"].lower()]
     if milliseconds != int(milliseconds):
         raise expected(wanted, "less than a millisecond cannot be expressed")
-    if milliseconds > _INT32_MAX:
-        raise expected(wanted, "the protocol cannot express more than 24 days")
     return int(milliseconds)
+
+
+def _duration_ms(value: object) -> int:
+    """The same, as far as Kafka's protocol can express it."""
+    milliseconds = _long_duration_ms(value)
+    if milliseconds > _INT32_MAX:
+        why = "the protocol cannot express more than 24 days"
+        raise expected("a duration such as 500ms, 3s or 5m", why)
+    return milliseconds
 
 
 def _duration_or_zero_ms(value: object) -> int:
@@ -241,6 +248,7 @@ Size = Annotated[int, BeforeValidator(_size_bytes), Field(ge=0)]
 PositiveSize = Annotated[int, BeforeValidator(_size_bytes), Field(gt=0)]
 RequestSize = Annotated[PositiveSize, AfterValidator(_int32_size)]
 Duration = Annotated[int, BeforeValidator(_duration_ms), Field(gt=0)]
+LongDuration = Annotated[int, BeforeValidator(_long_duration_ms), Field(gt=0, le=_INT64_MAX)]
 DurationOrZero = Annotated[int, BeforeValidator(_duration_or_zero_ms)]
 GiveUpAfter = Annotated[int, BeforeValidator(_give_up_after_ms)]
 Count = Annotated[int, BeforeValidator(_whole_number), Field(gt=0, le=_INT32_MAX)]

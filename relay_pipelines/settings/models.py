@@ -31,6 +31,7 @@ from relay_pipelines.settings.config_types import (
     matches,
 )
 from relay_pipelines.settings.copying import Copying, RecordSettings
+from relay_pipelines.settings.expectations import Expectation, Expectations, SampleSettings
 from relay_pipelines.settings.start import Start
 from relay_pipelines.settings.topics import (
     LaneSettings,
@@ -107,6 +108,10 @@ class Mirror(RecordSettings):
     """How long to retry while a cluster does not answer and nothing progresses; -1 for no limit."""
     copying: Copying = Field(default=Copying(), alias="copy")
     """How records are copied."""
+    expectations: Expectations = ()
+    """What the records must be like; each is a check of every window, behind its copy."""
+    expectation_sample: SampleSettings = SampleSettings()
+    """What failed checks show of the records."""
     owners: tuple[Owner, ...] = ()
     """Owners of the mirrored topics in Dagster: e-mail addresses or `team:name`."""
     window: WindowSettings = WindowSettings()
@@ -189,6 +194,18 @@ class Mirror(RecordSettings):
             select=tuple(given["select"].select.items()),
             on_record_error=given["on_record_error"].on_record_error,
         )
+
+    def expectations_of(self, topic: str) -> tuple[Expectation, ...]:
+        """Return what the records of a source topic must be like."""
+        override = self.override(topic)
+        given = "expectations" in override.model_fields_set
+        return override.expectations if given else self.expectations
+
+    def expectation_sample_of(self, topic: str) -> SampleSettings:
+        """Return what failed checks show of the records of a source topic."""
+        override = self.override(topic)
+        given = "expectation_sample" in override.model_fields_set
+        return self.expectation_sample.overridden_by(override.expectation_sample if given else None)
 
     @property
     def destination_cluster(self) -> model.Cluster:

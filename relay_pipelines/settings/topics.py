@@ -23,6 +23,7 @@ from relay_pipelines.settings.config_types import (
     refuse,
 )
 from relay_pipelines.settings.copying import Copying, RecordSettings
+from relay_pipelines.settings.expectations import Expectations, SampleSettings
 
 DEFAULT_CONFIG_KEYS = (
     "cleanup.policy",
@@ -92,6 +93,10 @@ class Override(RecordSettings):
 
     `parallelism` and `max_bytes_per_second` then limit these topics separately.
     """
+    expectations: Expectations = ()
+    """What their records must be like."""
+    expectation_sample: SampleSettings = SampleSettings()
+    """What failed checks show of their records."""
 
     def problems(self) -> Iterator[Problem]:
         """Find keys that all topics of a mirror share."""

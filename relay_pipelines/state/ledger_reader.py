@@ -95,18 +95,30 @@ class LedgerFollower:
         return records
 
     def history(
-        self, since_ms: int | None = None, *, settled: bool = False, last_offsets: int | None = None
+        self,
+        since_ms: int | None = None,
+        *,
+        until_ms: int | None = None,
+        settled: bool = False,
+        last_offsets: int | None = None,
     ) -> list[LedgerEntry]:
         """Return every entry that the topic still holds, oldest first; arguments as of `records`.
 
         Raises:
             RelayError: the destination is not reachable.
         """
-        found = self.records(since_ms, settled=settled, last_offsets=last_offsets)
+        found = self.records(
+            since_ms, until_ms=until_ms, settled=settled, last_offsets=last_offsets
+        )
         return [record.entry for record in found]
 
     def records(
-        self, since_ms: int | None = None, *, settled: bool = False, last_offsets: int | None = None
+        self,
+        since_ms: int | None = None,
+        *,
+        until_ms: int | None = None,
+        settled: bool = False,
+        last_offsets: int | None = None,
     ) -> list[LedgerRecord]:
         """Return every entry that the topic still holds, oldest first, as it is in the ledger.
 
@@ -114,6 +126,7 @@ class LedgerFollower:
 
         Args:
             since_ms: only entries committed then or later.
+            until_ms: leave out most of those that were committed later, which need not be read.
             settled: wait for the transactions that are open now; those of other mirrors hide
                 entries, too.
             last_offsets: read at most so many offsets of each of the ledger's partitions, those of
@@ -127,6 +140,8 @@ class LedgerFollower:
         if settled:
             self._settle()
         ends = self._client.list_offsets(_HOMES, LATEST, READ_COMMITTED)
+        if until_ms is not None:
+            ends = self._client.first_offsets(until_ms + 1, ends)
         starts = self._client.list_offsets(
             _HOMES, EARLIEST if since_ms is None else since_ms, READ_COMMITTED
         )

@@ -47,6 +47,7 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         "attest",
         "audit",
         "replay",
+        "expectations",
         "acls",
         "spark",
         "demo",

@@ -288,3 +288,16 @@ class TestCatalog:
         assert Catalog.beside(Path("relay.yaml")).path == tmp_path / "var" / "relay" / "topics.json"
         monkeypatch.setenv("RELAY_CATALOG", "/elsewhere/topics.json")
         assert Catalog.beside(Path("relay.yaml")).path == Path("/elsewhere/topics.json")
+
+
+def test_checks_of_expectations_have_names_of_their_own() -> None:
+    """Dagster gives the check of `a` the same name as a topic `a_keys_not_null`."""
+    mirror = Mirror.model_validate(
+        {
+            "source": {"nodes": [{"name": "a", "bootstrap_servers": "a:1"}]},
+            "destination": {"bootstrap_servers": "b:1"},
+            "expectations": ["keys_not_null"],
+        }
+    )
+    lanes = lanes_of("m", mirror, ["a", "a.keys-not-null", "b"])
+    assert [lane.topics for lane in lanes] == [("a", "b"), ("a.keys-not-null",)]

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from relay_pipelines import model
 from relay_pipelines.settings import Mirror, Settings, load
+from relay_pipelines.settings.expectations import Expectation
 from relay_pipelines.settings.topics import Override
 from tests.support.config_files import EXAMPLE
 
@@ -33,6 +34,9 @@ def written_keys(tree: Any, annotation: Any) -> set[tuple[type[BaseModel], str]]
     """Return the keys of every model that a parsed file sets."""
     if isinstance(annotation, UnionType):  # UserClass | None
         annotation = get_args(annotation)[0]
+    if annotation is Expectation:  # an entry is the expectation itself, and options beside it
+        options = {key for key in tree if key in Expectation.model_fields}
+        return {(Expectation, key) for key in {"kind", "value", *options}}
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         keys = {
             field.alias or name: field.annotation for name, field in annotation.model_fields.items()

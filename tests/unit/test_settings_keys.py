@@ -37,8 +37,8 @@ REFUSED = [
         "a key that resembles no other",
         {"@/health": {}},
         (
-            "@.health: unknown key; valid keys: copy, destination, filters, give_up_after,"
-            " lanes, on_data_loss, on_record_error,"
+            "@.health: unknown key; valid keys: copy, destination, expectation_sample,"
+            " expectations, filters, give_up_after, lanes, on_data_loss, on_record_error,"
             " owners, select, source, start, topics, transform, where, window"
         ),
     ),

@@ -152,7 +152,8 @@ REFUSED = [
         "an override with an unknown key",
         {"@/topics/overrides": {"big": {"chunk": "1MiB"}}},
         (
-            "@.topics.overrides.big.chunk: unknown key; valid keys: copy, filters,"
+            "@.topics.overrides.big.chunk: unknown key; valid keys: copy,"
+            " expectation_sample, expectations, filters,"
             " on_record_error, select, transform, where, window"
         ),
     ),

@@ -71,6 +71,11 @@ OTHERS = [
         [("", Turn.PAUSED), ("own", Turn.BY_HAND)],
         "predecessor",
     ),
+    (
+        "nobody waits for a run that checks",
+        [("", Turn.CHECKING), ("own", Turn.READY)],
+        "",
+    ),
     ("of two people, the first", [("own", Turn.BY_HAND), ("", Turn.BY_HAND)], "by_hand"),
     (
         "of two people, the second",
@@ -151,3 +156,12 @@ def test_a_queued_session_counts_for_the_planner(instance):
     run(instance, None, DagsterRunStatus.FAILURE)
     assert [found.run_id for found in turns.sessions(instance, LANE)] == [queued]
     assert not turns.sessions(instance, OTHER)
+
+
+def test_the_planner_does_not_wait_for_a_run_that_checks(instance) -> None:
+    """The next run copies meanwhile; but if checks are slower than copies, runs do not pile up."""
+    first = run(instance, Turn.CHECKING)
+    copying = run(instance, Turn.COPYING)
+    assert [found.run_id for found in turns.sessions(instance, LANE)] == [copying]
+    run(instance, Turn.CHECKING)
+    assert [found.run_id for found in turns.sessions(instance, LANE)] == [copying, first]

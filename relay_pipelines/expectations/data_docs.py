@@ -1,0 +1,94 @@
+"""Data Docs: the expectations of windows and what they found, as a folder of HTML pages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from relay_pipelines.expectations import volume
+from relay_pipelines.expectations.topic_window import TopicWindow
+from relay_pipelines.expectations.validation import (
+    INDEX,
+    SideRun,
+    Suite,
+    batch_definition,
+    details,
+    great_expectations,
+    new_context,
+    quiet,
+)
+from relay_pipelines.settings import Mirror
+from relay_pipelines.settings.expectations import Expectation, Side
+
+
+class DataDocs:
+    """Pages that grow with every topic, until `write`.
+
+    Args:
+        session: returns the Spark session.
+        config: path of relay.yaml.
+        folder: where the pages go; nothing else is written.
+    """
+
+    def __init__(self, session: Callable[[], Any], config: Path, folder: Path) -> None:
+        self._session = session
+        self._config = config
+        self._context = new_context()
+        self._batches = batch_definition(self._context)
+        backend = {
+            "class_name": "TupleFilesystemStoreBackend",
+            "base_directory": str(folder.absolute()),
+        }
+        site = {
+            "class_name": "SiteBuilder",
+            "store_backend": backend,
+            "site_index_builder": {"class_name": "DefaultSiteIndexBuilder"},
+        }
+        self._context.add_data_docs_site("relay", site)
+
+    def add(self, name: str, mirror: Mirror, window: TopicWindow) -> None:
+        """Validate the expectations of a topic, those about the ledger excepted.
+
+        Args:
+            name: of the mirror.
+        """
+        for side in Side:
+            of_side = [
+                each
+                for each in mirror.expectations_of(window.topic)
+                if each.side is side and not volume.is_about(each)
+            ]
+            run = SideRun(self._session, self._config, name, mirror, window, side)
+            title = f"{name}.{window.topic}.{side}"
+            # what they look for must not be on the page
+            hidden = [each for each in of_side if each.kind == "no_pii"]
+            self._run(run, title, [each for each in of_side if each not in hidden])
+            self._run(run, f"{title}.no_pii", hidden, values=False)
+
+    def _run(
+        self, run: SideRun, title: str, wanted: Sequence[Expectation], *, values: bool = True
+    ) -> None:
+        if not wanted:
+            return
+        gx, window = great_expectations(), run.window
+        sample = run.mirror.expectation_sample_of(window.topic)
+        shows = values and sample.values
+        with quiet():
+            suite = Suite.of(wanted, window.copied_at_ms)
+            chosen = suite.chosen(range(len(wanted)))
+            chosen.name = title
+            definition = gx.ValidationDefinition(
+                name=title, data=self._batches, suite=self._context.suites.add_or_update(chosen)
+            )
+            self._context.validation_definitions.add_or_update(definition).run(
+                batch_parameters={"dataframe": run.data(wanted, suite)},
+                run_id=gx.RunIdentifier(run_name=window.name),
+                # a page also shows what was observed
+                result_format=details(sample, INDEX) if shows else "BOOLEAN_ONLY",
+            )
+
+    def write(self) -> None:
+        """Write the pages."""
+        with quiet():
+            self._context.build_data_docs()

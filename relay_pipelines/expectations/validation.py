@@ -1,0 +1,366 @@
+"""Runs the expectations of a topic over a window, on the driver.
+
+First, all expectations of a side run in one suite that only says which of them fail: Great
+Expectations makes their aggregates one Spark job. Those that fail run again, for counts and a
+sample.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from relay_pipelines.errors import ConfigError, RelayError
+from relay_pipelines.expectations import suite, volume
+from relay_pipelines.expectations.topic_window import TopicWindow
+from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.settings import Mirror
+from relay_pipelines.settings.expectations import (
+    HELPER_COLUMNS,
+    Expectation,
+    SampleSettings,
+    Side,
+)
+
+_STATISTICS = "GX_ANALYTICS_ENABLED"
+_SHOWN_CHARACTERS = 80
+_LINE_CHARACTERS = 300
+_OURS = re.compile(r"relay_pipelines\.errors\.\w+: (.+)")
+_OF_JAVA = re.compile(r"Caused by: [\w.$]*?(\w+(?:Exception|Error): .+)")
+_ERROR_CLASS = re.compile(r"\[[A-Z_.]+\]|\w+(?:Exception|Error)\b")
+INDEX = ("partition", "offset")
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What one expectation found in a window.
+
+    Args:
+        what: one line.
+        records: how many the ledger has for the window.
+        failing: how many do not meet it; None if it is not about single records, or has no result.
+        sample: some of them: partition and offset, and unless hidden what they have in the columns
+            of the expectation.
+    """
+
+    expectation: Expectation
+    passed: bool
+    what: str
+    records: int
+    failing: int | None = None
+    sample: tuple[Mapping[str, str | int], ...] = ()
+
+
+def validate(
+    session: Callable[[], Any],
+    config: Path,
+    name: str,
+    mirror: Mirror,
+    window: TopicWindow,
+    clock: Clock,
+) -> list[Result]:
+    """Run the expectations of a topic, and return their results in the order of the settings.
+
+    An expectation that cannot run fails; nothing raises.
+
+    Args:
+        session: returns the Spark session; called only if there is something to read.
+        config: path of relay.yaml.
+        name: the mirror's.
+    """
+    wanted = mirror.expectations_of(window.topic)
+    sample = mirror.expectation_sample_of(window.topic)
+    results: dict[str, Result] = {}
+    for side in Side:
+        of_side = [each for each in wanted if each.side is side and not volume.is_about(each)]
+        if of_side:
+            run = SideRun(session, config, name, mirror, window, side)
+            results |= _never_raising(run.results, of_side, window, sample)
+    for each in filter(volume.is_about, wanted):
+        results |= _never_raising(
+            lambda only: [_volume(only[0], name, mirror, window, clock)], [each], window, sample
+        )
+    return [results[each.name] for each in wanted]
+
+
+@cache
+def great_expectations() -> Any:
+    """Return the package, which sends no statistics.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    before = os.environ.get(_STATISTICS)
+    os.environ[_STATISTICS] = "false"  # it is read at the import
+    try:
+        with quiet():
+            import great_expectations as gx
+            import great_expectations.expectations
+    except ImportError as error:
+        raise ConfigError(
+            "Great Expectations is not installed, and relay.yaml has expectations",
+            remedy="install the extra: pip install 'relay-pipelines[expectations]'",
+        ) from error
+    finally:
+        if before is None:
+            del os.environ[_STATISTICS]
+        else:
+            os.environ[_STATISTICS] = before
+    return gx
+
+
+def new_context() -> Any:
+    """Return a context that writes no files, sends no statistics and shows no progress."""
+    gx = great_expectations()
+    from great_expectations.data_context.types.base import (
+        DataContextConfig,
+        InMemoryStoreBackendDefaults,
+    )
+
+    config = DataContextConfig(
+        store_backend_defaults=InMemoryStoreBackendDefaults(),
+        progress_bars={"globally": False},
+        analytics_enabled=False,
+    )
+    return gx.get_context(mode="ephemeral", project_config=config)
+
+
+def batch_definition(context: Any) -> Any:
+    """Return the definition of a batch: a whole DataFrame, which Great Expectations must not keep.
+
+    It would persist every one of them, and release none.
+    """
+    source = context.data_sources.add_spark("relay", persist=False)
+    return source.add_dataframe_asset("window").add_batch_definition_whole_dataframe("whole")
+
+
+@dataclass(frozen=True, slots=True)
+class SideRun:
+    """The expectations of one side."""
+
+    session: Callable[[], Any]
+    config: Path
+    name: str
+    mirror: Mirror
+    window: TopicWindow
+    side: Side
+
+    def results(self, wanted: Sequence[Expectation]) -> list[Result]:
+        """Run them in one suite, and those that fail in another one."""
+        with quiet():
+            built = Suite.of(wanted, self.window.copied_at_ms)
+            data = self.data(wanted, built)
+            found = built.run(data, range(len(wanted)), "BOOLEAN_ONLY")
+            failed = [
+                number for number, each in found.items() if not each.success and not _error(each)
+            ]
+            sample = self.mirror.expectation_sample_of(self.window.topic)
+            if failed:
+                shown = _shown(sample, data.columns)
+                found |= built.run(data, failed, details(sample, shown))
+        return [
+            _result(each, found.get(number), built.problems.get(number, ""), self.window, sample)
+            for number, each in enumerate(wanted)
+        ]
+
+    def data(self, wanted: Sequence[Expectation], built: Suite) -> Any:
+        """Return the DataFrame of the side, with the columns that these expectations need."""
+        # Arrow is slow to import, and Dagster loads this module
+        from relay_pipelines.expectations.frame import frame
+
+        fields = suite.schema(self.mirror.expectations_of(self.window.topic))
+        columns = suite.columns(built.arguments, fields)
+        if suite.schema(wanted):
+            columns.add("fits_schema")
+        return frame(
+            self.session(), self.config, self.name, self.window, self.side, columns, fields
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """Expectations of Great Expectations by their number, and why others could not be made."""
+
+    arguments: Sequence[Mapping[str, Any]]
+    expectations: Mapping[int, Any]
+    problems: Mapping[int, str]
+
+    @staticmethod
+    def of(wanted: Sequence[Expectation], copied_at_ms: int) -> Suite:
+        """Make them from settings."""
+        great_expectations()
+        given = [suite.arguments(each, copied_at_ms) for each in wanted]
+        made, problems = {}, {}
+        for number, (kind, arguments) in enumerate(given):
+            try:
+                made[number] = suite.build(kind, arguments, number)
+            except Exception as error:  # noqa: BLE001 - of pydantic, or of the expectation itself
+                problems[number] = f"{kind}: {_refusal(error)}"
+        return Suite([arguments for _, arguments in given], made, problems)
+
+    def chosen(self, numbers: Iterable[int]) -> Any:
+        """Return a suite of Great Expectations with some of them."""
+        some = [self.expectations[number] for number in numbers if number in self.expectations]
+        return great_expectations().ExpectationSuite(name="relay", expectations=some)
+
+    def run(self, data: Any, numbers: Iterable[int], result_format: Any) -> dict[int, Any]:
+        """Validate some of them, and return the results by number."""
+        chosen = self.chosen(numbers)
+        if not chosen.expectations:
+            return {}
+        batch = batch_definition(new_context()).get_batch({"dataframe": data})
+        found = batch.validate(chosen, result_format=result_format)
+        return {each.expectation_config.meta["relay"]: each for each in found.results}
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep the warnings of Great Expectations from people, who can change nothing about them."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def details(sample: SampleSettings, index: Sequence[str]) -> dict[str, Any]:
+    """Return the result format that counts what fails, and shows some of it.
+
+    Args:
+        index: the columns to show.
+    """
+    return {
+        "result_format": "SUMMARY",
+        "partial_unexpected_count": sample.rows,
+        "unexpected_index_column_names": list(index),
+        "exclude_unexpected_values": not sample.values,
+    }
+
+
+def _shown(sample: SampleSettings, columns: Sequence[str]) -> list[str]:
+    more = [name for name in ("key", "value") if sample.values and name in columns]
+    return [*INDEX, *more]
+
+
+def _never_raising(
+    run: Callable[[Sequence[Expectation]], list[Result]],
+    wanted: Sequence[Expectation],
+    window: TopicWindow,
+    sample: SampleSettings,
+) -> dict[str, Result]:
+    """Run some expectations; if that raises, all of them fail."""
+    try:
+        results = run(wanted)
+    except RelayError as error:
+        results = [_unknown(each, str(error), window) for each in wanted]
+    except Exception as error:  # noqa: BLE001 - of py4j, gRPC or the JVM, among others
+        why = _shown_error(_words(str(error)), sample)
+        results = [_unknown(each, why, window) for each in wanted]
+    return {each.expectation.name: each for each in results}
+
+
+def _unknown(expectation: Expectation, why: str, window: TopicWindow) -> Result:
+    what = _one_line(f"not known: {why}")
+    return Result(expectation, passed=False, what=what, records=window.records)
+
+
+def _shown_error(error: str, sample: SampleSettings) -> str:
+    """Return the line of an error, which may quote records, without its text if they are hidden."""
+    if sample.values:
+        return error
+    kinds = " ".join(dict.fromkeys(_ERROR_CLASS.findall(error))) or "an error"
+    return f"{kinds}; its text may quote records, which the settings hide"
+
+
+def _volume(
+    expectation: Expectation, name: str, mirror: Mirror, window: TopicWindow, clock: Clock
+) -> Result:
+    found = volume.measure(name, mirror, window, clock)
+    tolerance = expectation.value
+    return Result(expectation, found.is_within(tolerance), found.words(tolerance), window.records)
+
+
+def _result(
+    expectation: Expectation,
+    found: Any,
+    problem: str,
+    window: TopicWindow,
+    sample: SampleSettings,
+) -> Result:
+    """Return a result of ours.
+
+    Args:
+        found: the result of Great Expectations; None if it could not run.
+        problem: why it could not.
+    """
+    if found is None:
+        return _unknown(expectation, problem or "it has no result", window)
+    if error := _error(found):
+        return _unknown(expectation, _shown_error(error, sample), window)
+    if found.success:
+        return Result(expectation, passed=True, what="met", records=window.records)
+    details = found.result
+    failing = details.get("unexpected_count")
+    # what it looks for must not be in the result
+    values = sample.values and expectation.kind != "no_pii"
+    if failing is None:
+        observed = details.get("observed_value")
+        what = "not met"
+        if observed is not None and values:
+            what += f"; observed: {_cut(observed)}"
+        return Result(expectation, passed=False, what=_one_line(what), records=window.records)
+    total = details.get("element_count") or window.records
+    what = f"{failing:,} of {total:,} records do not meet it"
+    rows = details.get("partial_unexpected_index_list") or ()
+    shown = tuple(_row(row, values=values) for row in rows[: sample.rows])
+    return Result(expectation, False, what, window.records, failing, shown)  # noqa: FBT003
+
+
+def _row(row: Mapping[str, Any], *, values: bool) -> dict[str, str | int]:
+    """Return the row of a record that fails, its values cut."""
+    found: dict[str, str | int] = {name: int(row[name]) for name in INDEX}
+    if values:
+        more = {key: value for key, value in row.items() if key not in (*INDEX, *HELPER_COLUMNS)}
+        found |= {key: _cut(value) for key, value in more.items()}
+    return found
+
+
+def _cut(value: Any) -> str:
+    text = "null" if value is None else str(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
+
+
+def _error(found: Any) -> str:
+    """Return why an expectation could not run, in one line; empty if it ran."""
+    info = found.exception_info or {}
+    # one per metric, or one alone
+    for each in [info, *(value for value in info.values() if isinstance(value, dict))]:
+        if each.get("raised_exception"):
+            return _words(str(each.get("exception_message")), str(each.get("exception_traceback")))
+    return ""
+
+
+def _refusal(error: Exception) -> str:
+    """Return why an expectation cannot be made: its arguments, as pydantic refuses them."""
+    refused: list[Any] = getattr(error, "errors", list)()
+    wrong = (f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in refused)
+    return _one_line("; ".join(wrong) or str(error))
+
+
+def _words(message: str, trace: str = "") -> str:
+    """Return the line of an error that says what is wrong."""
+    for pattern in (_OURS, _OF_JAVA):
+        if found := pattern.search(f"{message}\n{trace}"):
+            return _one_line(found[1])
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    return _one_line(" ".join(lines[:3])).removeprefix("Error: ")
+
+
+def _one_line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _LINE_CHARACTERS else f"{line[:_LINE_CHARACTERS]}..."

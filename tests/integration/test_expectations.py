@@ -1,0 +1,212 @@
+"""Expectations over real records: what they find, on both sides, and what cannot disturb them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relay_pipelines.expectations import volume
+from relay_pipelines.expectations.topic_window import from_ledger
+from relay_pipelines.expectations.validation import Result, validate
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.settings import load
+from tests.copying import Mirror
+from tests.support import commands
+from tests.support.commands import configured, error_line, relay
+from tests.support.independent import CREATE_TIME, Record
+
+DAY_MS = 86_400_000
+CARD = b'{"amount": 2.5, "card": "4000123412341234"}'
+ODD = {
+    3: {"key": None},
+    5: {"value": b"{no json"},
+    7: {"value": b'{"amount": "much"}'},
+    9: {"value": CARD},
+    11: {"value": None},
+    13: {"value": b'{"amount": 1e3, "padding": "%s"}' % (b"x" * 5_000)},
+    15: {"value": b"\xff\xfe"},
+}
+"""What is wrong with some of the records, by offset; 11 is a tombstone, which is not."""
+
+
+def records(now_ms: int) -> list[Record]:
+    """Twenty records; one is three days old."""
+    made = []
+    for number in range(20):
+        fields: dict[str, Any] = {
+            "key": b"k%d" % number,
+            "value": b'{"amount": %d.5}' % number,
+        } | ODD.get(number, {})
+        at_ms = now_ms - 3 * DAY_MS if number == 17 else now_ms
+        made.append(Record(fields["key"], fields["value"], (), (CREATE_TIME, at_ms)))
+    return made
+
+
+@pytest.fixture
+def mirror(source_cluster: Any, destination_cluster: Any, topic_name: str) -> Mirror:
+    """The records, and the copy of all but the first."""
+    made = Mirror(source_cluster.cluster(), destination_cluster.cluster(), topic_name)
+    made.write(records(SystemClock().now_ms()))
+    made.copy(1)
+    return made
+
+
+def config_of(mirror: Mirror, folder: Path, expectations: list[Any], **more: Any) -> Path:
+    section = commands.mirror(
+        mirror.source, mirror.destination, mirror.topic, expectations=expectations, **more
+    )
+    return configured(folder, {mirror.name: section}, spark={"master": "local[2]"})
+
+
+def found(
+    mirror: Mirror, folder: Path, session: Any, expectations: list[Any], **more: Any
+) -> dict[str, Result]:
+    """Validate the window, and return the results by name."""
+    config = config_of(mirror, folder, expectations, **more)
+    (window,) = from_ledger("a-window", mirror.entries(), lambda entry: bool(entry.window))
+    settings = load(config).mirror(mirror.name)
+    results = validate(lambda: session, config, mirror.name, settings, window, SystemClock())
+    return {result.expectation.name: result for result in results}
+
+
+def failing(results: dict[str, Result]) -> dict[str, list[int]]:
+    """The offsets in the sample of each expectation that fails."""
+    return {
+        name: [int(row["offset"]) for row in result.sample]
+        for name, result in results.items()
+        if not result.passed
+    }
+
+
+def test_what_each_word_finds(local_session: Any, mirror: Mirror, tmp_path: Path) -> None:
+    """Each word finds its records and no other, and a faulty expectation fails alone."""
+    results = found(
+        mirror,
+        tmp_path,
+        local_session,
+        [
+            "keys_not_null",
+            "json_parses",
+            {"timestamps_within": "2d"},
+            {"size_below": "4KiB"},
+            {"schema": {"amount": "double", "card": "string"}},
+            "volume_like_last_week",
+            {"no_pii": ["[0-9]{16}", "^nobody$"]},
+            {"ExpectColumnMaxToBeBetween": {"column": "amount", "max_value": 999}},
+            {"expect_column_values_to_be_between": {"column": "partition", "min_value": 0}},
+            {"expect_table_row_count_to_equal": {"value": 20}, "side": "source"},
+            {"expect_column_values_to_match_regex": {"column": "key", "regex": "k[0-9"}},
+            {"expect_column_to_exist": {"column": "missing"}},
+            {"expect_column_values_to_be_unique": {"column": "missing"}, "name": "unique"},
+            {"expect_column_mean_to_be_between": {"column": "size", "mini": 1}},
+        ],
+    )
+
+    assert failing(results) == {
+        "keys_not_null": [2],
+        "json_parses": [4, 14],
+        "timestamps_within": [16],
+        "size_below": [12],
+        "schema": [4, 6, 14],
+        "no_pii": [8],
+        "expect_column_max_to_be_between_amount": [],
+        "expect_table_row_count_to_equal": [],
+        "expect_column_values_to_match_regex_key": [],
+        "expect_column_to_exist_missing": [],
+        "unique": [],
+        "expect_column_mean_to_be_between_size": [],
+    }
+    assert results["json_parses"].failing == 2
+    assert results["json_parses"].records == 19
+
+
+def test_values_can_be_hidden(local_session: Any, mirror: Mirror, tmp_path: Path) -> None:
+    """A sample is limited and cut; what people may not see is in no result, nor in an error."""
+    expectations = [
+        {"size_below": "4KiB"},
+        {"no_pii": ["[0-9]{16}"]},
+        {"expect_column_values_to_be_in_set": {"column": "key", "value_set": ["k1"]}},
+        {"expect_column_max_to_be_between": {"column": "key", "max_value": "a"}},
+        {"expect_column_sum_to_be_between": {"column": "value", "max_value": 1}},
+    ]
+    shown = found(mirror, tmp_path, local_session, expectations, expectation_sample={"rows": 2})
+    hidden = found(
+        mirror, tmp_path, local_session, expectations, expectation_sample={"values": False}
+    )
+
+    in_set = "expect_column_values_to_be_in_set_key"
+    assert [row["key"] for row in shown[in_set].sample] == ["k2", "k4"]
+    assert len(str(shown["size_below"].sample[0]["value"])) < 100
+    assert "k9" in shown["expect_column_max_to_be_between_key"].what
+    assert "4000" not in str(shown["no_pii"])
+    assert len(hidden[in_set].sample) == 5
+    assert {name for result in hidden.values() for row in result.sample for name in row} == {
+        "partition",
+        "offset",
+    }
+    assert not any(result.passed for result in hidden.values())
+    assert "k9" not in str([result.what for result in hidden.values()])
+    assert "amount" not in str([result.what for result in hidden.values()])
+
+
+def test_the_volume_of_last_week(mirror: Mirror, tmp_path: Path) -> None:
+    """Only the hour that ends with the window counts, and the same hour a week before."""
+    settings = load(config_of(mirror, tmp_path, [])).mirror(mirror.name)
+    (window,) = from_ledger("a-window", mirror.entries(), lambda entry: bool(entry.window))
+
+    def measured(later_ms: int) -> volume.Volume:
+        moved = replace(window, copied_at_ms=window.copied_at_ms + later_ms)
+        return volume.measure(mirror.name, settings, moved, SystemClock())
+
+    assert (measured(0).now, measured(0).before) == (19, None)
+    assert measured(0).is_within(0.1)
+    week = measured(7 * DAY_MS)
+    assert (week.now, week.before) == (0, 19)
+    assert not week.is_within(0.5)
+    assert week.words(0.5).endswith("19 a week before; 50% more or less are expected")
+    assert (measured(7 * DAY_MS + 3_600_001).before, measured(3_600_001).now) == (None, 0)
+
+
+def test_the_command(mirror: Mirror, tmp_path: Path) -> None:
+    """It exits with 4 if an expectation fails that is no warning, 2 for an unknown window."""
+    failing = [{"json_parses": None, "severity": "warn"}, {"size_below": "4KiB"}]
+    config = config_of(mirror, tmp_path, failing)
+
+    done = relay(config, "expectations", "run", "--window", "a-window", "--json")
+
+    assert done.returncode == 4, done.stderr
+    assert error_line(done).endswith("size_below: 1 of 19 records do not meet it")
+    (topic,) = json.loads(done.stdout)["topics"]
+    assert (topic["topic"], topic["records"]) == (mirror.topic, 19)
+    assert [each["failing"] for each in topic["expectations"]] == [2, 1]
+    assert "warning: " in done.stderr, "which does not count"
+    unknown = relay(config, "expectations", "run", "--window", "b-window")
+    assert (unknown.returncode, error_line(unknown)) == (
+        2,
+        "the ledger has no entries of the window 'b-window'; did you mean 'a-window'?",
+    )
+
+
+def test_data_docs(mirror: Mirror, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pages are in the folder, and nothing is written elsewhere."""
+    home = tmp_path / "home"
+    (home / "tmp").mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(home))
+    config = config_of(
+        mirror, tmp_path, ["keys_not_null", {"no_pii": ["[0-9]{16}"]}, {"size_below": "4KiB"}]
+    )
+    folder = tmp_path / "docs"
+
+    done = relay(config, "expectations", "docs", "--window", "a-window", "--output", str(folder))
+
+    assert done.returncode == 0, done.stderr
+    assert (folder / "index.html").is_file()
+    pages = "".join(page.read_text() for page in folder.rglob("*.html"))
+    assert "a-window" in pages
+    assert "padding" in pages
+    assert "4000123412341234" not in pages
+    assert [path.name for path in home.rglob("*") if "great" in path.name.lower()] == []

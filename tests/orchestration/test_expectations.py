@@ -1,0 +1,123 @@
+"""Expectations in Dagster: checks of windows, behind copies that they neither undo nor delay."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from relay_pipelines.expectations import validation
+from relay_pipelines.lanes import naming
+from relay_pipelines.lanes.turns import Turn
+from tests.orchestration.environment import Environment, failure
+
+EXPECTATIONS = [
+    {"expect_column_values_to_match_regex": {"column": "value", "regex": "a.*"}, "name": "is_a"},
+    {"keys_not_null": None, "severity": "warn"},
+    {"expect_column_values_to_be_between": {"column": "missing", "min_value": 0}},
+    "volume_like_last_week",
+]
+
+
+def evaluated(run: dg.ExecuteInProcessResult, topic: str) -> dict[str, dg.AssetCheckEvaluation]:
+    """The evaluations of a topic by check, without the recount."""
+    return {
+        evaluation.check_name: evaluation
+        for evaluation in run.get_asset_check_evaluations()
+        if evaluation.asset_key.path[-1] == topic and evaluation.check_name != naming.MESSAGE_COUNTS
+    }
+
+
+def test_results_are_checks_of_the_window(environment: Environment, topics: list[str]) -> None:
+    """A failed check names its records; one that is blocking fails the run, but not the copy."""
+    allow = [name.replace(".", r"\.") for name in topics]
+    environment.write(allow, expectations=EXPECTATIONS)
+
+    run = environment.copy()
+
+    assert run.success, failure(run)
+    (window,) = environment.windows()
+    of_a, of_b = (evaluated(run, topic) for topic in topics[:2])
+    assert {name: check.passed for name, check in of_a.items()} == {
+        "is_a": True,
+        "keys_not_null": False,
+        "expect_column_values_to_be_between_missing": False,
+        "volume_like_last_week": True,
+    }
+    assert of_a["keys_not_null"].severity is dg.AssetCheckSeverity.WARN
+    assert 'The column "missing"' in str(of_a["expect_column_values_to_be_between_missing"])
+    assert {check.partition for check in of_b.values()} == {window}
+    assert of_b["is_a"].metadata["failing (records)"].value == 50
+    rows = of_b["is_a"].metadata["failing, some"].value
+    assert [row.data["offset"] for row in rows] == [0, 1, 2, 3, 4]  # type: ignore[union-attr]
+    assert rows[0].data["value"] == "b0"  # type: ignore[index]
+
+    blocking = [EXPECTATIONS[0] | {"blocking": True}]
+    environment.write(allow, expectations=blocking)
+    environment.fill(topics[1], ["b50"], partition=1)
+    blocked = environment.copy()
+
+    assert failure(blocked).endswith("is_a: 1 of 1 records do not meet it")
+    assert environment.read(topics[1], 1)[-1] == "b50", "the copy stays"
+    tags = environment.instance.get_run_by_id(blocked.run_id)
+    assert tags is not None
+    assert tags.tags[naming.TAG_FAILED_TOPICS] == "{}", "the planner does not wait"
+    assert tags.tags[naming.TAG_TURN] == Turn.CHECKING
+    again = environment.materialize(topics[1], environment.windows()[-1])
+    assert not again.success
+    assert not evaluated(again, topics[1])["is_a"].passed
+    assert len(again.get_asset_materialization_events()) == 1
+    assert not environment.is_retried(again)
+
+
+def test_a_slow_check_delays_no_copy(
+    environment: Environment, topics: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session copies window after window while expectations run; it reports them all."""
+    allow = [topics[0].replace(".", r"\.")]
+    environment.write(
+        allow, expectations=["keys_not_null"], window={"every": "200ms", "session": "4s"}
+    )
+    validate = validation.validate
+
+    def slowly(*arguments: Any) -> list[validation.Result]:
+        time.sleep(2)
+        if len(environment.windows()) == 1:
+            environment.fill(topics[0], ["later"])
+            time.sleep(3)
+            copied.append(len(environment.windows()))
+        return validate(*arguments)
+
+    copied: list[int] = []
+    monkeypatch.setattr(validation, "validate", slowly)
+    monkeypatch.setattr("relay_pipelines.jobs.mirror_lane.GRACE_SECONDS", 0.0)
+
+    run = environment.copy()
+
+    assert run.success, failure(run)
+    assert copied == [2], "the second window was copied while the first was checked"
+    checked = {
+        evaluation.partition
+        for evaluation in run.get_asset_check_evaluations()
+        if evaluation.check_name == "keys_not_null"
+    }
+    assert sorted(str(partition) for partition in checked) == environment.windows()
+
+
+def test_without_the_extra(
+    environment: Environment, topics: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy goes on; the check says what to install."""
+    environment.write([topics[0].replace(".", r"\.")], expectations=["keys_not_null"])
+    monkeypatch.setitem(__import__("sys").modules, "great_expectations", None)
+    validation.great_expectations.cache_clear()
+
+    run = environment.copy()
+
+    assert run.success, failure(run)
+    assert len(environment.read(topics[0])) == 100
+    check = evaluated(run, topics[0])["keys_not_null"]
+    assert not check.passed
+    assert "pip install 'relay-pipelines[expectations]'" in str(check.description)

@@ -1,0 +1,175 @@
+"""The key `expectations`, and the suites that it becomes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from relay_pipelines.errors import ConfigError
+from relay_pipelines.expectations import suite
+from relay_pipelines.settings import Mirror, load
+from relay_pipelines.settings import expectations as module
+from relay_pipelines.settings.expectations import snake_case
+
+
+def mirror(folder: Path, entries: list[Any], **more: Any) -> Mirror:
+    section = {
+        "source": {"nodes": [{"name": "a", "bootstrap_servers": "a:1"}]},
+        "destination": {"bootstrap_servers": "b:1"},
+        "expectations": entries,
+        **more,
+    }
+    path = folder / "relay.yaml"
+    path.write_text(yaml.safe_dump({"mirrors": {"m": section}}))
+    return load(path).mirror("m")
+
+
+def test_entries_of_every_form(tmp_path: Path) -> None:
+    """A word, a word with a value, and an expectation by class or name, with options beside it."""
+    found = mirror(
+        tmp_path,
+        [
+            "keys_not_null",
+            {"timestamps_within": "30d", "severity": "warn"},
+            {"size_below": "1MiB"},
+            {"volume_like_last_week": "30%"},
+            {"ExpectColumnMaxToBeBetween": {"column": "size"}, "side": "source", "blocking": True},
+            {"expect_column_to_exist": {"column": "key"}, "name": "there"},
+        ],
+    ).expectations_of("any")
+    assert [(each.name, each.value) for each in found] == [
+        ("keys_not_null", None),
+        ("timestamps_within", 30 * 86_400_000),
+        ("size_below", 1 << 20),
+        ("volume_like_last_week", 0.3),
+        ("expect_column_max_to_be_between_size", {"column": "size"}),
+        ("there", {"column": "key"}),
+    ]
+    assert [each.severity for each in found].count("warn") == 1
+    assert [(each.side, each.blocking) for each in found[4:]] == [
+        ("source", True),
+        ("destination", False),
+    ]
+
+
+def test_an_override_replaces_the_list_or_the_sample(tmp_path: Path) -> None:
+    overrides = {
+        "a": {"expectations": []},
+        "b": {"expectation_sample": {"values": False}},
+    }
+    found = mirror(
+        tmp_path,
+        ["keys_not_null"],
+        topics={"overrides": overrides},
+        expectation_sample={"rows": 2},
+    )
+    assert [len(found.expectations_of(topic)) for topic in "abc"] == [0, 1, 1]
+    samples = [found.expectation_sample_of(topic) for topic in "abc"]
+    assert [(sample.rows, sample.values) for sample in samples] == [
+        (2, True),
+        (2, False),
+        (2, True),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("entry", "line"),
+    [
+        ("keys_not_nul", "[0]: unknown expectation 'keys_not_nul'; did you mean 'keys_not_null'?"),
+        (
+            {"ExpectColumnToExit": {}},
+            "[0]: unknown expectation 'ExpectColumnToExit'; did you mean 'expect_column_to_exist'?",
+        ),
+        ({"keys_not_null": 3}, "[0].keys_not_null: takes no value"),
+        ({"size_below": None}, "[0].size_below: needs a size, as in size_below: 1MiB"),
+        ({"size_below": "big"}, "[0].size_below: expected a size, as in size_below: 1MiB"),
+        ({"schema": {"a": "doubel"}}, "[0].schema.a: unknown type; did you mean 'double'?"),
+        (
+            {"schema": {"key": "int"}},
+            "[0].schema.key: a record has a column of this name; leave it out of the schema",
+        ),
+        (
+            {"no_pii": ["["]},
+            (
+                "[0].no_pii[0]: expected a list of regular expressions, as in no_pii:"
+                ' ["[0-9]{16}"]: unterminated character set at position 0'
+            ),
+        ),
+        (
+            {"expect_column_to_exist": 3},
+            (
+                "[0].expect_column_to_exist: expected a mapping of its arguments, as in {column:"
+                " partition}"
+            ),
+        ),
+        (
+            {"keys_not_null": None, "json_parses": None},
+            (
+                "[0]: expected one expectation, with side, severity, blocking and name beside it,"
+                " got a mapping"
+            ),
+        ),
+        (
+            {"keys_not_null": None, "side": "sourc"},
+            "[0].side: expected 'source' or 'destination', got 'sourc'",
+        ),
+        (
+            {"keys_not_null": None, "severity": "warn", "blocking": True},
+            "[0].blocking: a warning fails no run; leave out severity, or blocking",
+        ),
+        (
+            {"keys_not_null": None, "name": "message_counts"},
+            "[0].name: a topic has a check message_counts; choose another name",
+        ),
+    ],
+)
+def test_a_wrong_entry_is_one_line(tmp_path: Path, entry: Any, line: str) -> None:
+    """The line names the key, and the nearest name of a misspelled one."""
+    with pytest.raises(ConfigError) as refused:
+        mirror(tmp_path, [entry])
+    assert str(refused.value).partition("mirrors.m.expectations")[2] == line
+
+
+def test_two_checks_of_one_name_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"\[1\]: 2 expectations are named keys_not_null; give"):
+        mirror(tmp_path, ["keys_not_null", "keys_not_null"])
+
+
+def test_without_great_expectations_names_are_checked_by_their_form(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine that only copies does not need the extra to load relay.yaml."""
+    monkeypatch.setattr(module, "known_expectations", frozenset)
+    (found,) = mirror(tmp_path, [{"ExpectColumnToExit": {}}]).expectations_of("any")
+    assert found.kind == "expect_column_to_exit"
+    with pytest.raises(ConfigError, match="did you mean 'keys_not_null'"):
+        mirror(tmp_path, ["keys_not_nul"])
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ExpectColumnKLDivergenceToBeLessThan",
+        "ExpectColumnPairValuesAToBeGreaterThanB",
+        "UnexpectedRowsExpectation",
+    ],
+)
+def test_names_of_classes(name: str) -> None:
+    assert snake_case(name) in module.known_expectations()
+
+
+def test_only_the_columns_that_a_suite_names_are_read() -> None:
+    """Whatever may name a column in another way needs them all."""
+    pair = {"column_A": "size", "column_B": "amount"}
+    assert suite.columns([{"column": "key"}, pair], ["amount", "other"]) == {
+        "key",
+        "size",
+        "amount",
+    }
+    assert suite.columns([{"column": "is_json"}], []) == {"is_json", "value"}
+    everything = {*module.RECORD_COLUMNS, "amount"}
+    assert suite.columns([{"column": "key", "row_condition": "x"}], ["amount"]) == everything
+    assert suite.columns([{"value": 3}], ["amount"]) == everything
