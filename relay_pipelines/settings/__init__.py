@@ -5,6 +5,7 @@ models             the whole file: spark, metrics and the mirrors
 clusters           the source's nodes and the destination: addresses, security, health
 topics             which topics are copied, their names, and their windows and lanes in Dagster
 copying            how records are copied, which ones, and how they change
+audits             the audit that Dagster repeats by itself
 start              where to start a topic that was never copied
 config_types       what the keys above are made of: mappings, and the types of their values
 validation_errors  problems as lines: where, what was expected, what was found
