@@ -38,7 +38,7 @@ def _depth(level: str, share_percent: float) -> dict[str, Any]:
     return {
         "level": dg.Field(
             _LEVEL,
-            default_value=level,
+            default_value=str(level),
             description="The ledger alone; a recount of the destination; both sides read in full;"
             " or a sample of them.",
         ),
@@ -125,7 +125,7 @@ def scheduled(
     settings = mirror.audit
     if settings.schedule is None:
         return None
-    op_name = f"audit_{naming.group(name)}"
+    op_name = f"sample_{naming.group(name)}"
 
     @dg.op(
         name=op_name,

@@ -33,6 +33,8 @@ def _is_cron_part(part: str, low: int, high: int) -> bool:
     match = _CRON_PART.fullmatch(part)
     if match is None or match["step"] in {"0", "00"}:
         return False
+    if match["step"] and match["first"] and not match["last"]:
+        return False
     first = int(match["first"] or low)
     last = int(match["last"] or first)
     return low <= first <= last <= high
