@@ -206,7 +206,7 @@ def _first_difference(at: TopicPartition, found: PartitionAudit) -> dict[str, An
     first = found.first_difference
     if first is None or first.difference is None:
         offset = found.recount.foreign_at if found.recount else None
-        where = f"{at} {found.coverage.range}" if offset is None else f"{found.destination}"
+        where = found.coverage.range if offset is None else found.destination
         place = {} if offset is None else {"first difference: offset": offset}
         return {
             "first difference": f"{where}: {found.problems[0]}",
