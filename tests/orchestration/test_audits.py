@@ -162,7 +162,9 @@ def test_a_tampered_destination(
     assert [
         metadata[f"first difference: {name}"] for name in ("topic", "partition", "offset", "field")
     ] == [topic, 0, 45, "value"]
-    sides = {row.data["field"]: row.data for row in metadata["first difference: both sides"]}
+    sides = {
+        row.data["field"]: row.data for row in metadata["first difference: both sides"].records
+    }
     assert (sides["value"]["source"], sides["value"]["destination"]) == ("a45", "tampered")
     page = metadata["page"]
     assert page.endswith(f"{run.run_id}.html")
