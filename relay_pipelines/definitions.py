@@ -11,6 +11,7 @@ import dagster as dg
 from relay_pipelines import settings
 from relay_pipelines.assets import external, mirrored
 from relay_pipelines.checks import (
+    audit,
     available,
     divergence,
     lag,
@@ -20,7 +21,7 @@ from relay_pipelines.checks import (
     topic_configs,
 )
 from relay_pipelines.errors import ConfigError
-from relay_pipelines.jobs import backfill_by_date, mirror_lane, mirror_once, replay
+from relay_pipelines.jobs import audits, backfill_by_date, mirror_lane, mirror_once, replay
 from relay_pipelines.lanes.lane import lanes_of
 from relay_pipelines.lanes.topic_catalog import Catalog
 from relay_pipelines.resources import KafkaResource, SparkResource
@@ -48,6 +49,7 @@ def build(config: Path) -> dg.Definitions:
             mirror_once.build(loaded, catalog),
             backfill_by_date.build(loaded, catalog),
             replay.build(loaded, catalog),
+            audits.build(loaded, catalog),
         ],
         resources={"kafka": kafka, "pyspark": SparkResource(kafka=kafka)},
         # a run is one op: a separate process for it would cost two seconds
@@ -60,6 +62,8 @@ def _mirror(name: str, mirror: Mirror, catalog: Catalog, *, automation: bool) ->
     lanes = lanes_of(name, mirror, catalog.known(name, mirror))
     lane_jobs = {lane.name: mirror_lane.build(lane, catalog) for lane in lanes}
     status = dg.DefaultSensorStatus.RUNNING if automation else dg.DefaultSensorStatus.STOPPED
+    schedule_status = dg.DefaultScheduleStatus(status.value)
+    sample_audit = audits.scheduled(name, mirror, schedule_status)
     lane_checks = (lag, topic_configs, source_topics, other_deployments)
     node_checks = (available, divergence)
     return dg.Definitions(
@@ -68,10 +72,12 @@ def _mirror(name: str, mirror: Mirror, catalog: Catalog, *, automation: bool) ->
             *(external.plan(lane) for lane in lanes),
             *external.sources(name, mirror, lanes),
             *external.nodes(name, mirror),
+            *external.audits(name, mirror, lanes),
         ],
         asset_checks=[
             *(check.build(lane) for lane in lanes for check in lane_checks),
             *(lag_target.build(lane) for lane in lanes if lane.topics),
+            *(audit.build(lane, mirror.audit) for lane in lanes if lane.topics),
             *(check.build(name, node) for node in mirror.nodes for check in node_checks),
         ],
         jobs=list(lane_jobs.values()),
@@ -79,6 +85,7 @@ def _mirror(name: str, mirror: Mirror, catalog: Catalog, *, automation: bool) ->
             *(planner.build(lane, lane_jobs[lane.name], catalog, status) for lane in lanes),
             health.build(name, mirror, status),
         ],
+        schedules=[sample_audit] if sample_audit else [],
     )
 
 

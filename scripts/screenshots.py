@@ -19,9 +19,10 @@ from relay_pipelines.demo.environment import MIRROR, temporary_folder
 from relay_pipelines.demo.reporter import Reporter
 from relay_pipelines.demo.ui import GRAPH, start_stack
 from relay_pipelines.lanes import naming
+from relay_pipelines.model import TopicPartition
 from relay_pipelines.protocol.clock import SystemClock
 from tests.orchestration import graphql
-from tests.support.independent import until
+from tests.support.independent import Record, until, write
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "pictures"
 WINDOWS = 15  # the history, and some of what arrives
@@ -48,7 +49,7 @@ def main() -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
     clock = SystemClock()
     with temporary_folder(keep=False) as folder, ExitStack() as running:
-        dagster, _ = start_stack(folder, 0, Reporter(stdout(), clock), clock, running)
+        dagster, environment = start_stack(folder, 0, Reporter(stdout(), clock), clock, running)
         until(lambda: len(done(dagster)) >= WINDOWS, f"{WINDOWS} windows", 180)
         window = done(dagster)[-1]
         sensor = f"plan_{naming.identifier(MIRROR, naming.MAIN)}"
@@ -63,6 +64,12 @@ def main() -> None:
         }
         for name, page in pages.items():
             take(chromium, dagster, name, page)
+        # last: the checks of further windows would fail as well
+        copy = TopicPartition(TOPIC, 0)
+        write(environment.destination, copy, [Record(b"order-1", b"by another producer")])
+        graphql.ended(dagster, graphql.launch(dagster, "audit"))
+        page = f"assets/{MIRROR}/{TOPIC}?view=checks&checkDetail={naming.AUDIT}"
+        take(chromium, dagster, "audit", page)
 
 
 def done(dagster: Dagster) -> list[str]:

@@ -1,4 +1,4 @@
-"""Assets that Dagster displays and does not run: source topics, planned windows and nodes."""
+"""Assets that Dagster displays and does not run: source topics, windows, nodes, audits."""
 
 import dagster as dg
 
@@ -36,6 +36,24 @@ def sources(mirror_name: str, mirror: Mirror, lanes: list[Lane]) -> list[dg.Asse
         )
         for lane in lanes
         for topic in lane.topics
+    ]
+
+
+def audits(mirror_name: str, mirror: Mirror, lanes: list[Lane]) -> list[dg.AssetSpec]:
+    """The audits that the mirror's schedule repeats, if it has one."""
+    if mirror.audit.schedule is None:
+        return []
+    topics = (topic for lane in lanes for topic in lane.topics)
+    return [
+        dg.AssetSpec(
+            naming.sample_audit_asset(mirror_name),
+            deps=[naming.mirrored_asset(mirror_name, topic) for topic in topics],
+            description=f"Audits of {mirror_name} at the level {mirror.audit.level}, one"
+            " materialisation each. What they found is in the checks `audit` of the topics.",
+            group_name=naming.group(mirror_name),
+            kinds={"audit"},
+            metadata={"schedule": mirror.audit.schedule},
+        )
     ]
 
 

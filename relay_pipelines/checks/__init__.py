@@ -9,4 +9,5 @@ divergence      a source node holds the records that were copied
 topic_configs   topic configurations match the source
 other_deployments  only this Dagster instance copies the topics
 source_topics   every copied topic still exists at the source
+audit           the destination is what the source was
 """

@@ -6,6 +6,7 @@ topic_catalog   topics seen so far, so that loading the definitions makes no net
 window_planner  cuts what is new into windows
 window_log      frozen windows in the event log: runs write them, and those from the UI read them
 window_run      copies one frozen window and recounts it
+audit_run       an audit inside a run, and its HTML page
 resting         topics that failed, which windows leave out for a while
 turns           who copies a lane now: a session, its successor, or a person's run
 config_watch    whether relay.yaml has changed since a session has read it

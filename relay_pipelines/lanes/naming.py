@@ -14,6 +14,9 @@ DIVERGENCE = "divergence"
 CONFIGS = "configs"
 SOURCE_TOPICS = "source_topics"
 OTHER_DEPLOYMENTS = "other_deployments"
+AUDIT = "audit"
+AUDITS_POOL = "relay_audits"
+"""The pool that lets one audit run at a time; no run that copies is in it."""
 TAG_MIRROR = "relay/mirror"
 TAG_LANE = "relay/lane"
 TAG_NODE = "relay/node"
@@ -27,6 +30,7 @@ TAG_RESTING = "relay/resting"
 TAG_FAILED_TOPICS = "relay/failed_topics"
 """The same after this run. A run that has it did not fail as a whole."""
 TAG_MAX_RETRIES = "dagster/max_retries"
+TAG_PRIORITY = "dagster/priority"
 TAG_ALIVE = "relay/alive"
 """When the process of a run was last alive, in seconds since the Unix epoch."""
 TAG_TURN = "relay/turn"
@@ -56,6 +60,16 @@ def source_asset(mirror: str, topic: str) -> dg.AssetKey:
 def node_asset(mirror: str, name: str) -> dg.AssetKey:
     """The asset of a source node."""
     return dg.AssetKey(["nodes", mirror, name])
+
+
+def sample_audit_asset(mirror: str) -> dg.AssetKey:
+    """The asset of the audits that a mirror's schedule repeats."""
+    return dg.AssetKey(["audits", mirror, "sample_audit"])
+
+
+def sample_audit(mirror: str) -> str:
+    """The job and the schedule of these audits."""
+    return f"sample_audit_{group(mirror)}"
 
 
 def identifier(mirror: str, lane: str) -> str:

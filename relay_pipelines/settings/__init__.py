@@ -6,6 +6,7 @@ clusters           the source's nodes and the destination: addresses, security, 
 topics             which topics are copied, their names, and their windows and lanes in Dagster
 copying            how records are copied, which ones, and how they change
 expectations       what the records must be like
+audits             the audit that Dagster repeats by itself
 start              where to start a topic that was never copied
 config_types       what the keys above are made of: mappings, and the types of their values
 validation_errors  problems as lines: where, what was expected, what was found

@@ -16,6 +16,7 @@ from pydantic import Field, model_validator
 from relay_pipelines import model
 from relay_pipelines.errors import ConfigError
 from relay_pipelines.plan.positions import OnDataLoss
+from relay_pipelines.settings.audits import AuditSettings
 from relay_pipelines.settings.clusters import Destination, Source
 from relay_pipelines.settings.config_types import (
     FileInExistingFolder,
@@ -116,6 +117,8 @@ class Mirror(RecordSettings):
     """Owners of the mirrored topics in Dagster: e-mail addresses or `team:name`."""
     window: WindowSettings = WindowSettings()
     """How Dagster creates windows; `relay run` copies everything at once."""
+    audit: AuditSettings = AuditSettings()
+    """The audit that Dagster repeats by itself; `relay audit` does not use it."""
     lanes: dict[LaneName, LaneSettings] = Field(default={})
     """Topics with windows of their own, by lane name.
 

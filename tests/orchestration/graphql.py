@@ -105,6 +105,18 @@ def materialize(dagster: Dagster, keys: Sequence[Sequence[str]], window: str) ->
     return str(answer["launchPipelineExecution"]["run"]["runId"])
 
 
+def execute_check(dagster: Dagster, key: Sequence[str], name: str) -> str:
+    """Execute one check of an asset, like its button in the UI; return the id of the run."""
+    selector = {
+        **REPOSITORY,
+        "pipelineName": "__ASSET_JOB",
+        "assetSelection": [],
+        "assetCheckSelection": [{"assetKey": {"path": list(key)}, "name": name}],
+    }
+    answer = dagster.ask(_LAUNCH, {"params": {"selector": selector, "mode": "default"}})
+    return str(answer["launchPipelineExecution"]["run"]["runId"])
+
+
 def reload(dagster: Dagster) -> None:
     """Reload the code location, like the button in the UI."""
     location = REPOSITORY["repositoryLocationName"]

@@ -163,7 +163,10 @@ def test_what_people_do(dev: DevEnvironment) -> None:
 
 
 def test_records_are_deleted_before_the_recount(dev: DevEnvironment) -> None:
-    """Records deleted at the destination after the copy fail the check and the run."""
+    """Records deleted after the copy fail the check and the run; audits find them, too.
+
+    Their result stays in sight, and the copy goes on.
+    """
     dev.configure(window={"every": "1s", "session": 0})
     dev.produce(5)
     token = dev.folder / "stopped"
@@ -179,6 +182,22 @@ def test_records_are_deleted_before_the_recount(dev: DevEnvironment) -> None:
         assert not check["success"]
         assert "100 records were committed, 0 are there" in check["description"]
         assert "100 records were committed, 1 are there" in check["description"]
+
+        runs = [
+            graphql.launch(dagster, "audit"),
+            graphql.execute_check(dagster, dev.asset, naming.AUDIT),
+        ]
+        assert [graphql.ended(dagster, run_id).status for run_id in runs] == ["SUCCESS"] * 2
+        audits = graphql.checks(dagster, dev.asset, naming.AUDIT)
+        assert [audit["success"] for audit in audits] == [False, False]
+        dev.produce(1)
+        until(
+            lambda: len(graphql.partitions(dagster, dev.asset)["materialized"]) > 1,
+            "the next window",
+            pause_seconds=graphql.PAUSE_SECONDS,
+        )
+        _, shown = graphql.graph(dagster)["/".join(dev.asset)]
+        assert shown[naming.AUDIT] == "FAILED"
 
 
 def test_a_broken_configuration(dev: DevEnvironment) -> None:

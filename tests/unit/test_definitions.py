@@ -118,8 +118,10 @@ class TestNames:
         assert sorted(
             f"{key.asset_key.to_user_string()}:{key.name}" for key in graph.asset_check_keys
         ) == [
+            "logs/logs_a:audit",
             "logs/logs_a:lag_target",
             "logs/logs_a:message_counts",
+            "logs/logs_b:audit",
             "logs/logs_b:lag_target",
             "logs/logs_b:message_counts",
             "logs/main/windows:configs",
@@ -132,6 +134,7 @@ class TestNames:
             "nodes/to-eu/a:divergence",
             "nodes/to-eu/b-2:available",
             "nodes/to-eu/b-2:divergence",
+            "to-eu/big.one:audit",
             "to-eu/big.one:lag_target",
             "to-eu/big.one:message_counts",
             *(
@@ -142,12 +145,13 @@ class TestNames:
             *(
                 f"to-eu/{topic}:{check}"
                 for topic in ("payments", "shop-orders", "shop.orders")
-                for check in ("lag_target", "message_counts")
+                for check in ("audit", "lag_target", "message_counts")
             ),
         ]
         blocking = {key.name: graph.get_check_spec(key).blocking for key in graph.asset_check_keys}
         not_blocking = dict.fromkeys(
             [
+                "audit",
                 "lag",
                 "lag_target",
                 "configs",
@@ -185,6 +189,7 @@ class TestNames:
     def test_jobs(self, repository):
         """The jobs that people start by name, one of them per lane."""
         assert {name for name in repository.job_names if not name.startswith("__")} == {
+            "audit",
             "backfill_by_date",
             "mirror_logs",
             "mirror_once",
@@ -194,6 +199,34 @@ class TestNames:
             "mirror_to_eu__main_2",
             "replay",
         }
+
+    def test_a_scheduled_audit(self, sample):
+        """It has a job, a schedule and an asset, which is behind all topics of the mirror."""
+        assert not build(sample).get_repository_def().schedule_defs
+        more = 'audit: {schedule: "0  3 * * *", level: full}'
+        sample.write_text(f"automation: on\n{SAMPLE}    {more}\n")
+        repository = build(sample).get_repository_def()
+        (schedule,) = repository.schedule_defs
+        assert (schedule.name, schedule.job_name) == ("sample_audit_logs", "sample_audit_logs")
+        assert schedule.cron_schedule == "0 3 * * *"
+        assert schedule.default_status is dg.DefaultScheduleStatus.RUNNING
+        history = repository.asset_graph.get(dg.AssetKey(["audits", "logs", "sample_audit"]))
+        assert history.parent_keys == {
+            dg.AssetKey(["logs", "logs_a"]),
+            dg.AssetKey(["logs", "logs_b"]),
+        }
+        assert not history.is_materializable, "nobody materialises it with the topics"
+
+    def test_audits_do_not_hold_copies_up(self, sample):
+        """What copies runs first, and is in none of their pools; nothing is repeated."""
+        sample.write_text(f'{SAMPLE}    audit: {{schedule: "0 3 * * *"}}\n')
+        repository = build(sample).get_repository_def()
+        for name in ("audit", "sample_audit_logs"):
+            job = repository.get_job(name)
+            assert (job.tags["dagster/priority"], job.tags["dagster/max_retries"]) == ("-1", "0")
+            assert [node.definition.pool for node in job.nodes] == ["relay_audits"]
+        checks = build(sample).asset_checks or []
+        assert {check.op.pool for check in checks if check.op.name.startswith("audit_")} == {None}
 
     def test_ops_and_pools(self, sample):
         """A pool per lane runs its windows one after the other; limits use its name."""

@@ -37,7 +37,7 @@ REFUSED = [
         "a key that resembles no other",
         {"@/health": {}},
         (
-            "@.health: unknown key; valid keys: copy, destination, expectation_sample,"
+            "@.health: unknown key; valid keys: audit, copy, destination, expectation_sample,"
             " expectations, filters, give_up_after, lanes, on_data_loss, on_record_error,"
             " owners, select, source, start, topics, transform, where, window"
         ),

@@ -1,0 +1,264 @@
+"""Whether the destination is what the source was, as the last audit of a topic has found.
+
+Jobs report most evaluations: see `jobs/audits.py`.
+"""
+
+import datetime as dt
+import shlex
+from collections.abc import Iterator
+from typing import Any
+
+import dagster as dg
+
+from relay_pipelines.console.formatting import count, plural
+from relay_pipelines.errors import RelayError, TamperedError
+from relay_pipelines.lanes import audit_run, naming
+from relay_pipelines.lanes.audit_run import AuditReport, AuditRequest
+from relay_pipelines.lanes.lane import Lane
+from relay_pipelines.lanes.stopping import Session, Stop, stoppable
+from relay_pipelines.model import TopicPartition
+from relay_pipelines.protocol.clock import Clock
+from relay_pipelines.resources import KafkaResource, SparkResource
+from relay_pipelines.settings.audits import AuditSettings
+from relay_pipelines.verify.audit import BY_RECORD, Level, PartitionAudit
+from relay_pipelines.verify.difference import Difference
+from relay_pipelines.verify.selection import Selection
+
+_PARTITION = "dagster/partition"
+_FIELDS = ("timestamp_ms", "key", "value", "headers")
+
+Found = dict[TopicPartition, PartitionAudit]
+
+
+def build(lane: Lane, settings: AuditSettings) -> dg.AssetChecksDefinition:
+    """The checks that people run from the UI, those of a lane in one op.
+
+    They have no pool: a run that materialises a topic executes them, too, and must not wait.
+    """
+    specs = [
+        dg.AssetCheckSpec(
+            naming.AUDIT,
+            asset=naming.mirrored_asset(lane.mirror, topic),
+            description="The destination is what the source was, by the last audit. Executed here,"
+            f" it audits all that the ledger has, at the level {settings.level}; launch the job"
+            " `audit` for windows, dates and other levels.",
+        )
+        for topic in lane.topics
+    ]
+
+    @dg.multi_asset_check(name=f"audit_{lane.identifier}", specs=specs, can_subset=True)
+    def audit_check(
+        context: dg.AssetCheckExecutionContext, kafka: KafkaResource, pyspark: SparkResource
+    ) -> Iterator[dg.AssetCheckEvaluation]:
+        keys = sorted(context.selected_asset_check_keys)
+        if context.run.asset_selection:
+            yield from _last_evaluations(context, keys)
+            return
+        audit_run.give_way()
+        selection = Selection(window=context.run.tags.get(_PARTITION, ""))
+        topics = [key.asset_key.path[-1] for key in keys]
+        request = AuditRequest(
+            lane.mirror,
+            Level(settings.level),
+            settings.share,
+            default_seed(kafka.clock),
+            topics,
+            selection,
+        )
+
+        def audit(stop: Stop, session: Session) -> Iterator[dg.AssetCheckEvaluation]:
+            try:
+                report = audit_run.run(context, kafka, session, stop, request)
+            except RelayError as error:
+                yield from not_audited(request, error, kafka.clock)
+                return
+            audit_run.write_page(context, [report], kafka.clock.now_ms())
+            yield from evaluations(report, kafka)
+
+        yield from stoppable(context.op_execution_context, pyspark, audit)
+
+    return audit_check
+
+
+def _last_evaluations(
+    context: dg.AssetCheckExecutionContext, keys: list[dg.AssetCheckKey]
+) -> Iterator[dg.AssetCheckEvaluation]:
+    """Repeat the last result of each check in a run that copies.
+
+    Dagster executes all checks of an asset that it materialises. An audit would hold the copy up,
+    and no evaluation at all would hide the last one.
+    """
+    for key in keys:
+        history = context.instance.event_log_storage.get_asset_check_execution_history(key, limit=5)
+        known = (record.evaluation for record in history)
+        last = next((found for found in known if isinstance(found, dg.AssetCheckEvaluation)), None)
+        if last is not None:
+            yield last
+
+
+def default_seed(clock: Clock) -> str:
+    """Today's date: the same as that of `relay audit`."""
+    return str(dt.datetime.fromtimestamp(clock.now_ms() / 1000, dt.UTC).date())
+
+
+def evaluations(report: AuditReport, kafka: KafkaResource) -> Iterator[dg.AssetCheckEvaluation]:
+    """Yield the result of each topic."""
+    for topic in report.topics:
+        found = report.of(topic)
+        problems = [f"{at}: {line}" for at, each in found.items() for line in each.problems]
+        warning = _warning(found)
+        yield _evaluation(
+            report.request,
+            topic,
+            kafka.clock,
+            passed=not problems and not warning,
+            severity=dg.AssetCheckSeverity.ERROR if problems else dg.AssetCheckSeverity.WARN,
+            description=_first(problems) or warning or _words(found),
+            metadata=_metadata(report, found, kafka.config_path),
+        )
+
+
+def not_audited(
+    request: AuditRequest, error: RelayError, clock: Clock
+) -> Iterator[dg.AssetCheckEvaluation]:
+    """Yield a result for each topic of an audit that could not be made.
+
+    It is a warning, unless the ledger itself is not what was written.
+    """
+    at = error.topic_partition
+    found = isinstance(error, TamperedError)
+    topics = [at.topic] if found and at is not None else request.topics
+    for topic in sorted(topics):
+        yield _evaluation(
+            request,
+            topic,
+            clock,
+            passed=False,
+            severity=dg.AssetCheckSeverity.ERROR if found else dg.AssetCheckSeverity.WARN,
+            description=str(error),
+            metadata={"level": str(request.level)},
+        )
+
+
+def _evaluation(
+    request: AuditRequest, topic: str, clock: Clock, **found: Any
+) -> dg.AssetCheckEvaluation:
+    """Return an evaluation with the window as its partition, or the time.
+
+    Without a partition, the next window would make the check "not evaluated".
+    """
+    now = dt.datetime.fromtimestamp(clock.now_ms() / 1000, dt.UTC)
+    return dg.AssetCheckEvaluation(
+        asset_key=naming.mirrored_asset(request.mirror, topic),
+        check_name=naming.AUDIT,
+        partition=request.selection.window or now.isoformat(timespec="milliseconds"),
+        **found,
+    )
+
+
+def _first(lines: list[str]) -> str:
+    more = len(lines) - 1
+    return f"{lines[0]} (and {more} more)" if more > 0 else "".join(lines)
+
+
+def _warning(found: Found) -> str:
+    """Say why a topic was not audited, or not all of it was; empty if it was."""
+    if not found:
+        return "the ledger has no copies of this topic in what was to be audited"
+    errors = [f"{at}: {line}" for at, each in found.items() for line in each.errors]
+    results = [result for each in found.values() for result in each.results]
+    if not errors and results and all(result.unread for result in results):
+        return f"nothing could be compared: {results[0].unread}"
+    return _first(errors)
+
+
+def _words(found: Found) -> str:
+    numbers = audit_run.numbers(found.values())
+    compared = numbers["compared (records)"] or numbers["counted (records)"]
+    records = f"{count(compared)} records agree; " if compared else ""
+    notes = [f"{at}: {note}" for at, each in found.items() for note in [*each.notes, *_rule(each)]]
+    chunks = plural(int(numbers["chunks"]), "chunk")
+    return "; ".join([f"{records}the ledger accounts for every offset of {chunks}", *notes[:3]])
+
+
+def _rule(found: PartitionAudit) -> list[str]:
+    return [found.rule] if found.rule not in {"", BY_RECORD} else []
+
+
+def _metadata(report: AuditReport, found: Found, config_path: str) -> dict[str, Any]:
+    request, audit = report.request, report.audit
+    shown: dict[str, Any] = {"level": str(request.level), "seconds": round(audit.seconds, 3)}
+    if request.level is Level.SAMPLE:
+        shown |= {"share (%)": 100 * request.share, "seed": request.seed}
+    shown |= audit_run.numbers(found.values())
+    differing = [(at, each) for at, each in found.items() if each.problems]
+    if differing:
+        # a record says more than a count
+        at, each = min(differing, key=lambda one: one[1].first_difference is None)
+        shown |= _first_difference(at, each)
+        shown["command that shows more"] = command(request, at, each, config_path)
+    if report.page is not None:
+        shown["page"] = dg.MetadataValue.path(report.page)
+    return shown
+
+
+def _first_difference(at: TopicPartition, found: PartitionAudit) -> dict[str, Any]:
+    first = found.first_difference
+    if first is None or first.difference is None:
+        offset = found.recount.foreign_at if found.recount else None
+        where = found.coverage.range if offset is None else found.destination
+        place = {} if offset is None else {"first difference: offset": offset}
+        return {
+            "first difference": f"{where}: {found.problems[0]}",
+            "first difference: topic": at.topic,
+            "first difference: partition": at.partition,
+            **place,
+        }
+    source, destination = first.difference.source, first.difference.destination
+    record = source or destination
+    offset = first.chunk.source.start if record is None else record.offset
+    fields = ", ".join(_differing(first.difference))
+    side = "" if source or not destination else " (destination)"
+    return {
+        "first difference": f"{at} at offset {offset}{side}: {fields}; {first.difference.what}",
+        "first difference: topic": at.topic,
+        "first difference: partition": at.partition,
+        "first difference: offset": offset,
+        "first difference: field": fields,
+        "first difference: both sides": dg.MetadataValue.table(
+            [
+                dg.TableRecord(
+                    {
+                        "field": name,
+                        "source": _shown(source, name),
+                        "destination": _shown(destination, name),
+                    }
+                )
+                for name in ("offset", *_FIELDS)
+            ]
+        ),
+    }
+
+
+def _differing(difference: Difference) -> list[str]:
+    """Return the fields in which the first records differ; the record if one side has none."""
+    one, other = difference.source, difference.destination
+    if one is None or other is None:
+        return ["record"]
+    return [name for name in _FIELDS if getattr(one, name) != getattr(other, name)] or ["record"]
+
+
+def _shown(record: Any, name: str) -> str:
+    return "no record" if record is None else str(getattr(record, name))
+
+
+def command(request: AuditRequest, at: TopicPartition, found: PartitionAudit, config: str) -> str:
+    """Return the command that shows the first difference on both sides."""
+    first, window = found.first_difference, request.selection.window
+    words = ["relay", "--config", config, "audit", "--mirror", request.mirror]
+    words += ["--topic", at.topic, "--partition", str(at.partition)]
+    if first is not None:
+        words += ["--offsets", f"{first.chunk.source.start}:{first.chunk.source.end}"]
+    elif window:
+        words += ["--window", window]
+    return shlex.join([*words, "--level", str(Level.FULL)])

@@ -1,0 +1,260 @@
+"""Audits in Dagster: the check `audit`, the job `audit`, and what the schedule repeats."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+from dagster._core.loader import LoadingContextForTest
+
+from relay_pipelines.cli import main
+from relay_pipelines.lanes import audit_run, naming
+from relay_pipelines.model import TopicPartition
+from tests.orchestration.environment import Environment, failure
+from tests.support.independent import Record, create, delete, delete_before, write
+
+AWAY = "127.0.0.1:1"
+SCHEDULE: dict[str, Any] = {"schedule": "0 3 * * *", "share": "50%"}
+
+
+def configure(environment: Environment, topics: list[str], **mirror: Any) -> None:
+    """Write relay.yaml with a scheduled audit."""
+    allow = [name.replace(".", r"\.") for name in topics]
+    environment.write(allow, audit=SCHEDULE, **mirror)
+
+
+def tamper(environment: Environment, topic: str) -> TopicPartition:
+    """Put other copies in place of those of the first topic: one value is another one."""
+    at = TopicPartition(f"{environment.name}.{topic}", 0)
+    delete(environment.destination.cluster(), at.topic)
+    create(environment.destination.cluster(), at.topic, 2, {"retention.ms": "-1"})
+    values = [f"a{number}" for number in range(100)]
+    values[45] = "tampered"
+    write(environment.destination.cluster(), at, [Record(None, v.encode()) for v in values])
+    return at
+
+
+def found(result: dg.ExecuteInProcessResult) -> dict[str, dg.AssetCheckEvaluation]:
+    """The audits of a run by topic."""
+    return {
+        evaluation.asset_key.path[-1]: evaluation
+        for evaluation in result.get_asset_check_evaluations()
+        if evaluation.check_name == naming.AUDIT
+    }
+
+
+def values(evaluation: dg.AssetCheckEvaluation | dg.AssetMaterialization) -> dict[str, Any]:
+    """The metadata."""
+    return {name: value.value for name, value in evaluation.metadata.items()}
+
+
+def shown(environment: Environment, topic: str) -> str | None:
+    """How the asset's page shows the check; None if Dagster takes it for not evaluated."""
+    key = dg.AssetCheckKey(naming.mirrored_asset(environment.name, topic), naming.AUDIT)
+    instance = environment.instance
+    record = instance.event_log_storage.get_latest_asset_check_execution_by_key([key])[key]
+    context = LoadingContextForTest(instance)
+    is_shown = asyncio.run(record.targets_latest_materialization(context))
+    return record.status.value if is_shown else None
+
+
+def by_schedule(environment: Environment, now: dt.datetime) -> dg.ExecuteInProcessResult:
+    """Evaluate the schedule, and run what it requests."""
+    name = naming.sample_audit(environment.name)
+    schedule = environment.definitions.get_repository_def().get_schedule_def(name)
+    context = dg.build_schedule_context(environment.instance, scheduled_execution_time=now)
+    data = schedule.evaluate_tick(context)
+    (request,) = data.run_requests or ()
+    ((_, config),) = request.run_config["ops"].items()
+    return environment.job(name, config["config"])
+
+
+def history(result: dg.ExecuteInProcessResult) -> dict[str, Any]:
+    """What a scheduled audit reports for the plot."""
+    (event,) = (
+        event.step_materialization_data.materialization
+        for event in result.all_events
+        if event.is_step_materialization
+    )
+    return values(event)
+
+
+def execute_checks(environment: Environment, topics: list[str]) -> dict[str, Any]:
+    """Execute the check of some topics, as its button in the UI does."""
+    keys = [
+        dg.AssetCheckKey(naming.mirrored_asset(environment.name, topic), naming.AUDIT)
+        for topic in topics
+    ]
+    job = dg.define_asset_job("only_audits", selection=dg.AssetSelection.checks(*keys))
+    definitions = dg.Definitions.merge(environment.definitions, dg.Definitions(jobs=[job]))
+    result = definitions.resolve_job_def("only_audits").execute_in_process(
+        instance=environment.instance, resources=environment.resources
+    )
+    assert result.success
+    return found(result)
+
+
+def test_what_was_copied_passes(environment: Environment, topics: list[str]) -> None:
+    """By the job as its launchpad opens, by the check's button, and by the schedule."""
+    configure(environment, topics)
+    assert environment.copy().success
+    (window,) = environment.windows()
+    copied = topics[:2]
+
+    by_job = environment.job("audit")
+    assert by_job.success, failure(by_job)
+    checks = found(by_job)
+    assert {topic: check.passed for topic, check in checks.items()} == dict.fromkeys(copied, True)
+    assert checks[topics[0]].description == (
+        "100 records agree; the ledger accounts for every offset of 1 chunk"
+    )
+    of_window = environment.job("audit", {"windows": [window], "level": "full"})
+    assert of_window.success, failure(of_window)
+    assert {check.partition for check in found(of_window).values()} == {window}
+    assert values(found(of_window)[topics[1]])["compared (records)"] == 50
+
+    executed = execute_checks(environment, topics)
+    assert {topic: check.passed for topic, check in executed.items()} == {
+        **dict.fromkeys(copied, True),
+        topics[2]: False,
+    }
+    never = executed[topics[2]]
+    assert never.severity is dg.AssetCheckSeverity.WARN
+    assert never.description == ("the ledger has no copies of this topic in what was to be audited")
+
+    first, second = (
+        by_schedule(environment, dt.datetime(2026, 11, day, 3, tzinfo=dt.UTC)) for day in (1, 2)
+    )
+    assert first.success, failure(first)
+    plotted = history(first)
+    seeds = [plotted["seed"], history(second)["seed"]]
+    assert seeds == ["2026-11-01T03:00+00:00", "2026-11-02T03:00+00:00"]
+    assert (plotted["chunks"], plotted["chunks compared"], plotted["covered (%)"]) == (2, 2, 100)
+    assert (plotted["compared (records)"], plotted["differences"]) == (150, 0)
+    assert plotted["read (bytes)"] > 0
+    assert plotted["share (%)"] == 50
+
+
+def test_a_tampered_destination(
+    environment: Environment, topics: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Check and schedule name the first difference; it stays in sight, and the copy goes on."""
+    topic, other = topics[:2]
+    configure(environment, topics)
+    assert environment.copy().success
+    (window,) = environment.windows()
+    tamper(environment, topic)
+
+    run = by_schedule(environment, dt.datetime(2026, 11, 1, 3, tzinfo=dt.UTC))
+    assert run.success, "a difference fails checks, and not the run"
+    assert history(run)["differences"] == 1
+    checks = found(run)
+    assert (checks[other].passed, checks[topic].passed) == (True, False)
+    assert checks[topic].severity is dg.AssetCheckSeverity.ERROR
+    metadata = values(checks[topic])
+    assert metadata["first difference"] == f"{topic}-0 at offset 45: value; 1 record differs"
+    assert [
+        metadata[f"first difference: {name}"] for name in ("topic", "partition", "offset", "field")
+    ] == [topic, 0, 45, "value"]
+    sides = {
+        row.data["field"]: row.data for row in metadata["first difference: both sides"].records
+    }
+    assert (sides["value"]["source"], sides["value"]["destination"]) == ("a45", "tampered")
+    page = metadata["page"]
+    assert page.endswith(f"{run.run_id}.html")
+    assert "tampered" in Path(page).read_text()
+
+    words = shlex.split(metadata["command that shows more"])
+    assert main(words[1:]) == 4
+    assert "tampered" in capsys.readouterr().out
+    assert not execute_checks(environment, [topic])[topic].passed
+
+    # windows after it are copied, and do not hide what was found
+    environment.fill(topic, ["more"])
+    assert environment.copy().success
+    assert environment.read(topic)[-1] == "more"
+    assert shown(environment, topic) == "FAILED"
+    assert shown(environment, other) == "SUCCEEDED"
+
+    # a run that copies executes all checks of its assets: it audits nothing, and keeps the result
+    job = environment.definitions.get_repository_def().get_job("__ASSET_JOB")
+    again = job.execute_in_process(
+        instance=environment.instance,
+        resources=environment.resources,
+        asset_selection=[naming.mirrored_asset(environment.name, other)],
+        partition_key=window,
+    )
+    assert again.success
+    assert found(again)[other].partition == checks[other].partition
+    assert shown(environment, other) == "SUCCEEDED"
+
+
+def test_what_retention_and_a_cluster_that_is_away_leave(
+    environment: Environment, topics: list[str]
+) -> None:
+    """Nothing is said of the records: a warning, or a run that fails once."""
+    topic = topics[0]
+    configure(environment, topics)
+    assert environment.copy().success
+    delete_before(environment.source.cluster(), TopicPartition(topic, 0), 100)
+    run = environment.job("audit", {"topics": [topic], "level": "full"})
+    assert run.success, failure(run)
+    (check,) = found(run).values()
+    assert (check.passed, check.severity) == (False, dg.AssetCheckSeverity.WARN)
+    assert check.description == (
+        "nothing could be compared: retention has begun to delete them at the source"
+    )
+    assert "command that shows more" not in check.metadata
+
+    away = {"nodes": [{"name": "a", "bootstrap_servers": AWAY}]}
+    configure(environment, topics, source=away, give_up_after="100ms")
+    (check,) = execute_checks(environment, [topic]).values()
+    assert (check.passed, check.severity) == (False, dg.AssetCheckSeverity.WARN)
+    assert AWAY in str(check.description)
+    run = by_schedule(environment, dt.datetime(2026, 11, 1, 3, tzinfo=dt.UTC))
+    assert AWAY in failure(run)
+    assert "\n" not in failure(run)
+    assert not environment.is_retried(run)
+    assert not found(run), "the last result stays"
+
+
+def test_mistakes(environment: Environment, topics: list[str]) -> None:
+    """Each is one line, and no retry repeats it."""
+    mistakes: list[tuple[Mapping[str, Any], str]] = [
+        ({}, "the ledger has no copies in what is to be audited; "),
+        ({"mirror": "none"}, "no mirror is called 'none'; there are: "),
+        ({"topics": ["none"]}, f"{environment.name} has no source topic 'none'; valid topics: "),
+        ({"from": "today"}, "'today' is not a valid timestamp; write "),
+        ({"from": "2026-01-02", "to": "2026-01-01"}, "the time span ends before it begins; "),
+        ({"from": "2026-01-02", "windows": ["w"]}, "windows and dates exclude each other; "),
+        ({"share": 101.0}, "share: expected 0 to 100 percent, got 101.0"),
+    ]
+    for config, line in mistakes:
+        run = environment.job("audit", dict(config))
+        assert line in failure(run)
+        assert "\n" not in failure(run)
+        assert not environment.is_retried(run)
+    environment.write([topics[0].replace(".", r"\.")])
+    assert environment.copy().success
+    run = environment.job("audit", {"windows": [*environment.windows(), "none"]})
+    assert "the ledger has no entries of the window 'none'" in failure(run)
+    assert found(run)[topics[0]].passed, "the other window was audited"
+
+
+def test_the_pages_are_bounded(
+    environment: Environment, topics: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newest ones stay."""
+    environment.write([topics[0].replace(".", r"\.")])
+    assert environment.copy().success
+    monkeypatch.setattr(audit_run, "KEPT_PAGES", 1)
+    runs = [environment.job("audit", {"level": "ledger"}) for _ in range(2)]
+    (check,) = found(runs[1]).values()
+    folder = environment.folder / "dagster" / "storage" / "audits"
+    assert [str(path) for path in folder.iterdir()] == [values(check)["page"]]

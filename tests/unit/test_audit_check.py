@@ -1,0 +1,143 @@
+"""The check `audit`: what it says of an audit, and what it gives as metadata."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from relay_pipelines.checks.audit import evaluations, not_audited
+from relay_pipelines.errors import SourceError, TamperedError
+from relay_pipelines.lanes.audit_run import AuditReport, AuditRequest, numbers
+from relay_pipelines.model import OffsetRange
+from relay_pipelines.resources import KafkaResource
+from relay_pipelines.verify.audit import Level, PartitionAudit
+from relay_pipelines.verify.coverage import coverage
+from relay_pipelines.verify.difference import Difference, ShownRecord
+from relay_pipelines.verify.recount import Recount
+from relay_pipelines.verify.recount_parts import PartResult
+from relay_pipelines.verify.selection import Selection
+from tests.unit.test_audit_page import audit, audited
+from tests.unit.test_coverage import CHUNKS, wanted
+
+KAFKA = KafkaResource(config_path="/etc/relay config.yaml")
+RECORD = ShownRecord(15, 1_700_000_000_000, "k", "one", "a=1")
+REQUEST = AuditRequest("m", Level.FULL, 1.0, "", ("orders",))
+
+
+def whole(difference: Difference | None = None) -> PartitionAudit:
+    """A topic-partition of which the ledger has everything."""
+    found = audited(difference)
+    found.coverage = coverage(wanted(0, 40), CHUNKS, 40)
+    return found
+
+
+def evaluated(found: PartitionAudit, request: AuditRequest = REQUEST) -> dg.AssetCheckEvaluation:
+    """The evaluation of the only topic."""
+    (evaluation,) = evaluations(AuditReport(request, audit(found)), KAFKA)
+    return evaluation
+
+
+def values(evaluation: dg.AssetCheckEvaluation) -> dict[str, Any]:
+    return {name: value.value for name, value in evaluation.metadata.items()}
+
+
+@pytest.mark.parametrize(
+    ("source", "destination", "expected"),
+    [
+        (RECORD, replace(RECORD, offset=9, value="two"), "offset 15: value"),
+        (RECORD, replace(RECORD, timestamp_ms=0, key="x"), "offset 15: timestamp_ms, key"),
+        (RECORD, replace(RECORD, headers=""), "offset 15: headers"),
+        (RECORD, None, "offset 15: record"),
+        (None, replace(RECORD, offset=9), "offset 9 (destination): record"),
+        (None, None, "offset 10: record"),
+    ],
+    ids=["value", "two fields", "headers", "missing", "added", "too many left out"],
+)
+def test_the_first_difference(
+    source: ShownRecord | None, destination: ShownRecord | None, expected: str
+) -> None:
+    """Topic, partition, offset and field, and the command for its chunk."""
+    found = evaluated(whole(Difference("it differs", source, destination)))
+    assert (found.passed, found.severity) == (False, dg.AssetCheckSeverity.ERROR)
+    metadata = values(found)
+    assert metadata["first difference"] == f"orders-0 at {expected}; it differs"
+    assert shlex.split(metadata["command that shows more"]) == [
+        *("relay", "--config", "/etc/relay config.yaml", "audit", "--mirror", "m"),
+        *("--topic", "orders", "--partition", "0", "--offsets", "10:30", "--level", "full"),
+    ]
+
+
+def test_what_the_ledger_says_has_no_record() -> None:
+    """The problem, the offsets, and the window in the command."""
+    found = evaluated(audited(), replace(REQUEST, selection=Selection(window="w")))
+    assert not found.passed
+    assert found.partition == "w"
+    metadata = values(found)
+    assert metadata["first difference"] == (
+        "orders-0[0, 60): 5 source offsets are in no ledger entry: [40, 45)"
+    )
+    assert metadata["command that shows more"].endswith("--partition 0 --window w --level full")
+
+
+def test_records_of_others_have_a_destination_offset() -> None:
+    found = whole()
+    found.counted = [PartResult(wanted(0, 40), 1, Recount(wanted(0, 40), None, 25, 25, 3, 30))]
+    metadata = values(evaluated(found))
+    assert metadata["first difference: offset"] == 30
+    assert str(metadata["first difference"]).startswith("copy.orders-0: records at the destination")
+
+
+def test_what_could_not_be_read_is_a_warning() -> None:
+    found = whole()
+    found.results = [replace(found.results[0], records=0, error="no answer")]
+    evaluation = evaluated(found)
+    assert (evaluation.passed, evaluation.severity) == (False, dg.AssetCheckSeverity.WARN)
+    assert evaluation.description == "orders-0: no answer"
+
+
+@pytest.mark.parametrize("unread", [False, True])
+def test_what_retention_has_left(unread: bool) -> None:  # noqa: FBT001
+    """It is a warning if nothing is left to compare, and otherwise a note."""
+    found = whole()
+    gone = replace(found.results[0], records=0, unread="retention")
+    found.results = [gone] if unread else [found.results[0], gone]
+    evaluation = evaluated(found)
+    assert evaluation.passed is not unread
+    assert "retention" in str(evaluation.description)
+
+
+def test_a_topic_without_copies_is_a_warning() -> None:
+    (other, found) = evaluations(
+        AuditReport(replace(REQUEST, topics=("never", "orders")), audit(whole())), KAFKA
+    )
+    assert (other.asset_key.path, other.passed) == (["m", "never"], False)
+    assert other.severity is dg.AssetCheckSeverity.WARN
+    assert found.passed
+
+
+def test_an_audit_that_could_not_be_made() -> None:
+    """A cluster that is away is a warning; a ledger that somebody has changed is an error."""
+    at = OffsetRange(wanted(0, 1).topic_partition, 0, 1).topic_partition
+    (away,) = not_audited(REQUEST, SourceError("no answer"), KAFKA.clock)
+    (tampered,) = not_audited(
+        replace(REQUEST, topics=()), TamperedError("changed", topic_partition=at), KAFKA.clock
+    )
+    assert (away.severity, tampered.severity) == (
+        dg.AssetCheckSeverity.WARN,
+        dg.AssetCheckSeverity.ERROR,
+    )
+    assert (away.description, tampered.description) == ("no answer", "orders-0: changed")
+
+
+def test_the_numbers_of_a_sample() -> None:
+    """The share that was covered is that of chunks, not of topic-partitions."""
+    found = numbers([whole()])
+    assert found["chunks"] == len(whole().coverage.stretches)
+    assert (found["chunks compared"], found["compared (records)"]) == (1, 15)
+    assert found["covered (%)"] == round(100 / found["chunks"], 3)
+    assert numbers([])["covered (%)"] == 0
+    assert numbers([audited()])["differences"] == 1
