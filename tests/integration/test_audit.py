@@ -606,11 +606,14 @@ DAEMON = "relay_pipelines.spark.daemon"
 
 def workers_of(pid: int) -> list[psutil.Process]:
     """Spark's Python processes, once they run tasks."""
-    below = psutil.Process(pid).children(recursive=True)
-    with suppress(psutil.NoSuchProcess):
-        # not the JVM, whose arguments name the daemon, too
-        return [each for each in below if each.cmdline()[1:3] == ["-m", DAEMON]]
-    return []
+
+    def runs_tasks(process: psutil.Process) -> bool:
+        with suppress(psutil.NoSuchProcess):
+            # not the JVM, whose arguments name the daemon, too
+            return process.cmdline()[1:3] == ["-m", DAEMON]
+        return False
+
+    return [each for each in psutil.Process(pid).children(recursive=True) if runs_tasks(each)]
 
 
 class TestCommand:
