@@ -81,7 +81,7 @@ class Replayed:
 
     def config(self, **more: Any) -> Path:
         mirror = self.mirror
-        given = {"copy": {"chunk": "1KiB"}} | more
+        given = {"copy": {"chunk": "1KiB", "coalesce_below": 0}} | more
         section = commands.mirror(mirror.source, mirror.destination, mirror.topic, **given)
         return configured(self.folder, {mirror.name: section}, spark={"master": "local[2]"})
 
