@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from relay_pipelines.errors import ConfigError, RetentionPassedError
 from relay_pipelines.model import Intervals, LedgerEntry, OffsetRange, TopicPartition
-from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
+from relay_pipelines.protocol.client import EARLIEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.reader import read
 from relay_pipelines.protocol.retries import retry
@@ -254,13 +254,16 @@ class _Copies:
         low = self._client.list_offsets(ends, EARLIEST, READ_COMMITTED)
         for at, end in ends.items():
             wait_until_stable(self._client, at, end, self._options, self._clock)
-        within = self._time_span(list(ends))
+        # of a time span, every record's timestamp decides: it may be anywhere
+        first = low if self._request.has_dates else dict.fromkeys(low, 0)
         for wanted, entry in entries:
             at = entry.destination.topic_partition
             copies = self._copies(entry, wanted) if entry.records else []
-            first, end = within[at]
-            clipped = [(max(start, first), min(stop, end)) for start, stop in copies]
-            found[at] += [_Copied(*each, entry.source) for each in clipped if each[0] < each[1]]
+            found[at] += [
+                _Copied(max(start, first[at]), stop, entry.source)
+                for start, stop in copies
+                if stop > first[at]
+            ]
         for at, copied in found.items():
             oldest = min((each.start for each in copied), default=low[at])
             if oldest < low[at]:
@@ -272,17 +275,6 @@ class _Copies:
                     offset=oldest,
                 )
         return found
-
-    def _time_span(self, wanted: Sequence[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
-        """Return the destination offsets of the time span; all without one."""
-        request = self._request
-        ends = self._client.list_offsets(wanted, LATEST, READ_COMMITTED)
-        first = dict.fromkeys(wanted, 0)
-        if request.from_ms is not None:
-            first = self._client.first_offsets(request.from_ms, ends)
-        if request.until_ms is not None:
-            ends = self._client.first_offsets(request.until_ms, ends)
-        return {at: (first[at], ends[at]) for at in wanted}
 
     def _copies(self, entry: LedgerEntry, wanted: OffsetRange) -> list[tuple[int, int]]:
         """Return the destination offsets of a chunk's records within the wanted source offsets."""

@@ -67,8 +67,7 @@ class ReplayRequest:
     replay_id: str = ""
 
     def __post_init__(self) -> None:
-        has_dates = self.from_ms is not None or self.until_ms is not None
-        given = [self.offsets is not None, has_dates, bool(self.window)]
+        given = [self.offsets is not None, self.has_dates, bool(self.window)]
         if sum(given) != 1:
             raise ConfigError(
                 "a replay needs one range: offsets, dates or a window",
@@ -90,6 +89,11 @@ class ReplayRequest:
                 f"{self.replay_id!r} is no id of a replay",
                 remedy="use up to 40 letters, digits, '_' and '-'",
             )
+
+    @property
+    def has_dates(self) -> bool:
+        """Whether the range is a time span."""
+        return self.from_ms is not None or self.until_ms is not None
 
     @property
     def asked(self) -> dict[str, Any]:
@@ -200,6 +204,8 @@ def as_mirror(mirror: Mirror, request: ReplayRequest, read: str) -> Mirror:
         default = getattr(RecordSettings(), key)
         records[key] = configured if as_configured or key == "on_record_error" else default
     records |= {key: getattr(request.records, key) for key in request.records.model_fields_set}
+    if request.side is Side.DESTINATION and request.has_dates:
+        records["where"] = _in_time_span(request, records["where"])
     there = mirror.destination
     node = Node.model_construct(
         name="destination",
@@ -222,6 +228,20 @@ def as_mirror(mirror: Mirror, request: ReplayRequest, read: str) -> Mirror:
             "copying": mirror.copying.overridden_by(override.copying),
         }
     )
+
+
+def _in_time_span(request: ReplayRequest, where: str | None) -> str:
+    """Return the predicate for copies of a time span.
+
+    The time index of copies is of no help: it also finds transaction markers, which have the time
+    of the commit.
+    """
+    parts = [f"({where})"] if where else []
+    if request.from_ms is not None:
+        parts.append(f"timestamp >= timestamp_millis({request.from_ms})")
+    if request.until_ms is not None:
+        parts.append(f"timestamp < timestamp_millis({request.until_ms})")
+    return " AND ".join(parts)
 
 
 def refuse_loops(mirror: Mirror, request: ReplayRequest, others: Mapping[str, Mirror]) -> None:

@@ -81,7 +81,7 @@ class Replayed:
 
     def config(self, **more: Any) -> Path:
         mirror = self.mirror
-        given = {"copy": {"chunk": "1KiB"}} | more
+        given = {"copy": {"chunk": "1KiB", "coalesce_below": 0}} | more
         section = commands.mirror(mirror.source, mirror.destination, mirror.topic, **given)
         return configured(self.folder, {mirror.name: section}, spark={"master": "local[2]"})
 
@@ -363,23 +363,22 @@ class TestFilters:
 class TestRefusals:
     """One line each, before anything is written."""
 
-    @pytest.mark.parametrize(
-        ("more", "line"),
-        [
+    def test_ranges(self, replayed: Replayed) -> None:
+        """Ranges that were never there, or never mirrored, and unknown names."""
+        copies = {"side": Side.DESTINATION}
+        for more, line in [
             ({"offsets": (20, 101)}, r"has no offsets up to 101: ends at 100"),
-            ({"offsets": (20, 101), "side": Side.DESTINATION}, r"no copies of the offsets \[100, "),
+            ({"offsets": (20, 101)} | copies, r"no copies of the offsets \[100, "),
             ({"offsets": (100, None)}, r"there are no records in the range"),
             ({"topic": "nothing"}, r"does not copy a topic 'nothing'"),
-            ({"topic": "nothing", "side": Side.DESTINATION}, r"no entries of the source topic"),
+            ({"topic": "nothing"} | copies, r"no entries of the source topic"),
             ({"partition": 7}, r"has no partition 7; it has 1 partitions"),
             ({"window": "w"}, r"no entries of the window 'w'; "),
             ({"from_ms": 1 << 41}, r"there are no records in the range"),
-        ],
-    )
-    def test_ranges(self, replayed: Replayed, more: dict[str, Any], line: str) -> None:
-        with pytest.raises(RelayError, match=line) as caught:
-            replayed.plan(**more)
-        assert "\n" not in str(caught.value)
+        ]:
+            with pytest.raises(RelayError, match=line) as caught:
+                replayed.plan(**more)
+            assert "\n" not in str(caught.value)
 
     def test_the_same_id_for_another_range(self, replayed: Replayed) -> None:
         replayed.start(replay_id="a")

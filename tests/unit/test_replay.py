@@ -206,3 +206,14 @@ class TestCopies:
         offsets = [offset for start, end in own for offset in range(start, end)]
         found = [offset for start, end in _part(own, skip, stop) for offset in range(start, end)]
         assert found == offsets[skip:stop]
+
+
+def test_a_time_span_of_copies_is_a_predicate(tmp_path: Path) -> None:
+    """The time index also finds transaction markers, which are younger than the records."""
+    mirror = settings(tmp_path).mirror("orders")
+    span = replace(REQUEST, offsets=None, from_ms=1, until_ms=2, side=Side.DESTINATION)
+    where = "timestamp >= timestamp_millis(1) AND timestamp < timestamp_millis(2)"
+    assert as_mirror(mirror, span, "orders").where == where
+    typed = replace(span, records=records_of({"where": "key = 'x'"}, tmp_path))
+    assert as_mirror(mirror, typed, "orders").where == f"(key = 'x') AND {where}"
+    assert as_mirror(mirror, replace(span, side=Side.SOURCE), "orders").where is None
