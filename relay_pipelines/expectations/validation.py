@@ -7,6 +7,7 @@ sample.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import warnings
@@ -223,6 +224,8 @@ class Suite:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Keep the warnings of Great Expectations from people, who can change nothing about them."""
+    # PySpark logs the values on which an expression fails
+    logging.getLogger("DataFrameQueryContextLogger").disabled = True
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

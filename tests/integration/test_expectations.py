@@ -186,8 +186,10 @@ def test_the_command(mirror: Mirror, tmp_path: Path) -> None:
     unknown = relay(config, "expectations", "run", "--window", "b-window")
     assert (unknown.returncode, error_line(unknown)) == (
         2,
-        f"{mirror.name}: the ledger has no entries of the window 'b-window';"
-        " did you mean 'a-window'?",
+        (
+            f"{mirror.name}: the ledger has no entries of the window 'b-window';"
+            " did you mean 'a-window'?"
+        ),
     )
 
 
