@@ -7,7 +7,6 @@ sample.
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import warnings
@@ -173,9 +172,13 @@ class SideRun:
 
     def data(self, wanted: Sequence[Expectation], built: Suite) -> Any:
         """Return the DataFrame of the side, with the columns that these expectations need."""
-        # Arrow is slow to import, and Dagster loads this module
+        # Arrow and Spark are slow to import, and Dagster loads this module
+        from pyspark.logger import PySparkLogger
+
         from relay_pipelines.expectations.frame import frame
 
+        # it logs the values on which an expression fails
+        PySparkLogger.getLogger("DataFrameQueryContextLogger").disabled = True
         fields = suite.schema(self.mirror.expectations_of(self.window.topic))
         columns = suite.columns(built.arguments, fields)
         if suite.schema(wanted):
@@ -224,8 +227,6 @@ class Suite:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Keep the warnings of Great Expectations from people, who can change nothing about them."""
-    # PySpark logs the values on which an expression fails
-    logging.getLogger("DataFrameQueryContextLogger").disabled = True
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
