@@ -172,9 +172,13 @@ class SideRun:
 
     def data(self, wanted: Sequence[Expectation], built: Suite) -> Any:
         """Return the DataFrame of the side, with the columns that these expectations need."""
-        # Arrow is slow to import, and Dagster loads this module
+        # Arrow and Spark are slow to import, and Dagster loads this module
+        from pyspark.logger import PySparkLogger
+
         from relay_pipelines.expectations.frame import frame
 
+        # it logs the values on which an expression fails
+        PySparkLogger.getLogger("DataFrameQueryContextLogger").disabled = True
         fields = suite.schema(self.mirror.expectations_of(self.window.topic))
         columns = suite.columns(built.arguments, fields)
         if suite.schema(wanted):
