@@ -164,7 +164,9 @@ class SideRun:
             sample = self.mirror.expectation_sample_of(self.window.topic)
             if failed:
                 shown = _shown(sample, data.columns)
-                found |= built.run(data, failed, details(sample, shown))
+                more = built.run(data, failed, details(sample, shown))
+                # that it fails is known, even if the details are not
+                found |= {number: each for number, each in more.items() if not _error(each)}
         return [
             _result(each, found.get(number), built.problems.get(number, ""), self.window, sample)
             for number, each in enumerate(wanted)
@@ -242,7 +244,6 @@ def details(sample: SampleSettings, index: Sequence[str]) -> dict[str, Any]:
         "result_format": "SUMMARY",
         "partial_unexpected_count": sample.rows,
         "unexpected_index_column_names": list(index),
-        "exclude_unexpected_values": not sample.values,
     }
 
 

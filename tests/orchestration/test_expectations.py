@@ -50,9 +50,9 @@ def test_results_are_checks_of_the_window(environment: Environment, topics: list
     assert 'The column "missing"' in str(of_a["expect_column_values_to_be_between_missing"])
     assert {check.partition for check in of_b.values()} == {window}
     assert of_b["is_a"].metadata["failing (records)"].value == 50
-    rows = of_b["is_a"].metadata["failing, some"].value
-    assert [row.data["offset"] for row in rows] == [0, 1, 2, 3, 4]  # type: ignore[union-attr]
-    assert rows[0].data["value"] == "b0"  # type: ignore[index]
+    rows = of_b["is_a"].metadata["failing, some"].records  # type: ignore[union-attr]
+    assert [row.data["offset"] for row in rows] == [0, 1, 2, 3, 4]
+    assert rows[0].data["value"] == "b0"
 
     blocking = [EXPECTATIONS[0] | {"blocking": True}]
     environment.write(allow, expectations=blocking)
