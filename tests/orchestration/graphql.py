@@ -88,7 +88,9 @@ def launch(dagster: Dagster, job: str, config: Mapping[str, Any] | None = None) 
         _LAUNCH,
         {"params": {"selector": selector, "runConfigData": config or {}, "mode": "default"}},
     )
-    return str(answer["launchPipelineExecution"]["run"]["runId"])
+    launched = answer["launchPipelineExecution"]
+    assert "run" in launched, launched
+    return str(launched["run"]["runId"])
 
 
 def materialize(dagster: Dagster, keys: Sequence[Sequence[str]], window: str) -> str:
@@ -102,7 +104,9 @@ def materialize(dagster: Dagster, keys: Sequence[Sequence[str]], window: str) ->
     answer = dagster.ask(
         _LAUNCH, {"params": {"selector": selector, "executionMetadata": tags, "mode": "default"}}
     )
-    return str(answer["launchPipelineExecution"]["run"]["runId"])
+    launched = answer["launchPipelineExecution"]
+    assert "run" in launched, launched
+    return str(launched["run"]["runId"])
 
 
 def execute_check(dagster: Dagster, key: Sequence[str], name: str) -> str:
@@ -114,7 +118,9 @@ def execute_check(dagster: Dagster, key: Sequence[str], name: str) -> str:
         "assetCheckSelection": [{"assetKey": {"path": list(key)}, "name": name}],
     }
     answer = dagster.ask(_LAUNCH, {"params": {"selector": selector, "mode": "default"}})
-    return str(answer["launchPipelineExecution"]["run"]["runId"])
+    launched = answer["launchPipelineExecution"]
+    assert "run" in launched, launched
+    return str(launched["run"]["runId"])
 
 
 def reload(dagster: Dagster) -> None:
