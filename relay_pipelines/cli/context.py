@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from relay_pipelines.console import messages
-from relay_pipelines.errors import RelayError
+from relay_pipelines.errors import ConfigError, RelayError
 
 if TYPE_CHECKING:
     from relay_pipelines.settings import Mirror, Settings
+
+_LEAST_MS = 1_000
 
 
 @dataclass(slots=True)
@@ -62,3 +64,24 @@ def selected_mirrors(settings: Settings, names: Iterable[str]) -> dict[str, Mirr
         ConfigError: there is no mirror of that name.
     """
     return {name: settings.mirror(name) for name in names} or dict(settings.mirrors)
+
+
+def every_seconds(text: str) -> float:
+    """Return the seconds of the option `--every`.
+
+    Raises:
+        ConfigError: it is not a duration of a second or more.
+    """
+    from pydantic import TypeAdapter, ValidationError
+
+    from relay_pipelines.settings.config_types import Duration
+
+    try:
+        every_ms = TypeAdapter(Duration).validate_python(text)
+    except ValidationError:
+        every_ms = 0
+    if every_ms < _LEAST_MS:
+        raise ConfigError(
+            f"--every {text!r} is not a duration of 1s or more", remedy="write it as 1s, 10s or 5m"
+        )
+    return every_ms / 1000
