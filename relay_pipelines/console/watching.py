@@ -45,7 +45,7 @@ def screen(documents: Sequence[Document], now_ms: int, height: int) -> Group:
 def line(document: Document) -> str:
     """Describe a mirror in one line."""
     if "lag_records" not in document:
-        return f"{document['mirror']}{_error(document).removeprefix(';')}"
+        return f"{document['mirror']}: {_error(document).removeprefix('; ')}"
     copied, source = (f"{count(document[key])}/s" for key in ("copy_rate", "source_rate"))
     return (
         f"{document['mirror']}: {tables.lag_in_words(document)} behind {document['node']};"
