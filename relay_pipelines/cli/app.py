@@ -327,6 +327,10 @@ def audit(
         Path | None,
         typer.Option("--html", metavar="FILE", help="Also write the report to this HTML page."),
     ] = None,
+    textfile: Annotated[
+        Path | None,
+        typer.Option("--textfile", metavar="FILE", help="Also write the results as metrics."),
+    ] = None,
     *,
     as_json: Json = False,
 ) -> int:
@@ -344,6 +348,7 @@ def audit(
         share=share / 100,
         seed=seed,
         html=html,
+        textfile=textfile,
         as_json=as_json,
     )
     return command.run(context.obj, mirror or [], what)

@@ -56,5 +56,6 @@ def run(
         except KeyboardInterrupt:
             messages.note("stopped")
         finally:
+            exporter.end()
             endpoint.close()
     return invocation.exit_code

@@ -53,12 +53,17 @@ class Exporter(Collector):
             for watch in self._watches
         ]
         self._clock = clock
+        self._ended = threading.Event()
         self.registry.register(self)
 
     def start(self) -> None:
         """Begin to look."""
         for thread in self._threads:
             thread.start()
+
+    def end(self) -> None:
+        """Look no longer; a look that is under way may go on for some seconds."""
+        self._ended.set()
 
     def failing(self) -> str:
         """Say which mirrors are no longer looked at, because of a bug; empty if there are none."""
@@ -98,10 +103,11 @@ class Exporter(Collector):
         yield from (Sample("source_quarantined", (node,), is_) for node, is_ in quarantined.items())
 
     def _look(self, watch: _Watch) -> None:
-        while True:
+        left = 0.0
+        while not self._ended.wait(left):
             began = self._clock.monotonic()
             watch.look()
-            self._clock.sleep(max(0.0, began + self._every_seconds - self._clock.monotonic()))
+            left = max(0.0, began + self._every_seconds - self._clock.monotonic())
 
 
 @dataclass(slots=True)

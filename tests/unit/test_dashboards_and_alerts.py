@@ -77,7 +77,7 @@ class TestAlerts:
         run(promtool, "check", "config", PROMETHEUS / "prometheus.yaml")
 
     def test_each_fires_when_it_should(self, promtool: str) -> None:
-        """Their unit tests pass; there is one that expects each alert, and one that expects none."""
+        """Their unit tests expect each alert once, and once none."""
         run(promtool, "test", "rules", UNIT_TESTS)
         cases = [
             case
