@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
+import prometheus_client
+
 from relay_pipelines.cli.context import Invocation, every_seconds, selected_mirrors
 from relay_pipelines.cli.lasting_problems import LastingProblems, problem
 from relay_pipelines.console import messages
@@ -33,6 +35,7 @@ def run(
             relay.yaml is not valid.
     """
     pause = every_seconds(every)
+    prometheus_client.disable_created_metrics()  # they would double the number of counters
     mirrors = selected_mirrors(invocation.settings(), names)
     clock, stop, lock = SystemClock(), StopSignal(), threading.Lock()
     lasting = {name: LastingProblems(f"{name}: ", clock) for name in mirrors}

@@ -86,9 +86,8 @@ class Process:
         found: Series = {}
         for family in text_string_to_metric_families(self.get("/metrics")):
             for sample in family.samples:
-                if not sample.name.endswith("_created"):
-                    assert set(sample.labels) == LABELS[sample.name]
-                    found[sample.name, frozenset(sample.labels.items())] = sample.value
+                assert set(sample.labels) == LABELS[sample.name]
+                found[sample.name, frozenset(sample.labels.items())] = sample.value
         return found
 
     def value(self, name: str, **labels: str) -> float | None:

@@ -126,6 +126,19 @@ def test_checks() -> None:
     assert values(deleted, "check_failed") == {("", "configs"): 1, ("", "source_topics"): 1}
 
 
+def test_the_number_of_series_is_bounded() -> None:
+    """As docs/metrics.md says: 7 for each topic-partition, or topic; 1 more for a topic."""
+    many = [Position(TopicPartition("orders", index), 0, 9, 9) for index in range(500)]
+    found = replace(
+        look(positions=many),
+        lags={position.topic_partition: PartitionLag(0, 0.0) for position in many},
+    )
+    uncommitted, topics, checks = 6, 2, 2
+    by_partition = list(samples(found, MIRROR, by_partition=True))
+    assert len(by_partition) == uncommitted * 500 + topics + checks
+    assert len(list(samples(found, MIRROR, by_partition=False))) == uncommitted + topics + checks
+
+
 class Looks:
     """The looks of some mirrors, which the test answers; the mirror `hangs` has no answer."""
 
