@@ -35,7 +35,8 @@ def run(
             relay.yaml is not valid.
     """
     pause = every_seconds(every)
-    prometheus_client.disable_created_metrics()  # they would double the number of counters
+    # they would double the number of counters
+    prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
     mirrors = selected_mirrors(invocation.settings(), names)
     clock, stop, lock = SystemClock(), StopSignal(), threading.Lock()
     lasting = {name: LastingProblems(f"{name}: ", clock) for name in mirrors}

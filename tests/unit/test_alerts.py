@@ -123,7 +123,7 @@ def test_a_freshness_policy_is_for_topics_that_are_never_silent(tmp_path: Path):
     found = re.search(r"^```python\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
     assert found is not None
     example: dict[str, Any] = {}
-    exec(found[1], example)  # noqa: S102 - our own page
+    exec(found[1], example)
     config = tmp_path / "relay.yaml"
     config.write_text(RELAY.replace("  m:", "  orders:").replace("[orders]", "[payments, rare]"))
     relay = build(config)
