@@ -23,9 +23,9 @@ Report = Callable[[str, RelayError | None], None]
 
 
 class Exporter(Collector):
-    """The gauges of some mirrors, each looked at by a thread of its own.
+    """The gauges of some mirrors.
 
-    One that does not answer so delays none of the others.
+    Each mirror has a thread of its own, so that a cluster that hangs delays no other mirror.
 
     Args:
         every_seconds: from the start of one look to the start of the next.

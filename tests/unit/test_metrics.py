@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from relay_pipelines.errors import ConfigError, DataLossError, RelayError
 from relay_pipelines.metrics import METRICS, PREFIX, MetricsObserver, published
+from relay_pipelines.metrics.serving import Endpoint
 from relay_pipelines.model import LedgerEntry, OffsetRange, Outcome, Status, TopicPartition
 from relay_pipelines.plan.positions import Position
 from relay_pipelines.run.result import RunResult, TopicTotals
@@ -179,6 +181,26 @@ def test_served_during_the_run_and_written_at_its_end(
     assert [path.name for path in tmp_path.iterdir()] == ["relay.prom"]
     with pytest.raises(OSError, match="refused"):
         urllib.request.urlopen(f"http://{address}/metrics")
+
+
+def test_its_own_health(observer: MetricsObserver) -> None:
+    """It answers 503 and says why, for as long as something is wrong."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    wrong = ["no longer looks at m"]
+    endpoint = Endpoint(address, observer.registry, "", lambda: "".join(wrong))
+    endpoint.open()
+    try:
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            urllib.request.urlopen(f"http://{address}/healthz")
+        with caught.value as refusal:
+            assert (refusal.code, refusal.read()) == (503, b"no longer looks at m\n")
+        wrong.clear()
+        with urllib.request.urlopen(f"http://{address}/healthz") as answer:
+            assert answer.read() == b"ok\n"
+    finally:
+        endpoint.close()
 
 
 def test_an_address_in_use_is_one_line(observer: MetricsObserver) -> None:
