@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import dagster as dg
 
-from relay_pipelines.console.formatting import open_since, open_transactions, plural, seconds
+from relay_pipelines.console.formatting import open_transactions, plural, seconds
 from relay_pipelines.errors import RelayError
 from relay_pipelines.lanes import naming
 from relay_pipelines.lanes.lane import Lane
-from relay_pipelines.plan.positions import data_loss, lag_records
+from relay_pipelines.plan.positions import data_loss, lag_records, open_since
 from relay_pipelines.resources import KafkaResource
 from relay_pipelines.snapshot import lag
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot

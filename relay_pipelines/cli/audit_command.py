@@ -51,6 +51,7 @@ class Options:
     share: float
     seed: str | None
     html: Path | None
+    textfile: Path | None
     as_json: bool
     replay: str | None = None
 
@@ -60,10 +61,11 @@ def run(invocation: Invocation, names: Sequence[str], options: Options) -> int:
     if options.against is not None or options.key is not None:
         return _run_against(invocation, names, options)
     selection = _selection(options)
-    if options.html is not None and not options.html.parent.is_dir():
-        raise ConfigError(
-            f"--html: there is no folder {options.html.parent}", remedy="create it first"
-        )
+    for option, file in (("--html", options.html), ("--textfile", options.textfile)):
+        if file is not None and not file.parent.is_dir():
+            raise ConfigError(
+                f"{option}: there is no folder {file.parent}", remedy="create it first"
+            )
     if options.client != Client.RELAY and not Level(options.level).compares:
         raise ConfigError(
             f"--client {options.client} is for comparing both sides",
@@ -71,19 +73,24 @@ def run(invocation: Invocation, names: Sequence[str], options: Options) -> int:
         )
     settings, stop = invocation.settings(), StopSignal()
     session = Session(settings.spark, stop, verbose=invocation.debug)
-    found: list[Audit] = []
+    audits: dict[str, Audit | None] = {}
     with stop.heard():
         try:
             for name, mirror in selected_mirrors(settings, names).items():
+                audits[name] = None
                 with invocation.reporting_errors(name):
-                    audit = _audit(name, mirror, selection, options, session)
-                    found.append(audit)
+                    audit = audits[name] = _audit(name, mirror, selection, options, session)
                     _report(invocation, audit, as_json=options.as_json)
         except KeyboardInterrupt:
             invocation.raise_exit_code(INTERRUPTED)
             messages.error("interrupted; run again, or audit less with --since or --level sample")
         finally:
             session.stop()
+    found = [audit for audit in audits.values() if audit is not None]
+    if options.textfile is not None and not stop():  # an audit that was cut short proves nothing
+        from relay_pipelines.metrics import audit_metrics
+
+        audit_metrics.write(options.textfile, audits)
     if options.html is not None:
         from relay_pipelines.console import audit_page
 

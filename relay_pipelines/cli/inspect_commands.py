@@ -14,7 +14,7 @@ from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run import preflight, replay, run_plan
 from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.run.signals import StopSignal
-from relay_pipelines.snapshot import cluster_snapshot
+from relay_pipelines.snapshot import cluster_snapshot, lag
 
 
 def check(invocation: Invocation, names: Sequence[str]) -> int:
@@ -102,8 +102,9 @@ def status(invocation: Invocation, names: Sequence[str], *, as_json: bool) -> in
     for name, mirror in selected_mirrors(invocation.settings(), names).items():
         with invocation.reporting_errors(name):
             snapshot = cluster_snapshot.take_snapshot(name, mirror, clock)
+            lags = lag.measure(snapshot, mirror.copy_options, clock)
             states = replay.replays(name, mirror, clock)
-            document = json_output.status(snapshot, clock.now_ms(), states)
+            document = json_output.status(snapshot, lags, clock.now_ms(), states)
             found.append(document)
             if not as_json:
                 tables.show(stdout(), tables.status(document))

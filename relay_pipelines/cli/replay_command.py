@@ -62,11 +62,11 @@ def run(invocation: Invocation, options: Options) -> int:
         return invocation.exit_code
     stop = StopSignal()
     session = Session(settings.spark, stop, verbose=invocation.debug)
-    with stop.heard(), run_command.observed(settings.metrics) as metrics:
+    with stop.heard(), run_command.observed(settings.metrics) as publication:
         try:
             replay = start_replay(replay, clock)
             with progress(replay.name, stderr()) as display:
-                observers = [display] if metrics is None else [display, metrics]
+                observers = [display] if publication is None else [display, publication.observer]
                 topic = replay.start.topic
                 result = run_command.copy_planned(
                     replay.plan, replay.mirror, topic, session, observers

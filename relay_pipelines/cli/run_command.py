@@ -27,7 +27,7 @@ from relay_pipelines.snapshot import cluster_snapshot
 from relay_pipelines.state.checkpoint import CheckpointCache
 
 if TYPE_CHECKING:
-    from relay_pipelines.metrics import MetricsObserver
+    from relay_pipelines.metrics import MetricsObserver, Publication
 
 
 def run(
@@ -38,7 +38,8 @@ def run(
     mirrors = selected_mirrors(settings, names)
     stop = StopSignal()
     session = Session(settings.spark, stop, verbose=invocation.debug)
-    with stop.heard(), observed(settings.metrics) as metrics:
+    with stop.heard(), observed(settings.metrics) as publication:
+        metrics = None if publication is None else publication.observer
         try:
             for name, mirror in mirrors.items():
                 if not stop():
@@ -145,16 +146,19 @@ def copy_planned(
 
 
 @contextmanager
-def observed(settings: Metrics) -> Iterator[MetricsObserver | None]:
-    """Publish metrics in this context, if the settings say so, and yield what updates them."""
+def observed(settings: Metrics, *, at_once: bool = True) -> Iterator[Publication | None]:
+    """Publish metrics in this context, if the settings say so, and yield where they are published.
+
+    Args:
+        at_once: as in `published`.
+    """
     if settings.address is None and settings.textfile is None:
         yield None
         return
     from relay_pipelines.metrics import MetricsObserver, published
 
-    observer = MetricsObserver(SystemClock())
-    with published(observer, settings):
-        yield observer
+    with published(MetricsObserver(SystemClock()), settings, at_once=at_once) as publication:
+        yield publication
 
 
 def report(invocation: Invocation, planned: RunPlan, result: RunResult, *, as_json: bool) -> None:

@@ -164,6 +164,13 @@ class Mirror(RecordSettings):
         }
         return {**from_overrides, **self.lanes}
 
+    def window_of(self, topic: str) -> WindowSettings:
+        """Return the window settings of the lane that copies a source topic."""
+        for lane in self.all_lanes.values():
+            if any(re.fullmatch(pattern, topic) for pattern in lane.topics):
+                return lane.window or self.window
+        return self.window
+
     @property
     def nodes(self) -> tuple[model.Cluster, ...]:
         """The source's nodes, in order of preference; at least one."""

@@ -10,7 +10,7 @@ import subprocess
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -236,3 +236,37 @@ def test_ctrl_c_in_the_middle_of_a_round(
     assert 0 < copied < MANY // 3
     assert f": {copied:,} records, " in drawn.text.partition("stopped after ")[2]
     assert open_transactions(destination, topic_name) == []
+
+
+def test_two_daemons_with_one_metrics_port(
+    source_cluster: EmbeddedCluster,
+    destination_cluster: EmbeddedCluster,
+    tmp_path: Path,
+    topic_name: str,
+) -> None:
+    """The second one says so in a line, goes on, and serves the port once the first has ended."""
+    source, destination = source_cluster.cluster(), destination_cluster.cluster()
+    create(source, topic_name)
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    mirrors = {"m": mirror(source, destination, topic_name)}
+    metrics = {"address": address}
+
+    def served() -> bool:
+        with suppress(OSError), urllib.request.urlopen(f"http://{address}/healthz") as answer:
+            return bool(answer.read() == b"ok\n")
+        return False
+
+    with running(configured(tmp_path, mirrors, metrics=metrics)) as first:
+        until(served, "the metrics", 60)
+        with running(configured(tmp_path, mirrors, metrics=metrics)) as second:
+            until(lambda: len(second.stderr) == 1, "the error", 60)
+            (error,) = second.stderr
+            assert error == (
+                f"error: metrics cannot be served at {address}: Address already in use;"
+                " set metrics.address to a free port of this machine, or leave it out"
+            )
+            assert first.stop(signal.SIGTERM) == 130
+            until(lambda: len(second.stderr) == 2, "the end of the problem", 30)
+            assert second.stderr[1].startswith("over after ")
+            assert served()
+            assert second.stop(signal.SIGTERM) == 130, "nothing fails any more"

@@ -43,6 +43,7 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         "plan",
         "run",
         "status",
+        "exporter",
         "ledger",
         "attest",
         "audit",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from relay_pipelines.errors import ConfigError, DataLossError, RelayError
 from relay_pipelines.metrics import METRICS, PREFIX, MetricsObserver, published
+from relay_pipelines.metrics.serving import Endpoint
 from relay_pipelines.model import LedgerEntry, OffsetRange, Outcome, Status, TopicPartition
 from relay_pipelines.plan.positions import Position
 from relay_pipelines.run.result import RunResult, TopicTotals
@@ -181,6 +183,26 @@ def test_served_during_the_run_and_written_at_its_end(
         urllib.request.urlopen(f"http://{address}/metrics")
 
 
+def test_its_own_health(observer: MetricsObserver) -> None:
+    """It answers 503 and says why, for as long as something is wrong."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    wrong = ["no longer looks at m"]
+    endpoint = Endpoint(address, observer.registry, "", lambda: "".join(wrong))
+    endpoint.open()
+    try:
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            urllib.request.urlopen(f"http://{address}/healthz")
+        with caught.value as refusal:
+            assert (refusal.code, refusal.read()) == (503, b"no longer looks at m\n")
+        wrong.clear()
+        with urllib.request.urlopen(f"http://{address}/healthz") as answer:
+            assert answer.read() == b"ok\n"
+    finally:
+        endpoint.close()
+
+
 def test_an_address_in_use_is_one_line(observer: MetricsObserver) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -207,15 +229,16 @@ def test_a_file_that_cannot_be_written_is_one_line(
 
 
 def test_the_page_and_the_code_agree() -> None:
-    """docs/metrics.md has one row per metric, with name, kind, labels and meaning, in order."""
+    """docs/metrics.md has one row per metric, with all that the catalogue says, in order."""
     rows = re.findall(
-        r"^\| `([^`]+)` \| (\w+) \| ([^|]*) \| (.+) \|$", PAGE.read_text(), re.MULTILINE
+        r"^\| `([^`]+)` \| (\w+) \| ([^|]*) \| ([^|]*) \| (.+) \|$", PAGE.read_text(), re.MULTILINE
     )
     assert rows == [
         (
             PREFIX + metric.name,
             metric.kind,
             ", ".join(f"`{label}`" for label in metric.labels),
+            str(metric.by),
             metric.meaning,
         )
         for metric in METRICS
@@ -228,4 +251,6 @@ def test_every_metric_is_exposed_under_its_name(observer: MetricsObserver) -> No
         family.name + ("_total" if family.type == "counter" else ""): family.type
         for family in observer.registry.collect()
     }
-    assert exposed == {PREFIX + metric.name: metric.kind for metric in METRICS}
+    assert exposed == {
+        PREFIX + metric.name: metric.kind for metric in METRICS if "run" in metric.by
+    }
