@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from relay_pipelines.api import Mirror, Mirrors, Status, asset_key, load, partitions
-    from relay_pipelines.component import MirrorComponent
+    from relay_pipelines.component import MirrorComponent, Topic
     from relay_pipelines.definitions import definitions
     from relay_pipelines.errors import ConfigError, RelayError
     from relay_pipelines.run.result import RunResult
@@ -30,6 +30,7 @@ __all__ = [
     "RunResult",
     "Selection",
     "Status",
+    "Topic",
     "asset_key",
     "definitions",
     "load",
@@ -44,6 +45,7 @@ _HOMES = {
     "RunPlan": "run.run_plan",
     "RunResult": "run.result",
     "Selection": "verify.selection",
+    "Topic": "component",
     "definitions": "definitions",
 }
 """Where a name is defined, if not in `relay_pipelines.api`."""

@@ -2,7 +2,6 @@
 
 # no `from __future__ import annotations`: Dagster resolves the attributes by their annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -12,8 +11,9 @@ import yaml
 from dagster.components.utils.translation import TranslationFn, TranslationFnResolver
 from pydantic import BaseModel, Field
 
-from relay_pipelines.definitions import definitions
+from relay_pipelines.definitions import build
 from relay_pipelines.errors import ConfigError, RelayError
+from relay_pipelines.lanes import naming
 
 _CONFIG = "relay.yaml"
 
@@ -101,30 +101,18 @@ class MirrorComponent(dg.Component, dg.Resolvable):
                 key.
         """
         try:
-            loaded = definitions(Path(context.path) / self.config, key_prefix=self.key_prefix or ())
-            return loaded.map_asset_specs(func=self._changed(loaded))
+            prefix = naming.parts(self.key_prefix or ())
+            return build(Path(context.path) / self.config, prefix, self._changed)
         except RelayError as error:
             # of any other class, Dagster would show it below a message of its own
             raise dg.DagsterInvalidDefinitionError(str(error)) from None
 
-    def _changed(self, loaded: dg.Definitions) -> Callable[[dg.AssetSpec], dg.AssetSpec]:
-        mirrored = {
-            key
-            for asset in loaded.assets or ()
-            if isinstance(asset, dg.AssetsDefinition)
-            for key in asset.keys
-        }
-
-        def changed(spec: dg.AssetSpec) -> dg.AssetSpec:
-            if spec.key not in mirrored:
-                return spec
-            found = self.get_asset_spec(spec, Topic(*spec.key.path[-2:]))
-            if (found.key, found.partitions_def) != (spec.key, spec.partitions_def):
-                raise ConfigError(
-                    f"{spec.key.to_user_string()}: key and partitions of a topic are fixed,"
-                    " because runs report their windows by them",
-                    remedy="use key_prefix of the component to move all assets",
-                )
-            return found
-
-        return changed
+    def _changed(self, spec: dg.AssetSpec) -> dg.AssetSpec:
+        found = self.get_asset_spec(spec, Topic(*spec.key.path[-2:]))
+        if (found.key, found.partitions_def) != (spec.key, spec.partitions_def):
+            raise ConfigError(
+                f"{spec.key.to_user_string()}: key and partitions of a topic are fixed, because"
+                " runs report their windows by them",
+                remedy="use key_prefix of the component to move all assets",
+            )
+        return found

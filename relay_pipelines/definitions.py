@@ -6,7 +6,7 @@ Dagster loads this module as a code location of its own; the file is then $RELAY
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -33,8 +33,15 @@ from relay_pipelines.resources import KafkaResource, SparkResource, kafka_key, s
 from relay_pipelines.sensors import health, planner
 from relay_pipelines.settings import Mirror
 
+Change = Callable[[dg.AssetSpec], dg.AssetSpec]
 
-def build(config: Path, prefix: tuple[str, ...] = ()) -> dg.Definitions:
+
+def unchanged(spec: dg.AssetSpec) -> dg.AssetSpec:
+    """Leave a spec as it is."""
+    return spec
+
+
+def build(config: Path, prefix: tuple[str, ...] = (), change: Change = unchanged) -> dg.Definitions:
     """Build the definitions of a relay.yaml; they have no executor, so that they can be merged.
 
     The first loading asks the sources for the topics that patterns select; a source that does not
@@ -42,6 +49,7 @@ def build(config: Path, prefix: tuple[str, ...] = ()) -> dg.Definitions:
 
     Args:
         prefix: the key prefix: the first parts of all asset keys, and of all other names.
+        change: returns the specs of mirrored topics as a user wants them, with their keys.
 
     Raises:
         ConfigError: relay.yaml is missing or invalid; Dagster shows the message in place of the
@@ -51,7 +59,7 @@ def build(config: Path, prefix: tuple[str, ...] = ()) -> dg.Definitions:
     catalog = Catalog.beside(config)
     discover(catalog, loaded.mirrors, SystemClock())
     parts = [
-        _mirror(name, mirror, catalog, prefix, automation=loaded.automation)
+        _mirror(name, mirror, catalog, prefix, change, automation=loaded.automation)
         for name, mirror in loaded.mirrors.items()
     ]
     kafka = KafkaResource(config_path=str(config.absolute()))
@@ -67,7 +75,13 @@ def build(config: Path, prefix: tuple[str, ...] = ()) -> dg.Definitions:
 
 
 def _mirror(
-    name: str, mirror: Mirror, catalog: Catalog, prefix: tuple[str, ...], *, automation: bool
+    name: str,
+    mirror: Mirror,
+    catalog: Catalog,
+    prefix: tuple[str, ...],
+    change: Change,
+    *,
+    automation: bool,
 ) -> dg.Definitions:
     path = naming.path(prefix, name)
     lanes = lanes_of(name, mirror, catalog.known(name, mirror), prefix)
@@ -77,7 +91,9 @@ def _mirror(
     node_checks = (available, divergence)
     return dg.Definitions(
         assets=[
-            *(mirrored.build(lane, mirror) for lane in lanes if lane.topics),
+            *dg.map_asset_specs(
+                change, [mirrored.build(lane, mirror) for lane in lanes if lane.topics]
+            ),
             *(external.plan(lane) for lane in lanes),
             *external.sources(path, mirror, lanes),
             *external.nodes(path, mirror),
