@@ -161,9 +161,7 @@ def test_the_documented_project_loads(config, monkeypatch):
 
 
 # from Dagster itself, when it loads components
-@pytest.mark.filterwarnings(
-    "ignore:`parse_obj_as` is deprecated", "ignore:Class .* is currently in beta"
-)
+@pytest.mark.filterwarnings("ignore:`parse_obj_as` is deprecated", "ignore::dagster.BetaWarning")
 class TestComponent:
     """What `dg` makes of defs.yaml, without its processes."""
 
