@@ -58,6 +58,8 @@ class _Scaffolder(dg.Scaffolder[_Parameters]):
         head = "# `relay init` writes a relay.yaml with every key and its meaning.\n"
         document = {"version": 1, "mirrors": {folder.name.lower(): mirror}}
         path.write_text(head + yaml.safe_dump(document, sort_keys=False))
+        # the topics that were seen
+        (folder / ".gitignore").write_text("var/\n")
 
 
 @dg.scaffold_with(_Scaffolder)
