@@ -37,6 +37,7 @@ from relay_pipelines.copy.columns import (
 from relay_pipelines.errors import (
     ConfigError,
     DestinationError,
+    LogTruncatedError,
     RetentionPassedError,
     RetriableError,
     SourceError,
@@ -198,15 +199,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # typ
 
     def latestOffset(self, start: _Offsets, limit: ReadLimit) -> _Offsets:  # noqa: N802
         low, ends = self._ends()
-        for partition, offset in start.items():
-            if low.get(partition, 0) > offset:
-                raise RetentionPassedError(
-                    f"offsets {offset} to {low[partition]} are gone: retention deleted them before"
-                    " the stream has read them",
-                    remedy="start another query, with a checkpoint folder of its own",
-                    topic_partition=TopicPartition(self._place.target.topic, int(partition)),
-                    offset=offset,
-                )
+        refuse_losses(self._place.target.topic, start, low, ends)
         begins = {partition: start.get(partition, low[partition]) for partition in ends}
         wanted = ends if self._last is None else self._last
         limited = limit.max_rows if isinstance(limit, ReadMaxRows) else None
@@ -234,6 +227,33 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # typ
             low = client.list_offsets(wanted, EARLIEST, READ_COMMITTED)
             end = client.list_offsets(wanted, LATEST, READ_COMMITTED)
         return _by_partition(low), _by_partition(end)
+
+
+def refuse_losses(topic: str, start: _Offsets, low: _Offsets, ends: _Offsets) -> None:
+    """Refuse to go on if the topic no longer has what comes next, or what was read.
+
+    Raises:
+        DataLossError: a stream that went on would skip records without a word.
+    """
+    remedy = "start another query, with a checkpoint folder of its own"
+    for partition, offset in start.items():
+        at, end = TopicPartition(topic, int(partition)), ends.get(partition, 0)
+        if low.get(partition, 0) > offset:
+            raise RetentionPassedError(
+                f"{at}: offsets {offset} to {low[partition]} are gone: retention deleted them"
+                " before the stream has read them",
+                remedy=remedy,
+                topic_partition=at,
+                offset=offset,
+            )
+        if end < offset:
+            raise LogTruncatedError(
+                f"{at} ends at offset {end}, and the stream has read up to {offset}: the topic was"
+                " created again, or has lost records",
+                remedy=remedy,
+                topic_partition=at,
+                offset=offset,
+            )
 
 
 def next_offsets(begins: _Offsets, ends: _Offsets, limit: int | None) -> _Offsets:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from relay_pipelines.dataframe import COLUMNS, next_offsets, register
+from relay_pipelines.dataframe import COLUMNS, next_offsets, refuse_losses, register
+from relay_pipelines.errors import DataLossError
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.state.ledger_columns import COLUMNS as LEDGER_COLUMNS
 from tests.copying import Mirror
@@ -193,6 +194,21 @@ def test_bad_options_of_a_stream_are_refused(
 
     with pytest.raises(Exception, match=line):
         read()
+
+
+@pytest.mark.parametrize(
+    ("start", "line"),
+    [
+        ({"0": 4}, "t-0: offsets 4 to 5 are gone: retention deleted them before the stream has"),
+        ({"0": 5, "1": 8}, "t-1 ends at offset 7, and the stream has read up to 8: the topic was"),
+        ({"0": 5, "2": 1}, "t-2 ends at offset 0, and the stream has read up to 1: the topic was"),
+    ],
+)
+def test_a_stream_refuses_to_skip_records(start: dict[str, int], line: str) -> None:
+    """It stops instead of guessing; what is still there may be read to the end."""
+    refuse_losses("t", {"0": 5, "1": 7}, {"0": 5, "1": 0}, {"0": 9, "1": 7})
+    with pytest.raises(DataLossError, match=line):
+        refuse_losses("t", start, {"0": 5, "1": 0}, {"0": 9, "1": 7})
 
 
 @pytest.mark.parametrize(
