@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from relay_pipelines.demo.dagster import CONFIG_FOLDER, Dagster
+from relay_pipelines.demo.dagster import CONFIG_FOLDER, REPOSITORY, Dagster
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.embedded.ports import free_ports
 from relay_pipelines.model import TopicPartition
@@ -24,6 +24,8 @@ from tests.support.independent import Record, create, records_of, until, write
 
 pytestmark = pytest.mark.timeout(600)
 DG = Path(sys.executable).parent / "dg"
+TICKS = """query($selector: SensorSelector!) { sensorOrError(sensorSelector: $selector) {
+  ... on Sensor { sensorState { ticks(limit: 3) { status } } } } }"""
 PROJECT = {
     "pyproject.toml": """
         [project]
@@ -189,6 +191,8 @@ def test_a_mirror_in_a_project_of_ones_own(
     )
 
     with project.dev() as dagster:
+        # an automation condition looks at what comes after its first tick
+        until(lambda: ticked(dagster), "the first tick", 90, graphql.PAUSE_SECONDS)
         for number in range(3):
             write(source, at, [Record(b"k", b"%d" % number)])
             until(
@@ -208,6 +212,12 @@ def test_a_mirror_in_a_project_of_ones_own(
         said = " ".join(graphql.messages(dagster, again))
         assert "Launching subprocess" in said, "runs of assets have the executor of the project"
         assert "Launching subprocess" not in " ".join(graphql.messages(dagster, session.id))
+
+
+def ticked(dagster: Dagster) -> bool:
+    selector = REPOSITORY | {"sensorName": "invoicing"}
+    found = dagster.ask(TICKS, {"selector": selector})["sensorOrError"]["sensorState"]["ticks"]
+    return any(tick["status"] in {"SKIPPED", "SUCCESS"} for tick in found)
 
 
 def invoices(project: Project) -> list[str]:

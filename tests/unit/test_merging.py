@@ -160,6 +160,52 @@ def test_the_documented_project_loads(config, monkeypatch):
     assert graph.get(dg.AssetKey("invoices")).partitions_def == mirrored.partitions_def
 
 
+@pytest.mark.filterwarnings("ignore::dagster.BetaWarning", "ignore::dagster.PreviewWarning")
+def test_assets_follow_windows(config):
+    """What docs/api.md says of automation conditions, and of windows that two topics share."""
+    config.write_text(SAMPLE.replace("[orders]", "[orders, refunds]"))
+    condition = dg.AutomationCondition
+    partitions_def = relay.partitions("shop", "orders")
+    orders, refunds = (relay.asset_key("shop", topic) for topic in ("orders", "refunds"))
+    same = dg.AssetDep(refunds, partition_mapping=dg.IdentityPartitionMapping())
+
+    @dg.asset(
+        deps=[orders], partitions_def=partitions_def, automation_condition=condition.on_missing()
+    )
+    def once() -> None: ...
+
+    @dg.asset(
+        deps=[orders, same], partitions_def=partitions_def, automation_condition=condition.eager()
+    )
+    def both() -> None: ...
+
+    definitions = dg.Definitions.merge(
+        relay.definitions(config), dg.Definitions(assets=[once, both])
+    )
+    cursor = None
+    with dg.DagsterInstance.ephemeral() as instance:
+
+        def copied(window: str, *topics: str) -> tuple[set[str], set[str]]:
+            """What is requested, and then run, when a session has copied a window."""
+            nonlocal cursor
+            for topic in topics:
+                instance.add_dynamic_partitions(relay.partitions("shop", topic).name, [window])
+                event = dg.AssetMaterialization(relay.asset_key("shop", topic), partition=window)
+                instance.report_runless_asset_event(event)
+            found = dg.evaluate_automation_conditions(definitions, instance, cursor=cursor)
+            cursor = found.cursor
+            for asset in (once, both):
+                for key in found.get_requested_partitions(asset.key):
+                    assert dg.materialize([asset], partition_key=key, instance=instance).success
+            return tuple(found.get_requested_partitions(asset.key) for asset in (once, both))
+
+        assert copied("w0", "orders", "refunds") == (set(), set()), "before the first tick"
+        assert copied("w1", "orders", "refunds") == ({"w1"}, {"w1"})
+        assert copied("w2", "orders") == ({"w2"}, {"w2"})
+        assert copied("w1", "orders") == (set(), {"w1"}), "materialised again by a person"
+        assert copied("w3", "refunds") == (set(), set())
+
+
 # from Dagster itself, when it loads components
 @pytest.mark.filterwarnings("ignore:`parse_obj_as` is deprecated", "ignore::dagster.BetaWarning")
 class TestComponent:
