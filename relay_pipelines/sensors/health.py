@@ -56,7 +56,11 @@ def build(
         tags={naming.TAG_MIRROR: path},
         required_resource_keys={kafka_key(prefix)},
     )
-    def health(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+    def health(
+        context: dg.SensorEvaluationContext,
+        # a direct call passes the resources by their keys, too: Dagster itself does not
+        **_: object,
+    ) -> dg.SensorResult:
         kafka = kafka_of(context, prefix)
         settings, last = kafka.mirror(name), _Cursor.load(context.cursor)
         now = kafka.clock.now_ms() / 1000

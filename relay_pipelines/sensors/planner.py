@@ -50,7 +50,11 @@ def build(
         tags=naming.tags(lane.path, lane.name),
         required_resource_keys={kafka_key(lane.prefix)},
     )
-    def plan(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
+    def plan(
+        context: dg.SensorEvaluationContext,
+        # a direct call passes the resources by their keys, too: Dagster itself does not
+        **_: object,
+    ) -> dg.SensorResult | dg.SkipReason:
         kafka = kafka_of(context, lane.prefix)
         try:
             if not has_lane(kafka.settings, lane, catalog):
