@@ -131,6 +131,30 @@ def test_two_relay_files_in_one_project(config, tmp_path):
     ] == [str(config), str(other)]
 
 
+@pytest.mark.parametrize("prefix", [(), "eu"])
+def test_jobs_and_sensors_find_their_resources(config, prefix):
+    """Clusters that do not answer are what they fail at."""
+    text = SAMPLE.replace("192.0.2.1:9092", "127.0.0.1:1").replace("192.0.2.3:9092", "127.0.0.1:2")
+    config.write_text(f"{text}    give_up_after: 1ms\n")
+    definitions = relay.definitions(config, key_prefix=prefix)
+    repository = definitions.get_repository_def()
+    start = f"{prefix}_" if prefix else ""
+    for job in ("mirror_once", "backfill_by_date"):
+        with pytest.raises(dg.Failure, match=r"destination broker 127\.0\.0\.1:2 cannot be"):
+            repository.get_job(f"{start}{job}").execute_in_process()
+    context = dg.build_sensor_context(
+        resources={
+            key: found
+            for key, found in definitions.resources.items()
+            if key.endswith("relay_kafka")
+        }
+    )
+    health = repository.get_sensor_def(f"health_{start}shop")(context)
+    assert "127.0.0.1:1 cannot be reached" in str(health.skip_reason)
+    with pytest.raises(dg.Failure, match=r"destination broker 127\.0\.0\.1:2 cannot be"):
+        repository.get_sensor_def(f"plan_{start}shop__main")(context)
+
+
 @pytest.mark.parametrize("prefix", ["eu-north", ["eu", ""], "a/b"])
 def test_a_prefix_that_dagster_refuses_is_one_line(config, prefix):
     with pytest.raises(relay.ConfigError, match="cannot begin a name in Dagster; use letters"):
