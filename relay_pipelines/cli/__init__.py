@@ -3,13 +3,13 @@
     app                the commands and their options
     entry              the entry point: errors become one line and an exit code
     context            the global options, relay.yaml and the mirrors that were named
-    session            the Spark session of a command
     run_command        the command run
     inspect_commands   the commands that only show: check, plan, status
     ledger_commands    the commands ledger and attest
     audit_command      the command audit
     nodes_command      the command nodes
     acls_command       the command acls
+    init_command       the command init
     spark_command      the command spark
 
 `relay_pipelines.console` prints. Spark, pandas and Dagster are imported when a command needs them.

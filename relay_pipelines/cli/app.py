@@ -29,7 +29,6 @@ app = typer.Typer(
     epilog="Exit codes: 0 done, 1 failed, 2 bad usage or configuration, 3 data-loss guard,"
     " 4 a check found a difference, 130 interrupted.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["--help", "-h"]},
@@ -553,6 +552,18 @@ def acls(
     from relay_pipelines.cli import acls_command as command
 
     return command.run(context.obj, mirror or [], apply=apply, as_json=as_json)
+
+
+@app.command()
+def init(
+    folder: Annotated[
+        Path, typer.Argument(metavar="[FOLDER]", help="Where; the current folder by default.")
+    ] = Path(),
+) -> int:
+    """Write a commented relay.yaml, and Dagster's files, into a folder. Overwrites nothing."""
+    from relay_pipelines.cli import init_command as command
+
+    return command.run(folder)
 
 
 class SparkAction(StrEnum):

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from relay_pipelines import api
 from relay_pipelines.cli.context import Invocation, selected_mirrors, the_mirror
-from relay_pipelines.cli.session import Session
 from relay_pipelines.console import json_output, messages, tables
 from relay_pipelines.console.formatting import stderr, stdout
 from relay_pipelines.console.progress import bytes_progress
 from relay_pipelines.errors import INTERRUPTED, ConfigError
 from relay_pipelines.protocol.clock import SystemClock
-from relay_pipelines.run.replay import mirror_of_replay
+from relay_pipelines.run.session import Session
 from relay_pipelines.run.signals import StopSignal
-from relay_pipelines.settings import Mirror
-from relay_pipelines.verify.audit import BY_RECORD, Audit, Level, begin
+from relay_pipelines.verify.audit import BY_RECORD, Audit, Level
 from relay_pipelines.verify.chunks import Client
 from relay_pipelines.verify.selection import Selection, parse_offsets, parse_time
 
@@ -79,7 +76,8 @@ def run(invocation: Invocation, names: Sequence[str], options: Options) -> int:
             for name, mirror in selected_mirrors(settings, names).items():
                 audits[name] = None
                 with invocation.reporting_errors(name):
-                    audit = audits[name] = _audit(name, mirror, selection, options, session)
+                    bound = api.Mirror(name, mirror, session)
+                    audit = audits[name] = _audit(bound, selection, options)
                     _report(invocation, audit, as_json=options.as_json)
         except KeyboardInterrupt:
             invocation.raise_exit_code(INTERRUPTED)
@@ -182,39 +180,26 @@ def _time(option: str, text: str | None) -> int | None:
     return None if text is None else parse_time(option, text)
 
 
-def _audit(
-    name: str, mirror: Mirror, selection: Selection, options: Options, session: Session
-) -> Audit:
+def _audit(mirror: api.Mirror, selection: Selection, options: Options) -> Audit:
     clock = SystemClock()
     started = clock.monotonic()
     if options.replay is not None:
-        name, mirror = mirror_of_replay(name, mirror, options.replay, clock)
-    today = dt.datetime.fromtimestamp(clock.now_ms() / 1000, dt.UTC).date()
-    audit = begin(
-        name,
-        mirror,
+        mirror = mirror.of_replay(options.replay)
+    audit = mirror.begin_audit(
         selection,
-        Level(options.level),
-        clock,
+        level=options.level,
         share=options.share,
-        seed=options.seed or str(today),
-        client=Client(options.client),
+        seed=options.seed,
+        client=options.client,
     )
     if audit.work:
-        _read(audit, session)
+        total = sum(each.size_bytes for each in audit.work)
+        sizes = mirror.read(audit)
+        with bytes_progress(f"{audit.mirror}: read", total, stderr()) as advance, closing(sizes):
+            for size_bytes in sizes:
+                advance(size_bytes)
     audit.seconds = clock.monotonic() - started
     return audit
-
-
-def _read(audit: Audit, session: Session) -> None:
-    from relay_pipelines.verify import audit_job  # Spark is slow to import
-
-    total = sum(each.size_bytes for each in audit.work)
-    results = audit_job.work(session, audit.job, audit.work, f"relay-audit-{uuid.uuid4().hex[:12]}")
-    with bytes_progress(f"{audit.mirror}: read", total, stderr()) as advance, closing(results):
-        for result in results:
-            audit.add(result.chunks, result.parts)
-            advance(result.size_bytes)
 
 
 def _report(invocation: Invocation, audit: Audit, *, as_json: bool) -> None:

@@ -11,13 +11,13 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from relay_pipelines.cli.context import Invocation, selected_mirrors
-from relay_pipelines.cli.session import Session
 from relay_pipelines.console import messages, tables
 from relay_pipelines.console.formatting import plural, stdout
 from relay_pipelines.errors import INTERRUPTED, ConfigError
 from relay_pipelines.expectations.topic_window import TopicWindow, from_ledger
 from relay_pipelines.expectations.validation import Result, great_expectations, validate
 from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.run.session import Session
 from relay_pipelines.run.signals import StopSignal
 from relay_pipelines.settings import Mirror, Settings
 from relay_pipelines.settings.config_types import LongDuration

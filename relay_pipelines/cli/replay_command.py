@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from relay_pipelines import api
 from relay_pipelines.cli import inspect_commands, run_command
 from relay_pipelines.cli.context import Invocation, selected_mirrors
-from relay_pipelines.cli.session import Session
 from relay_pipelines.console import json_output, messages
 from relay_pipelines.console.formatting import plural, stderr, stdout
 from relay_pipelines.console.progress import progress
@@ -18,6 +18,7 @@ from relay_pipelines.errors import INTERRUPTED, ConfigError, RelayError
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run.replay import Replay, plan_replay, start_replay
 from relay_pipelines.run.replay_request import ReplayRequest, Side, records_of
+from relay_pipelines.run.session import Session
 from relay_pipelines.run.signals import StopSignal
 from relay_pipelines.settings import Settings
 from relay_pipelines.verify.selection import parse_offsets, parse_time
@@ -67,10 +68,8 @@ def run(invocation: Invocation, options: Options) -> int:
             replay = start_replay(replay, clock)
             with progress(replay.name, stderr()) as display:
                 observers = [display] if publication is None else [display, publication.observer]
-                topic = replay.start.topic
-                result = run_command.copy_planned(
-                    replay.plan, replay.mirror, topic, session, observers
-                )
+                bound = api.Mirror(replay.name, replay.mirror, session)
+                result = bound.copy(replay.plan, replay.start.topic, observers)
         except RelayError as error:
             invocation.fail(error, replay.name)
         except KeyboardInterrupt:

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from relay_pipelines import api
 from relay_pipelines.cli import run_command
 from relay_pipelines.cli.context import Invocation, every_seconds, selected_mirrors
 from relay_pipelines.cli.lasting_problems import LastingProblems, Problem, problem, problems
-from relay_pipelines.cli.session import Session
 from relay_pipelines.console import json_output, messages
 from relay_pipelines.console.formatting import format_time, plural, seconds, size, stderr
 from relay_pipelines.console.progress import Lines, status_line
@@ -19,6 +19,7 @@ from relay_pipelines.errors import INTERRUPTED, RelayError
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run.result import RunResult
 from relay_pipelines.run.run import Observer
+from relay_pipelines.run.session import Session
 from relay_pipelines.run.signals import StoppableClock, StopSignal
 from relay_pipelines.settings import Mirror
 from relay_pipelines.state.checkpoint import CheckpointCache
@@ -109,7 +110,7 @@ class _Rounds:
         found = self._publish(lambda publication: publication.serve())
         self._lasting("").update(found, complete=False)
         for name, mirror in self.mirrors.items():
-            if not self.session.stop_signal():
+            if not self.session.stopped():
                 self._copy_mirror(name, mirror, show)
         found += self._publish(lambda publication: publication.write())
         self._lasting("").update(found, complete=True)
@@ -131,14 +132,13 @@ class _Rounds:
         lasting = self._lasting(name)
         try:
             # the next round is the retry: until then, it is the other mirrors' turn
-            planned = run_command.plan_mirror(
-                name, mirror, self.topic, patient=False, cache=self._caches[name]
-            )
+            bound = api.Mirror(name, mirror, self.session)
+            planned = bound.prepare(self.topic, patient=False, cache=self._caches[name])
             self._warn(name, set(run_command.warnings(mirror, planned)))
             observers: list[Observer] = [self._progress(name, show)]
             if self.metrics is not None:
                 observers.append(self.metrics)
-            result = run_command.copy_planned(planned, mirror, self.topic, self.session, observers)
+            result = bound.copy(planned, self.topic, observers)
         except RelayError as error:
             if self.invocation.debug:
                 traceback.print_exception(error)

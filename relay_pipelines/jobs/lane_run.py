@@ -65,7 +65,7 @@ class LaneRun:
     _rates: Mapping[str, Rate] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        self.checks = WindowChecks(self.lane.mirror, self.kafka, self.context.log)
+        self.checks = WindowChecks(self.lane, self.kafka, self.context.log)
 
     def copy_new(
         self, limits: WindowLimits, without: Collection[str] = ()

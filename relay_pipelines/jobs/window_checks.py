@@ -16,6 +16,7 @@ import dagster as dg
 from relay_pipelines.checks import expectations
 from relay_pipelines.errors import RelayError
 from relay_pipelines.expectations.topic_window import TopicWindow
+from relay_pipelines.lanes.lane import Lane
 from relay_pipelines.lanes.window_run import WindowReport
 from relay_pipelines.resources import KafkaResource
 
@@ -30,14 +31,14 @@ class _Wanted(NamedTuple):
 
 
 class WindowChecks:
-    """The expectations of a mirror's windows.
+    """The expectations of a lane's windows.
 
     Attributes:
         blocked: a line for each blocking expectation that failed.
     """
 
-    def __init__(self, mirror: str, kafka: KafkaResource, log: logging.Logger) -> None:
-        self._mirror = mirror
+    def __init__(self, lane: Lane, kafka: KafkaResource, log: logging.Logger) -> None:
+        self._lane = lane
         self._kafka = kafka
         self._log = log
         self._wanted: queue.SimpleQueue[_Wanted] = queue.SimpleQueue()
@@ -52,7 +53,7 @@ class WindowChecks:
         Args:
             session: returns the Spark session; called here, because its start is not for threads.
         """
-        settings = self._kafka.mirror(self._mirror)
+        settings = self._kafka.mirror(self._lane.mirror)
         for topic in report.topics:
             if topic.failure or not topic.recorded or not settings.expectations_of(topic.topic):
                 continue
@@ -103,13 +104,13 @@ class WindowChecks:
         results = validate(
             wanted.session,
             Path(kafka.config_path),
-            self._mirror,
-            kafka.mirror(self._mirror),
+            self._lane.mirror,
+            kafka.mirror(self._lane.mirror),
             window,
             kafka.clock,
         )
         for result in results:
-            event = expectations.evaluation(self._mirror, window.topic, window.name, result)
+            event = expectations.evaluation(self._lane.path, window.topic, window.name, result)
             self._events.put(event)
             if line := expectations.blocked(window, result):
                 self.blocked.append(line)

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from relay_pipelines.errors import ConfigError
 from relay_pipelines.settings.config_types import Location, Problem
-from relay_pipelines.settings.models import Settings
+from relay_pipelines.settings.models import VERSION, Settings
 from relay_pipelines.settings.validation_errors import describe, dotted
 
 _STRING_TAG = "tag:yaml.org,2002:str"
@@ -38,7 +38,8 @@ def load(path: Path, environment: Mapping[str, str] | None = None) -> Settings:
     """
     written, root = _read_yaml(path)
     if written is None:
-        raise ConfigError(f"{path} is empty", remedy="start from relay.example.yaml")
+        raise ConfigError(f"{path} is empty", remedy="start from what `relay init` writes")
+    _refuse_newer(path, written, root)
     folder = path.absolute().parent
     interpolation = _Interpolation(os.environ if environment is None else environment, folder)
     filled = interpolation.fill_in(written)
@@ -55,6 +56,17 @@ def load(path: Path, environment: Mapping[str, str] | None = None) -> Settings:
     if problems:  # raised here and not above: a chained pydantic error would contain the values
         raise ConfigError(_message(path, problems, root))
     return settings
+
+
+def _refuse_newer(path: Path, written: Any, root: yaml.Node | None) -> None:
+    """Refuse a file of a later relay with one line, not with one for each key that is unknown."""
+    version = written.get("version") if isinstance(written, dict) else None
+    if isinstance(version, int) and version > VERSION:
+        raise ConfigError(
+            f"{path}:{_line(root, ('version',))}: version: the file has version {version}, and this"
+            f" relay knows version {VERSION}",
+            remedy="upgrade relay-pipelines, or use the file of before",
+        )
 
 
 def _follows_from(problem: Problem, unresolved: Sequence[Location]) -> bool:
@@ -150,7 +162,7 @@ def _text(path: Path) -> str:
         return path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
         raise ConfigError(
-            f"{path} does not exist", remedy="name another file, or start from relay.example.yaml"
+            f"{path} does not exist", remedy="name another file, or write one with `relay init`"
         ) from None
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from None

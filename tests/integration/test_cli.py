@@ -383,7 +383,7 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert error_line(done) == (
         f"{tmp_path / 'none.yaml'} does not exist; "
-        "name another file, or start from relay.example.yaml"
+        "name another file, or write one with `relay init`"
     )
 
 

@@ -11,6 +11,7 @@ from confluent_kafka.admin import ResourceType
 
 from relay_pipelines.lanes import naming
 from relay_pipelines.lanes.resting import Resting
+from relay_pipelines.resources import kafka_key
 from relay_pipelines.sensors import pruning
 from tests.orchestration.environment import Environment, checks, evaluations, failure
 from tests.support.independent import (
@@ -310,8 +311,8 @@ class TestBeforeTheReload:
         environment.write(allow)
 
         sensor = environment.location.get_repository_def().get_sensor_def(f"plan_{lane.identifier}")
-        kafka = environment.resources["kafka"]
-        said = sensor(dg.build_sensor_context(environment.instance, resources={"kafka": kafka}))
+        kafka = environment.resources[kafka_key()]
+        said = sensor(dg.build_sensor_context(environment.instance, resources={kafka_key(): kafka}))
 
         assert isinstance(said, dg.SkipReason)
         assert said.skip_message == (

@@ -240,7 +240,7 @@ def test_a_new_topic_is_copied_without_a_reload(
 def test_a_lane_that_is_taken_out_ends_its_session(
     environment: Environment, topics: list[str], sessions: Sessions
 ) -> None:
-    """It ends in one line; a relay.yaml that cannot be read changes nothing."""
+    """It ends in one line; a relay.yaml that cannot be read, or is newer, changes nothing."""
     allow = [name.replace(".", r"\.") for name in topics]
     running = sessions.start()
     sessions.copied(topics[0], "a99")
@@ -248,6 +248,9 @@ def test_a_lane_that_is_taken_out_ends_its_session(
     environment.config.write_text("mirrors: {")
     environment.fill(topics[0], ["later"])
     sessions.copied(topics[0], "later")
+    environment.config.write_text(f"version: 2\n{good}")
+    environment.fill(topics[0], ["newer"])
+    sessions.copied(topics[0], "newer")
 
     environment.config.write_text(good.replace(environment.name, "other"))
 
@@ -255,7 +258,8 @@ def test_a_lane_that_is_taken_out_ends_its_session(
     assert run.success, failure(run)
     log = [entry.user_message for entry in environment.instance.all_logs(run.run_id)]
     assert f"{environment.name}/main is no longer in relay.yaml: this session ends" in log
-    assert [line for line in log if line.startswith("relay.yaml has changed, and its last")]
+    kept = [line for line in log if line.startswith("relay.yaml has changed, and its last")]
+    assert "this relay knows version 1; upgrade relay-pipelines" in kept[1]
     environment.write(allow)
 
 

@@ -50,6 +50,7 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         "replay",
         "expectations",
         "acls",
+        "init",
         "spark",
         "demo",
         "ui",
@@ -91,7 +92,7 @@ def test_every_command_and_option_is_documented() -> None:
         (["-c"], r".*'?-c'?.* requires an argument; see `relay --help`"),
         (
             ["-c", "none.yaml", "plan"],
-            r"none.yaml does not exist; name another file, or start from relay.example.yaml",
+            r"none.yaml does not exist; name another file, or write one with `relay init`",
         ),
         (["plan", "-c", "none.yaml"], r"none.yaml does not exist; .*"),
         (["plan", "--config=none.yaml"], r"none.yaml does not exist; .*"),
@@ -154,6 +155,7 @@ def test_ctrl_c_in_a_command_that_writes_nothing(
     ("arguments", "slow"),
     [
         (["--help"], (*SLOW, "pydantic", "kafka", "aiokafka", "rich")),
+        (["init"], SLOW),
         (["check"], SLOW),
         (["status"], SLOW),
         (["run"], SLOW),

@@ -38,8 +38,8 @@ from tests.support.config_files import (
             f"password: !{SECRET} x\n",
             ":1:11: not YAML: could not determine a constructor for the tag ...",
         ),
-        ("", " is empty; start from relay.example.yaml"),
-        ("# nothing\n", " is empty; start from relay.example.yaml"),
+        ("", " is empty; start from what `relay init` writes"),
+        ("# nothing\n", " is empty; start from what `relay init` writes"),
         ("- a\n", ": expected a mapping, got a list"),
         ("just text\n", ": expected a mapping, got a string"),
     ],
@@ -51,7 +51,7 @@ def test_is_refused_with_line_and_column(write_config, text, line):
 
 def test_a_missing_file_says_what_to_do(tmp_path):
     path = tmp_path / "relay.yaml"
-    remedy = "name another file, or start from relay.example.yaml"
+    remedy = "name another file, or write one with `relay init`"
     assert refusal(path) == f"{path} does not exist; {remedy}"
 
 
@@ -203,3 +203,16 @@ def test_an_empty_password_is_refused(write_config):
     path = write_config(changed({"@node/security": SASL | {"password": "${EMPTY}"}}))
     line = f"{NODE_PATH}.security.password: expected a string that is not empty, got a string"
     assert refusal(path, {"EMPTY": ""}) == f"{path}: {line}"
+
+
+def test_a_newer_file_is_refused_with_one_line(write_config):
+    """Its unknown keys are not listed: they are not the problem."""
+    path = write_config(MINIMAL + "version: 2\nreplicas: {}\n")
+    assert numbered_refusal(path) == (
+        f"{path}:8: version: the file has version 2, and this relay knows version 1;"
+        " upgrade relay-pipelines, or use the file of before"
+    )
+    plain = load(write_config(MINIMAL))
+    assert load(write_config(MINIMAL + "version: 1\n")) == plain
+    path = write_config(MINIMAL + "version: '1.0'\n")
+    assert numbered_refusal(path) == f"{path}:8: version: expected 1, got '1.0'"
