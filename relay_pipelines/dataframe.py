@@ -228,7 +228,7 @@ def _ranges(options: Mapping[str, str]) -> list[_Range]:
 
 
 def _mirror(options: Mapping[str, str]) -> tuple[str, Mirror]:
-    loaded = settings.load(Path(options.get("config", "relay.yaml")))
+    loaded = settings.load(Path(options.get("config", "relay.yaml")), named="config" in options)
     name = options.get("mirror", "")
     if not name and len(loaded.mirrors) > 1:
         raise ConfigError(

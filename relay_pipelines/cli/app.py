@@ -66,7 +66,8 @@ def options(
     ] = False,
 ) -> None:
     """Handle the global options, which may stand anywhere."""
-    context.obj = Invocation(config, debug)
+    source = context.get_parameter_source("config")
+    context.obj = Invocation(config, debug, bool(source and source.name == "COMMANDLINE"))
 
 
 @app.command()

@@ -23,17 +23,19 @@ class Invocation:
     Args:
         config: where relay.yaml is.
         debug: whether errors show their tracebacks.
+        named: whether the command line names relay.yaml, so that RELAY_CONFIG_YAML does not count.
     """
 
     config: Path
     debug: bool = False
+    named: bool = False
     exit_code: int = field(default=0, init=False)
 
     def settings(self) -> Settings:
         """Read relay.yaml."""
         from relay_pipelines.settings import load  # pydantic is slow, and `relay --help` is not
 
-        return load(self.config)
+        return load(self.config, named=self.named)
 
     def raise_exit_code(self, exit_code: int) -> None:
         """Raise the exit code to this one, if it is higher."""

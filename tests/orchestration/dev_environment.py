@@ -32,12 +32,13 @@ class DevEnvironment:
         self.number = 0
         create(self.source, topic, 2, {"retention.ms": "-1"})
         self.configure()
-        self.use_instance(CONFIG_FOLDER / "dagster.yaml")
-
-    def use_instance(self, file: Path) -> None:
-        """Use this dagster.yaml, but find dead runs sooner."""
-        instance = file.read_text().replace("poll_interval_seconds: 20", "poll_interval_seconds: 2")
-        (self.folder / "dagster.yaml").write_text(instance)
+        # find dead runs sooner than by default
+        instance = (
+            (CONFIG_FOLDER / "dagster.yaml")
+            .read_text()
+            .replace("poll_interval_seconds: 20", "poll_interval_seconds: 2")
+        )
+        (folder / "dagster.yaml").write_text(instance)
 
     def configure(self, *, automation: bool = True, remote: str | None = None, **more: Any) -> None:
         """Write relay.yaml; `more` gives keys of the mirror."""

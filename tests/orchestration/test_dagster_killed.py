@@ -6,7 +6,6 @@ import os
 import signal
 import sqlite3
 import time
-from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -18,14 +17,11 @@ from relay_pipelines.lanes import naming
 from relay_pipelines.spark.connect_server import ConnectServer
 from tests.orchestration import graphql
 from tests.orchestration.dev_environment import DevEnvironment, process_of
-from tests.chaos.harness import ROOT
 from tests.support.commands import relay
 from tests.support.independent import until
-from tests.support.postgres import Postgres
 
 pytestmark = pytest.mark.timeout(900)
 KILLING = Path(__file__).parent / "killing"
-DOWN_SECONDS = 20.0  # longer than dagster-postgres tries to connect
 
 
 def test_sessions_hand_over(dev: DevEnvironment) -> None:
@@ -87,32 +83,6 @@ def test_the_spark_server_dies(dev: DevEnvironment, monkeypatch: pytest.MonkeyPa
             assert graphql.status(dagster, session.id) == "STARTED"
     finally:
         server.stop()
-
-
-@pytest.fixture
-def postgres() -> Iterator[Postgres]:
-    """A database server for one test."""
-    server = Postgres()
-    server.start()
-    yield server
-    server.close()
-
-
-def test_the_database_is_killed(dev: DevEnvironment, postgres: Postgres) -> None:
-    """Dagster goes on by itself when its database is back, and the UI shows all that was copied."""
-    dev.use_instance(ROOT / "deploy" / "dagster.postgres.yaml")
-    with dev.dagster(**postgres.variables) as dagster:
-        dev.produce(2)
-        dev.all_arrived()
-        postgres.kill()
-        dev.produce(2)
-        time.sleep(DOWN_SECONDS)
-        postgres.start()
-        dev.produce(2)
-        dev.all_arrived(240)
-        print(graphql.runs(dagster))
-        print((dev.folder / "dagster.log").read_text()[-20000:])
-        assert 0
 
 
 def test_everything_is_killed(dev: DevEnvironment) -> None:

@@ -1,4 +1,4 @@
-"""A PostgreSQL server on 127.0.0.1, as Dagster's database: start, kill, start again.
+"""A PostgreSQL server on 127.0.0.1, with a database for Dagster: kill it, and start it again.
 
 Its programs come from Maven Central, like Kafka's jars.
 """
@@ -11,14 +11,16 @@ import os
 import platform
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tarfile
 import tempfile
 import zipfile
+from contextlib import closing
 from pathlib import Path
 from typing import Any
+
+import psycopg2
 
 from relay_pipelines.embedded import jars
 from relay_pipelines.embedded.ports import free_ports
@@ -49,17 +51,10 @@ class Postgres:
         command = ["initdb", "--pgdata", "data", "--username", "dagster", "--auth", "trust"]
         made = self._start(*command, "--encoding", "UTF8", "--no-locale", "--no-sync")
         assert made.wait(_SECONDS) == 0, self._log()
-
-    @property
-    def variables(self) -> dict[str, str]:
-        """What `deploy/dagster.postgres.yaml` takes from the environment."""
-        return {
-            "DAGSTER_POSTGRES_HOST": "127.0.0.1",
-            "DAGSTER_POSTGRES_PORT": str(self.port),
-            "DAGSTER_POSTGRES_USER": "dagster",
-            "DAGSTER_POSTGRES_PASSWORD": "any",
-            "DAGSTER_POSTGRES_DB": "postgres",
-        }
+        self.start()
+        with closing(self._connect()) as connection:
+            connection.autocommit = True
+            connection.cursor().execute("CREATE DATABASE dagster")
 
     def start(self) -> None:
         """Start the server and wait until it accepts queries."""
@@ -89,7 +84,7 @@ class Postgres:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=_die_with_parent,
+                preexec_fn=_die_with_parent,  # noqa: PLW1509 - it takes no lock
                 **self._user,
             )
 
@@ -97,20 +92,16 @@ class Postgres:
         return (self.folder / "log").read_text()[-2000:]
 
     def _answers(self) -> bool:
-        import psycopg2
-
         assert self._process is not None
         assert self._process.poll() is None, self._log()
-        with socket.socket() as tried:
-            if tried.connect_ex(("127.0.0.1", self.port)):
-                return False
         try:
-            psycopg2.connect(
-                host="127.0.0.1", port=self.port, user="dagster", dbname="postgres"
-            ).close()
-        except psycopg2.OperationalError:  # it recovers what was not written before it was killed
+            self._connect().close()
+        except psycopg2.OperationalError:
             return False
         return True
+
+    def _connect(self) -> Any:
+        return psycopg2.connect(host="127.0.0.1", port=self.port, user="dagster", dbname="postgres")
 
 
 def _unpack(folder: Path) -> None:
