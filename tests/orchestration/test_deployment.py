@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,13 +14,12 @@ from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.model import TopicPartition
 from tests.orchestration import graphql
 from tests.orchestration.dev_environment import DevEnvironment
-from tests.support.deployment import Compose, Image
-from tests.support.independent import until
+from tests.support.deployment import Compose, installed_image
 from tests.support.postgres import Postgres
 
 pytestmark = pytest.mark.timeout(600)
 MIRROR = "orders"  # in deploy/docker/relay.yaml
-DOWN_SECONDS = 12.0  # longer than dagster-postgres tries to connect
+DOWN_SECONDS = 25.0  # dagster-postgres tries to connect for 6 s, and a run writes several events
 
 
 class Deployed(DevEnvironment):
@@ -56,23 +55,20 @@ def postgres() -> Iterator[Postgres]:
     server.close()
 
 
-def test_it_goes_on_by_itself_when_database_or_spark_are_killed(
+def test_it_goes_on_by_itself_when_the_database_is_back(
     deployed: Deployed, postgres: Postgres, tmp_path: Path
 ) -> None:
-    """What is produced meanwhile arrives when they are back, and the page shows it."""
-    image = Image(tmp_path / "image", installed=Path(sys.prefix))
-    image.build()
-    compose = Compose(
-        image,
-        {
-            "SOURCE_SERVERS": deployed.source.bootstrap_servers[0],
-            "DESTINATION_SERVERS": deployed.destination.bootstrap_servers[0],
-            "TOPICS": deployed.topic.replace(".", r"\."),
-            "WINDOW_EVERY": "1s",
-            "DAGSTER_POSTGRES_HOST": "127.0.0.1",
-            "DAGSTER_POSTGRES_PORT": str(postgres.port),
-        },
-    )
+    """What is produced meanwhile arrives, no record twice, and the pages show it."""
+    image = installed_image(tmp_path / "image")
+    variables = {
+        "SOURCE_SERVERS": deployed.source.bootstrap_servers[0],
+        "DESTINATION_SERVERS": deployed.destination.bootstrap_servers[0],
+        "TOPICS": re.escape(deployed.topic),
+        "WINDOW_EVERY": "1s",
+        "DAGSTER_POSTGRES_HOST": "127.0.0.1",
+        "DAGSTER_POSTGRES_PORT": str(postgres.port),
+    }
+    compose = Compose(image, variables)
     with compose.up():
         dagster = Dagster(compose.url, compose.processes["webserver"])
         deployed.produce(2)
@@ -82,28 +78,15 @@ def test_it_goes_on_by_itself_when_database_or_spark_are_killed(
         postgres.kill()
         deployed.produce(2)
         time.sleep(DOWN_SECONDS)
+        assert "Dagster's database does not answer: " in compose.log("code-location").read_text()
         postgres.start()
-        deployed.produce(2)
-        deployed.all_arrived(180)
-        until(lambda: answers(dagster), "the web server", 60, 1)
-        print("RUNS", graphql.runs(dagster))
 
-        compose.kill("spark")
         deployed.produce(2)
         deployed.all_arrived()
-        print("RUNS", graphql.runs(dagster))
-        print("PARTITIONS", graphql.partitions(dagster, deployed.asset))
+        assert graphql.ended(dagster, session.id).status == "FAILURE"
+        found = graphql.partitions(dagster, deployed.asset)
+        assert found["materialized"]
+        print("PARTITIONS", found)
         print("STARTS", compose.starts)
         print("MEMORY", {name: compose.memory_bytes(name) >> 20 for name in compose.services})
-        for name in compose.services:
-            print("LOG", name, compose.log(name).read_text()[-6000:])
-        assert 0, session
-
-
-def answers(dagster: Dagster) -> bool:
-    """Whether the page of runs loads."""
-    try:
-        graphql.runs(dagster)
-    except Exception:  # noqa: BLE001 - the database is not back yet
-        return False
-    return True
+        assert 0

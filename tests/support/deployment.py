@@ -154,6 +154,13 @@ class Image:
                 (target / entry.name).symlink_to(entry)
 
 
+def installed_image(root: Path) -> Image:
+    """Return the image with what is installed here, in place of what its build installs."""
+    image = Image(root, Path(sys.prefix))
+    image.build()
+    return image
+
+
 class Compose:
     """The containers of our image in compose.yaml, as processes that are restarted as there.
 
@@ -181,7 +188,7 @@ class Compose:
 
     @contextmanager
     def up(self) -> Iterator[None]:
-        """Run all containers, each after those that it depends on."""
+        """Run all containers at once, and wait until all are healthy."""
         supervisors = []
         try:
             for name, service in self.services.items():
@@ -189,6 +196,7 @@ class Compose:
                 self._start(name)
                 supervisors.append(threading.Thread(target=self._supervise, args=(name,)))
                 supervisors[-1].start()
+            for name in self.services:
                 self.wait_until_healthy(name)
             yield
         finally:
@@ -213,7 +221,7 @@ class Compose:
             )
             return done.returncode == 0
 
-        until(healthy, f"the health of {name}, see {self.log(name)}", _START_SECONDS, 0.2)
+        until(healthy, f"the health of {name}, see {self.log(name)}", _START_SECONDS, 1.0)
 
     def kill(self, name: str) -> None:
         """Kill all processes of a container."""
