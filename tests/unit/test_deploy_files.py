@@ -108,6 +108,15 @@ def test_ports_are_published_on_this_machine_alone():
     assert all(re.fullmatch(r"127\.0\.0\.1:\d+:\d+", port) for port in ports)
 
 
+def test_the_brokers_differ_in_their_names_alone():
+    """A test starts the source."""
+    source, destination = (compose()["services"][name] for name in ("source", "destination"))
+    renamed = json.dumps(source["environment"]).replace("source", "destination").replace("9094", "")
+    given = json.dumps(destination["environment"]).replace("9094", "").replace("9095", "")
+    identity = source["environment"]["CLUSTER_ID"], destination["environment"]["CLUSTER_ID"]
+    assert renamed.replace(*identity) == given
+
+
 def test_what_is_mounted_exists_or_is_a_volume():
     volumes = compose()["volumes"]
     for service in compose()["services"].values():
