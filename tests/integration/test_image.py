@@ -93,7 +93,7 @@ def test_the_image_is_an_executor_of_spark(
 
 
 def test_the_variables_of_a_broker_start_one(tmp_path: Path) -> None:
-    """Those of the source; Kafka's own program for its image makes a configuration of them, and formats the disk."""
+    """Kafka's own program for its image makes a configuration of them, and formats the disk."""
     inside, controller, outside = free_ports(3)
     folders = {kind: tmp_path / kind for kind in ("default", "mounted", "final")}
     for folder in folders.values():

@@ -162,8 +162,10 @@ def test_rounds_go_on_when_a_killed_cluster_is_back(
         run.wait_until(lambda: "over after" in run.errors.read_text(), "the next copy")
         run.send(signal.SIGINT)
         assert run.end() == 130
-    said = [line for line in run.errors.read_text().splitlines() if line.startswith("error: ")]
-    assert said == []
+    lines = run.errors.read_text().splitlines()
+    lost, away = [line for line in lines if line.startswith("error: ")]
+    assert lost.startswith(f"error: {mirror.name}: Spark has lost all executors, and has had none")
+    assert away.startswith(f"error: {mirror.name}: no Spark answers at spark://127.0.0.1:{port}: ")
     mirror.assert_all_arrived()
 
 

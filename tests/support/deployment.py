@@ -236,11 +236,6 @@ class Compose:
         """What a container has printed."""
         return self._image.root / f"{name}.log"
 
-    def memory_bytes(self, name: str) -> int:
-        """The resident memory of all processes of a container."""
-        process = psutil.Process(self.processes[name].pid)
-        return sum(one.memory_info().rss for one in (process, *process.children(recursive=True)))
-
     def _supervise(self, name: str) -> None:
         restarts = self.services[name]["restart"] == "unless-stopped"
         while restarts and not self._stopping.wait(1.0):
