@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import socket
 import subprocess
 import sys
@@ -35,8 +34,11 @@ DRIVER_VARIABLES = {
     "SPARK_EXECUTOR_POD_NAME": "relay-exec-1",
     "SPARK_APPLICATION_ID": "spark-1",
     "SPARK_RESOURCE_PROFILE_ID": "0",
-    "SPARK_JAVA_OPT_0": "-XX:+UseSerialGC",
-    "SPARK_JAVA_OPT_1": "-Dspark.relay=with spaces",
+    "SPARK_JAVA_OPT_0": "-Dspark.relay=with spaces",
+    "SPARK_JAVA_OPT_1": "--add-opens=java.base/java.lang=ALL-UNNAMED",
+    "SPARK_JAVA_OPT_2": "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "SPARK_JAVA_OPT_3": "--add-opens=java.base/java.util=ALL-UNNAMED",
+    "SPARK_JAVA_OPT_4": "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
     "SPARK_LOCAL_IP": "127.0.0.1",
 }
 
@@ -59,8 +61,9 @@ def running(
     try:
         yield process
     finally:
-        below = psutil.Process(process.pid).children(recursive=True) if not process.poll() else []
-        process.send_signal(signal.SIGTERM)
+        alive = process.poll() is None
+        below = psutil.Process(process.pid).children(recursive=True) if alive else []
+        process.terminate()
         process.communicate(timeout=30)
         kill(below)
 

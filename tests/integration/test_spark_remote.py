@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -159,7 +160,10 @@ def test_rounds_go_on_when_a_killed_cluster_is_back(
         run.wait_until(lambda: trap.sprung, "the trap")
     run.wait_until(lambda: "no Spark answers at" in run.errors.read_text(), "the end of the wait")
     with spark_processes.standalone(tmp_path / "second", bare_python, port):
-        run.wait_until(lambda: "over after" in run.errors.read_text(), "the next copy")
+        run.wait_until(
+            lambda: re.search("over after .* no Spark answers", run.errors.read_text()),
+            "the next copy",
+        )
         run.send(signal.SIGINT)
         assert run.end() == 130
     lines = run.errors.read_text().splitlines()

@@ -188,10 +188,12 @@ class Compose:
 
     @contextmanager
     def up(self) -> Iterator[None]:
-        """Run all containers at once, and wait until all are healthy."""
+        """Run all containers, each when those that it depends on are healthy."""
         supervisors = []
         try:
             for name, service in self.services.items():
+                for other in service.get("depends_on", {}).keys() & self.services:
+                    self.wait_until_healthy(other)
                 self._mount(service)
                 self._start(name)
                 supervisors.append(threading.Thread(target=self._supervise, args=(name,)))
