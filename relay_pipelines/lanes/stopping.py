@@ -1,5 +1,6 @@
 """How a Dagster run that copies is stopped at the next commit, and how others see that it lives."""
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +19,8 @@ from relay_pipelines.spark.session import first_line
 Event = TypeVar("Event")
 Stop = Callable[[], bool]
 Session = Callable[[], Any]
+
+_LOG = logging.getLogger(__name__)
 
 
 def stoppable(
@@ -68,7 +71,9 @@ def _database_errors_in_one_line() -> Iterator[None]:
         if found is None:
             raise
         why = first_line(getattr(found, "orig", None) or found)
-        raise dg.Failure(
+        line = (
             f"Dagster's database does not answer: {why}; start it: what is committed stays,"
             " and the planner's next run copies the rest"
-        ) from None
+        )
+        _LOG.error(line)  # Dagster shows a failure when it can store it
+        raise dg.Failure(line) from None
