@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup test chaos storm versions check demo ui pictures bench bench-dagster lock clean prerequisites
+.PHONY: setup test chaos storm versions check deploy-check demo ui pictures bench bench-dagster lock clean prerequisites
 .DEFAULT_GOAL := setup
 
 setup: $(STAMP)  ## Install everything into .venv; the command is .venv/bin/relay.
@@ -46,6 +46,9 @@ versions: setup  ## Test the copy with Kafka 2.4.1 and 3.9.1 as source and as de
 	  $(BIN)/python -m pytest --$$side-kafka 3.9.1 $(COPY_TESTS) && \
 	  $(BIN)/python -m pytest --$$side-kafka 2.4.1 -m "not long and not newer_kafka" $(COPY_TESTS) || exit 1; \
 	done
+
+deploy-check: setup  ## Run every step of the container image in a folder, with all downloads; ten minutes.
+	$(BIN)/python -m pytest -m long tests/integration/test_image.py
 
 check: setup  ## Run linters, the type checker and the import rules.
 	$(BIN)/ruff check .

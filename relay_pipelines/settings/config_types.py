@@ -11,9 +11,11 @@ from collections.abc import Iterable
 from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any, Self
+from types import UnionType
+from typing import Annotated, Any, Self, get_args, get_origin
 from urllib.parse import urlsplit
 
+import yaml
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -54,6 +56,33 @@ def refuse(problems: Iterable[Problem]) -> None:
         raise PydanticCustomError("problems", "several problems", {"found": found})
 
 
+class Filled(str):
+    """What a reference such as `${NAME}` stands for, if it is the whole value of a key."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        return str, (str(self),)
+
+    def as_type(self, annotation: Any) -> Any:
+        """Return the list or mapping that it spells in YAML, if the key takes one.
+
+        A list may also be words with commas between them.
+        """
+        kinds = get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
+        types = [get_origin(kind) or kind for kind in kinds]
+        wants_list = tuple in types
+        if not wants_list and not any(
+            isinstance(kind, type) and issubclass(kind, dict | Section) for kind in types
+        ):
+            return self
+        with suppress(yaml.YAMLError):
+            found = yaml.safe_load(self)
+            if isinstance(found, list if wants_list else dict):
+                return found
+        return [word.strip() for word in self.split(",")] if wants_list else self
+
+
 class Section(BaseModel):
     """A mapping of relay.yaml: unknown keys are errors, a key without a value has its default."""
 
@@ -66,8 +95,14 @@ class Section(BaseModel):
     def _null_is_default(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
-        known = {field.alias or name for name, field in cls.model_fields.items()}
-        return {key: value for key, value in data.items() if value is not None or key not in known}
+        known = {field.alias or name: field for name, field in cls.model_fields.items()}
+        return {
+            key: value.as_type(known[key].annotation)
+            if isinstance(value, Filled) and key in known
+            else value
+            for key, value in data.items()
+            if value is not None or key not in known
+        }
 
     @model_validator(mode="after")
     def _has_no_problems(self) -> Self:

@@ -181,6 +181,19 @@ def slots(session: Any) -> int:
     return max(1, int(known))
 
 
+def has_lost_executors(session: Any) -> bool:
+    """Whether a session has had executors and has none any more; Spark Connect does not say."""
+    context = context_of(session)
+    if context is None:
+        return False
+    try:
+        known = context._jsc.sc().statusStore()  # noqa: SLF001 - PySpark has no other way to it
+        alive, all_known = (known.executorList(only_alive).size() for only_alive in (True, False))
+    except Exception:  # noqa: BLE001 - the session has ended, and the job says why
+        return False
+    return bool(alive <= 1 and alive < all_known)  # the driver is one of them
+
+
 def context_of(session: Any) -> Any:
     """Return the SparkContext; None with Spark Connect, which has none."""
     return getattr(session, "sparkContext", None)

@@ -40,9 +40,17 @@ def python_without_the_package(folder: Path) -> Path:
 
 
 @contextmanager
-def standalone(folder: Path, python: Path) -> Iterator[str]:
-    """Run a master and a worker with two cores; yield the master's address."""
-    port, worker_port = free_ports(2)
+def standalone(folder: Path, python: Path, port: int = 0) -> Iterator[str]:
+    """Run a master and a worker with two cores, and kill them at the end.
+
+    Args:
+        port: of the master; a free one if 0.
+
+    Yields:
+        The master's address.
+    """
+    worker_port, free = free_ports(2)
+    port = port or free
     master = f"spark://127.0.0.1:{port}"
     home = ["--host", "127.0.0.1", "--webui-port", "0"]
     with _running(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
+from relay_pipelines.embedded.ports import free_ports
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run.run import abort_open_transactions
 from tests.chaos.harness import PATIENCE_SECONDS, ROOT, Mirror, family, kill
@@ -137,6 +140,36 @@ def test_a_killed_executor_costs_no_record(
         psutil.wait_procs(orphans, 30)
     finally:
         kill(orphans)
+    mirror.assert_all_arrived()
+
+
+def test_rounds_go_on_when_a_killed_cluster_is_back(
+    bare_python: Path, mirror: Mirror, tmp_path: Path
+) -> None:
+    """Master, worker and executor die in the middle of a chunk: one line each, and no record."""
+    trap = Trap.unset(tmp_path)
+    mirror.more = {"give_up_after": "2s"}
+    (port,) = free_ports(1)
+    spark = {
+        "master": f"spark://127.0.0.1:{port}",
+        "conf": ON_LOOPBACK | {"spark.executorEnv.RELAY_FAULT": trap.fault},
+    }
+    trap.set()
+    with spark_processes.standalone(tmp_path / "first", bare_python, port):
+        run = mirror.start_run("", spark, "--every", "1s")
+        run.wait_until(lambda: trap.sprung, "the trap")
+    run.wait_until(lambda: "no Spark answers at" in run.errors.read_text(), "the end of the wait")
+    with spark_processes.standalone(tmp_path / "second", bare_python, port):
+        run.wait_until(
+            lambda: re.search("over after .* no Spark answers", run.errors.read_text()),
+            "the next copy",
+        )
+        run.send(signal.SIGINT)
+        assert run.end() == 130
+    lines = run.errors.read_text().splitlines()
+    lost, away = [line for line in lines if line.startswith("error: ")]
+    assert lost.startswith(f"error: {mirror.name}: Spark has lost all executors, and has had none")
+    assert away.startswith(f"error: {mirror.name}: no Spark answers at spark://127.0.0.1:{port}: ")
     mirror.assert_all_arrived()
 
 

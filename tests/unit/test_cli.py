@@ -120,6 +120,20 @@ def test_the_environment_may_name_the_configuration(
     ]
 
 
+def test_the_environment_may_be_the_configuration(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """RELAY_CONFIG_YAML replaces the file that RELAY_CONFIG names; --config wins."""
+    monkeypatch.setenv("RELAY_CONFIG", "from-the-environment.yaml")
+    monkeypatch.setenv("RELAY_CONFIG_YAML", "mirrors: 1")
+    assert main(["status"]) == 2
+    assert main(["status", "-c", "given.yaml"]) == 2
+    assert re.findall(r"error: (\S+)", capsys.readouterr().err) == [
+        "RELAY_CONFIG_YAML:1:",
+        "given.yaml",
+    ]
+
+
 def test_a_bug_is_one_line_and_debug_shows_its_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
