@@ -44,10 +44,11 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         "run",
         "status",
         "ledger",
-        "audit",
         "attest",
+        "audit",
         "acls",
         "spark",
+        "convert",
         "demo",
         "ui",
     ]
