@@ -25,8 +25,10 @@ from relay_pipelines.user_code import describe, find
 _PAIR = 2
 _YEAR_5000 = 95_617_584_000  # a later time is in milliseconds
 _SHAPE = "return the token, or a pair of it and the seconds since 1970 at which it expires"
-# calls that have not returned yet: whoever needs the same token waits for the same call
-_pending: dict[ClassSpec, Future[Any]] = {}
+_STALE_SECONDS = 60.0
+# calls whose result nobody has taken yet, with their start in monotonic seconds: whoever needs the
+# same token waits for the same call, and a call that was too slow for one attempt serves the next
+_pending: dict[ClassSpec, tuple[Future[Any], float]] = {}
 _pending_lock = threading.Lock()
 
 
@@ -52,6 +54,9 @@ def request(
             f"{where} has not returned within {timeout_seconds:g} s",
             remedy="see what it waits for",
         )
+    with _pending_lock:
+        if _pending.get(spec, (None, 0.0))[0] is pending:
+            del _pending[spec]
     try:
         returned = pending.result()
     except PermissionError as error:
@@ -68,25 +73,21 @@ def request(
 def _call(spec: ClassSpec, where: str) -> Future[Any]:
     """Call the provider in a thread of its own, because nothing can interrupt it."""
     call = _bound(spec, where)
+    now = SystemClock().monotonic()
     with _pending_lock:
-        pending = _pending.get(spec)
-        if pending is None:
-            pending = _pending[spec] = Future()
-            arguments = (spec, call, pending)
-            threading.Thread(target=_complete, args=arguments, daemon=True).start()
+        pending, started = _pending.get(spec, (None, 0.0))
+        if pending is None or (pending.done() and now > started + _STALE_SECONDS):
+            pending = Future()
+            _pending[spec] = pending, now
+            threading.Thread(target=_complete, args=(call, pending), daemon=True).start()
     return pending
 
 
-def _complete(spec: ClassSpec, call: Callable[[], Any], pending: Future[Any]) -> None:
+def _complete(call: Callable[[], Any], pending: Future[Any]) -> None:
     try:
-        returned = call()
+        pending.set_result(call())
     except BaseException as error:  # noqa: BLE001 - those who wait report it
-        outcome = partial(pending.set_exception, error)
-    else:
-        outcome = partial(pending.set_result, returned)
-    with _pending_lock:
-        del _pending[spec]
-    outcome()
+        pending.set_exception(error)
 
 
 def _bound(spec: ClassSpec, where: str) -> Callable[[], Any]:
