@@ -71,7 +71,7 @@ class SecuritySettings(Section):
     The module is installed or next to this file; or name an entry point. It replaces the token
     endpoint.
     """
-    token_provider_config: dict[str, Any] = Field(default={})
+    token_provider_config: dict[str, Any] = Field(default={}, repr=False)
     """Keyword arguments for the token provider."""
     sasl_extensions: dict[ExtensionName, ExtensionValue] = Field(default={})
     """What OAUTHBEARER sends beside the token, such as `logicalCluster` (KIP-342)."""

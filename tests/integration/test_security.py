@@ -677,10 +677,16 @@ def test_the_next_connection_uses_rotated_files(
             client.metadata([])
 
     connect()
-    rotate(1)
-    with pytest.raises(PermissionDeniedError, match=refused):
-        connect()
-    rotate(0)
+    with ClusterClient(way, SourceError) as standing:
+        standing.metadata([])
+        rotate(1)
+        standing.metadata([])  # an open connection keeps what it began with
+        standing.close()  # as a broker does when it restarts
+        for refuse in (connect, standing.metadata):
+            with pytest.raises(PermissionDeniedError, match=refused):
+                refuse()
+        rotate(0)
+        standing.metadata([])
     connect()
 
 

@@ -294,4 +294,4 @@ def test_sasl_with_a_token_provider(load_mirror, tmp_path):
         token_provider=model.ClassSpec("tokens:signed", config, str(tmp_path)),
         sasl_extensions=(("identityPoolId", "pool-1"), ("logicalCluster", "lkc-1")),
     )
-    assert SECRET not in repr(mirror.nodes[0])
+    assert SECRET not in repr(mirror) + repr(mirror.nodes[0])
