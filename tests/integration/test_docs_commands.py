@@ -38,12 +38,12 @@ class Reader:
 
     Args:
         brokers: by the names that the pages use.
-        done: the commands that have run, by folder.
+        done: the commands that have run in the shared folder.
     """
 
     root: Path
     brokers: dict[str, str]
-    done: set[tuple[Path, str]] = field(default_factory=set)
+    done: set[str] = field(default_factory=set)
 
     def follow(self, page: str) -> None:
         """Write the page's files and run its commands."""
@@ -75,9 +75,10 @@ class Reader:
     def run(self, folder: Path, block: Block, command: str) -> None:
         """Run a command; it must succeed, or stop at Ctrl-C if it never ends."""
         command = command.partition("  #")[0].strip().replace(".venv/bin/relay", "relay")
-        if (folder, command) in self.done:
-            return
-        self.done.add((folder, command))
+        if folder == self.folder(""):
+            if command in self.done:
+                return
+            self.done.add(command)
         process = subprocess.Popen(
             ["bash", "-ec", f"exec {command}" if " --every" in command else command],
             cwd=folder,
