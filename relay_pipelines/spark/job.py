@@ -40,7 +40,7 @@ def submit(
 
     def frame() -> Any:
         tasks = uncompiled(session).range(0, len(groups), 1, len(groups))
-        return tasks.mapInArtext_row(
+        return tasks.mapInArrow(
             partial(_copy_groups, job, [list(group) for group in groups]), SCHEMA
         )
 
@@ -79,7 +79,7 @@ def python_version(session: Any) -> str:
     """
     (version,) = texts(
         session,
-        lambda: session.range(0, 1, 1, 1).mapInArtext_row(_say_version, SCHEMA),
+        lambda: session.range(0, 1, 1, 1).mapInArrow(_say_version, SCHEMA),
         "relay-python",
     )
     return version
