@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup test chaos storm versions check deploy-check demo ui pictures bench bench-dagster lock clean prerequisites
+.PHONY: setup test chaos storm versions check deploy-check docs demo ui pictures bench bench-dagster lock clean prerequisites
 .DEFAULT_GOAL := setup
 
 setup: $(STAMP)  ## Install everything into .venv; the command is .venv/bin/relay.
@@ -55,6 +55,10 @@ check: setup  ## Run linters, the type checker and the import rules.
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: setup  ## Build the documentation into var/site, and write its generated pages.
+	$(BIN)/python -m scripts.reference
+	$(BIN)/mkdocs build --strict
 
 demo: setup  ## Mirror clusters on this machine while the mirror and a node are killed.
 	$(BIN)/relay demo

@@ -595,6 +595,25 @@ def spark(
     return (command.stop if action is SparkAction.STOP else command.status)(context.obj)
 
 
+class Origin(StrEnum):
+    """Whose configuration is converted."""
+
+    KAF_RELAY = "kaf-relay"
+    MIRRORMAKER2 = "mirrormaker2"
+
+
+@app.command()
+def convert(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The other mirror's file.")],
+    origin: Annotated[Origin, typer.Option("--from", help="Whose configuration it is.")],
+    output: Output = None,
+) -> int:
+    """Write the configuration of another mirror as relay.yaml."""
+    from relay_pipelines.cli import convert_command as command
+
+    return command.run(origin.value, file, output)
+
+
 @app.command()
 def demo(
     *,

@@ -6,8 +6,9 @@ A message built here never contains the value: a value may be a secret, and only
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
@@ -139,6 +140,13 @@ def matches(pattern: str, what: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+def code_name(form: str) -> AfterValidator:
+    """Accept `module:name`, or the name of an entry point; `form` is the former, for people."""
+    return matches(
+        r"[A-Za-z_][\w.]*:[A-Za-z_]\w*|[\w.-]+", f"{form}, or the name of an entry point"
+    )
+
+
 def _size_bytes(value: object) -> int:
     """Bytes from `64KiB`, `10MB` (10^6) or a number; not true, which pydantic takes for 1."""
     if isinstance(value, int | str) and not isinstance(value, bool):
@@ -250,6 +258,26 @@ def _pattern(value: str) -> str:
     raise expected("a regular expression", why)
 
 
+def config_folder(info: ValidationInfo) -> str:
+    """Return the folder of relay.yaml; empty if the settings come from no file."""
+    return str(info.context["folder"]) if info.context else ""
+
+
+def json_problems(key: str, value: object) -> Iterator[Problem]:
+    """Find what cannot be sent to tasks as JSON."""
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError) as error:
+        yield (key,), f"cannot be written as JSON: {error}; put dates in quotes"
+
+
+def _extension_name(value: str) -> str:
+    """Accept what KIP-342 does: letters; `auth` is the token's own."""
+    if not re.fullmatch("[A-Za-z]+", value) or value == "auth":
+        raise expected("a name of letters, and not auth")
+    return value
+
+
 def _in_config_folder(value: str, info: ValidationInfo) -> Path:
     """A relative path starts at the folder of relay.yaml, not where the process was started."""
     folder: Path = info.context["folder"] if info.context else Path()
@@ -292,6 +320,8 @@ Text = Annotated[str, Field(min_length=1)]
 Secret = Annotated[SecretStr, AfterValidator(_not_empty_secret)]
 HostPort = Annotated[str, AfterValidator(_host_port)]
 Endpoint = Annotated[str, AfterValidator(_endpoint)]
+ExtensionName = Annotated[str, AfterValidator(_extension_name)]
+ExtensionValue = Annotated[str, matches(r"[ -~]+", "a string of printable ASCII characters")]
 Servers = Annotated[tuple[HostPort, ...], BeforeValidator(_split_servers)]
 Pattern = Annotated[str, AfterValidator(_pattern)]
 ExistingFile = Annotated[str, AfterValidator(_existing_file)]

@@ -19,7 +19,9 @@ from pydantic_core import ErrorDetails
 from relay_pipelines.settings.config_types import Location, Problem
 
 # a refused address may contain a password
-_SECRET_KEYS = frozenset({"password", "key_password", "client_secret", "token_endpoint"})
+_SECRET_KEYS = frozenset(
+    {"password", "key_password", "client_secret", "token_endpoint", "token_provider_config"}
+)
 _SHOWN_CHARACTERS = 80
 _NAME_ALONE = re.compile(r"\$\{\w+\}")  # a default may be a secret
 _KEY = "[key]"  # pydantic's mark for a problem with a mapping's key rather than its value

@@ -52,6 +52,7 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         "acls",
         "init",
         "spark",
+        "convert",
         "demo",
         "ui",
     ]

@@ -1,0 +1,7 @@
+"""Configurations of other mirrors as relay.yaml: `relay convert`.
+
+document        what a conversion builds: a tree of keys, and notes on what it leaves out
+kaf_relay       kaf-relay's config.toml
+mirrormaker2    the properties of a dedicated MirrorMaker 2
+properties      Java's properties files
+"""
