@@ -333,9 +333,7 @@ def audit(
     ] = None,
     key: Annotated[
         Path | None,
-        typer.Option(
-            "--key", metavar="PUB", help="The statement must be signed with this public key's key."
-        ),
+        typer.Option("--key", metavar="PUB", help="The public key of whoever must have signed it."),
     ] = None,
     share: Annotated[
         float,
@@ -472,7 +470,7 @@ def replay(
     ] = False,
     as_json: Json = False,
 ) -> int:
-    """Copy a range of a topic again, into another topic, exactly once."""
+    """Copy a range of a topic again, exactly once."""
     from relay_pipelines.cli import replay_command as command
 
     what = command.Options(
@@ -528,7 +526,7 @@ def expectations(
     *,
     as_json: Json = False,
 ) -> int:
-    """Validate copied records with Great Expectations, or write Data Docs. Copies nothing."""
+    """Validate copied records, or write Data Docs. Copies nothing."""
     from relay_pipelines.cli import expectations_command as command
 
     wanted = command.Wanted(mirror or [], topic, window, last)
@@ -587,7 +585,7 @@ def spark(
         ),
     ] = None,
 ) -> int:
-    """Start or stop a Spark Connect server on this machine, or show whether it runs."""
+    """Start or stop a Spark Connect server here, or show whether it runs."""
     from relay_pipelines.cli import spark_command as command
 
     if action is SparkAction.START:

@@ -128,7 +128,7 @@ class PartitionAudit:
             differing = sum(result.difference is not None for result in self.results)
             chunk = first.chunk
             lines.append(
-                f"{differing:,} of {len(self.results):,} chunks differ, the first is"
+                f"differing chunks: {differing:,} of {len(self.results):,}; the first is"
                 f" [{chunk.source.start}, {chunk.source.end}): {first.difference.what}"
             )
         return lines

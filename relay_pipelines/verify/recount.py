@@ -118,7 +118,7 @@ class Recount:
         if not 0 <= self.recorded - self.counted <= may_be_gone:
             lines.append(f"{self.recorded:,} records were committed, {self.counted:,} are there")
         elif self.differing and not (all_may_be_gone or self.recompressed):
-            lines.append(f"{self.differing} chunks differ in their bytes from what was committed")
+            lines.append(f"chunks whose bytes differ from what was committed: {self.differing}")
         return lines
 
 

@@ -296,7 +296,7 @@ TAMPERED = {
 }
 
 
-BYTES = ["1 chunks differ in their bytes from what was committed"]
+BYTES = ["chunks whose bytes differ from what was committed: 1"]
 RECOUNTED = {
     # the chunks after it are not where they were
     "drop": [

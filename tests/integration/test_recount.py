@@ -369,7 +369,7 @@ class TestTampered:
         replace_copy(mirror, numbered(100, first=1))
         found = count(mirror, 0, 100)
         assert (found.problems, found.counted) == (
-            ["1 chunks differ in their bytes from what was committed"],
+            ["chunks whose bytes differ from what was committed: 1"],
             100,
         )
 

@@ -52,7 +52,7 @@ def test_the_first_difference_is_the_one_with_the_lowest_offset() -> None:
         ChunkResult(chunk(0, 10), records=10),
         ChunkResult(chunk(10, 30), difference=Difference("1 record differs", None, None)),
     )
-    assert found.problems == ["2 of 3 chunks differ, the first is [10, 30): 1 record differs"]
+    assert found.problems == ["differing chunks: 2 of 3; the first is [10, 30): 1 record differs"]
     assert (found.records, found.notes) == (10, [])
 
 
