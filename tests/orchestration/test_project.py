@@ -186,7 +186,7 @@ def test_a_mirror_in_a_project_of_ones_own(
     listed = json.loads(project.dg("list", "defs", "--json"))["assets"]
     (mirrored,) = (asset for asset in listed if asset["asset_key"] == f"shop/{at.topic}")
     assert (mirrored["owners"], mirrored["description"]) == (
-        ["team:shop"],
+        [{"team": "shop"}],
         f"Orders of shop/{at.topic}",
     )
 
