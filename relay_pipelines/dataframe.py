@@ -242,7 +242,7 @@ def refuse_losses(topic: str, start: _Offsets, low: _Offsets, ends: _Offsets) ->
         at, end = TopicPartition(topic, int(partition)), ends.get(partition, 0)
         if low.get(partition, 0) > offset:
             raise RetentionPassedError(
-                f"{at}: offsets {offset} to {low[partition]} are gone: retention deleted them"
+                f"offsets {offset} to {low[partition]} are gone: retention deleted them"
                 " before the stream has read them",
                 remedy=remedy,
                 topic_partition=at,
@@ -250,7 +250,7 @@ def refuse_losses(topic: str, start: _Offsets, low: _Offsets, ends: _Offsets) ->
             )
         if end < offset:
             raise LogTruncatedError(
-                f"{at} ends at offset {end}, and the stream has read up to {offset}: the topic was"
+                f"it ends at offset {end}, and the stream has read up to {offset}: the topic was"
                 " created again, or has lost records",
                 remedy=remedy,
                 topic_partition=at,

@@ -83,7 +83,9 @@ def test_it_goes_on_by_itself_when_the_database_is_back(
         postgres.kill()
         deployed.produce(2)
         time.sleep(DOWN_SECONDS)
-        assert "Dagster's database does not answer: " in compose.log("code-location").read_text()
+        log = compose.log("code-location")
+        line = "Dagster's database does not answer: "
+        until(lambda: line in log.read_text(), "what the session says", pause_seconds=1)
         postgres.start()
 
         deployed.produce(2)
