@@ -199,9 +199,15 @@ def test_bad_options_of_a_stream_are_refused(
 @pytest.mark.parametrize(
     ("start", "line"),
     [
-        ({"0": 4}, "t-0: offsets 4 to 5 are gone: retention deleted them before the stream has"),
-        ({"0": 5, "1": 8}, "t-1 ends at offset 7, and the stream has read up to 8: the topic was"),
-        ({"0": 5, "2": 1}, "t-2 ends at offset 0, and the stream has read up to 1: the topic was"),
+        ({"0": 4}, "^t-0 at offset 4: offsets 4 to 5 are gone: retention deleted them before the"),
+        (
+            {"0": 5, "1": 8},
+            "^t-1 at offset 8: it ends at offset 7, and the stream has read up to 8: the",
+        ),
+        (
+            {"0": 5, "2": 1},
+            "^t-2 at offset 1: it ends at offset 0, and the stream has read up to 1: the",
+        ),
     ],
 )
 def test_a_stream_refuses_to_skip_records(start: dict[str, int], line: str) -> None:
