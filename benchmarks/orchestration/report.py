@@ -180,7 +180,7 @@ def _kept(kept: Kept) -> Iterator[str]:
 
 def _wide(wides: Sequence[Wide]) -> Iterator[str]:
     yield _WIDE
-    titles = [f"{found.topics:,} topics, {found.lanes} lanes" for found in wides]
+    titles = [f"{found.topics:,} topics, planners: {found.lanes}" for found in wides]
     rows = {
         "a tick of every planner, a record in every topic-partition, s": [
             f"{found.first_ticks.seconds:.2f}" for found in wides
