@@ -380,7 +380,7 @@ def test_a_forged_ledger_entry(replayed: Replayed) -> None:
     write(mirror.destination, home, [Record(key, value, (), (CREATE_TIME, at_ms))])
     window: dict[str, Any] = {"window": "w"}
     for more in ({"side": Side.DESTINATION}, window, window | {"side": Side.DESTINATION}):
-        line = r"never committed with a checkpoint, .*`relay audit --level ledger`"
+        line = r"ledger entry 1: .*`relay audit --level ledger`"
         with pytest.raises(TamperedError, match=line) as caught:
             replayed.plan(**more)
         assert "\n" not in str(caught.value)
