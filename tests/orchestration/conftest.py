@@ -25,6 +25,7 @@ def environment(
 ) -> Iterator[Environment]:
     """A mirror without topics, and an empty Dagster instance."""
     (tmp_path / "dagster").mkdir()
+    local_spark.session()  # before any run, whose time is not for its start
     folder = str(tmp_path / "dagster")
     with DagsterInstance.local_temp(folder) as instance, shared(local_spark.session):
         yield Environment(
