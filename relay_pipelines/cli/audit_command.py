@@ -217,6 +217,9 @@ def _report(invocation: Invocation, audit: Audit, *, as_json: bool) -> None:
     for line in audit.errors:
         messages.error(f"{audit.mirror}: {line}")
         invocation.raise_exit_code(_FAILED)
+    if audit.not_verified:
+        messages.error(f"{audit.mirror}: nothing could be compared: {audit.not_verified}")
+        invocation.raise_exit_code(_FAILED)
     if as_json:
         return
     console = stdout()
