@@ -42,8 +42,9 @@ _CLEANUP, _RETENTIONS = "cleanup.policy", ("retention.ms", "retention.bytes")
 _NOT_COMPARED = "not compared: "
 _UNKNOWN_TOPIC = 3
 _PART_BYTES = 256 << 20  # its batches are counted, which is fast
-Configs = Mapping[str, Mapping[str, str]]
 _LEFT_OUT = (Skipped.FILTERED, Skipped.QUARANTINED)
+
+Configs = Mapping[str, Mapping[str, str]]
 
 
 class Level(StrEnum):
@@ -301,7 +302,7 @@ def begin(
     entries = [record.entry for chain in ledger.chains.values() for record in chain.records]
     broken = {at for at, chain in ledger.chains.items() if chain.breaks and selection.has(at)}
     expired = _expired(selection, ledger)
-    selected = _select(selection, entries, ledger, broken | expired)
+    selected = _select(selection, entries, ledger, broken, expired)
     job = AuditJob(name, mirror.nodes, mirror.destination_cluster, mirror.copy_options, client)
     sampled = level is Level.SAMPLE
     audit = Audit(name, level, job, {}, share if sampled else 1.0, seed if sampled else "")
@@ -344,19 +345,21 @@ def _select(
     selection: Selection,
     entries: Sequence[LedgerEntry],
     ledger: VerifiedLedger,
-    without_entries: Collection[TopicPartition],
+    broken: Collection[TopicPartition],
+    expired: Collection[TopicPartition],
 ) -> list[Selected]:
     """Return the ranges to audit; none if the entries that had them are gone.
 
     Args:
-        without_entries: topic-partitions whose entries are not those that were committed, or that
-            have none any more.
+        broken: topic-partitions whose entries are not those that were committed.
+        expired: as of `_expired`.
     """
     copied_to = {at: checkpoint.next_offset for at, checkpoint in ledger.checkpoints.items()}
     try:
         return select(selection, entries, copied_to)
     except ConfigError:
-        if not without_entries:
+        has_entries = any(selection.has(entry.source.topic_partition) for entry in entries)
+        if not broken and (has_entries or not expired):
             raise
         return []
 
