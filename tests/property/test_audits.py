@@ -8,8 +8,11 @@ from unittest.mock import patch
 import pytest
 
 from relay_pipelines.errors import ConfigError
+from relay_pipelines.model import TopicPartition
 from relay_pipelines.state import ledger
+from relay_pipelines.verify import audit as verify_audit
 from relay_pipelines.verify.audit import Audit, Level, begin
+from relay_pipelines.verify.chain import Chain
 from relay_pipelines.verify.chunks import ComparedChunk, compare_chunks
 from relay_pipelines.verify.selection import Selection
 from tests.copying import copy_as_it_is
@@ -62,6 +65,21 @@ def test_some_entries_have_expired(world: World) -> None:  # noqa: F811
     assert audit.partitions[AT].notes == [
         "ledger entries that retention has deleted: 2; what was copied before cannot be audited"
     ]
+
+
+def test_the_entries_of_one_partition_have_expired(world: World) -> None:  # noqa: F811
+    """The other one is audited, and a mistake in its offsets is refused."""
+    gone, known = TopicPartition("a", 1), world.ledger()
+    both = replace(known, chains={**known.chains, gone: Chain(gone, expired=4)})
+    with patch.object(verify_audit, "read_verified_ledger", lambda *_: both):
+        audit = audited(world, Level.FULL)
+        assert (audit.problems, audit.outcome) == ([], "agrees")
+        assert {at: each.outcome for at, each in audit.partitions.items()} == {
+            AT: "agrees",
+            gone: "not verified",
+        }
+        with pytest.raises(ConfigError, match="is copied up to offset 15"):
+            audited(world, Level.FULL, Selection("a", start=99))
 
 
 def test_the_beginning_of_the_copies_is_gone(world: World) -> None:  # noqa: F811
