@@ -140,11 +140,16 @@ def test_an_expectation_that_never_ends_holds_up_no_copy(
         environment.fill(topics[0], ["last"])
         until(lambda: "last" in environment.read(topics[0]), "a copy with another Spark")
         seen.append(SparkContext._gateway.proc.pid)
-        environment.write(allow)  # so that the session ends
+
+    def ending() -> None:
+        try:
+            meanwhile()
+        finally:
+            environment.write(allow)  # so that the session ends
 
     monkeypatch.setattr(validation, "validate", watched)
     before = SparkContext._gateway.proc.pid
-    beside = threading.Thread(target=meanwhile, daemon=True)
+    beside = threading.Thread(target=ending, daemon=True)
     beside.start()
 
     run = environment.copy()
