@@ -126,10 +126,16 @@ def _recount(audit: StatementAudit, found: VerifiedLedger, mirror: Mirror, clock
     options = mirror.copy_options
     with destination_client(found.mirror, mirror.destination_cluster, options, "audit") as client:
         known = _existing({**histories, _LATER: later}, audit, client)
+        # what comes after the attested records is not their business, and nobody may know it by now
+        until = {
+            at: max(entry.destination.end for entry in history if entry.records)
+            for at, history in known.items()
+            if any(entry.records for entry in history)
+        }
 
         def count(ranges: Sequence[OffsetRange]) -> list[Recount]:
             return recount_entries(
-                found.mirror, ranges, known, client, options, clock, found.replayed
+                found.mirror, ranges, known, client, options, clock, found.replayed, until
             )
 
         whole = [

@@ -145,19 +145,30 @@ def recount(
     if not wanted:
         return recounts
     with destination_client(mirror, destination, options, "recount") as client:
-        # again if records seem foreign: another run may have committed since the ledger was read
-        for _ in range(2):
-            ask = partial(_entries, mirror, wanted, destination, options, clock, committed_since_ms)
+        until: dict[TopicPartition, int] = {}
+        for is_last in (False, True):
+            ask = partial(
+                _entries,
+                *(mirror, wanted, destination, options, clock, committed_since_ms),
+                settled=is_last,
+            )
             entries, replayed = retry(ask, mirror, options, clock)
-            counted = recount_entries(mirror, wanted, entries, client, options, clock, replayed)
+            counted = recount_entries(
+                mirror, wanted, entries, client, options, clock, replayed, until
+            )
             recounts |= {each.range.topic_partition: each for each in counted}
-            wanted = [
-                offset_range
-                for offset_range in wanted
-                if recounts[offset_range.topic_partition].foreign
-            ]
-            if not wanted:
+            # others may have committed since the ledger was read: below these ends, all is in it
+            seeming = {
+                each.range: each.scanned.topic_partition
+                for each in counted
+                if each.foreign and each.scanned
+            }
+            if not seeming or is_last:
                 break
+            look = partial(client.list_offsets, set(seeming.values()), LATEST, READ_COMMITTED)
+            ends = retry(look, mirror, options, clock, client)
+            until = {each.topic_partition: ends[at] for each, at in seeming.items()}
+            wanted = list(seeming)
     return recounts
 
 
@@ -169,6 +180,7 @@ def recount_entries(
     options: CopyOptions,
     clock: Clock,
     replayed: Sequence[OffsetRange] = (),
+    until: Mapping[TopicPartition, int] | None = None,
 ) -> list[Recount]:
     """Count the records of every range, in this order, by entries that are known.
 
@@ -176,6 +188,7 @@ def recount_entries(
         entries: of one history each, sorted by source offset; also those after the ranges, which
             say where their records end.
         replayed: as of `KnownEntries`.
+        until: as of `count_range`, by source topic-partition.
 
     Raises:
         RelayError: the destination does not answer, or refuses.
@@ -186,13 +199,12 @@ def recount_entries(
     ask = partial(topic_configs, client, sorted(topics), NEEDED_CONFIGS)
     configs = retry(ask, mirror, options, clock, client)
     known = KnownEntries(entries, replayed)
-    return [
-        retry(
-            partial(count_range, client, offset_range, known, configs, options, clock),
-            *(mirror, options, clock, client),
-        )
-        for offset_range in ranges
-    ]
+
+    def count(wanted: OffsetRange) -> Recount:
+        end = (until or {}).get(wanted.topic_partition)
+        return count_range(client, wanted, known, configs, options, clock, end)
+
+    return [retry(partial(count, each), mirror, options, clock, client) for each in ranges]
 
 
 def _entries(
@@ -202,12 +214,18 @@ def _entries(
     options: CopyOptions,
     clock: Clock,
     since_ms: int,
+    *,
+    settled: bool,
 ) -> tuple[dict[TopicPartition, list[LedgerEntry]], list[OffsetRange]]:
-    """Return the mirror's entries, and what its replays wrote, as of `count_range`."""
+    """Return the mirror's entries, and what its replays wrote, as of `count_range`.
+
+    Args:
+        settled: as of `LedgerFollower.records`.
+    """
     follower = LedgerFollower(destination, mirror, None, options, clock, with_replays=True)
     try:
         own, replayed = own_and_replayed(
-            mirror, follower.history(max(0, since_ms - _CLOCK_SKEW_MS))
+            mirror, follower.history(max(0, since_ms - _CLOCK_SKEW_MS), settled=settled)
         )
         entries = _by_source(own, since_ms)
         if any(

@@ -22,9 +22,11 @@ from relay_pipelines.model import OffsetRange, TopicPartition
 from relay_pipelines.protocol.records import encode
 from relay_pipelines.settings import Mirror
 from relay_pipelines.state import checkpoint, ledger, ledger_reader
-from relay_pipelines.verify import statement
+from relay_pipelines.state.checkpoint import replay_name
+from relay_pipelines.verify import against_statement, recount, statement
 from relay_pipelines.verify.against_statement import StatementAudit, audit_against
 from relay_pipelines.verify.verified_ledger import VerifiedLedger, read_verified_ledger
+from tests.copying import copy_as_it_is
 from tests.property.fake_cluster import FakeCluster, put
 from tests.property.filled import chains
 from tests.property.test_chained_copies import copy
@@ -36,8 +38,10 @@ from tests.property.test_odd_failures import (
     checkpoints_of,
     destination,
     filled,
+    job,
     record,
     served,
+    whole,
 )
 
 BATCHES = ((0, 5), (5, 10), (10, 15), (15, 20))
@@ -165,7 +169,7 @@ def change(entries: list[Any]) -> None:
     entries[2].body = bytes(new.data[61:])
 
 
-def insert(entries: list[Any]) -> None:
+def append(entries: list[Any]) -> None:
     header = entries[2].header._replace(base_offset=entries[-1].header.last_offset + 1)
     entries.append(replace(entries[2], header=header._replace(producer_id=77)))
 
@@ -186,7 +190,7 @@ def truncate(entries: list[Any]) -> None:
             change,
             {"a-0[5, 10), copied to a-0[6, 11): chunks whose bytes differ from what was"},
         ),
-        (insert, {"a-0[10, 15), copied to a-0[12, 17): records at the destination that this"}),
+        (append, set()),  # what comes after the attested records is not attested
         (
             reorder,
             {"a-0[0, 5), copied to a-0[0, 5): chunks", "a-0[5, 10), copied to a-0[6, 11): chunks"},
@@ -203,6 +207,64 @@ def test_a_tampered_destination(
     found = world.audit().differences
     assert len(found) == len(expected)
     assert all(any(line.startswith(start) for line in found) for start in expected), found
+
+
+def test_a_statement_outlives_the_ledger(world: World) -> None:
+    """Later copies are no difference, also once the ledger no longer has the first of them."""
+    world.attest()
+    world.copy(20)
+    log = world.copies.logs[ledger.TOPIC]
+    newest = [record.offset for record in log.committed()][-1]
+    log.entries[:] = [entry for entry in log.entries if entry.header.base_offset > newest]
+    world.copies.low_watermarks[ledger.TOPIC] = newest + 1
+    two_months_later = Clock().now_ms() + 62 * 24 * 3_600_000
+    with patch.object(Clock, "now_ms", lambda _: two_months_later):
+        assert world.audit().differences == []
+
+
+def test_the_mirror_commits_while_a_statement_is_compared(world: World) -> None:
+    """A commit between reading the ledger and counting is no difference."""
+    world.attest()
+    counting = against_statement.recount_entries
+
+    def after_a_commit(*told: Any) -> Any:
+        world.copy(20)
+        with world.answering():
+            return counting(*told)
+
+    with patch.object(against_statement, "recount_entries", after_a_commit):
+        assert world.audit().differences == []
+
+
+def test_a_replay_commits_while_a_window_is_counted(world: World) -> None:
+    """Chunks of a replay into the same topic are not foreign, whenever it commits them."""
+    reading, ends = recount.own_and_replayed, iter((5, 10, 15, 20))
+    name = replay_name("m", "r")
+    key = f"{name}/a/0".encode()
+
+    def before_a_commit(*told: Any) -> Any:
+        found, end = reading(*told), next(ends, None)
+        if end is None:
+            return found
+        records = world.copies.logs[checkpoint.TOPIC].committed()
+        known = [checkpoint.from_record(each.value) for each in records if each.key == key]
+        own = replace(job(chunk_bytes=1), mirror=name)
+        wanted = replace(whole("a", end), checkpoint=known[-1] if known else None)
+        with served(source=world.source, destination=world.copies):
+            (outcome,) = copy_as_it_is(own, [wanted], Clock())
+        assert outcome.error == ""
+        return found
+
+    with world.answering(), patch.object(recount, "own_and_replayed", before_a_commit):
+        found = recount.recount(
+            "m",
+            [OffsetRange(AT, 0, 15)],
+            world.mirror.destination_cluster,
+            world.mirror.copy_options,
+            Clock(),
+            0,
+        )
+    assert (found[AT].problems, found[AT].counted) == ([], 15)
 
 
 def test_a_loss_is_accepted_after_a_statement(world: World) -> None:
