@@ -210,7 +210,7 @@ def free_slots(session: Any) -> bool:
     end(session)
     if process is not None:
         process.kill()
-        process.wait()
+        process.communicate()  # closes its pipe, too
         _forget_dead_jvm()
     return True
 
