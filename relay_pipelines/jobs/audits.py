@@ -1,7 +1,8 @@
 """`audit`: what people audit from the UI; and the audits that a schedule repeats."""
 
 import datetime as dt
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import dagster as dg
@@ -99,9 +100,10 @@ def build(settings: Settings, catalog: Catalog) -> dg.JobDefinition:
             _request(config, kafka, config["mirror"], topics, selection)
             for selection in _selections(config)
         ]
+        known = topics or _known(config["mirror"], settings.mirrors[config["mirror"]], catalog)
 
         def audit(stop: Stop, session: Session) -> Iterator[Event]:
-            yield from _audit(context, kafka, session, stop, requests)
+            yield from _audit(context, kafka, session, stop, requests, known)
 
         audit_run.give_way()
         yield from stoppable(context, pyspark, audit)
@@ -119,7 +121,7 @@ def build(settings: Settings, catalog: Catalog) -> dg.JobDefinition:
 
 
 def scheduled(
-    name: str, mirror: Mirror, status: dg.DefaultScheduleStatus
+    name: str, mirror: Mirror, catalog: Catalog, status: dg.DefaultScheduleStatus
 ) -> dg.ScheduleDefinition | None:
     """Build the schedule of a mirror and its job; None if relay.yaml has none."""
     settings = mirror.audit
@@ -137,9 +139,10 @@ def scheduled(
         context: dg.OpExecutionContext, kafka: KafkaResource, pyspark: SparkResource
     ) -> Iterator[Event]:
         request = _request(context.op_config, kafka, name, (), Selection())
+        known = _known(name, mirror, catalog)
 
         def audit(stop: Stop, session: Session) -> Iterator[Event]:
-            (report,) = yield from _audit(context, kafka, session, stop, [request])
+            (report,) = yield from _audit(context, kafka, session, stop, [request], known)
             yield _history(report)
 
         audit_run.give_way()
@@ -189,11 +192,16 @@ def _request(
 
 def _require_known(config: _Config, mirror: Mirror, catalog: Catalog) -> None:
     name = config["mirror"]
-    known = {t for lane in lanes_of(name, mirror, catalog.known(name, mirror)) for t in lane.topics}
+    known = _known(name, mirror, catalog)
     for topic in config["topics"]:
         if topic not in known:
             remedy = nearest(topic, known, "topics")
             raise _failure(f"{name} has no source topic {topic!r}; {remedy}")
+
+
+def _known(name: str, mirror: Mirror, catalog: Catalog) -> set[str]:
+    """Return the source topics that have a check."""
+    return {t for lane in lanes_of(name, mirror, catalog.known(name, mirror)) for t in lane.topics}
 
 
 def _selections(config: _Config) -> list[Selection]:
@@ -222,8 +230,12 @@ def _audit(
     session: Session,
     stop: Stop,
     requests: list[AuditRequest],
+    topics: Collection[str],
 ) -> Generator[Event, None, list[AuditReport]]:
     """Audit, and yield the result of each topic; a difference fails checks, and not the run.
+
+    Args:
+        topics: those of the requests; all of the mirror if they name none.
 
     Raises:
         dg.Failure: something could not be read, or the ledger does not have it.
@@ -235,7 +247,7 @@ def _audit(
             reports.append(audit_run.run(context, kafka, session, stop, request))
         except RelayError as error:
             if isinstance(error, TamperedError):
-                yield from check.not_audited(request, error, kafka.clock)
+                yield from check.not_audited(replace(request, topics=topics), error, kafka.clock)
             failures.append(str(error))
     audit_run.write_page(context, reports, kafka.clock.now_ms())
     for report in reports:
