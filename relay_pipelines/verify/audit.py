@@ -11,7 +11,6 @@ from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import partial
 
 from relay_pipelines.errors import ConfigError, SourceError
 from relay_pipelines.model import (
@@ -23,7 +22,7 @@ from relay_pipelines.model import (
     TopicPartition,
 )
 from relay_pipelines.protocol.admin import topic_configs
-from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, ClusterClient
+from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry
 from relay_pipelines.settings import Mirror
@@ -178,6 +177,7 @@ class PartitionAudit:
         if recount is not None and recount.thinned:
             gone = recount.recorded - recount.counted
             lines.append(f"{recount.thinned}: {gone:,} records are gone")
+        lines += [] if recount is None else recount.notes
         unread: Counter[str] = Counter()
         for result in self.results:
             if result.unread:
@@ -295,7 +295,6 @@ def begin(
         TamperedError: a record of the ledger is no entry.
         RelayError: a cluster does not answer, or refuses.
     """
-    # before the ledger: all that was written up to the ends is in one of its entries
     reads = level is not Level.LEDGER
     there = _at_destination(name, mirror, clock) if reads else _Destination()
     ledger = read_verified_ledger(name, mirror, clock)
@@ -319,7 +318,7 @@ def begin(
         audit.partitions[at] = PartitionAudit(nothing, ledger.chains[at])
     selected = [each for each in selected if not audit.partitions[each.topic_partition].lost]
     if level in {Level.RECOUNT, Level.FULL}:
-        _plan_recount(audit, selected, entries, there.ends, ledger.replayed)
+        _plan_recount(audit, selected, entries, ledger)
     if level.compares:
         configs = _at_source(audit, mirror, clock), there.configs
         shared = _shared(entries) | {written.topic_partition for written in ledger.replayed}
@@ -373,22 +372,19 @@ def _plan_recount(
     audit: Audit,
     selected: Sequence[Selected],
     entries: Sequence[LedgerEntry],
-    ends: Mapping[TopicPartition, int],
-    replayed: Sequence[OffsetRange],
+    ledger: VerifiedLedger,
 ) -> None:
     """Find the parts to count at the destination.
 
     Args:
         entries: all that the ledger has.
-        ends: of the destination, from before the entries were read: all that was written before is
-            in one of them.
-        replayed: as of `KnownEntries`.
     """
     shared = _shared(entries)
     written: dict[TopicPartition | None, list[LedgerEntry]] = defaultdict(list)
     for entry in entries:
         if entry.records and entry.destination.topic_partition in shared:
             written[entry.destination.topic_partition].append(entry)
+    accounted = ledger.accounted()
     for some in written.values():
         some.sort(key=lambda entry: entry.destination)
     for each in selected:
@@ -398,13 +394,17 @@ def _plan_recount(
             for entry in written[found.destination]
             if entry.source.topic_partition != each.topic_partition
         ]
-        by_replays = tuple(one for one in replayed if one.topic_partition == found.destination)
+        by_replays = tuple(
+            one for one in ledger.replayed if one.topic_partition == found.destination
+        )
         parts = parts_of(
             replace(each.range, end=each.copied_to),
             sorted(each.entries, key=lambda entry: entry.source),
             others,
             _PART_BYTES,
-            ends.get(found.destination, 0) if found.destination else None,
+            accounted.get(found.destination, OffsetRange(found.destination, 0, 0))
+            if found.destination
+            else None,
         )
         found.parts = [replace(part, replayed=by_replays) for part in parts]
 
@@ -539,31 +539,24 @@ def _at_source(audit: Audit, mirror: Mirror, clock: Clock) -> Configs:
 
 @dataclass(frozen=True, slots=True)
 class _Destination:
-    """The destination's topics, before the ledger was read.
+    """The destination's topics.
 
     Args:
         gone: topics to which records were copied, and which are not there any more.
         configs: of the others, by topic.
-        ends: the last stable offset by topic-partition.
     """
 
     gone: frozenset[str] = frozenset()
     configs: Configs = field(default_factory=dict)
-    ends: Mapping[TopicPartition, int] = field(default_factory=dict)
 
 
 def _at_destination(name: str, mirror: Mirror, clock: Clock) -> _Destination:
     options = mirror.copy_options
     checkpoints = read_checkpoints(name, mirror, clock, settled=True).checkpoints
-    copies = {checkpoint.destination for checkpoint in checkpoints.values()}
-    topics = {at.topic for at in copies}
+    topics = {checkpoint.destination.topic for checkpoint in checkpoints.values()}
     client = destination_client(name, mirror.destination_cluster, options, "audit")
     configs = _configs(client, topics, name, options, clock)
-    wanted = [at for at in copies if at.topic in configs]
-    with client:
-        ask = partial(client.list_offsets, wanted, LATEST, READ_COMMITTED)
-        ends = retry(ask, name, options, clock, client)
-    return _Destination(frozenset(topics - configs.keys()), configs, ends)
+    return _Destination(frozenset(topics - configs.keys()), configs)
 
 
 def _configs(

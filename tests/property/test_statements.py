@@ -23,8 +23,11 @@ from relay_pipelines.protocol.records import encode
 from relay_pipelines.settings import Mirror
 from relay_pipelines.state import checkpoint, ledger, ledger_reader
 from relay_pipelines.state.checkpoint import replay_name
-from relay_pipelines.verify import against_statement, recount, statement
+from relay_pipelines.verify import against_statement, audit_job, recount, statement
 from relay_pipelines.verify.against_statement import StatementAudit, audit_against
+from relay_pipelines.verify.audit import Level, PartitionAudit, begin
+from relay_pipelines.verify.recount import Recount
+from relay_pipelines.verify.selection import Selection
 from relay_pipelines.verify.verified_ledger import VerifiedLedger, read_verified_ledger
 from tests.copying import copy_as_it_is
 from tests.property.fake_cluster import FakeCluster, put
@@ -73,6 +76,45 @@ class World:
         homes = [TopicPartition(ledger.TOPIC, 0)]
         with served(destination=self.copies), patch.object(ledger_reader, "_HOMES", homes):
             yield
+
+    def replay(self, end: int) -> None:
+        """Copy up to an offset into the same topic, as a replay does."""
+        name = replay_name("m", "r")
+        known = [each for each in checkpoints_of(self.copies) if each.mirror == name]
+        wanted = replace(whole("a", end), checkpoint=[None, *known][-1])
+        with served(source=self.source, destination=self.copies):
+            own = replace(job(chunk_bytes=1), mirror=name)
+            (outcome,) = copy_as_it_is(own, [wanted], Clock())
+        assert outcome.error == ""
+
+    def expire(self, entries: Callable[[ledger.LedgerEntry], bool]) -> None:
+        """Remove some entries, as retention does."""
+        log = self.copies.logs[ledger.TOPIC]
+        gone = {r.offset for r in log.committed() if entries(ledger.from_record(r.value))}
+        log.entries[:] = [each for each in log.entries if each.header.base_offset not in gone]
+        self.copies.low_watermarks[ledger.TOPIC] = log.entries[0].header.base_offset
+
+    def write(self, number: int) -> None:
+        """Write a record that is no copy."""
+        put(self.copies, "a", batch(record(number)))
+
+    def recount(self) -> Recount:
+        """Count as a window of ten offsets does."""
+        ranges, to = [OffsetRange(AT, 0, 10)], self.mirror.destination_cluster
+        with self.answering():
+            (found,) = recount.recount(
+                "m", ranges, to, self.mirror.copy_options, Clock(), 0
+            ).values()
+        return found
+
+    def audited(self) -> PartitionAudit:
+        """Recount all that the ledger has."""
+        with self.answering():
+            audit = begin("m", self.mirror, Selection(), Level.RECOUNT, Clock())
+            done = audit_job.do_group(audit.job, audit.work)
+        audit.add(done.chunks, done.parts)
+        assert audit.errors == []
+        return audit.partitions[AT]
 
     def ledger(self) -> VerifiedLedger:
         with self.answering():
@@ -160,6 +202,83 @@ def test_a_statement_holds(world: World) -> None:
         assert world.audit().differences == []
 
 
+MONTH_MS = 31 * 24 * 3_600_000
+UNKNOWN = "records whose writer is not known, because ledger entries of that time have expired:"
+
+
+class TestWhatIsForeign:
+    """Records are foreign only where the ledger, had they been copied, would have an entry."""
+
+    @pytest.fixture
+    def world(self, tmp_path: Path) -> World:
+        made = World(tmp_path)
+        made.source = filled(*((start, start + 5) for start in range(0, 30, 5)))
+        made.copy(10)
+        return made
+
+    def test_entries_after_the_attested_ones_have_expired(self, world: World) -> None:
+        """Months after a statement, it still holds; what comes after the entries left counts."""
+        world.attest()
+        world.copy(20)
+        world.copy(30)
+        world.expire(lambda entry: entry.source.end <= 25)
+        now_ms = Clock().now_ms() + MONTH_MS
+        with patch.object(Clock, "now_ms", lambda _: now_ms):
+            assert (world.audit().differences, world.audit().records) == ([], 10)
+            world.write(99)
+            assert world.audited().recount.foreign == 1
+
+    def test_the_entries_of_a_replay_have_expired(self, world: World) -> None:
+        """They are in another partition of the ledger; its records are of nobody known then."""
+        world.replay(10)
+        world.copy(15)
+        world.attest()
+        assert (world.audited().problems, world.audited().notes) == ([], [])
+        world.expire(lambda entry: entry.mirror != "m")
+        assert (world.audited().problems, world.audited().notes) == ([], [f"{UNKNOWN} 10"])
+        assert (world.recount().problems, world.recount().notes) == ([], [f"{UNKNOWN} 10"])
+        assert (world.audit().differences, world.audit().notes) == ([], [f"a-0: {UNKNOWN} 10"])
+        world.write(99)
+        for found in (world.audited().problems[0], *world.audit().differences):
+            assert found.endswith("records at the destination that this mirror did not write: 1")
+
+    def test_commits_after_the_ledger_was_read(self, world: World) -> None:
+        """Their entries are not known, and they are not foreign."""
+        world.attest()
+        counting = against_statement.recount_entries
+
+        def after_a_commit(*told: Any) -> Any:
+            world.copy(15)
+            with world.answering():
+                return counting(*told)
+
+        with patch.object(against_statement, "recount_entries", after_a_commit):
+            assert world.audit().differences == []
+
+    def test_a_replay_commits_while_a_window_is_counted(self, world: World) -> None:
+        """One chunk after each look at the ledger; the record of nobody is found all the same."""
+        reading, ends = recount._entries, iter((5, 10))
+
+        def before_a_commit(*told: Any, **more: Any) -> Any:
+            found = reading(*told, **more)
+            if end := next(ends, 0):
+                world.replay(end)
+            return found
+
+        with patch.object(recount, "_entries", before_a_commit):
+            assert world.recount().problems == []
+        world.write(99)
+        assert (world.recount().foreign, world.recount().unattributed) == (1, 0)
+
+    @pytest.mark.parametrize("value", [b"rubbish", b'{"version":99}'])
+    def test_a_replay_whose_entry_nobody_can_read(self, world: World, value: bytes) -> None:
+        """The window check of the mirror does without it; an audit names it."""
+        put(world.copies, ledger.TOPIC, encode(b"m.replay@r/a/0", value, 0))
+        assert world.recount().problems == []
+        with pytest.raises(RelayError, match=r"is no ledger entry|has version 99"):
+            world.audited()
+
+
 def drop(entries: list[Any]) -> None:
     del entries[2]
 
@@ -169,7 +288,7 @@ def change(entries: list[Any]) -> None:
     entries[2].body = bytes(new.data[61:])
 
 
-def append(entries: list[Any]) -> None:
+def insert(entries: list[Any]) -> None:
     header = entries[2].header._replace(base_offset=entries[-1].header.last_offset + 1)
     entries.append(replace(entries[2], header=header._replace(producer_id=77)))
 
@@ -190,7 +309,7 @@ def truncate(entries: list[Any]) -> None:
             change,
             {"a-0[5, 10), copied to a-0[6, 11): chunks whose bytes differ from what was"},
         ),
-        (append, set()),  # what comes after the attested records is not attested
+        (insert, {"a-0[10, 15), copied to a-0[12, 17): records at the destination that this"}),
         (
             reorder,
             {"a-0[0, 5), copied to a-0[0, 5): chunks", "a-0[5, 10), copied to a-0[6, 11): chunks"},
@@ -207,64 +326,6 @@ def test_a_tampered_destination(
     found = world.audit().differences
     assert len(found) == len(expected)
     assert all(any(line.startswith(start) for line in found) for start in expected), found
-
-
-def test_a_statement_outlives_the_ledger(world: World) -> None:
-    """Later copies are no difference, also once the ledger no longer has the first of them."""
-    world.attest()
-    world.copy(20)
-    log = world.copies.logs[ledger.TOPIC]
-    newest = [record.offset for record in log.committed()][-1]
-    log.entries[:] = [entry for entry in log.entries if entry.header.base_offset > newest]
-    world.copies.low_watermarks[ledger.TOPIC] = newest + 1
-    two_months_later = Clock().now_ms() + 62 * 24 * 3_600_000
-    with patch.object(Clock, "now_ms", lambda _: two_months_later):
-        assert world.audit().differences == []
-
-
-def test_the_mirror_commits_while_a_statement_is_compared(world: World) -> None:
-    """A commit between reading the ledger and counting is no difference."""
-    world.attest()
-    counting = against_statement.recount_entries
-
-    def after_a_commit(*told: Any) -> Any:
-        world.copy(20)
-        with world.answering():
-            return counting(*told)
-
-    with patch.object(against_statement, "recount_entries", after_a_commit):
-        assert world.audit().differences == []
-
-
-def test_a_replay_commits_while_a_window_is_counted(world: World) -> None:
-    """Chunks of a replay into the same topic are not foreign, whenever it commits them."""
-    reading, ends = recount.own_and_replayed, iter((5, 10, 15, 20))
-    name = replay_name("m", "r")
-    key = f"{name}/a/0".encode()
-
-    def before_a_commit(*told: Any) -> Any:
-        found, end = reading(*told), next(ends, None)
-        if end is None:
-            return found
-        records = world.copies.logs[checkpoint.TOPIC].committed()
-        known = [checkpoint.from_record(each.value) for each in records if each.key == key]
-        own = replace(job(chunk_bytes=1), mirror=name)
-        wanted = replace(whole("a", end), checkpoint=known[-1] if known else None)
-        with served(source=world.source, destination=world.copies):
-            (outcome,) = copy_as_it_is(own, [wanted], Clock())
-        assert outcome.error == ""
-        return found
-
-    with world.answering(), patch.object(recount, "own_and_replayed", before_a_commit):
-        found = recount.recount(
-            "m",
-            [OffsetRange(AT, 0, 15)],
-            world.mirror.destination_cluster,
-            world.mirror.copy_options,
-            Clock(),
-            0,
-        )
-    assert (found[AT].problems, found[AT].counted) == ([], 15)
 
 
 def test_a_loss_is_accepted_after_a_statement(world: World) -> None:
