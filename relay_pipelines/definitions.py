@@ -91,7 +91,7 @@ def _mirror(
     lane_jobs = {lane.name: mirror_lane.build(lane, catalog) for lane in lanes}
     status = dg.DefaultSensorStatus.RUNNING if automation else dg.DefaultSensorStatus.STOPPED
     schedule_status = dg.DefaultScheduleStatus(status.value)
-    sample_audit = audits.scheduled(name, mirror, schedule_status, prefix)
+    sample_audit = audits.scheduled(name, mirror, catalog, schedule_status, prefix)
     lane_checks = (lag, topic_configs, source_topics, other_deployments)
     node_checks = (available, divergence)
     return dg.Definitions(

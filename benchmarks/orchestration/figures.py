@@ -121,9 +121,8 @@ class Wide:
         first_ticks: a tick of every planner, with a record in every topic-partition.
         ticks: the same without new records, median.
         run: the process that copies all of them.
-        graph_seconds: of a GraphQL query for all assets with their states and checks: the first one
-            and the median of those after it.
-        view_seconds: the same for 100 assets, as many as are in view.
+        graph_seconds: of GraphQL queries for the names and groups of all assets, and for the states
+            and checks of 100, as many as are in view: the first ones, the median of those after.
         topic_seconds: the same for the windows of a topic.
     """
 
@@ -133,7 +132,6 @@ class Wide:
     ticks: Spent
     run: Spent
     graph_seconds: tuple[float, float]
-    view_seconds: tuple[float, float]
     topic_seconds: tuple[float, float]
 
 

@@ -1,6 +1,7 @@
 """The mirrored topics of a lane, and the op that copies a window of them again by hand."""
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import dagster as dg
 from relay_pipelines.assets import window_events
 from relay_pipelines.checks import expectations, message_counts
 from relay_pipelines.errors import RelayError
-from relay_pipelines.expectations.validation import validate
+from relay_pipelines.expectations import validation
 from relay_pipelines.lanes import naming, turns, window_log
 from relay_pipelines.lanes.failing import final_failure, forbid_retries
 from relay_pipelines.lanes.lane import Lane
@@ -20,6 +21,7 @@ from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.plan.topic_selection import renamed_target
 from relay_pipelines.resources import KafkaResource, kafka_key, kafka_of, spark_key, spark_of
 from relay_pipelines.settings import Mirror
+from relay_pipelines.spark.session import free_slots
 
 _RETRY_NUMBER = "dagster/retry_number"
 
@@ -167,7 +169,14 @@ def _expectations(
     for window in wanted:
         if stop():
             raise dg.DagsterExecutionInterruptedError
-        for found in validate(session, config, lane.mirror, mirror, window, kafka.clock):
+        results = validation.validate(
+            *(session, config, lane.mirror, mirror, window, kafka.clock),
+            deadline_seconds=validation.DEADLINE_SECONDS,
+        )
+        if any(found.late for found in results):
+            with suppress(RelayError):  # there is no Spark
+                free_slots(session())  # for the next topic
+        for found in results:
             if expectations.blocked(window, found):
                 forbid_retries(context.op_execution_context)  # it would find the same
             yield expectations.result(lane.path, window.topic, found)

@@ -20,11 +20,12 @@ from relay_pipelines.model import TopicPartition
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.resources import KafkaResource, kafka_key, kafka_of, spark_key, spark_of
 from relay_pipelines.settings.audits import AuditSettings
-from relay_pipelines.verify.audit import BY_RECORD, Level, PartitionAudit
+from relay_pipelines.verify.audit import BY_RECORD, Level, PartitionAudit, not_verified
 from relay_pipelines.verify.difference import Difference
 from relay_pipelines.verify.selection import Selection
 
 _PARTITION = "dagster/partition"
+_REPEATED = "repeated from"
 _FIELDS = ("timestamp_ms", "key", "value", "headers")
 
 Found = dict[TopicPartition, PartitionAudit]
@@ -56,7 +57,7 @@ def build(lane: Lane, settings: AuditSettings) -> dg.AssetChecksDefinition:
         kafka, pyspark = kafka_of(context, lane.prefix), spark_of(context, lane.prefix)
         keys = sorted(context.selected_asset_check_keys)
         if context.run.asset_selection:
-            yield from _last_evaluations(context, keys)
+            yield from last_evaluations(context.instance, keys)
             return
         audit_run.give_way()
         selection = Selection(window=context.run.tags.get(_PARTITION, ""))
@@ -85,20 +86,36 @@ def build(lane: Lane, settings: AuditSettings) -> dg.AssetChecksDefinition:
     return audit_check
 
 
-def _last_evaluations(
-    context: dg.AssetCheckExecutionContext, keys: list[dg.AssetCheckKey]
+def last_evaluations(
+    instance: dg.DagsterInstance, keys: list[dg.AssetCheckKey]
 ) -> Iterator[dg.AssetCheckEvaluation]:
-    """Repeat the last result of each check in a run that copies.
+    """Repeat the last result of each check in a run that copies, and say from when it is.
 
     Dagster executes all checks of an asset that it materialises. An audit would hold the copy up,
     and no evaluation at all would hide the last one.
     """
     for key in keys:
-        history = context.instance.event_log_storage.get_asset_check_execution_history(key, limit=5)
-        known = (record.evaluation for record in history)
-        last = next((found for found in known if isinstance(found, dg.AssetCheckEvaluation)), None)
-        if last is not None:
-            yield last
+        history = instance.event_log_storage.get_asset_check_execution_history(key, limit=5)
+        for record in history:
+            last = record.evaluation
+            if record.event is not None and isinstance(last, dg.AssetCheckEvaluation):
+                yield _repeated(last, record.event.timestamp)
+                break
+
+
+def _repeated(last: dg.AssetCheckEvaluation, timestamp: float) -> dg.AssetCheckEvaluation:
+    if _REPEATED in last.metadata:
+        return last
+    time = dt.datetime.fromtimestamp(timestamp, dt.UTC).isoformat(timespec="seconds")
+    return dg.AssetCheckEvaluation(
+        asset_key=last.asset_key,
+        check_name=last.check_name,
+        passed=last.passed,
+        severity=last.severity,
+        description=f"{last.description} ({_REPEATED} {time})",
+        metadata={**last.metadata, _REPEATED: time},
+        partition=last.partition,
+    )
 
 
 def default_seed(clock: Clock) -> str:
@@ -128,12 +145,11 @@ def not_audited(
 ) -> Iterator[dg.AssetCheckEvaluation]:
     """Yield a result for each topic of an audit that could not be made.
 
-    It is a warning, unless the ledger itself is not what was written.
+    It is a warning, unless the ledger itself is not what was written: then no entry of the mirror
+    can be trusted.
     """
-    at = error.topic_partition
     found = isinstance(error, TamperedError)
-    topics = [at.topic] if found and at is not None else request.topics
-    for topic in sorted(topics):
+    for topic in sorted(request.topics):
         yield _evaluation(
             request,
             topic,
@@ -171,10 +187,12 @@ def _warning(found: Found) -> str:
     if not found:
         return "the ledger has no copies of this topic in what was to be audited"
     errors = [f"{at}: {line}" for at, each in found.items() for line in each.errors]
+    if errors:
+        return _first(errors)
     results = [result for each in found.values() for result in each.results]
-    if not errors and results and all(result.unread for result in results):
-        return f"nothing could be compared: {results[0].unread}"
-    return _first(errors)
+    why = results[0].unread if results and all(result.unread for result in results) else ""
+    why = why or not_verified(found.values())
+    return f"nothing could be compared: {why}" if why else ""
 
 
 def _words(found: Found) -> str:
@@ -210,7 +228,8 @@ def _metadata(report: AuditReport, found: Found, config_path: str) -> dict[str, 
 def _first_difference(at: TopicPartition, found: PartitionAudit) -> dict[str, Any]:
     first = found.first_difference
     if first is None or first.difference is None:
-        offset = found.recount.foreign_at if found.recount else None
+        recount = found.counted_so_far
+        offset = None if recount is None else recount.foreign_at
         where = found.coverage.range if offset is None else found.destination
         place = {} if offset is None else {"first difference: offset": offset}
         return {

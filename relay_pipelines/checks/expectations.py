@@ -66,13 +66,13 @@ def evaluation(mirror: str, topic: str, window: str, found: Result) -> dg.AssetC
 
 def blocked(window: TopicWindow, found: Result) -> str:
     """Why the run of the window fails; empty if it does not, for this expectation."""
-    if found.passed or not found.expectation.blocking:
+    if found.passed or found.late or not found.expectation.blocking:
         return ""
     return f"window {window.name}: {window.topic}: {found.expectation.name}: {found.what}"
 
 
 def _found(found: Result) -> dict[str, Any]:
-    warns = found.expectation.severity is Severity.WARN
+    warns = found.late or found.expectation.severity is Severity.WARN
     return {
         "passed": found.passed,
         "severity": dg.AssetCheckSeverity.WARN if warns else dg.AssetCheckSeverity.ERROR,

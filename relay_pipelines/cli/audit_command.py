@@ -78,7 +78,7 @@ def run(invocation: Invocation, names: Sequence[str], options: Options) -> int:
                 with invocation.reporting_errors(name):
                     bound = api.Mirror(name, mirror, session)
                     audit = audits[name] = _audit(bound, selection, options)
-                    _report(invocation, audit, as_json=options.as_json)
+                    report(invocation, audit, as_json=options.as_json)
         except KeyboardInterrupt:
             invocation.raise_exit_code(INTERRUPTED)
             messages.error("interrupted; run again, or audit less with --since or --level sample")
@@ -202,12 +202,16 @@ def _audit(mirror: api.Mirror, selection: Selection, options: Options) -> Audit:
     return audit
 
 
-def _report(invocation: Invocation, audit: Audit, *, as_json: bool) -> None:
+def report(invocation: Invocation, audit: Audit, *, as_json: bool) -> None:
+    """Print what an audit found, and raise the exit code."""
     for line in audit.problems:
         messages.error(f"{audit.mirror}: {line}")
         invocation.raise_exit_code(_DIFFERENCE)
     for line in audit.errors:
         messages.error(f"{audit.mirror}: {line}")
+        invocation.raise_exit_code(_FAILED)
+    if audit.not_verified:
+        messages.error(f"{audit.mirror}: nothing could be compared: {audit.not_verified}")
         invocation.raise_exit_code(_FAILED)
     if as_json:
         return

@@ -252,6 +252,7 @@ def audit(found: Audit) -> Document:
         "seconds": round(found.seconds, 3),
         "problems": found.problems,
         "errors": found.errors,
+        "not_verified": found.not_verified,
         "topic_partitions": [_audited(each) for each in found.partitions.values()],
     }
 

@@ -211,7 +211,7 @@ def audit(found: Audit) -> Table:
             "" if each.recount is None else count(each.recount.counted),
             count(each.records) if each.chunks else "",
             _reasons(counts),
-            "differs" if each.problems else "failed" if each.errors else "agrees",
+            each.outcome,
         )
     return table
 

@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import os
 import re
+import threading
+import uuid
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from relay_pipelines.console.formatting import seconds
 from relay_pipelines.errors import ConfigError, RelayError
 from relay_pipelines.expectations import suite, volume
 from relay_pipelines.expectations.topic_window import TopicWindow
+from relay_pipelines.plan.topic_selection import renamed_target
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.settings import Mirror
 from relay_pipelines.settings.expectations import (
@@ -29,6 +33,8 @@ from relay_pipelines.settings.expectations import (
     Side,
 )
 
+DEADLINE_SECONDS = 300.0
+"""How long the expectations of a topic and window may take in a run that copies."""
 _STATISTICS = "GX_ANALYTICS_ENABLED"
 _SHOWN_CHARACTERS = 80
 _LINE_CHARACTERS = 300
@@ -48,6 +54,7 @@ class Result:
         failing: how many do not meet it; None if it is not about single records, or has no result.
         sample: some of them: partition and offset, and unless hidden what they have in the columns
             of the expectation.
+        late: whether it is not known because the deadline has passed.
     """
 
     expectation: Expectation
@@ -56,6 +63,7 @@ class Result:
     records: int
     failing: int | None = None
     sample: tuple[Mapping[str, str | int], ...] = ()
+    late: bool = False
 
 
 def validate(
@@ -65,6 +73,9 @@ def validate(
     mirror: Mirror,
     window: TopicWindow,
     clock: Clock,
+    *,
+    deadline_seconds: float | None = None,
+    beside_copy: bool = False,
 ) -> list[Result]:
     """Run the expectations of a topic, and return their results in the order of the settings.
 
@@ -74,20 +85,78 @@ def validate(
         session: returns the Spark session; called only if there is something to read.
         config: path of relay.yaml.
         name: the mirror's.
+        deadline_seconds: when those that have no result yet are given up. Their tasks may go on:
+            see `free_slots`.
+        beside_copy: whether to leave one of Spark's slots to a copy.
     """
     wanted = mirror.expectations_of(window.topic)
     sample = mirror.expectation_sample_of(window.topic)
     results: dict[str, Result] = {}
-    for side in Side:
-        of_side = [each for each in wanted if each.side is side and not volume.is_about(each)]
-        if of_side:
-            run = SideRun(session, config, name, mirror, window, side)
-            results |= _never_raising(run.results, of_side, window, sample)
-    for each in filter(volume.is_about, wanted):
-        results |= _never_raising(
-            lambda only: [_volume(only[0], name, mirror, window, clock)], [each], window, sample
-        )
-    return [results[each.name] for each in wanted]
+    if not all(map(volume.is_about, wanted)):
+        session = started(session)  # its start is not for threads
+
+    def run() -> None:
+        for each in filter(volume.is_about, wanted):
+            results.update(
+                _never_raising(
+                    lambda only: [_volume(only[0], name, mirror, window, clock)],
+                    *([each], window, sample),
+                )
+            )
+        for side in Side:
+            of_side = [each for each in wanted if each.side is side and not volume.is_about(each)]
+            if of_side:
+                of = SideRun(session, config, name, mirror, window, side, beside_copy)
+                results.update(_never_raising(of.results, of_side, window, sample))
+
+    if deadline_seconds is None:
+        run()
+    else:
+        results = _until(deadline_seconds, session, run, results)
+    return [
+        results.get(each.name) or _late(each, deadline_seconds or 0.0, window) for each in wanted
+    ]
+
+
+def started(session: Callable[[], Any]) -> Callable[[], Any]:
+    """Call `session`; return what returns its result, or raises its error."""
+    try:
+        found = session()
+    except RelayError as error:
+        failed = error  # Python deletes `error`
+
+        def fail() -> Any:
+            raise failed
+
+        return fail
+    return lambda: found
+
+
+def _until(
+    deadline_seconds: float,
+    session: Callable[[], Any],
+    run: Callable[[], None],
+    results: Mapping[str, Result],
+) -> dict[str, Result]:
+    """Call `run` on a thread, and return the results that it has at the deadline."""
+    # Arrow and Spark are slow to import, and Dagster loads this module
+    from relay_pipelines.spark.job import cancel_group, name_group
+
+    group = f"relay-expectations-{uuid.uuid4()}"
+
+    def named() -> None:
+        with suppress(Exception):  # without a session, each expectation says so
+            name_group(session(), group)
+        run()
+
+    thread = threading.Thread(target=named, name=group, daemon=True)
+    thread.start()
+    thread.join(deadline_seconds)
+    found = dict(results)  # those that follow only say that they are cancelled
+    if thread.is_alive():
+        with suppress(Exception):
+            cancel_group(session(), group)
+    return found
 
 
 @cache
@@ -151,6 +220,7 @@ class SideRun:
     mirror: Mirror
     window: TopicWindow
     side: Side
+    beside_copy: bool = False
 
     def results(self, wanted: Sequence[Expectation]) -> list[Result]:
         """Run them in one suite, and those that fail in another one."""
@@ -173,21 +243,32 @@ class SideRun:
         ]
 
     def data(self, wanted: Sequence[Expectation], built: Suite) -> Any:
-        """Return the DataFrame of the side, with the columns that these expectations need."""
+        """Return the DataFrame of the side, with the columns that these expectations need.
+
+        Raises:
+            ConfigError: records of other topics may lie between those of the topic.
+        """
         # Arrow and Spark are slow to import, and Dagster loads this module
         from pyspark.logger import PySparkLogger
 
         from relay_pipelines.expectations.frame import frame
+        from relay_pipelines.spark.session import slots_beside_copy
 
+        target = renamed_target(self.window.topic, self.mirror.topics.rename)
+        if self.side is Side.DESTINATION and target.partition is not None:
+            raise ConfigError(
+                f"other topics may share {target}, to which {self.window.topic} is copied",
+                remedy="write side: source beside the expectation",
+            )
         # it logs the values on which an expression fails
         PySparkLogger.getLogger("DataFrameQueryContextLogger").disabled = True
         fields = suite.schema(self.mirror.expectations_of(self.window.topic))
         columns = suite.columns(built.arguments, fields)
         if suite.schema(wanted):
             columns.add("fits_schema")
-        return frame(
-            self.session(), self.config, self.name, self.window, self.side, columns, fields
-        )
+        session = self.session()
+        data = frame(session, self.config, self.name, self.window, self.side, columns, fields)
+        return data.coalesce(slots_beside_copy(session)) if self.beside_copy else data
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +353,14 @@ def _never_raising(
 def _unknown(expectation: Expectation, why: str, window: TopicWindow) -> Result:
     what = _one_line(f"not known: {why}")
     return Result(expectation, passed=False, what=what, records=window.records)
+
+
+def _late(expectation: Expectation, after_seconds: float, window: TopicWindow) -> Result:
+    what = (
+        f"not known: no result within {seconds(after_seconds)}; simplify the topic's regular"
+        f" expressions, or run `relay expectations run --window {window.name}`, which has no limit"
+    )
+    return Result(expectation, passed=False, what=what, records=window.records, late=True)
 
 
 def _shown_error(error: str, sample: SampleSettings) -> str:

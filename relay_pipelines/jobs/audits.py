@@ -1,7 +1,8 @@
 """`audit`: what people audit from the UI; and the audits that a schedule repeats."""
 
 import datetime as dt
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import dagster as dg
@@ -101,9 +102,10 @@ def build(settings: Settings, catalog: Catalog, prefix: tuple[str, ...] = ()) ->
             _request(config, kafka, (config["mirror"], prefix), topics, selection)
             for selection in _selections(config)
         ]
+        known = topics or _known(config["mirror"], settings.mirrors[config["mirror"]], catalog)
 
         def audit(stop: Stop, session: Session) -> Iterator[Event]:
-            yield from _audit(context, kafka, session, stop, requests)
+            yield from _audit(context, kafka, session, stop, requests, known)
 
         audit_run.give_way()
         yield from stoppable(context, pyspark, audit)
@@ -124,6 +126,7 @@ def build(settings: Settings, catalog: Catalog, prefix: tuple[str, ...] = ()) ->
 def scheduled(
     name: str,
     mirror: Mirror,
+    catalog: Catalog,
     status: dg.DefaultScheduleStatus,
     prefix: tuple[str, ...] = (),
 ) -> dg.ScheduleDefinition | None:
@@ -144,9 +147,10 @@ def scheduled(
     def audit_mirror(context: dg.OpExecutionContext) -> Iterator[Event]:
         kafka, pyspark = kafka_of(context, prefix), spark_of(context, prefix)
         request = _request(context.op_config, kafka, (name, prefix), (), Selection())
+        known = _known(name, mirror, catalog)
 
         def audit(stop: Stop, session: Session) -> Iterator[Event]:
-            (report,) = yield from _audit(context, kafka, session, stop, [request])
+            (report,) = yield from _audit(context, kafka, session, stop, [request], known)
             yield _history(report)
 
         audit_run.give_way()
@@ -199,11 +203,16 @@ def _request(
 
 def _require_known(config: _Config, mirror: Mirror, catalog: Catalog) -> None:
     name = config["mirror"]
-    known = {t for lane in lanes_of(name, mirror, catalog.known(name, mirror)) for t in lane.topics}
+    known = _known(name, mirror, catalog)
     for topic in config["topics"]:
         if topic not in known:
             remedy = nearest(topic, known, "topics")
             raise _failure(f"{name} has no source topic {topic!r}; {remedy}")
+
+
+def _known(name: str, mirror: Mirror, catalog: Catalog) -> set[str]:
+    """Return the source topics that have a check."""
+    return {t for lane in lanes_of(name, mirror, catalog.known(name, mirror)) for t in lane.topics}
 
 
 def _selections(config: _Config) -> list[Selection]:
@@ -232,8 +241,12 @@ def _audit(
     session: Session,
     stop: Stop,
     requests: list[AuditRequest],
+    topics: Collection[str],
 ) -> Generator[Event, None, list[AuditReport]]:
     """Audit, and yield the result of each topic; a difference fails checks, and not the run.
+
+    Args:
+        topics: those of the requests; all of the mirror if they name none.
 
     Raises:
         dg.Failure: something could not be read, or the ledger does not have it.
@@ -245,7 +258,7 @@ def _audit(
             reports.append(audit_run.run(context, kafka, session, stop, request))
         except RelayError as error:
             if isinstance(error, TamperedError):
-                yield from check.not_audited(request, error, kafka.clock)
+                yield from check.not_audited(replace(request, topics=topics), error, kafka.clock)
             failures.append(str(error))
     audit_run.write_page(context, reports, kafka.clock.now_ms())
     for report in reports:

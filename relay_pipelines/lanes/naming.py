@@ -84,8 +84,8 @@ def mirrored_asset(mirror: str, topic: str) -> dg.AssetKey:
 
 
 def replayed_asset(mirror: str, topic: str) -> dg.AssetKey:
-    """The asset of a topic to which replays of a mirror are copied."""
-    return dg.AssetKey([*mirror.split("/"), "replays", topic])
+    """The asset of a topic to which replays are copied; no lane's name contains a dash."""
+    return dg.AssetKey([*mirror.split("/"), "replayed-to", topic])
 
 
 def source_asset(mirror: str, topic: str) -> dg.AssetKey:

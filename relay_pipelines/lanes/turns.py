@@ -58,6 +58,7 @@ class Others:
         predecessor: whether a session that started earlier has not ended.
         before_person: whether a session copies, or an earlier run of a person is in progress.
         was_ended: whether this run is no longer in progress itself: it was declared dead.
+        later_checks: whether a run that started later has copied, too, and runs expectations.
     """
 
     by_hand: bool
@@ -65,6 +66,7 @@ class Others:
     predecessor: bool
     before_person: bool
     was_ended: bool = False
+    later_checks: bool = False
 
 
 def tag(instance: DagsterInstance, lane: Lane, run_id: str, turn: Turn) -> None:
@@ -139,6 +141,7 @@ def others(instance: DagsterInstance, lane: Lane, run_id: str) -> Others:
         predecessor=bool(older - {Turn.BY_HAND, Turn.CHECKING}),
         before_person=Turn.COPYING in newer | older or Turn.BY_HAND in older,
         was_ended=own == len(turns),
+        later_checks=Turn.CHECKING in newer,
     )
 
 
@@ -171,8 +174,7 @@ def take(
 def sessions(instance: DagsterInstance, lane: Lane) -> list[dg.DagsterRun]:
     """The runs of the lane's job that have not ended, newest first.
 
-    One that only checks does not count; with two, the planner waits, because each has a Spark
-    session.
+    Those that only check do not count: expectations never delay a copy.
     """
     found = instance.get_runs(
         RunsFilter(
@@ -180,5 +182,4 @@ def sessions(instance: DagsterInstance, lane: Lane) -> list[dg.DagsterRun]:
             statuses=[DagsterRunStatus.QUEUED, DagsterRunStatus.NOT_STARTED, *_IN_PROGRESS],
         )
     )
-    checking = [run.run_id for run in found if run.tags.get(naming.TAG_TURN) == Turn.CHECKING]
-    return [run for run in found if run.run_id not in checking[:1]]
+    return [run for run in found if run.tags.get(naming.TAG_TURN) != Turn.CHECKING]

@@ -101,7 +101,12 @@ class TopicReport:
             for partition, found in self.recounts.items()
             if found.expired and found.recorded > found.counted
         ]
-        return gaps + expired
+        unknown = [
+            f"{partition}: {line}"
+            for partition, found in self.recounts.items()
+            for line in found.notes
+        ]
+        return gaps + expired + unknown
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from relay_pipelines.errors import ConfigError, RetentionPassedError
+from relay_pipelines.errors import ConfigError, RetentionPassedError, TamperedError
 from relay_pipelines.model import Intervals, LedgerEntry, OffsetRange, TopicPartition
 from relay_pipelines.protocol.client import EARLIEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.protocol.clock import Clock
@@ -17,11 +17,11 @@ from relay_pipelines.protocol.retries import retry
 from relay_pipelines.run.replay_request import ReplayRequest
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot.clients import destination_client
-from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot, read_checkpoints
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 from relay_pipelines.snapshot.offsets_by_time import ranges_between
 from relay_pipelines.state.checkpoint import wait_until_stable
-from relay_pipelines.state.ledger_reader import LedgerFollower
 from relay_pipelines.verify.selection import Selected, Selection, select
+from relay_pipelines.verify.verified_ledger import read_verified_ledger
 
 _READ_DESTINATION = "read the copies instead: --side destination"
 
@@ -122,6 +122,7 @@ def at_destination(
 
     Raises:
         ConfigError: the ledger does not have these offsets, or cannot tell them apart.
+        TamperedError: its entries are not those that were committed.
         RetentionPassedError: the destination no longer has them.
         RelayError: the destination does not answer.
     """
@@ -159,18 +160,18 @@ def at_destination(
 
 def _selected(name: str, mirror: Mirror, request: ReplayRequest, clock: Clock) -> list[Selected]:
     """Return what the ledger has of the request; of a time span, all."""
-    options = mirror.copy_options
-    # the checkpoints first: a commit in between would look like a missing entry
-    checkpoints = read_checkpoints(name, mirror, clock, settled=True).checkpoints
-    follower = LedgerFollower(mirror.destination_cluster, name, None, options, clock)
-    try:
-        ask = partial(follower.history, settled=True)
-        entries = retry(ask, name, options, clock, follower)
-    finally:
-        follower.close()
+    ledger = read_verified_ledger(name, mirror, clock)
     start, end = request.offsets or (None, None)
     selection = Selection(request.topic, request.partition, request.window, start, end)
-    copied_to = {at: checkpoint.next_offset for at, checkpoint in checkpoints.items()}
+    for broken in ledger.breaks:
+        if selection.has(broken.topic_partition):
+            raise TamperedError(
+                f"{broken}, so that nobody can tell what was copied where",
+                remedy="see all such entries with `relay audit --level ledger`; offsets and dates"
+                " can be replayed with --side source, which does not read the ledger",
+            )
+    entries = [record.entry for chain in ledger.chains.values() for record in chain.records]
+    copied_to = {at: checkpoint.next_offset for at, checkpoint in ledger.checkpoints.items()}
     selected = select(selection, entries, copied_to)
     for each in selected:
         _require_covered(each)
@@ -213,7 +214,7 @@ def _merged(copies: Iterable[_Copied], *, one_source: bool) -> Intervals:
     for copied in sorted(copies):
         is_marker = one_source and before is not None and copied.chunk != before.chunk
         if found and copied.start - found[-1][1] <= int(is_marker):
-            found[-1] = found[-1][0], copied.end
+            found[-1] = found[-1][0], max(found[-1][1], copied.end)
         else:
             found.append((copied.start, copied.end))
         before = copied

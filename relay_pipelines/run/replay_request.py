@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from relay_pipelines.errors import ConfigError
-from relay_pipelines.model import ClassSpec, RecordPolicy
+from relay_pipelines.model import RecordPolicy
 from relay_pipelines.plan.positions import OnDataLoss
 from relay_pipelines.plan.topic_selection import is_topic_name, select, target
 from relay_pipelines.settings import Mirror
@@ -23,10 +23,11 @@ from relay_pipelines.settings.copying import RecordSettings
 from relay_pipelines.settings.start import Start
 from relay_pipelines.settings.topics import Topics
 from relay_pipelines.settings.validation_errors import describe, dotted
-from relay_pipelines.state.checkpoint import StartRecord
+from relay_pipelines.state.checkpoint import REPLAY, StartRecord
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
 _ID_DIGITS = 12
+_SECRETS = "configs_and_sql_sha256"
 
 
 class Side(StrEnum):
@@ -97,7 +98,7 @@ class ReplayRequest:
 
     @property
     def asked(self) -> dict[str, Any]:
-        """What makes two replays the same, as JSON."""
+        """What makes two replays the same, as JSON, without the filters and changes."""
         return {
             "topic": self.topic,
             "to": self.to,
@@ -107,15 +108,19 @@ class ReplayRequest:
             "from_ms": self.from_ms,
             "until_ms": self.until_ms,
             "window": self.window,
-            "records": self.records.model_dump(mode="json", by_alias=True, exclude_unset=True),
             "verbatim": self.verbatim,
         }
 
     @property
     def id(self) -> str:
         """The id: the same for the same request."""
-        text = json.dumps(self.asked, sort_keys=True)
-        return self.replay_id or sha256(text.encode()).hexdigest()[:_ID_DIGITS]
+        # whole, because a default that is written out asks for the same
+        given = self.records.model_dump(mode="json", include=self.records.model_fields_set)
+        return self.replay_id or _digest([self.asked, given])[:_ID_DIGITS]
+
+
+def _digest(value: Any) -> str:
+    return sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def records_of(given: Mapping[str, Any], folder: Path) -> RecordSettings:
@@ -135,16 +140,28 @@ def records_of(given: Mapping[str, Any], folder: Path) -> RecordSettings:
 
 
 def request_of(start: StartRecord) -> ReplayRequest:
-    """Return what a replay was asked for, from its start record."""
+    """Return what a replay was asked for, from its start record, to audit it.
+
+    Its filters and changes are those with which it was started, without configs and SQL, which the
+    start record does not hold.
+    """
     assert start.replay is not None
-    asked = dict(start.replay.parameters["asked"])
-    offsets = asked.pop("offsets")
+    asked, policy = (start.replay.parameters[part] for part in ("asked", "policy"))
+    offsets, transform = asked["offsets"], policy["transform"]
+    records = {
+        "filters": [{"class": name} for name in policy["filters"]],
+        "where": "true" if policy["where"] else None,
+        "transform": {"class": transform} if transform else None,
+        "select": {column: column for column in policy["select"]},
+        "on_record_error": policy["on_record_error"],
+    }
     return ReplayRequest(
         **asked
         | {
             "side": Side(asked["side"]),
             "offsets": None if offsets is None else tuple(offsets),
-            "records": RecordSettings.model_validate(asked["records"]),
+            "records": RecordSettings.model_validate(records),
+            "replay_id": start.mirror.partition(REPLAY)[2],
         }
     )
 
@@ -152,23 +169,24 @@ def request_of(start: StartRecord) -> ReplayRequest:
 def parameters(request: ReplayRequest, policy: RecordPolicy) -> dict[str, Any]:
     """Return what another attempt must have in common, as JSON.
 
+    Configs and SQL may hold secrets of the environment: there is only a SHA-256 of them.
+
     Args:
         policy: how the records are copied; relay.yaml may say something else the next time.
     """
+    classes = [*policy.filters, *filter(None, [policy.transform])]
+    configs = [spec.config for spec in classes]  # without their folder, which may be another one
     return {
         "asked": request.asked,
         "policy": {
-            "filters": [_named(spec) for spec in policy.filters],
-            "where": policy.where,
-            "transform": _named(policy.transform) if policy.transform else None,
-            "select": [list(column) for column in policy.select],
+            "filters": [spec.name for spec in policy.filters],
+            "where": bool(policy.where),
+            "transform": policy.transform.name if policy.transform else None,
+            "select": sorted(dict(policy.select)),
             "on_record_error": str(policy.on_record_error),
+            _SECRETS: _digest([configs, policy.where, dict(policy.select)]),
         },
     }
-
-
-def _named(spec: ClassSpec) -> list[str]:
-    return [spec.name, spec.config]  # without its folder, which may be another one
 
 
 def require_same(start: StartRecord, wanted: Mapping[str, Any], replay_id: str) -> None:
@@ -182,9 +200,11 @@ def require_same(start: StartRecord, wanted: Mapping[str, Any], replay_id: str) 
         before, now = known.get(part, {}), wanted[part]
         for key, value in now.items():
             if before.get(key) != value:
+                was = f"{key} {json.dumps(before.get(key))}, and not {json.dumps(value)}"
+                if key == _SECRETS:
+                    was = "another config of a class, or with other SQL in where or select"
                 raise ConfigError(
-                    f"the replay {replay_id} was started with {key} {json.dumps(before.get(key))},"
-                    f" and not {json.dumps(value)}",
+                    f"the replay {replay_id} was started with {was}",
                     remedy="continue it with the same parameters, or give another --id",
                 )
 

@@ -49,6 +49,7 @@ _OPTIONS = ("name", "side", "severity", "blocking")
 # checks of mirrored topics that exist without expectations
 _TAKEN = ("message_counts", "lag_target")
 _GX = re.compile(r"[Ee]xpect_?[A-Za-z_]+|Unexpected[A-Za-z]+|unexpected_[a-z_]+")
+_BACK_REFERENCE = re.compile(r"(?<!\\)(?:\\\\)*\\(?:[1-9]|k<)")
 _ONE = "one expectation, with side, severity, blocking and name beside it"
 _SQL_TYPES = (
     *("string", "boolean", "tinyint", "smallint", "int", "integer", "bigint", "long", "float"),
@@ -80,6 +81,14 @@ def _percent(value: object) -> float:
     return share
 
 
+def _joinable(regexes: tuple[str, ...]) -> tuple[str, ...]:
+    # they become one, in which a group has another number
+    found = [number for number, regex in enumerate(regexes) if _BACK_REFERENCE.search(regex)]
+    why = "a back-reference needs a no_pii of its own, with a name"
+    refuse(((number,), why) for number in (found if len(regexes) > 1 else ()))
+    return regexes
+
+
 def _sql_types(columns: dict[str, str]) -> dict[str, str]:
     refuse(((name,), why) for name, kind in columns.items() if (why := _type_problem(name, kind)))
     return columns
@@ -100,7 +109,7 @@ WORDS: dict[str, Any] = {
     "size_below": PositiveSize,
     "schema": Annotated[dict[Text, Text], Field(min_length=1), AfterValidator(_sql_types)],
     "volume_like_last_week": float,
-    "no_pii": Annotated[tuple[Pattern, ...], Field(min_length=1)],
+    "no_pii": Annotated[tuple[Pattern, ...], Field(min_length=1), AfterValidator(_joinable)],
 }
 """The ready-made expectations, with the type of their value; None for those that take none."""
 _EXAMPLES = {

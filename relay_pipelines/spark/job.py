@@ -127,6 +127,24 @@ def cancel(session: Any, tag: str) -> None:
         context.cancelJobsWithTag(tag)
 
 
+def name_group(session: Any, group: str) -> None:
+    """Put the jobs that this thread submits from now on into a group, for `cancel_group`."""
+    context = context_of(session)
+    if context is None:
+        session.addTag(group)
+    else:
+        context.setJobGroup(group, group, interruptOnCancel=True)
+
+
+def cancel_group(session: Any, group: str) -> None:
+    """Stop the jobs of a group; with a SparkContext also those that it submits later."""
+    context = context_of(session)
+    if context is None:
+        session.interruptTag(group)
+    else:
+        context._jsc.sc().cancelJobGroupAndFutureJobs(group)  # noqa: SLF001 - PySpark lacks it
+
+
 def _copy_groups(
     job: CopyJob, groups: list[list[CopyRange]], ids: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:

@@ -194,6 +194,40 @@ def has_lost_executors(session: Any) -> bool:
     return bool(alive <= 1 and alive < all_known)  # the driver is one of them
 
 
+def slots_beside_copy(session: Any) -> int:
+    """Return how many slots other jobs may take, so that a copy always finds one.
+
+    Spark Connect does not say how many there are, and other sessions share them.
+    """
+    return 1 if context_of(session) is None else max(1, slots(session) - 1)
+
+
+def free_slots(session: Any) -> bool:
+    """End Spark, with its JVM, if tasks still run; call it while nobody waits for one.
+
+    A task of a cancelled job may never end: Java's regular expressions ignore interruptions.
+
+    Returns:
+        False if nobody knows: a Spark Connect server belongs to others, too.
+    """
+    from pyspark import SparkContext
+
+    context = context_of(session)
+    if context is None:
+        return False
+    with suppress(Exception):  # it has died
+        tracker = context._jsc.sc().statusTracker()  # noqa: SLF001 - PySpark's own lacks it
+        if not any(each.numRunningTasks() for each in tracker.getExecutorInfos()):
+            return True
+    process = getattr(SparkContext._gateway, "proc", None)  # noqa: SLF001 - no other way to know
+    end(session)
+    if process is not None:
+        process.kill()
+        process.communicate()  # closes its pipe, too
+        _forget_dead_jvm()
+    return True
+
+
 def context_of(session: Any) -> Any:
     """Return the SparkContext; None with Spark Connect, which has none."""
     return getattr(session, "sparkContext", None)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from relay_pipelines.errors import DestinationError, RetriableError, TamperedError
+from relay_pipelines.errors import DestinationError, RetriableError, TamperedError, UnsupportedError
 from relay_pipelines.model import Cluster, CopyOptions, LedgerEntry, OffsetRange, TopicPartition
 from relay_pipelines.protocol.client import EARLIEST, LATEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.protocol.clock import Clock
@@ -28,6 +28,7 @@ class LedgerFollower:
         mirror: whose entries to read.
         run_id: whose entries to read; None for all runs.
         with_replays: as of `key_prefixes`; an entry names its mirror or replay.
+        only_own_must_be_entries: leave out what cannot be read under the names of others.
     """
 
     def __init__(
@@ -39,7 +40,9 @@ class LedgerFollower:
         clock: Clock,
         *,
         with_replays: bool = False,
+        only_own_must_be_entries: bool = False,
     ) -> None:
+        self._required = key_prefixes(mirror) if only_own_must_be_entries else (b"",)
         self._prefixes = key_prefixes(mirror, with_replays=with_replays)
         self._client = ClusterClient(
             destination, DestinationError, f"relay-{mirror}-ledger", options.request_timeout_ms
@@ -183,19 +186,26 @@ class LedgerFollower:
     def _read(self, wanted: OffsetRange) -> list[LedgerRecord]:
         return [
             record
-            for some in read_records(self._client, wanted, self._prefixes, self._clock)
+            for some in read_records(
+                self._client, wanted, self._prefixes, self._clock, self._required
+            )
             for record in some
             if self._run_id in {None, record.entry.run_id}
         ]
 
 
 def read_records(
-    client: ClusterClient, wanted: OffsetRange, prefixes: tuple[bytes, ...], clock: Clock
+    client: ClusterClient,
+    wanted: OffsetRange,
+    prefixes: tuple[bytes, ...],
+    clock: Clock,
+    required: tuple[bytes, ...] = (b"",),
 ) -> Iterator[list[LedgerRecord]]:
     """Yield the entries of a mirror in an offset range of the ledger, a list per fetch.
 
     Args:
         prefixes: of the keys, see `key_prefixes`.
+        required: of the keys whose records must be entries; others that are none are left out.
 
     Raises:
         TamperedError: a record is no entry.
@@ -203,18 +213,24 @@ def read_records(
     """
     for spans in read(client, wanted, _FETCH_BYTES, clock):
         yield [
-            _ledger_record(wanted.topic_partition, record)
+            found
             for span in spans
             if span.run is not None
             for record in decode(span.run.data)
             if (record.key or b"").startswith(prefixes)
+            if (found := _ledger_record(wanted.topic_partition, record, required)) is not None
         ]
 
 
-def _ledger_record(at: TopicPartition, record: Any) -> LedgerRecord:
+def _ledger_record(
+    at: TopicPartition, record: Any, required: tuple[bytes, ...]
+) -> LedgerRecord | None:
     value = record.value or b""
     try:
         return LedgerRecord(ledger.from_record(value), value, at, record.offset)
-    except TamperedError as error:
-        error.topic_partition, error.offset = at, record.offset
+    except (TamperedError, UnsupportedError) as error:
+        if not record.key.startswith(required):
+            return None
+        if isinstance(error, TamperedError):
+            error.topic_partition, error.offset = at, record.offset
         raise

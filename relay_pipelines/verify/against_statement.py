@@ -55,13 +55,15 @@ def audit_against(
         RelayError: the destination does not answer, or refuses.
     """
     statement = read_statement(path, trusted)
-    found = read_verified_ledger(name, mirror, clock)
+    attested = [entry for each in statement.attested for entry in each.entries]
+    copies = {entry.destination.topic_partition for entry in attested}
+    found = read_verified_ledger(name, mirror, clock, copies)
     _require_same_mirror(path, statement, found)
     audit = StatementAudit(statement)
     audit.differences += [str(broken) for broken in found.breaks]
-    for attested in statement.attested:
-        audit.differences += _differences_of_statement(attested)
-        audit.differences += _differences_of_ledger(attested, found)
+    for each in statement.attested:
+        audit.differences += _differences_of_statement(each)
+        audit.differences += _differences_of_ledger(each, found)
     _recount(audit, found, mirror, clock)
     return audit
 
@@ -123,13 +125,14 @@ def _recount(audit: StatementAudit, found: VerifiedLedger, mirror: Mirror, clock
         for record in chain.records
         if record.head.hash not in attested
     ]
+    accounted = found.accounted(entry for some in histories.values() for entry in some)
     options = mirror.copy_options
     with destination_client(found.mirror, mirror.destination_cluster, options, "audit") as client:
         known = _existing({**histories, _LATER: later}, audit, client)
 
         def count(ranges: Sequence[OffsetRange]) -> list[Recount]:
             return recount_entries(
-                found.mirror, ranges, known, client, options, clock, found.replayed
+                found.mirror, ranges, known, client, options, clock, found.replayed, accounted
             )
 
         whole = [
@@ -144,6 +147,7 @@ def _recount(audit: StatementAudit, found: VerifiedLedger, mirror: Mirror, clock
             if result.thinned:
                 gone = result.recorded - result.counted
                 audit.notes.append(f"{at}: {result.thinned}: {gone:,} records are gone")
+            audit.notes += [f"{at}: {line}" for line in result.notes]
             if not result.problems:
                 continue
             before = len(audit.differences)

@@ -11,7 +11,6 @@ from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import partial
 
 from relay_pipelines.errors import ConfigError, SourceError
 from relay_pipelines.model import (
@@ -23,7 +22,7 @@ from relay_pipelines.model import (
     TopicPartition,
 )
 from relay_pipelines.protocol.admin import topic_configs
-from relay_pipelines.protocol.client import LATEST, READ_COMMITTED, ClusterClient
+from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry
 from relay_pipelines.settings import Mirror
@@ -32,16 +31,19 @@ from relay_pipelines.snapshot.cluster_snapshot import read_checkpoints
 from relay_pipelines.verify.chain import REMEDY, Chain
 from relay_pipelines.verify.chunks import AuditJob, ChunkResult, Client, ComparedChunk
 from relay_pipelines.verify.coverage import CoverageMap, coverage
-from relay_pipelines.verify.recount import Recount
+from relay_pipelines.verify.recount import NEEDED_CONFIGS, Recount
 from relay_pipelines.verify.recount_parts import PartResult, RecountPart, merged, parts_of
 from relay_pipelines.verify.selection import Selected, Selection, select
 from relay_pipelines.verify.verified_ledger import VerifiedLedger, read_verified_ledger
 
 BY_RECORD = "record by record"
-_CLEANUP = "cleanup.policy"
+_CLEANUP, _RETENTIONS = "cleanup.policy", ("retention.ms", "retention.bytes")
+_NOT_COMPARED = "not compared: "
 _UNKNOWN_TOPIC = 3
 _PART_BYTES = 256 << 20  # its batches are counted, which is fast
 _LEFT_OUT = (Skipped.FILTERED, Skipped.QUARANTINED)
+
+Configs = Mapping[str, Mapping[str, str]]
 
 
 class Level(StrEnum):
@@ -92,9 +94,15 @@ class PartitionAudit:
     @property
     def recount(self) -> Recount | None:
         """The sum of the parts; None if not all were counted."""
+        is_whole = sum(part.recount is not None for part in self.counted) >= len(self.parts)
+        return self.counted_so_far if is_whole else None
+
+    @property
+    def counted_so_far(self) -> Recount | None:
+        """The sum of the parts that could be counted; None if none could."""
         counted = sorted(self.counted, key=lambda part: part.range)
         recounts = [part.recount for part in counted if part.recount is not None]
-        if not recounts or len(recounts) < len(self.parts):
+        if not recounts:
             return None
         return merged(
             OffsetRange(self.topic_partition, counted[0].range.start, counted[-1].range.end),
@@ -113,11 +121,34 @@ class PartitionAudit:
         return min(differing, key=lambda result: result.chunk.source, default=None)
 
     @property
+    def not_verified(self) -> str:
+        """Why none of its records was counted or compared; empty if some were, or none had to be.
+
+        It is empty if something is wrong, or could not be read: those lines say more.
+        """
+        if not self.coverage.stretches and not self.chain.breaks:
+            number = f"{self.chain.expired:,} " if self.chain.expired else ""
+            return f"the ledger no longer has any of its {number}entries"
+        if self.problems or self.errors:
+            return ""
+        recount = self.counted_so_far
+        if recount is not None:
+            return recount.thinned if recount.recorded and not recount.counted else ""
+        if self.results:
+            return self.results[0].unread if all(each.unread for each in self.results) else ""
+        return self.rule.removeprefix(_NOT_COMPARED) if self.rule.startswith(_NOT_COMPARED) else ""
+
+    @property
+    def outcome(self) -> str:
+        """What was found, in two words at most."""
+        return _outcome(self)
+
+    @property
     def problems(self) -> list[str]:
         """What is wrong; empty if nothing is."""
         lines = [f"{broken.what_and_where}; {REMEDY}" for broken in self.chain.breaks]
         lines += [*self.coverage.problems, *filter(None, [self.lost])]
-        recount = self.recount
+        recount = self.counted_so_far
         if recount is not None:
             lines += recount.problems
             if recount.foreign_at is not None:
@@ -142,15 +173,23 @@ class PartitionAudit:
                 f"{self.chain.unlinked:,} ledger entries are of an older version, and no hash"
                 " protects them"
             )
-        recount = self.recount
+        recount = self.counted_so_far
         if recount is not None and recount.thinned:
             gone = recount.recorded - recount.counted
             lines.append(f"{recount.thinned}: {gone:,} records are gone")
+        lines += [] if recount is None else recount.notes
         unread: Counter[str] = Counter()
         for result in self.results:
             if result.unread:
                 unread[result.unread] += result.chunk.records
         lines += [f"{count:,} records were not compared: {why}" for why, count in unread.items()]
+        if not self.coverage.stretches:
+            lines += filter(None, [self.not_verified])
+        elif self.chain.expired:
+            lines.append(
+                f"ledger entries that retention has deleted: {self.chain.expired:,}; what was"
+                " copied before cannot be audited"
+            )
         return lines
 
     @property
@@ -191,6 +230,11 @@ class Audit:
         return [f"{at}: {line}" for at, found in self.partitions.items() for line in found.problems]
 
     @property
+    def not_verified(self) -> str:
+        """Why no record at all was counted or compared; empty if some were, or none had to be."""
+        return not_verified(self.partitions.values())
+
+    @property
     def errors(self) -> list[str]:
         """Why something could not be read."""
         return [f"{at}: {line}" for at, found in self.partitions.items() for line in found.errors]
@@ -201,6 +245,32 @@ class Audit:
             self.partitions[result.chunk.source.topic_partition].results.append(result)
         for part in parts:
             self.partitions[part.range.topic_partition].counted.append(part)
+
+    @property
+    def outcome(self) -> str:
+        """What was found, in two words at most."""
+        return _outcome(self)
+
+
+def not_verified(partitions: Iterable[PartitionAudit]) -> str:
+    """Return why no record of them was counted or compared; empty if some were, or there are none.
+
+    What has no copies says nothing: its records were filtered, or its entries were removed.
+    """
+    reasons = [
+        each.not_verified
+        for each in partitions
+        if each.destination is not None or each.not_verified
+    ]
+    return reasons[0] if reasons and all(reasons) else ""
+
+
+def _outcome(found: PartitionAudit | Audit) -> str:
+    if found.problems:
+        return "differs"
+    if found.errors:
+        return "failed"
+    return "not verified" if found.not_verified else "agrees"
 
 
 def begin(
@@ -225,13 +295,13 @@ def begin(
         TamperedError: a record of the ledger is no entry.
         RelayError: a cluster does not answer, or refuses.
     """
-    # before the ledger: all that was written up to the ends is in one of its entries
     reads = level is not Level.LEDGER
     there = _at_destination(name, mirror, clock) if reads else _Destination()
     ledger = read_verified_ledger(name, mirror, clock)
     entries = [record.entry for chain in ledger.chains.values() for record in chain.records]
     broken = {at for at, chain in ledger.chains.items() if chain.breaks and selection.has(at)}
-    selected = _select(selection, entries, ledger, broken)
+    expired = _expired(selection, ledger)
+    selected = _select(selection, entries, ledger, broken, expired)
     job = AuditJob(name, mirror.nodes, mirror.destination_cluster, mirror.copy_options, client)
     sampled = level is Level.SAMPLE
     audit = Audit(name, level, job, {}, share if sampled else 1.0, seed if sampled else "")
@@ -243,17 +313,31 @@ def begin(
         )
         if found.destination and found.destination.topic in there.gone:
             found.lost = f"the destination has no topic {found.destination.topic!r} any more"
-    for at in sorted(broken - audit.partitions.keys()):
+    for at in sorted((broken | expired) - audit.partitions.keys()):
         nothing = CoverageMap(OffsetRange(at, 0, 0))
         audit.partitions[at] = PartitionAudit(nothing, ledger.chains[at])
     selected = [each for each in selected if not audit.partitions[each.topic_partition].lost]
     if level in {Level.RECOUNT, Level.FULL}:
-        _plan_recount(audit, selected, entries, there.ends, ledger.replayed)
+        _plan_recount(audit, selected, entries, ledger)
     if level.compares:
-        policies = _at_source(audit, mirror, clock), there.policies
+        configs = _at_source(audit, mirror, clock), there.configs
         shared = _shared(entries) | {written.topic_partition for written in ledger.replayed}
-        _plan(audit, mirror, selected, policies, shared)
+        _plan(audit, mirror, selected, configs, shared)
     return audit
+
+
+def _expired(selection: Selection, ledger: VerifiedLedger) -> set[TopicPartition]:
+    """Return the topic-partitions that were copied, and whose entries retention has all deleted.
+
+    Nobody knows their windows and times any more.
+    """
+    if selection.by_entries:
+        return set()
+    return {
+        at
+        for at, chain in ledger.chains.items()
+        if selection.has(at) and not chain.records and not chain.breaks
+    }
 
 
 def _select(
@@ -261,17 +345,20 @@ def _select(
     entries: Sequence[LedgerEntry],
     ledger: VerifiedLedger,
     broken: Collection[TopicPartition],
+    expired: Collection[TopicPartition],
 ) -> list[Selected]:
-    """Return the ranges to audit; none if the entries that had them were removed.
+    """Return the ranges to audit; none if the entries that had them are gone.
 
     Args:
         broken: topic-partitions whose entries are not those that were committed.
+        expired: as of `_expired`.
     """
     copied_to = {at: checkpoint.next_offset for at, checkpoint in ledger.checkpoints.items()}
     try:
         return select(selection, entries, copied_to)
     except ConfigError:
-        if not broken:
+        has_entries = any(selection.has(entry.source.topic_partition) for entry in entries)
+        if not broken and (has_entries or not expired):
             raise
         return []
 
@@ -285,22 +372,19 @@ def _plan_recount(
     audit: Audit,
     selected: Sequence[Selected],
     entries: Sequence[LedgerEntry],
-    ends: Mapping[TopicPartition, int],
-    replayed: Sequence[OffsetRange],
+    ledger: VerifiedLedger,
 ) -> None:
     """Find the parts to count at the destination.
 
     Args:
         entries: all that the ledger has.
-        ends: of the destination, from before the entries were read: all that was written before is
-            in one of them.
-        replayed: as of `KnownEntries`.
     """
     shared = _shared(entries)
     written: dict[TopicPartition | None, list[LedgerEntry]] = defaultdict(list)
     for entry in entries:
         if entry.records and entry.destination.topic_partition in shared:
             written[entry.destination.topic_partition].append(entry)
+    accounted = ledger.accounted()
     for some in written.values():
         some.sort(key=lambda entry: entry.destination)
     for each in selected:
@@ -310,13 +394,17 @@ def _plan_recount(
             for entry in written[found.destination]
             if entry.source.topic_partition != each.topic_partition
         ]
-        by_replays = tuple(one for one in replayed if one.topic_partition == found.destination)
+        by_replays = tuple(
+            one for one in ledger.replayed if one.topic_partition == found.destination
+        )
         parts = parts_of(
             replace(each.range, end=each.copied_to),
             sorted(each.entries, key=lambda entry: entry.source),
             others,
             _PART_BYTES,
-            ends.get(found.destination, 0) if found.destination else None,
+            accounted.get(found.destination, OffsetRange(found.destination, 0, 0))
+            if found.destination
+            else None,
         )
         found.parts = [replace(part, replayed=by_replays) for part in parts]
 
@@ -325,13 +413,13 @@ def _plan(
     audit: Audit,
     mirror: Mirror,
     selected: Sequence[Selected],
-    policies: tuple[Mapping[str, str], Mapping[str, str]],
+    configs: tuple[Configs, Configs],
     shared: Container[TopicPartition],
 ) -> None:
     """Find the chunks to compare, and by which rule.
 
     Args:
-        policies: cleanup.policy by topic, at the source and at the destination.
+        configs: by topic, at the source and at the destination.
         shared: destination topic-partitions to which several sources are copied.
     """
     for each in selected:
@@ -339,7 +427,8 @@ def _plan(
         if found.destination is None:
             continue
         topic = each.topic_partition.topic
-        kinds = policies[0].get(topic), policies[1].get(found.destination.topic, "")
+        here, there = configs[0].get(topic), configs[1].get(found.destination.topic, {})
+        kinds = None if here is None else here.get(_CLEANUP, ""), there.get(_CLEANUP, "")
         found.rule = _why_not(
             audit, mirror.record_policy(topic), kinds, is_shared=found.destination in shared
         )
@@ -350,7 +439,8 @@ def _plan(
             found.chunks = [_compacted(each, found.destination)]
         else:
             found.rule = BY_RECORD
-            chunks = [_chunk(entry, shared) for entry in each.copied]
+            is_kept = all(there.get(key) == "-1" for key in _RETENTIONS)
+            chunks = [_chunk(entry, shared, is_kept=is_kept) for entry in each.copied]
             found.chunks = _sampled(audit, chunks)
 
 
@@ -370,10 +460,12 @@ def _why_not(
         "it is compacted and filtered": compacted and bool(policy.filters or policy.where),
         "other topic-partitions are copied there, too, and librdkafka does not show which records"
         " are whose": is_shared and audit.job.client is Client.LIBRDKAFKA,
+        "it is compacted, and other topic-partitions are copied there, too": is_shared
+        and compacted,
         "it is compacted, so a sample would have to read all of it": compacted
         and audit.level is Level.SAMPLE,
     }
-    return next((f"not compared: {why}" for why, holds in reasons.items() if holds), "")
+    return next((f"{_NOT_COMPARED}{why}" for why, holds in reasons.items() if holds), "")
 
 
 def _is_compacted(kinds: tuple[str | None, str]) -> bool:
@@ -389,7 +481,9 @@ def _sampled(audit: Audit, chunks: list[ComparedChunk]) -> list[ComparedChunk]:
     return [chunks[index] for index in sorted(chosen)]
 
 
-def _chunk(entry: LedgerEntry, shared: Container[TopicPartition]) -> ComparedChunk:
+def _chunk(
+    entry: LedgerEntry, shared: Container[TopicPartition], *, is_kept: bool
+) -> ComparedChunk:
     copies = entry.destination
     return ComparedChunk(
         entry.source,
@@ -399,6 +493,7 @@ def _chunk(entry: LedgerEntry, shared: Container[TopicPartition]) -> ComparedChu
         entry.size_bytes,
         sum(entry.skipped.get(str(reason), 0) for reason in _LEFT_OUT),
         is_shared=copies.topic_partition in shared,
+        is_kept=is_kept,
     )
 
 
@@ -429,49 +524,42 @@ def _shared(entries: Iterable[LedgerEntry]) -> set[TopicPartition]:
     return {to for to, copied in sources.items() if len(copied) > 1}
 
 
-def _at_source(audit: Audit, mirror: Mirror, clock: Clock) -> dict[str, str]:
-    """Return cleanup.policy of the topics that the source has, from a node that answers."""
+def _at_source(audit: Audit, mirror: Mirror, clock: Clock) -> Configs:
+    """Return the configurations of the topics that the source has, from a node that answers."""
     topics = {at.topic for at in audit.partitions}
     options = mirror.copy_options
     *others, last = mirror.nodes
     for node in others:
         with suppress(SourceError):
             client = source_client(audit.mirror, node, options.request_timeout_ms, "audit")
-            return _cleanup_policies(client, topics, audit.mirror, options, clock, patient=False)
+            return _configs(client, topics, audit.mirror, options, clock, patient=False)
     client = source_client(audit.mirror, last, options.request_timeout_ms, "audit")
-    return _cleanup_policies(client, topics, audit.mirror, options, clock)
+    return _configs(client, topics, audit.mirror, options, clock)
 
 
 @dataclass(frozen=True, slots=True)
 class _Destination:
-    """The destination's topics, before the ledger was read.
+    """The destination's topics.
 
     Args:
         gone: topics to which records were copied, and which are not there any more.
-        policies: cleanup.policy by topic.
-        ends: the last stable offset by topic-partition.
+        configs: of the others, by topic.
     """
 
     gone: frozenset[str] = frozenset()
-    policies: Mapping[str, str] = field(default_factory=dict)
-    ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+    configs: Configs = field(default_factory=dict)
 
 
 def _at_destination(name: str, mirror: Mirror, clock: Clock) -> _Destination:
     options = mirror.copy_options
     checkpoints = read_checkpoints(name, mirror, clock, settled=True).checkpoints
-    copies = {checkpoint.destination for checkpoint in checkpoints.values()}
-    topics = {at.topic for at in copies}
+    topics = {checkpoint.destination.topic for checkpoint in checkpoints.values()}
     client = destination_client(name, mirror.destination_cluster, options, "audit")
-    policies = _cleanup_policies(client, topics, name, options, clock)
-    wanted = [at for at in copies if at.topic in policies]
-    with client:
-        ask = partial(client.list_offsets, wanted, LATEST, READ_COMMITTED)
-        ends = retry(ask, name, options, clock, client)
-    return _Destination(frozenset(topics - policies.keys()), policies, ends)
+    configs = _configs(client, topics, name, options, clock)
+    return _Destination(frozenset(topics - configs.keys()), configs)
 
 
-def _cleanup_policies(
+def _configs(
     client: ClusterClient,
     topics: Iterable[str],
     name: str,
@@ -479,13 +567,13 @@ def _cleanup_policies(
     clock: Clock,
     *,
     patient: bool = True,
-) -> dict[str, str]:
-    def ask() -> dict[str, str]:
+) -> Configs:
+    def ask() -> Configs:
         shown = client.metadata(sorted(topics)).topics
         existing = [name for name, topic in shown.items() if topic.error_code != _UNKNOWN_TOPIC]
         return {
-            topic: str(getattr(values.get(_CLEANUP), "value", ""))
-            for topic, values in topic_configs(client, existing, (_CLEANUP,)).items()
+            topic: {key: str(config.value) for key, config in values.items()}
+            for topic, values in topic_configs(client, existing, NEEDED_CONFIGS).items()
         }
 
     with client:

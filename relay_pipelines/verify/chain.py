@@ -240,6 +240,10 @@ class _Verification:
     def _verify_unlinked(self, unlinked: Sequence[LedgerRecord]) -> list[LedgerRecord]:
         """Return the entries of older versions; the first link may name the last of them."""
         if not self._committed:
+            if self._head is not None and self._head.number:
+                # retention removes older entries first, so none can be left after numbered ones
+                self._inserted(unlinked)
+                return []
             return list(unlinked)
         begin, first = self._committed[0].offset, self._committed[0].entry
         before = [record for record in unlinked if record.offset < begin]

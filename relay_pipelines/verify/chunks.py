@@ -68,6 +68,7 @@ class ComparedChunk:
         left_out: how many of the source's records are not at the destination.
         is_shared: whether copies of another source may lie between its own.
         is_compacted: whether only the latest record of each key must be the same.
+        is_kept: whether the destination keeps everything, so that no copy may be gone.
     """
 
     source: OffsetRange
@@ -77,6 +78,7 @@ class ComparedChunk:
     left_out: int = 0
     is_shared: bool = False
     is_compacted: bool = False
+    is_kept: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +266,9 @@ class _Comparing:
         source_low, source_end = self._source.log(chunk.source)
         low, end = self._destination.log(chunk.destination)
         if len(chunk.destination) and low > chunk.destination.start:
+            if chunk.is_kept:
+                what = f"the destination's log begins at {low}, although its topic keeps everything"
+                return ChunkResult(chunk, node, difference=Difference(what, None, None))
             return ChunkResult(chunk, node, unread=_AT_DESTINATION)
         if source_low > chunk.source.start:
             return ChunkResult(chunk, node, unread=_AT_SOURCE)

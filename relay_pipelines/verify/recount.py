@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from types import MappingProxyType
 
 from crc32c import crc32c
 
@@ -38,6 +39,7 @@ from relay_pipelines.protocol.retries import retry
 from relay_pipelines.snapshot.clients import destination_client
 from relay_pipelines.state.checkpoint import wait_until_stable
 from relay_pipelines.state.ledger_reader import LedgerFollower
+from relay_pipelines.verify.accounted import BeforeLedger, read_before_ledger
 from relay_pipelines.verify.range_index import RangeIndex
 
 _CLOCK_SKEW_MS = 600_000  # ledger entries have the time of the machine that committed them
@@ -60,6 +62,7 @@ class Recount:
         counted: records found where these chunks are.
         foreign: records found between and after them, which this mirror did not write.
         foreign_at: the destination offset of the first one; None if there is none.
+        unattributed: such records where ledger entries have expired: those may have named them.
         skipped: source offsets without a record, by reason, according to the ledger.
         nodes: the source nodes from which the chunks were read.
         unaccounted: source offsets that no chunk covers.
@@ -82,6 +85,7 @@ class Recount:
     counted: int = 0
     foreign: int = 0
     foreign_at: int | None = None
+    unattributed: int = 0
     skipped: Counter[str] = field(default_factory=Counter)
     rewritten: int = 0
     nodes: set[str] = field(default_factory=set)
@@ -121,6 +125,14 @@ class Recount:
             lines.append(f"chunks whose bytes differ from what was committed: {self.differing}")
         return lines
 
+    @property
+    def notes(self) -> list[str]:
+        """What could not be found out."""
+        if not self.unattributed:
+            return []
+        why = "because ledger entries of that time have expired"
+        return [f"records whose writer is not known, {why}: {self.unattributed:,}"]
+
 
 def recount(
     mirror: str,
@@ -145,19 +157,27 @@ def recount(
     if not wanted:
         return recounts
     with destination_client(mirror, destination, options, "recount") as client:
-        # again if records seem foreign: another run may have committed since the ledger was read
-        for _ in range(2):
+
+        def count(
+            wanted: Sequence[OffsetRange], before: BeforeLedger | None = None
+        ) -> list[Recount]:
             ask = partial(_entries, mirror, wanted, destination, options, clock, committed_since_ms)
-            entries, replayed = retry(ask, mirror, options, clock)
-            counted = recount_entries(mirror, wanted, entries, client, options, clock, replayed)
-            recounts |= {each.range.topic_partition: each for each in counted}
-            wanted = [
-                offset_range
-                for offset_range in wanted
-                if recounts[offset_range.topic_partition].foreign
-            ]
-            if not wanted:
-                break
+            found = retry(partial(ask, whole=before is not None), mirror, options, clock)
+            own, replayed = own_and_replayed(mirror, found)
+            accounted = {} if before is None else before.accounted(found)
+            entries = _by_source(own, committed_since_ms)
+            return recount_entries(
+                mirror, wanted, entries, client, options, clock, replayed, accounted
+            )
+
+        counted = count(wanted)
+        if foreign := [each for each in counted if each.foreign]:
+            # others may have committed since the ledger was read, or replays before its entries
+            copies = {each.scanned.topic_partition for each in foreign if each.scanned}
+            look = partial(read_before_ledger, client, mirror, clock, copies)
+            before = retry(look, mirror, options, clock, client)
+            counted += count([each.range for each in foreign], before)
+        recounts |= {each.range.topic_partition: each for each in counted}
     return recounts
 
 
@@ -169,6 +189,7 @@ def recount_entries(
     options: CopyOptions,
     clock: Clock,
     replayed: Sequence[OffsetRange] = (),
+    accounted: Mapping[TopicPartition, OffsetRange] = MappingProxyType({}),
 ) -> list[Recount]:
     """Count the records of every range, in this order, by entries that are known.
 
@@ -176,6 +197,7 @@ def recount_entries(
         entries: of one history each, sorted by source offset; also those after the ranges, which
             say where their records end.
         replayed: as of `KnownEntries`.
+        accounted: by destination topic-partition, as of `count_range`.
 
     Raises:
         RelayError: the destination does not answer, or refuses.
@@ -188,7 +210,7 @@ def recount_entries(
     known = KnownEntries(entries, replayed)
     return [
         retry(
-            partial(count_range, client, offset_range, known, configs, options, clock),
+            partial(count_range, client, offset_range, known, configs, options, clock, accounted),
             *(mirror, options, clock, client),
         )
         for offset_range in ranges
@@ -202,23 +224,29 @@ def _entries(
     options: CopyOptions,
     clock: Clock,
     since_ms: int,
-) -> tuple[dict[TopicPartition, list[LedgerEntry]], list[OffsetRange]]:
-    """Return the mirror's entries, and what its replays wrote, as of `count_range`."""
-    follower = LedgerFollower(destination, mirror, None, options, clock, with_replays=True)
+    *,
+    whole: bool,
+) -> list[LedgerEntry]:
+    """Return the entries of the mirror and its replays; those that nobody can read are left out.
+
+    Args:
+        whole: all that the ledger has, and not only those since `since_ms` if they are enough.
+    """
+    follower = LedgerFollower(
+        destination, mirror, None, options, clock, with_replays=True, only_own_must_be_entries=True
+    )
     try:
-        own, replayed = own_and_replayed(
-            mirror, follower.history(max(0, since_ms - _CLOCK_SKEW_MS))
-        )
-        entries = _by_source(own, since_ms)
-        if any(
-            _uncovered(offset_range, entries.get(offset_range.topic_partition, []))
-            for offset_range in wanted
-        ):
-            own, replayed = own_and_replayed(mirror, follower.history(settled=True))
-            entries = _by_source(own, since_ms)
+        if not whole:
+            found = follower.history(max(0, since_ms - _CLOCK_SKEW_MS))
+            entries = _by_source(own_and_replayed(mirror, found)[0], since_ms)
+            if not any(
+                _uncovered(offset_range, entries.get(offset_range.topic_partition, []))
+                for offset_range in wanted
+            ):
+                return found
+        return follower.history(settled=True)
     finally:
         follower.close()
-    return entries, replayed
 
 
 def own_and_replayed(
@@ -286,7 +314,8 @@ class KnownEntries:
 
     def is_replayed(self, at: TopicPartition, offset: int) -> bool:
         """Whether a chunk of a replay contains the destination offset."""
-        return at in self._replayed and any(self._replayed[at].containing(offset))
+        found = self._replayed[at].containing(offset) if at in self._replayed else iter(())
+        return next(found, None) is not None  # a position may be 0
 
 
 def count_range(
@@ -296,18 +325,19 @@ def count_range(
     configs: Mapping[str, Mapping[str, object]],
     options: CopyOptions,
     clock: Clock,
-    until: int | None = None,
+    accounted: Mapping[TopicPartition, OffsetRange] = MappingProxyType({}),
 ) -> Recount:
     """Count the records of one range.
 
     Args:
         configs: `NEEDED_CONFIGS` by destination topic.
-        until: the destination offset up to which all entries are known; None if they are anywhere.
+        accounted: by destination topic-partition, the offsets of which all entries are known; all
+            offsets if it has none. Only within them, an unknown record is a foreign one.
 
     Raises:
         RelayError: the destination does not answer, or refuses.
     """
-    return _RangeCount(client, wanted, known, configs, options, clock, until).count()
+    return _RangeCount(client, wanted, known, configs, options, clock, accounted).count()
 
 
 def _by_topic_partition(
@@ -361,10 +391,10 @@ class _RangeCount:
         configs: Mapping[str, Mapping[str, object]],
         options: CopyOptions,
         clock: Clock,
-        until: int | None,
+        accounted: Mapping[TopicPartition, OffsetRange],
     ) -> None:
         self._client = client
-        self._until = until
+        self._accounted = accounted
         self._known = known
         self._ours = known.covering(wanted)
         self._configs = configs
@@ -451,10 +481,17 @@ class _RangeCount:
                 self._date(batch.header)
                 digests[index] = crc32c(body_of(batch), digests[index])
             elif not self._is_of_others(scanned.topic_partition, index, offset):
-                if self._result.foreign_at is None:
-                    self._result.foreign_at = offset
-                self._result.foreign += batch.header.records
+                self._add_unknown(scanned.topic_partition, batch.header)
         return digests
+
+    def _add_unknown(self, at: TopicPartition, header: BatchHeader) -> None:
+        """Count records that no entry names; after the accounted offsets, one may name them yet."""
+        result, offset, accounted = self._result, header.base_offset, self._accounted.get(at)
+        if accounted is not None and offset < accounted.start:
+            result.unattributed += header.records
+        elif accounted is None or offset < accounted.end:
+            result.foreign_at = offset if result.foreign_at is None else result.foreign_at
+            result.foreign += header.records
 
     def _date(self, header: BatchHeader) -> None:
         result, first, last = self._result, header.first_timestamp_ms, header.max_timestamp_ms
@@ -471,10 +508,13 @@ class _RangeCount:
     def _end(self, at: TopicPartition, last: int) -> int:
         """Where the mirror's next chunk begins; after the last one, the end of the destination."""
         start = self._known.written(at).next_start(last)
-        following = [] if start is None else [start]
-        if self._until is not None:
-            following.append(max(last, self._until))
-        return min([*following, self._client.list_offsets([at], LATEST, READ_COMMITTED)[at]])
+        ends = [] if start is None else [start]
+        accounted = self._accounted.get(at)
+        if accounted is not None:
+            ends.append(max(last, accounted.end))
+        end = min([*ends, self._client.list_offsets([at], LATEST, READ_COMMITTED)[at]])
+        # copies of which nothing is known may follow for long
+        return min(last, end) if accounted is not None and accounted.start >= end else end
 
     def _is_of_others(self, at: TopicPartition, index: int | None, offset: int) -> bool:
         """Whether another source's chunk, or a replay's, contains the offset."""

@@ -35,14 +35,14 @@ class RecountPart:
     Args:
         range: the source offsets.
         entries: what `count_range` needs.
-        until: the destination offset up to which all entries are known; None if they are anywhere.
+        accounted: of the destination, as of `count_range`; None for all offsets.
         replayed: as of `KnownEntries`.
     """
 
     range: OffsetRange
     entries: Entries
     size_bytes: int
-    until: int | None = None
+    accounted: OffsetRange | None = None
     replayed: tuple[OffsetRange, ...] = ()
 
 
@@ -66,7 +66,7 @@ def parts_of(
     own: Sequence[LedgerEntry],
     others: Sequence[LedgerEntry],
     size_bytes: int,
-    until: int | None,
+    accounted: OffsetRange | None,
 ) -> list[RecountPart]:
     """Cut a range between its chunks, into parts of about a size.
 
@@ -74,7 +74,7 @@ def parts_of(
         own: the entries of its topic-partition, sorted by source offset.
         others: those of other topic-partitions that are copied to the same one, sorted by
             destination offset.
-        until: as in `RecountPart`.
+        accounted: as in `RecountPart`.
     """
     parts: list[RecountPart] = []
     neighbours = others, RangeIndex([entry.destination for entry in others])
@@ -89,10 +89,10 @@ def parts_of(
         # not within entries that overlap: both parts would count them
         if is_full and most_end == following.source.start and most_end < wanted.end:
             part = OffsetRange(wanted.topic_partition, start, most_end)
-            parts.append(_part(part, own, (first, index + 1), neighbours, until))
+            parts.append(_part(part, own, (first, index + 1), neighbours, accounted))
             start, first, size = most_end, index + 1, 0
     last = OffsetRange(wanted.topic_partition, start, wanted.end)
-    return [*parts, _part(last, own, (first, len(own)), neighbours, until)]
+    return [*parts, _part(last, own, (first, len(own)), neighbours, accounted)]
 
 
 def merged(whole: OffsetRange, recounts: Sequence[Recount]) -> Recount:
@@ -102,6 +102,7 @@ def merged(whole: OffsetRange, recounts: Sequence[Recount]) -> Recount:
         total.recorded += each.recorded
         total.counted += each.counted
         total.foreign += each.foreign
+        total.unattributed += each.unattributed
         total.foreign_at = each.foreign_at if total.foreign_at is None else total.foreign_at
         total.skipped.update(each.skipped)
         total.rewritten += each.rewritten
@@ -149,7 +150,8 @@ def _count(client: ClusterClient, job: AuditJob, part: RecountPart, clock: Clock
     }
     configs = topic_configs(client, sorted(topics), NEEDED_CONFIGS)
     known = KnownEntries(part.entries, part.replayed)
-    return count_range(client, part.range, known, configs, job.options, clock, part.until)
+    accounted = {} if part.accounted is None else {part.accounted.topic_partition: part.accounted}
+    return count_range(client, part.range, known, configs, job.options, clock, accounted)
 
 
 def _part(
@@ -157,7 +159,7 @@ def _part(
     own: Sequence[LedgerEntry],
     indices: tuple[int, int],
     neighbours: tuple[Sequence[LedgerEntry], RangeIndex],
-    until: int | None,
+    accounted: OffsetRange | None,
 ) -> RecountPart:
     first, end = indices
     ours = own[first:end]
@@ -176,5 +178,5 @@ def _part(
         wanted,
         dict(entries),
         sum(entry.size_bytes for entry in ours),
-        until,
+        accounted,
     )

@@ -6,7 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from relay_pipelines.model import Checkpoint, OffsetRange, TopicPartition
+from relay_pipelines.model import (
+    Checkpoint,
+    CopyOptions,
+    LedgerEntry,
+    OffsetRange,
+    TopicPartition,
+)
 from relay_pipelines.protocol.admin import readable_topic_configs
 from relay_pipelines.protocol.client import EARLIEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.protocol.clock import Clock
@@ -17,6 +23,7 @@ from relay_pipelines.snapshot.cluster_snapshot import read_checkpoints
 from relay_pipelines.state import checkpoint, ledger
 from relay_pipelines.state.ledger import LedgerRecord
 from relay_pipelines.state.ledger_reader import LedgerFollower
+from relay_pipelines.verify.accounted import BeforeLedger, read_before_ledger
 from relay_pipelines.verify.chain import Chain, ChainBreak, verify_chains
 from relay_pipelines.verify.recount import own_and_replayed
 
@@ -32,14 +39,26 @@ class VerifiedLedger:
         cluster_id: of the destination.
         chains: by source topic-partition.
         checkpoints: as the heads of the chains were read.
+        before: what the destination held before the ledger was read.
         replayed: the destination offsets that the mirror's replays wrote.
+        entries: those of the replays, too.
     """
 
     mirror: str
     cluster_id: str
     chains: Mapping[TopicPartition, Chain]
     checkpoints: Mapping[TopicPartition, Checkpoint]
+    before: BeforeLedger
     replayed: Sequence[OffsetRange] = ()
+    entries: Sequence[LedgerEntry] = ()
+
+    def accounted(self, known: Iterable[LedgerEntry] = ()) -> dict[TopicPartition, OffsetRange]:
+        """Return the destination offsets of which all entries are known, as of `count_range`.
+
+        Args:
+            known: entries besides those that the ledger still has.
+        """
+        return self.before.accounted([*self.entries, *known])
 
     @property
     def breaks(self) -> list[ChainBreak]:
@@ -47,8 +66,13 @@ class VerifiedLedger:
         return [found for chain in self.chains.values() for found in chain.breaks]
 
 
-def read_verified_ledger(name: str, mirror: Mirror, clock: Clock) -> VerifiedLedger:
+def read_verified_ledger(
+    name: str, mirror: Mirror, clock: Clock, copies: Iterable[TopicPartition] = ()
+) -> VerifiedLedger:
     """Read every entry that the ledger still holds, and verify the chains.
+
+    Args:
+        copies: as of `read_before_ledger`.
 
     Raises:
         TamperedError: a record is no entry.
@@ -59,8 +83,10 @@ def read_verified_ledger(name: str, mirror: Mirror, clock: Clock) -> VerifiedLed
         ask = partial(_kept_since_ms, client, clock)
         kept = retry(ask, name, options, clock, client)
         cluster_id = client.cluster_id
+        look = partial(_before, client, name, options, clock, copies)
+        before = retry(look, name, options, clock, client)
     if not kept:  # nothing was ever mirrored to this destination
-        return VerifiedLedger(name, cluster_id, {}, {})
+        return VerifiedLedger(name, cluster_id, {}, {}, before)
     follower = LedgerFollower(
         mirror.destination_cluster, name, None, options, clock, with_replays=True
     )
@@ -71,7 +97,8 @@ def read_verified_ledger(name: str, mirror: Mirror, clock: Clock) -> VerifiedLed
         records += _up_to_the_heads(follower.settled_records(), found)
     finally:
         follower.close()
-    _, replayed = own_and_replayed(name, (record.entry for record in records))
+    entries = [record.entry for record in records]
+    _, replayed = own_and_replayed(name, entries)
     records = [record for record in records if record.entry.mirror == name]
     sources = found.keys() | {record.entry.source.topic_partition for record in records}
     kept_since_ms = {
@@ -79,7 +106,21 @@ def read_verified_ledger(name: str, mirror: Mirror, clock: Clock) -> VerifiedLed
     }
     heads = {at: checkpoint.ledger_head for at, checkpoint in found.items()}
     chains = verify_chains(records, heads, kept_since_ms)
-    return VerifiedLedger(name, cluster_id, chains, found, replayed)
+    return VerifiedLedger(name, cluster_id, chains, found, before, replayed, entries)
+
+
+def _before(
+    client: ClusterClient,
+    name: str,
+    options: CopyOptions,
+    clock: Clock,
+    copies: Iterable[TopicPartition],
+) -> BeforeLedger:
+    """Read it when the checkpoints of all commits so far can be seen."""
+    if client.has_topic(checkpoint.TOPIC):
+        homes = checkpoint.homes(checkpoint.TOPIC)
+        checkpoint.wait_for_open_transactions(client, homes, options, clock)
+    return read_before_ledger(client, name, clock, copies)
 
 
 def _up_to_the_heads(

@@ -366,6 +366,12 @@ class TestTampered:
             " records before it were deleted"
         )
         assert found.problems[1:]
+        assert audited.audit(Level.SAMPLE, share=1.0).problems == [
+            (
+                "differing chunks: 2 of 4; the first is [0, 30): the destination's log begins at"
+                " 40, although its topic keeps everything"
+            )
+        ]
 
     def test_records_of_another_writer_after_the_copies(self, audited: Audited) -> None:
         """The recount names the offset of the first one."""
@@ -424,7 +430,8 @@ class TestNotCompared:
             "not compared: the source no longer has the topic",
         )
         assert found.recount is not None
-        assert found.recount.counted == 100
+        assert (found.recount.counted, found.outcome) == (100, "agrees")
+        assert audited.audit(Level.SAMPLE).not_verified == "the source no longer has the topic"
 
     def test_a_compacted_destination(self, audited: Audited) -> None:
         """The latest record of each key must agree; an older one may differ."""

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,13 @@ import pytest
 
 from relay_pipelines.copy.failpoints import Failpoint
 from relay_pipelines.embedded import EmbeddedCluster
-from relay_pipelines.errors import ConfigError, RelayError, RetentionPassedError
-from relay_pipelines.model import CopyJob, Skipped, TopicPartition
+from relay_pipelines.errors import (
+    ConfigError,
+    RelayError,
+    RetentionPassedError,
+    TamperedError,
+)
+from relay_pipelines.model import CopyJob, OffsetRange, Skipped, TopicPartition
 from relay_pipelines.plan.owners import topic_scope
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run.replay import (
@@ -32,8 +38,8 @@ from relay_pipelines.run.replay_request import ReplayRequest, Side, records_of
 from relay_pipelines.run.result import RunResult
 from relay_pipelines.run.run import run
 from relay_pipelines.settings import Settings, load
-from relay_pipelines.state import ledger
-from relay_pipelines.state.checkpoint import replay_name
+from relay_pipelines.state import checkpoint, ledger
+from relay_pipelines.state.checkpoint import home, key_of, replay_name
 from relay_pipelines.verify import audit_job
 from relay_pipelines.verify.audit import Level, begin
 from relay_pipelines.verify.recount import recount
@@ -42,6 +48,7 @@ from tests.copying import KEPT, Mirror, numbered
 from tests.support import commands
 from tests.support.commands import configured, error_line, relay
 from tests.support.independent import (
+    CREATE_TIME,
     Record,
     assert_equal,
     create,
@@ -199,6 +206,37 @@ def test_killed_and_repeated(replayed: Replayed, point: Failpoint, at_pass: int)
     assert replayed.plan().is_complete
 
 
+def test_the_command_killed_and_repeated(replayed: Replayed) -> None:
+    """The whole process and Spark are killed in the middle of a chunk; nothing is doubled."""
+    config, token = replayed.config(), replayed.folder / "token"
+    typed = ["replay", replayed.mirror.topic, "--to", replayed.to.topic, "--offsets", "20:80"]
+    fault = {"RELAY_FAULT": f"{Failpoint.MID_CHUNK}=SIGSTOP@5:{token}"}
+    command = [commands.RELAY, "--config", config, *typed, "--yes"]
+    driver = psutil.Popen(
+        command,
+        env=commands.environment() | fault,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.STDOUT,
+    )
+    family: list[psutil.Process] = [driver]
+    try:
+        until(token.exists, "a task in the middle of a chunk", seconds=120)
+        family += driver.children(recursive=True)
+    finally:
+        for process in family:
+            process.kill()
+        assert driver.wait(60) == -signal.SIGKILL
+    settings = replayed.settings().mirror(replayed.mirror.name)
+    (state,) = replays(replayed.mirror.name, settings, CLOCK)
+    assert 0 < state.left < state.offsets == 60
+
+    again = relay(config, *typed, "--yes")
+
+    assert again.returncode == 0, again.stderr
+    assert_equal(RECORDS[20:80], replayed.copied())
+    assert replayed.plan().is_complete
+
+
 def test_two_at_once(replayed: Replayed) -> None:
     """Two processes that start the same replay agree on a start record, and double nothing."""
     planned = [replayed.plan() for _ in range(2)]
@@ -221,6 +259,11 @@ def test_dates_are_frozen(replayed: Replayed) -> None:
     assert replayed.plan(from_ms=from_ms).is_complete
 
 
+def home_of(name: str, at: TopicPartition) -> TopicPartition:
+    """Where the ledger entries of a topic-partition are."""
+    return home(ledger.TOPIC, key_of(name, at))
+
+
 def test_into_the_same_topic(replayed: Replayed) -> None:
     """With the flag, while the mirror copies into it, too; each counts only what it wrote."""
     mirror = replayed.mirror
@@ -229,15 +272,24 @@ def test_into_the_same_topic(replayed: Replayed) -> None:
     mirror.write(numbered(30, first=100))
     replayed.to = mirror.at
     into: dict[str, Any] = {"to": mirror.topic, "into_itself": True}
+    chosen, entries = next(
+        (chosen, at)
+        for chosen in map("r{}".format, range(50))
+        if (at := home_of(replay_name(mirror.name, chosen), mirror.at))
+        != home_of(mirror.name, mirror.at)
+    )
     with ThreadPoolExecutor(1) as threads:
         copying = threads.submit(lambda: [mirror.copy(0, end) for end in (110, 120, 130)])
-        first = replayed.replay(**into)
+        first = replayed.replay(**into, replay_id=chosen)
         copying.result()
     second = replayed.replay(**into, side=Side.DESTINATION)
     found = replayed.copied()
     assert len(found) == 130 + 60 + 60
     assert sorted(found) == sorted([*RECORDS, *numbered(30, first=100), *RECORDS[20:80] * 2])
     replayed.assert_proof_holds(first.id, second.id)
+    # retention takes the entries of the replay first, which are in another partition
+    delete_before(mirror.destination, entries, settled_end(mirror.destination, entries))
+    replayed.assert_proof_holds()
     write(mirror.destination, mirror.at, [Record(b"k", b"foreign")])
     settings = replayed.settings().mirror(mirror.name)
     wanted = [mirror.range(0, 130).source]
@@ -325,6 +377,29 @@ def stopped_copy(replayed: Replayed) -> Callable[[], None]:
         assert task.wait(60) == 0
 
     return resume
+
+
+def test_a_forged_ledger_entry(replayed: Replayed) -> None:
+    """Whatever needs the ledger is refused, instead of losing what a forged entry hides."""
+    mirror = replayed.mirror
+    first, at = min(mirror.entries(), key=lambda entry: entry.source), mirror.at
+    forged = replace(
+        first,
+        source=OffsetRange(at, 2, 3),
+        destination=replace(first.destination, start=2, end=3),
+        records=1,
+    )
+    key, value, at_ms = ledger.to_record(forged)
+    home = checkpoint.home(ledger.TOPIC, key)
+    write(mirror.destination, home, [Record(key, value, (), (CREATE_TIME, at_ms))])
+    window: dict[str, Any] = {"window": "w"}
+    for more in ({"side": Side.DESTINATION}, window, window | {"side": Side.DESTINATION}):
+        line = r"ledger entry 1: .*`relay audit --level ledger`"
+        with pytest.raises(TamperedError, match=line) as caught:
+            replayed.plan(**more)
+        assert "\n" not in str(caught.value)
+    replayed.replay()
+    assert_equal(RECORDS[20:80], replayed.copied())
 
 
 class TestFilters:

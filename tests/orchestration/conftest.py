@@ -21,11 +21,13 @@ def environment(
     source_cluster: EmbeddedCluster,
     destination_cluster: EmbeddedCluster,
     tmp_path: Path,
-    local_session: Any,
+    local_spark: Any,
 ) -> Iterator[Environment]:
     """A mirror without topics, and an empty Dagster instance."""
     (tmp_path / "dagster").mkdir()
-    with DagsterInstance.local_temp(str(tmp_path / "dagster")) as instance, shared(local_session):
+    local_spark.session()  # before any run, whose time is not for its start
+    folder = str(tmp_path / "dagster")
+    with DagsterInstance.local_temp(folder) as instance, shared(local_spark.session):
         yield Environment(
             tmp_path, f"m{uuid.uuid4().hex[:8]}", source_cluster, destination_cluster, instance
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,8 +31,8 @@ class SharedSpark(SparkResource):
 
     @property
     def spark_session(self) -> Any:
-        """The session."""
-        return _shared["session"]
+        """The session; another one if the last one has ended."""
+        return _shared["session"]()
 
     def teardown_after_execution(self, context: Any) -> None:
         """Keep the session for other tests."""
@@ -271,8 +271,8 @@ def evaluations(result: SensorResult, check: str) -> list[dg.AssetCheckEvaluatio
 
 
 @contextmanager
-def shared(session: Any) -> Iterator[None]:
-    """Let runs use this Spark session."""
+def shared(session: Callable[[], Any]) -> Iterator[None]:
+    """Let runs use the Spark session that this returns."""
     _shared["session"] = session
     yield
     _shared.clear()

@@ -40,6 +40,7 @@ _GRAPH = """query($keys: [AssetKeyInput!]) { assetNodes(assetKeys: $keys) {
   assetKey { path } groupName assetMaterializations(limit: 1) { runId }
   assetChecksOrError { ... on AssetChecks { checks { name
   executionForLatestMaterialization { status } } } } } }"""
+_GROUPS = """{ assetNodes { assetKey { path } groupName dependencyKeys { path } } }"""
 _BACKFILL_ENDED = {"COMPLETED_SUCCESS", "COMPLETED_FAILED", "FAILED", "CANCELED"}
 _ENDED = {"SUCCESS", "FAILURE", "CANCELED"}
 
@@ -212,6 +213,12 @@ def graph(
         )
         for node in dagster.ask(_GRAPH, asked)["assetNodes"]
     }
+
+
+def groups(dagster: Dagster) -> dict[str, str]:
+    """The group of each asset."""
+    found = dagster.ask(_GROUPS)["assetNodes"]
+    return {"/".join(node["assetKey"]["path"]): node["groupName"] for node in found}
 
 
 def checks(dagster: Dagster, key: Sequence[str], name: str) -> list[dict[str, Any]]:

@@ -16,6 +16,7 @@ from dagster._core.loader import LoadingContextForTest
 from relay_pipelines.cli import main
 from relay_pipelines.lanes import audit_run, naming
 from relay_pipelines.model import TopicPartition
+from relay_pipelines.state import checkpoint, ledger
 from tests.orchestration.environment import Environment, failure
 from tests.support.independent import Record, create, delete, delete_before, write
 
@@ -192,6 +193,7 @@ def test_a_tampered_destination(
     )
     assert again.success
     assert found(again)[other].partition == checks[other].partition
+    assert "(repeated from " in str(found(again)[other].description)
     assert shown(environment, other) == "SUCCEEDED"
 
 
@@ -245,6 +247,26 @@ def test_mistakes(environment: Environment, topics: list[str]) -> None:
     run = environment.job("audit", {"windows": [*environment.windows(), "none"]})
     assert "the ledger has no entries of the window 'none'" in failure(run)
     assert found(run)[topics[0]].passed, "the other window was audited"
+
+
+def test_a_ledger_with_a_record_that_is_no_entry(
+    environment: Environment, topics: list[str]
+) -> None:
+    """However the audit began, the checks of the mirror's topics fail."""
+    configure(environment, topics[:2])
+    assert environment.copy().success
+    at = TopicPartition(topics[0], 0)
+    ledger_at = checkpoint.home(ledger.TOPIC, checkpoint.key_of(environment.name, at))
+    key = checkpoint.key_of(environment.name, at)
+    write(environment.destination.cluster(), ledger_at, [Record(key, b"rubbish")])
+    runs = [environment.job("audit"), by_schedule(environment, dt.datetime.now(dt.UTC))]
+    for run in runs:
+        assert "a record of __relay_ledger is no ledger entry" in failure(run)
+    for checks in (*map(found, runs), execute_checks(environment, topics[:2])):
+        assert {
+            topic: (check.passed, check.severity, f"{ledger_at}" in str(check.description))
+            for topic, check in checks.items()
+        } == dict.fromkeys(topics[:2], (False, dg.AssetCheckSeverity.ERROR, True))
 
 
 def test_the_pages_are_bounded(

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Any
 
 import dagster as dg
 import pytest
+from pyspark import SparkContext
 
 from relay_pipelines.expectations import validation
 from relay_pipelines.lanes import naming
 from relay_pipelines.lanes.turns import Turn
 from tests.orchestration.environment import Environment, failure
+from tests.support.independent import until
 
+_PATIENCE_SECONDS = 240.0
 EXPECTATIONS = [
     {"expect_column_values_to_match_regex": {"column": "value", "regex": "a.*"}, "name": "is_a"},
     {"keys_not_null": None, "severity": "warn"},
@@ -82,13 +86,13 @@ def test_a_slow_check_delays_no_copy(
     )
     validate = validation.validate
 
-    def slowly(*arguments: Any) -> list[validation.Result]:
+    def slowly(*arguments: Any, **options: Any) -> list[validation.Result]:
         time.sleep(2)
         if len(environment.windows()) == 1:
             environment.fill(topics[0], ["later"])
             time.sleep(3)
             copied.append(len(environment.windows()))
-        return validate(*arguments)
+        return validate(*arguments, **options)
 
     copied: list[int] = []
     monkeypatch.setattr(validation, "validate", slowly)
@@ -104,6 +108,78 @@ def test_a_slow_check_delays_no_copy(
         if evaluation.check_name == "keys_not_null"
     }
     assert sorted(str(partition) for partition in checked) == environment.windows()
+
+
+def jvm() -> int | None:
+    """The process of Spark's JVM; None between two of them."""
+    gateway = SparkContext._gateway
+    return gateway and gateway.proc.pid
+
+
+@pytest.mark.timeout(900)
+def test_an_expectation_that_never_ends_holds_up_no_copy(
+    environment: Environment, topics: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next window is copied beside it; then it is given up, and Spark starts again."""
+    allow = [topics[0].replace(".", r"\.")]
+    no_pii = {"no_pii": ["(.*,){20}P"], "blocking": True}
+    environment.write(allow, expectations=[no_pii], window={"every": "200ms", "session": "10m"})
+    # both partitions of which one record each would occupy a slot for ever
+    for partition in (0, 1):
+        environment.fill(topics[0], ["a," * 60], partition)
+    monkeypatch.setattr(validation, "DEADLINE_SECONDS", 30.0)
+    validation.great_expectations()  # the deadline must not pass at the import
+    ended = threading.Event()
+    seen: list[bool] = []
+    failed: list[AssertionError] = []
+    validate = validation.validate
+
+    def watched(*arguments: Any, **options: Any) -> list[validation.Result]:
+        results = validate(*arguments, **options)
+        ended.set()
+        return results
+
+    def meanwhile() -> None:
+        until(environment.windows, "the first window")
+        time.sleep(5)
+        environment.fill(topics[0], ["later"])
+        until(lambda: "later" in environment.read(topics[0]), "its copy", _PATIENCE_SECONDS)
+        seen.append(ended.is_set())
+        until(ended.is_set, "the deadline", _PATIENCE_SECONDS)
+        environment.fill(topics[0], ["last"])
+        until(
+            lambda: "last" in environment.read(topics[0]),
+            "a copy with another Spark",
+            _PATIENCE_SECONDS,
+        )
+        until(lambda: jvm() not in {before, None}, "another Spark", _PATIENCE_SECONDS)
+
+    def ending() -> None:
+        try:
+            meanwhile()
+        except AssertionError as error:
+            failed.append(error)
+        finally:
+            environment.write(allow)  # so that the session ends
+
+    monkeypatch.setattr(validation, "validate", watched)
+    before = jvm()
+    beside = threading.Thread(target=ending, daemon=True)
+    beside.start()
+
+    run = environment.copy()
+    beside.join()
+
+    assert run.success, failure(run)
+    assert not failed, failed
+    assert seen == [False], "the second window was copied while the first was checked"
+    found = [each for each in run.get_asset_check_evaluations() if each.check_name == "no_pii"]
+    by_window = {str(each.partition): each for each in found}
+    first, *others = (by_window[window] for window in environment.windows())
+    assert not first.passed
+    assert first.severity is dg.AssetCheckSeverity.WARN
+    assert str(first.description).startswith("not known: no result within 30 s; simplify")
+    assert others[-1].passed  # the one before may have been late, too, on a busy machine
 
 
 def test_without_the_extra(

@@ -59,6 +59,7 @@ def test_replay(environment: Environment, topics: list[str]) -> None:
     config = {
         "topic": topics[0],
         "to": f"{environment.name}.{topics[0]}.again",
+        "partition": 0,
         "offsets": "20:80",
         "dry_run": False,
     }

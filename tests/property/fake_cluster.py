@@ -140,6 +140,7 @@ class FakeCluster:
 
     def __init__(self, *topics: str) -> None:
         self.cleanup_policy = "compact"
+        self.configs: dict[str, str] = {}  # of every topic, besides
         self.logs = {topic: Log() for topic in topics}
         self.low_watermarks: dict[str, int] = {}  # where retention has removed records
         self.ids: dict[str, Transactions] = {}
@@ -279,21 +280,24 @@ class FakeCluster:
 
     def _configs(self, asked: Any) -> Any:
         result = DescribeConfigsResponse.DescribeConfigsResult
-        value = result.DescribeConfigsResourceResult(
-            name="cleanup.policy",
-            value=self.cleanup_policy,
-            read_only=False,
-            config_source=1,
-            is_sensitive=False,
-            synonyms=[],
-        )
+        values = [
+            result.DescribeConfigsResourceResult(
+                name=name,
+                value=value,
+                read_only=False,
+                config_source=1,
+                is_sensitive=False,
+                synonyms=[],
+            )
+            for name, value in {"cleanup.policy": self.cleanup_policy, **self.configs}.items()
+        ]
         found = [
             result(
                 error_code=0,
                 error_message=None,
                 resource_type=2,
                 resource_name=one.resource_name,
-                configs=[value],
+                configs=values,
             )
             for one in asked.resources
         ]

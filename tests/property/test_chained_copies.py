@@ -46,7 +46,7 @@ def rewrite(cluster: FakeCluster, topic: str, version: int, *without: str) -> No
 def copy(copies: FakeCluster, source: FakeCluster, end: int, way: Any = copy_as_it_is) -> None:
     """Copy up to an offset, in chunks of one batch."""
     where = "" if way is copy_as_it_is else "true"
-    known = [None, *checkpoints_of(copies)][-1]
+    known = [None, *(each for each in checkpoints_of(copies) if each.mirror == "m")][-1]
     wanted = replace(whole("a", end, where=where), checkpoint=known)
     with served(source=source, destination=copies):
         (outcome,) = way(job(chunk_bytes=1), [wanted], Clock())

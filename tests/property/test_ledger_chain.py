@@ -230,6 +230,13 @@ def test_a_mirror_is_upgraded(before: int, after: int) -> None:
     assert not verify_chain(AT, old, nothing_copied_since.ledger_head).breaks
 
 
+def test_an_entry_of_an_older_version_after_a_chain_that_has_expired() -> None:
+    """Nobody can have written it after numbered ones, so it was inserted."""
+    _, head = committed(3)
+    chain = verify_chain(AT, [unlinked(9)], head, kept_since_ms=1_000)
+    assert (found(chain), chain.records, chain.expired) == ({(INSERTED, 0, 0)}, [], 3)
+
+
 def test_a_checkpoint_is_restored_from_an_entry_of_an_older_version() -> None:
     """The first link names that entry, which is protected by it."""
     old = unlinked(0)

@@ -22,9 +22,14 @@ from relay_pipelines.model import OffsetRange, TopicPartition
 from relay_pipelines.protocol.records import encode
 from relay_pipelines.settings import Mirror
 from relay_pipelines.state import checkpoint, ledger, ledger_reader
-from relay_pipelines.verify import statement
+from relay_pipelines.state.checkpoint import replay_name
+from relay_pipelines.verify import against_statement, audit_job, recount, statement
 from relay_pipelines.verify.against_statement import StatementAudit, audit_against
+from relay_pipelines.verify.audit import Level, PartitionAudit, begin
+from relay_pipelines.verify.recount import Recount
+from relay_pipelines.verify.selection import Selection
 from relay_pipelines.verify.verified_ledger import VerifiedLedger, read_verified_ledger
+from tests.copying import copy_as_it_is
 from tests.property.fake_cluster import FakeCluster, put
 from tests.property.filled import chains
 from tests.property.test_chained_copies import copy
@@ -36,8 +41,10 @@ from tests.property.test_odd_failures import (
     checkpoints_of,
     destination,
     filled,
+    job,
     record,
     served,
+    whole,
 )
 
 BATCHES = ((0, 5), (5, 10), (10, 15), (15, 20))
@@ -69,6 +76,45 @@ class World:
         homes = [TopicPartition(ledger.TOPIC, 0)]
         with served(destination=self.copies), patch.object(ledger_reader, "_HOMES", homes):
             yield
+
+    def replay(self, end: int) -> None:
+        """Copy up to an offset into the same topic, as a replay does."""
+        name = replay_name("m", "r")
+        known = [each for each in checkpoints_of(self.copies) if each.mirror == name]
+        wanted = replace(whole("a", end), checkpoint=[None, *known][-1])
+        with served(source=self.source, destination=self.copies):
+            own = replace(job(chunk_bytes=1), mirror=name)
+            (outcome,) = copy_as_it_is(own, [wanted], Clock())
+        assert outcome.error == ""
+
+    def expire(self, entries: Callable[[ledger.LedgerEntry], bool]) -> None:
+        """Remove some entries, as retention does."""
+        log = self.copies.logs[ledger.TOPIC]
+        gone = {r.offset for r in log.committed() if entries(ledger.from_record(r.value))}
+        log.entries[:] = [each for each in log.entries if each.header.base_offset not in gone]
+        self.copies.low_watermarks[ledger.TOPIC] = log.entries[0].header.base_offset
+
+    def write(self, number: int) -> None:
+        """Write a record that is no copy."""
+        put(self.copies, "a", batch(record(number)))
+
+    def recount(self) -> Recount:
+        """Count as a window of ten offsets does."""
+        ranges, to = [OffsetRange(AT, 0, 10)], self.mirror.destination_cluster
+        with self.answering():
+            (found,) = recount.recount(
+                "m", ranges, to, self.mirror.copy_options, Clock(), 0
+            ).values()
+        return found
+
+    def audited(self) -> PartitionAudit:
+        """Recount all that the ledger has."""
+        with self.answering():
+            audit = begin("m", self.mirror, Selection(), Level.RECOUNT, Clock())
+            done = audit_job.do_group(audit.job, audit.work)
+        audit.add(done.chunks, done.parts)
+        assert audit.errors == []
+        return audit.partitions[AT]
 
     def ledger(self) -> VerifiedLedger:
         with self.answering():
@@ -154,6 +200,83 @@ def test_a_statement_holds(world: World) -> None:
     later_ms = Clock().now_ms() + 31 * 24 * 3_600_000
     with patch.object(Clock, "now_ms", lambda _: later_ms):
         assert world.audit().differences == []
+
+
+MONTH_MS = 31 * 24 * 3_600_000
+UNKNOWN = "records whose writer is not known, because ledger entries of that time have expired:"
+
+
+class TestWhatIsForeign:
+    """Records are foreign only where the ledger, had they been copied, would have an entry."""
+
+    @pytest.fixture
+    def world(self, tmp_path: Path) -> World:
+        made = World(tmp_path)
+        made.source = filled(*((start, start + 5) for start in range(0, 30, 5)))
+        made.copy(10)
+        return made
+
+    def test_entries_after_the_attested_ones_have_expired(self, world: World) -> None:
+        """Months after a statement, it still holds; what comes after the entries left counts."""
+        world.attest()
+        world.copy(20)
+        world.copy(30)
+        world.expire(lambda entry: entry.source.end <= 25)
+        now_ms = Clock().now_ms() + MONTH_MS
+        with patch.object(Clock, "now_ms", lambda _: now_ms):
+            assert (world.audit().differences, world.audit().records) == ([], 10)
+            world.write(99)
+            assert world.audited().recount.foreign == 1
+
+    def test_the_entries_of_a_replay_have_expired(self, world: World) -> None:
+        """They are in another partition of the ledger; its records are of nobody known then."""
+        world.replay(10)
+        world.copy(15)
+        world.attest()
+        assert (world.audited().problems, world.audited().notes) == ([], [])
+        world.expire(lambda entry: entry.mirror != "m")
+        assert (world.audited().problems, world.audited().notes) == ([], [f"{UNKNOWN} 10"])
+        assert (world.recount().problems, world.recount().notes) == ([], [f"{UNKNOWN} 10"])
+        assert (world.audit().differences, world.audit().notes) == ([], [f"a-0: {UNKNOWN} 10"])
+        world.write(99)
+        for found in (world.audited().problems[0], *world.audit().differences):
+            assert found.endswith("records at the destination that this mirror did not write: 1")
+
+    def test_commits_after_the_ledger_was_read(self, world: World) -> None:
+        """Their entries are not known, and they are not foreign."""
+        world.attest()
+        counting = against_statement.recount_entries
+
+        def after_a_commit(*told: Any) -> Any:
+            world.copy(15)
+            with world.answering():
+                return counting(*told)
+
+        with patch.object(against_statement, "recount_entries", after_a_commit):
+            assert world.audit().differences == []
+
+    def test_a_replay_commits_while_a_window_is_counted(self, world: World) -> None:
+        """One chunk after each look at the ledger; the record of nobody is found all the same."""
+        reading, ends = recount._entries, iter((5, 10))
+
+        def before_a_commit(*told: Any, **more: Any) -> Any:
+            found = reading(*told, **more)
+            if end := next(ends, 0):
+                world.replay(end)
+            return found
+
+        with patch.object(recount, "_entries", before_a_commit):
+            assert world.recount().problems == []
+        world.write(99)
+        assert (world.recount().foreign, world.recount().unattributed) == (1, 0)
+
+    @pytest.mark.parametrize("value", [b"rubbish", b'{"version":99}'])
+    def test_a_replay_whose_entry_nobody_can_read(self, world: World, value: bytes) -> None:
+        """The window check of the mirror does without it; an audit names it."""
+        put(world.copies, ledger.TOPIC, encode(b"m.replay@r/a/0", value, 0))
+        assert world.recount().problems == []
+        with pytest.raises(RelayError, match=r"is no ledger entry|has version 99"):
+            world.audited()
 
 
 def drop(entries: list[Any]) -> None:

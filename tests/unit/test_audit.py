@@ -82,7 +82,7 @@ def parts(
     start: int, end: int, size_bytes: int = 300, own: list[LedgerEntry] = ENTRIES
 ) -> list[RecountPart]:
     """The parts of a range; every entry has 100 bytes."""
-    return parts_of(wanted(start, end), own, (), size_bytes, 99)
+    return parts_of(wanted(start, end), own, (), size_bytes, wanted(0, 99))
 
 
 def spans(found: list[RecountPart]) -> list[tuple[int, int]]:
@@ -95,7 +95,7 @@ def test_a_range_is_counted_in_parts() -> None:
     assert spans(parts(15, 72)) == [(15, 40), (40, 70), (70, 72)]
     assert spans(parts(15, 18)) == [(15, 18)]
     assert spans(parts(0, 100, 10_000)) == [(0, 100)]
-    assert {part.until for part in parts(0, 100)} == {99}
+    assert {part.accounted for part in parts(0, 100)} == {wanted(0, 99)}
 
 
 def test_a_part_knows_what_follows_its_copies() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import shlex
 from dataclasses import replace
 from typing import Any
@@ -9,16 +10,18 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from relay_pipelines.checks.audit import evaluations, not_audited
+from relay_pipelines.checks.audit import evaluations, last_evaluations, not_audited
 from relay_pipelines.errors import SourceError, TamperedError
+from relay_pipelines.lanes import naming
 from relay_pipelines.lanes.audit_run import AuditReport, AuditRequest, numbers
-from relay_pipelines.model import OffsetRange
+from relay_pipelines.model import OffsetRange, TopicPartition
 from relay_pipelines.resources import KafkaResource
+from relay_pipelines.state import ledger
 from relay_pipelines.verify.audit import Level, PartitionAudit
-from relay_pipelines.verify.coverage import coverage
+from relay_pipelines.verify.coverage import CoverageMap, coverage
 from relay_pipelines.verify.difference import Difference, ShownRecord
 from relay_pipelines.verify.recount import Recount
-from relay_pipelines.verify.recount_parts import PartResult
+from relay_pipelines.verify.recount_parts import PartResult, RecountPart
 from relay_pipelines.verify.selection import Selection
 from tests.unit.test_audit_page import audit, audited
 from tests.unit.test_coverage import CHUNKS, wanted
@@ -110,6 +113,69 @@ def test_what_retention_has_left(unread: bool) -> None:  # noqa: FBT001
     assert "retention" in str(evaluation.description)
 
 
+@pytest.mark.parametrize("level", [Level.SAMPLE, Level.FULL])
+@pytest.mark.parametrize("why", ["the source no longer has the topic", "it is compacted"])
+def test_a_rule_by_which_nothing_is_compared_is_a_warning(level: Level, why: str) -> None:
+    """Unless the records were counted, which `sample` does not."""
+    found = whole()
+    found.rule, found.chunks, found.results = f"not compared: {why}", [], []
+    evaluation = evaluated(found, replace(REQUEST, level=level))
+    assert (evaluation.passed, evaluation.severity) == (False, dg.AssetCheckSeverity.WARN)
+    assert evaluation.description == f"nothing could be compared: {why}"
+    found.counted = [PartResult(wanted(0, 40), 1, Recount(wanted(0, 40), None, 25, 25))]
+    assert evaluated(found, replace(REQUEST, level=level)).passed
+
+
+def test_what_the_ledger_no_longer_has_is_a_warning() -> None:
+    """Also at the level `ledger`; beside a topic-partition that was audited, it is a note."""
+    gone = whole()
+    gone.coverage = CoverageMap(OffsetRange(TopicPartition("orders", 1), 0, 0))
+    gone.destination, gone.chunks, gone.results, gone.rule = None, [], [], ""
+    gone.chain.expired = 7
+    evaluation = evaluated(gone, replace(REQUEST, level=Level.LEDGER))
+    assert (evaluation.passed, evaluation.severity) == (False, dg.AssetCheckSeverity.WARN)
+    assert evaluation.description == (
+        "nothing could be compared: the ledger no longer has any of its 7 entries"
+    )
+    both = audit(whole())
+    both.partitions[gone.topic_partition] = gone
+    (evaluation,) = evaluations(AuditReport(REQUEST, both), KAFKA)
+    assert evaluation.passed
+    assert "orders-1: the ledger no longer has any of its 7 entries" in str(evaluation.description)
+
+
+def test_a_part_that_cannot_be_counted_hides_no_difference() -> None:
+    found = whole()
+    found.parts = [RecountPart(wanted(0, 20), {}, 1), RecountPart(wanted(20, 40), {}, 1)]
+    found.counted = [
+        PartResult(wanted(0, 20), 1, Recount(wanted(0, 20), None, 25, 10, 3, 30)),
+        PartResult(wanted(20, 40), 1, None, "no answer"),
+    ]
+    evaluation = evaluated(found)
+    assert (evaluation.passed, evaluation.severity) == (False, dg.AssetCheckSeverity.ERROR)
+    assert any("25 records were committed, 10 are there" in line for line in found.problems)
+    assert values(evaluation)["first difference: offset"] == 30
+
+
+def test_a_run_that_copies_repeats_the_last_result() -> None:
+    """It says from when that is, also after several runs."""
+    key = dg.AssetCheckKey(naming.mirrored_asset("m", "orders"), naming.AUDIT)
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert list(last_evaluations(instance, [key])) == []
+        instance.report_runless_asset_event(evaluated(whole()))
+        (record,) = instance.event_log_storage.get_asset_check_execution_history(key, limit=1)
+        assert record.event is not None
+        audited_at = dt.datetime.fromtimestamp(record.event.timestamp, dt.UTC)
+        (again,) = last_evaluations(instance, [key])
+    time = audited_at.isoformat(timespec="seconds")
+    assert (again.passed, again.partition) == (True, record.partition)
+    assert again.description == f"{evaluated(whole()).description} (repeated from {time})"
+    assert values(again) == values(evaluated(whole())) | {"repeated from": time}
+    with dg.DagsterInstance.ephemeral() as instance:
+        instance.report_runless_asset_event(again)
+        assert list(last_evaluations(instance, [key])) == [again]
+
+
 def test_a_topic_without_copies_is_a_warning() -> None:
     (other, found) = evaluations(
         AuditReport(replace(REQUEST, topics=("never", "orders")), audit(whole())), KAFKA
@@ -120,17 +186,19 @@ def test_a_topic_without_copies_is_a_warning() -> None:
 
 
 def test_an_audit_that_could_not_be_made() -> None:
-    """A cluster that is away is a warning; a ledger that somebody has changed is an error."""
-    at = OffsetRange(wanted(0, 1).topic_partition, 0, 1).topic_partition
+    """A cluster that is away is a warning; a ledger that somebody has changed is an error.
+
+    The error names a topic-partition of the ledger, and the check is that of the topic.
+    """
+    at = TopicPartition(ledger.TOPIC, 3)
     (away,) = not_audited(REQUEST, SourceError("no answer"), KAFKA.clock)
-    (tampered,) = not_audited(
-        replace(REQUEST, topics=()), TamperedError("changed", topic_partition=at), KAFKA.clock
-    )
+    (tampered,) = not_audited(REQUEST, TamperedError("changed", topic_partition=at), KAFKA.clock)
+    assert tampered.asset_key.path == ["m", "orders"]
     assert (away.severity, tampered.severity) == (
         dg.AssetCheckSeverity.WARN,
         dg.AssetCheckSeverity.ERROR,
     )
-    assert (away.description, tampered.description) == ("no answer", "orders-0: changed")
+    assert (away.description, tampered.description) == ("no answer", "__relay_ledger-3: changed")
 
 
 def test_the_numbers_of_a_sample() -> None:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import io
 import json
+from pathlib import Path
 
+import pytest
 from rich.console import Console
 from rich.table import Table
 
+from relay_pipelines.cli.audit_command import report
+from relay_pipelines.cli.context import Invocation
 from relay_pipelines.console import json_output, tables
+from relay_pipelines.console.audit_page import page
 from relay_pipelines.verify.coverage import coverage
 from relay_pipelines.verify.recount import Recount
 from relay_pipelines.verify.recount_parts import PartResult
@@ -54,6 +59,22 @@ def test_what_differs() -> None:
     text = shown(tables.difference("orders-0", DIFFERENCE))
     for part in ("orders-0: 1 record differs", BAD, "no record", "2023-11-14T22:13:20Z"):
         assert part in text
+
+
+def test_nothing_could_be_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither does it agree, nor is it done."""
+    found = audited()
+    found.coverage = coverage(wanted(0, 40), CHUNKS, 40)
+    found.rule, found.chunks, found.results = "not compared: it is compacted", [], []
+    invocation = Invocation(tmp_path)
+    report(invocation, audit(found), as_json=False)
+    shown = capsys.readouterr()
+    assert shown.err == "error: m: nothing could be compared: it is compacted\n"
+    assert "not verified" in shown.out
+    assert "agrees" not in shown.out
+    assert "not verified</span>" in page([audit(found)], 0)
+    assert invocation.exit_code == 1
+    assert json_output.audit(audit(found))["not_verified"] == "it is compacted"
 
 
 def test_json() -> None:

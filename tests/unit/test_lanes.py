@@ -184,6 +184,7 @@ class TestKeys:
         assert naming.windows_name("to-eu", "a.b-c") == "to-eu/a.b-c/windows"
         assert naming.windows_asset("to-eu", MAIN).path == ["to-eu", "main", "windows"]
         assert naming.mirrored_asset("to-eu", "a.b-c").path == ["to-eu", "a.b-c"]
+        assert naming.replayed_asset("m", "windows") != naming.windows_asset("m", "replays")
 
     def test_window_keys_sort_by_time(self):
         """Dagster shows and backfills them in this order."""

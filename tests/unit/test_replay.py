@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from relay_pipelines.run.replay_request import (
     records_of,
     refuse_loops,
     request_of,
+    require_same,
 )
 from relay_pipelines.settings import Settings, load
 from relay_pipelines.state.checkpoint import (
@@ -70,6 +73,15 @@ class TestId:
     def test_of_another_request(self, other: dict[str, Any]) -> None:
         assert replace(REQUEST, **other).id != REQUEST.id
 
+    def test_of_the_same_filters(self) -> None:
+        """The command writes out an empty config, and Dagster leaves it out."""
+        ids = {
+            replace(REQUEST, records=records_of({"filters": [given], "transform": given}, path)).id
+            for given in ({"class": "m:C"}, {"class": "m:C", "config": {}})
+            for path in (Path(), Path("elsewhere"))
+        }
+        assert len(ids) == 1
+
     def test_does_not_depend_on_a_permission(self) -> None:
         assert replace(REQUEST, into_itself=True).id == REQUEST.id
 
@@ -88,16 +100,54 @@ def test_keys_of_a_replay_are_not_those_of_its_mirror() -> None:
 def test_a_start_record_holds_the_whole_replay(tmp_path: Path) -> None:
     """What was asked for comes back, and a mirror's own start record has no new field."""
     request = replace(REQUEST, records=records_of(FILTERS, tmp_path))
-    policy = settings(tmp_path).mirror("orders").record_policy("orders")
-    record = ReplayRecord({0: 80}, {0: ((20, 30), (40, 80))}, parameters(request, policy))
-    start = StartRecord("shop.replay@a", "orders", {0: 20}, "one", "id", 1, record)
+    start = started(tmp_path, request)
 
     (written,) = decode(start_batch(start).data)
     assert _start_from(written.value) == start
-    assert request_of(start).id == request.id
+    again = request_of(start)
+    assert (again.asked, again.id) == (request.asked, "a")
+    policy = as_mirror(settings(tmp_path).mirror("orders"), again, "orders").record_policy("orders")
+    assert ([spec.name for spec in policy.filters], bool(policy.where)) == (["m:Filter"], True)
+    assert (policy.transform, policy.select) == (None, ())
     (plain,) = decode(start_batch(replace(start, replay=None)).data)
     assert b'replay"' not in plain.value
     assert _start_from(plain.value) == replace(start, replay=None)
+
+
+def started(folder: Path, request: ReplayRequest, text: str = MINIMAL) -> StartRecord:
+    mirror = as_mirror(settings(folder, text).mirror("orders"), request, "orders")
+    wanted = parameters(request, mirror.record_policy("orders"))
+    record = ReplayRecord({0: 80}, {0: ((20, 30), (40, 80))}, wanted)
+    return StartRecord("shop.replay@a", "orders", {0: 20}, "one", "id", 1, record)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"filters": [{"class": "m:Filter", "config": {"salt": "SECRET"}}]},
+        {"transform": {"class": "m:Masked", "config": {"salt": "SECRET"}}},
+        {"where": "sha1(concat(key, 'SECRET')) = 'x'"},
+        {"select": {"value": "aes_encrypt(value, 'SECRET')"}},
+    ],
+    ids=lambda given: next(iter(given)),
+)
+def test_secrets_are_compared_and_not_kept(tmp_path: Path, given: dict[str, Any]) -> None:
+    """Configs and SQL may hold variables of the environment, in relay.yaml and in the request."""
+
+    def both(secret: str) -> list[StartRecord]:
+        changed_to = json.loads(json.dumps(given).replace("SECRET", secret))
+        configured = changed({f"@/{key}": value for key, value in changed_to.items()})
+        typed = replace(REQUEST, records=records_of(changed_to, tmp_path))
+        return [started(tmp_path, REQUEST, configured), started(tmp_path, typed)]
+
+    for before, same, other in zip(both("hunter2"), both("hunter2"), both("rotated"), strict=True):
+        assert b"hunter2" not in bytes(start_batch(before).data)
+        assert same.replay is not None
+        assert other.replay is not None
+        require_same(before, same.replay.parameters, "a")
+        with pytest.raises(ConfigError, match=r"a was started with another config.*--id") as caught:
+            require_same(before, other.replay.parameters, "a")
+        assert not {"hunter2", "rotated"}.intersection(re.findall(r"\w+", str(caught.value)))
 
 
 class TestMirror:
@@ -199,6 +249,11 @@ class TestCopies:
         assert _merged(copied, one_source=True) == ((0, 15), (16, 22))
         assert _merged(copied, one_source=False) == ((0, 10), (11, 15), (16, 22))
         assert _merged([copied[0], _Copied(12, 15, b)], one_source=True) == ((0, 10), (12, 15))
+
+    def test_a_chunk_within_another(self) -> None:
+        """It takes nothing away."""
+        a, b = OffsetRange(AT, 0, 10), OffsetRange(AT, 2, 3)
+        assert _merged([_Copied(0, 10, a), _Copied(2, 3, b)], one_source=True) == ((0, 10),)
 
     @given(st.integers(0, 12), st.integers(0, 12))
     def test_a_part_of_a_chunk(self, skip: int, stop: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +12,11 @@ import yaml
 
 from relay_pipelines.errors import ConfigError
 from relay_pipelines.expectations import suite
+from relay_pipelines.expectations.topic_window import TopicWindow
+from relay_pipelines.expectations.validation import SideRun, Suite
 from relay_pipelines.settings import Mirror, load
 from relay_pipelines.settings import expectations as module
-from relay_pipelines.settings.expectations import snake_case
+from relay_pipelines.settings.expectations import Side, snake_case
 
 
 def mirror(folder: Path, entries: list[Any], **more: Any) -> Mirror:
@@ -99,6 +103,10 @@ def test_an_override_replaces_the_list_or_the_sample(tmp_path: Path) -> None:
             ),
         ),
         (
+            {"no_pii": [r"([a-z])\\1", r"([0-9])\1{3}"]},
+            "[0].no_pii[1]: a back-reference needs a no_pii of its own, with a name",
+        ),
+        (
             {"expect_column_to_exist": 3},
             (
                 "[0].expect_column_to_exist: expected a mapping of its arguments, as in {column:"
@@ -131,6 +139,32 @@ def test_a_wrong_entry_is_one_line(tmp_path: Path, entry: Any, line: str) -> Non
     with pytest.raises(ConfigError) as refused:
         mirror(tmp_path, [entry])
     assert str(refused.value).partition("mirrors.m.expectations")[2] == line
+
+
+def test_a_back_reference_keeps_its_group(tmp_path: Path) -> None:
+    """It is the first expression's if several became one: that is refused."""
+    (alone,) = mirror(tmp_path, [{"no_pii": [r"([a-z])\1{5}"]}]).expectations_of("any")
+    _, given = suite.arguments(alone, 0)
+    assert re.search(given["regex"], "aaaaaaaa")
+
+
+def test_a_shared_destination_is_not_read(tmp_path: Path) -> None:
+    """Records of other topics lie between those of the topic."""
+    found = mirror(tmp_path, ["keys_not_null"], topics={"rename": {"one": "all:0"}})
+    window = TopicWindow("one", "w", (), (), 3, 0)
+    for side, topic, refused in [
+        (Side.DESTINATION, "one", True),
+        (Side.SOURCE, "one", False),
+        (Side.DESTINATION, "two", False),
+    ]:
+        line = "other topics may share all:0" if refused else "no Spark"
+        run = SideRun(no_spark, tmp_path, "m", found, replace(window, topic=topic), side)
+        with pytest.raises(ConfigError, match=line):
+            run.data([], Suite([], {}, {}))
+
+
+def no_spark() -> Any:
+    raise ConfigError("no Spark", remedy="none")
 
 
 def test_two_checks_of_one_name_are_refused(tmp_path: Path) -> None:

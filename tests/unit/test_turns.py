@@ -159,9 +159,12 @@ def test_a_queued_session_counts_for_the_planner(instance):
 
 
 def test_the_planner_does_not_wait_for_a_run_that_checks(instance) -> None:
-    """The next run copies meanwhile; but if checks are slower than copies, runs do not pile up."""
+    """The next run copies meanwhile; when that checks, too, the first one sees it and gives up."""
     first = run(instance, Turn.CHECKING)
     copying = run(instance, Turn.COPYING)
     assert [found.run_id for found in turns.sessions(instance, LANE)] == [copying]
-    run(instance, Turn.CHECKING)
-    assert [found.run_id for found in turns.sessions(instance, LANE)] == [copying, first]
+    assert not turns.others(instance, LANE, first).later_checks
+    later = run(instance, Turn.CHECKING)
+    assert [found.run_id for found in turns.sessions(instance, LANE)] == [copying]
+    assert turns.others(instance, LANE, first).later_checks
+    assert not turns.others(instance, LANE, later).later_checks

@@ -1,0 +1,115 @@
+"""What an audit says of topic-partitions that retention or somebody else has cut."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from unittest.mock import patch
+
+import pytest
+
+from relay_pipelines.errors import ConfigError
+from relay_pipelines.model import TopicPartition
+from relay_pipelines.state import ledger
+from relay_pipelines.verify import audit as verify_audit
+from relay_pipelines.verify.audit import Audit, Level, begin
+from relay_pipelines.verify.chain import Chain
+from relay_pipelines.verify.chunks import ComparedChunk, compare_chunks
+from relay_pipelines.verify.selection import Selection
+from tests.copying import copy_as_it_is
+from tests.property.test_odd_failures import AT, Clock, filled, job, served, whole
+from tests.property.test_statements import World, world  # noqa: F401
+
+
+def audited(world: World, level: Level, selection: Selection | None = None) -> Audit:  # noqa: F811
+    """Audit all of a mirror's ledger, as long after as its retention."""
+    world.source.cleanup_policy = "delete"
+    later_ms = Clock().now_ms() + 31 * 24 * 3_600_000
+    with (
+        world.answering(),
+        served(source=world.source, destination=world.copies),
+        patch.object(Clock, "now_ms", lambda _: later_ms),
+    ):
+        audit = begin("m", world.mirror, selection or Selection(), level, Clock())
+        chunks = [each for each in audit.work if isinstance(each, ComparedChunk)]
+        audit.add(compare_chunks(audit.job, chunks, Clock()))
+    return audit
+
+
+def expire(world: World, kept: int) -> None:  # noqa: F811
+    """Let retention delete all ledger entries but so many."""
+    log = world.copies.logs[ledger.TOPIC]
+    low = [record.offset for record in log.committed()][-kept] if kept else log.end
+    log.entries[:] = [each for each in log.entries if each.header.base_offset >= low]
+    world.copies.low_watermarks[ledger.TOPIC] = low
+
+
+@pytest.mark.parametrize("level", [Level.LEDGER, Level.RECOUNT, Level.FULL])
+def test_all_entries_have_expired(world: World, level: Level) -> None:  # noqa: F811
+    """The checkpoint shows that there were some."""
+    expire(world, 0)
+    for selection in (Selection(), Selection("a", 0)):
+        audit = audited(world, level, selection)
+        assert (audit.problems, audit.work, audit.outcome) == ([], [], "not verified")
+        assert audit.partitions[AT].notes == ["the ledger no longer has any of its 3 entries"]
+        assert audit.not_verified == "the ledger no longer has any of its 3 entries"
+    with pytest.raises(ConfigError, match="no entries of the source topic 'b'"):
+        audited(world, level, Selection("b"))
+    with pytest.raises(ConfigError, match="no copies in what is to be audited"):
+        audited(world, level, Selection(since_ms=1))
+
+
+def test_some_entries_have_expired(world: World) -> None:  # noqa: F811
+    expire(world, 1)
+    audit = audited(world, Level.FULL)
+    assert (audit.problems, audit.outcome, audit.partitions[AT].records) == ([], "agrees", 5)
+    assert audit.partitions[AT].notes == [
+        "ledger entries that retention has deleted: 2; what was copied before cannot be audited"
+    ]
+
+
+def test_the_entries_of_one_partition_have_expired(world: World) -> None:  # noqa: F811
+    """The other one is audited, and a mistake in its offsets is refused."""
+    gone, known = TopicPartition("a", 1), world.ledger()
+    both = replace(known, chains={**known.chains, gone: Chain(gone, expired=4)})
+    with patch.object(verify_audit, "read_verified_ledger", lambda *_: both):
+        audit = audited(world, Level.FULL)
+        assert (audit.problems, audit.outcome) == ([], "agrees")
+        assert {at: each.outcome for at, each in audit.partitions.items()} == {
+            AT: "agrees",
+            gone: "not verified",
+        }
+        with pytest.raises(ConfigError, match="is copied up to offset 15"):
+            audited(world, Level.FULL, Selection("a", start=99))
+
+
+def test_the_beginning_of_the_copies_is_gone(world: World) -> None:  # noqa: F811
+    """It is a difference if the topic keeps everything, and otherwise retention may be why."""
+    world.copies.low_watermarks["a"] = 3
+    audit = audited(world, Level.FULL)
+    (first, *_) = audit.partitions[AT].results
+    assert (first.difference, first.unread) == (
+        None,
+        "retention has begun to delete them at the destination",
+    )
+    world.copies.configs |= {"retention.ms": "-1", "retention.bytes": "-1"}
+    audit = audited(world, Level.FULL)
+    assert audit.problems == [
+        (
+            "a-0: differing chunks: 1 of 3; the first is [0, 5): the destination's log begins at 3,"
+            " although its topic keeps everything"
+        )
+    ]
+
+
+def test_compacted_topics_with_one_destination(world: World) -> None:  # noqa: F811
+    """Keys of the other topic are no difference; without a recount, nothing was verified."""
+    world.source.logs["b"] = filled((100, 105), topics="b").logs["b"]
+    into_a = replace(whole("b", 5), destination=AT)
+    with served(source=world.source, destination=world.copies):
+        (outcome,) = copy_as_it_is(job(), [into_a], Clock())
+    assert outcome.error == ""
+    world.copies.cleanup_policy = "compact"
+    audit = audited(world, Level.FULL)
+    rule = "it is compacted, and other topic-partitions are copied there, too"
+    assert {each.rule for each in audit.partitions.values()} == {f"not compared: {rule}"}
+    assert (len(audit.partitions), audit.problems, audit.not_verified) == (2, [], rule)
