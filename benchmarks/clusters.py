@@ -32,7 +32,6 @@ from tests.support.certificates import make_certificates
 
 BROKER_HEAP = "1g"
 _BROKER_CONFIG = {
-    "log.retention.ms": -1,
     # never: the records are years older than the markers of transactions, so that every topic-
     # partition that is copied in a transaction would get a second segment, with an fsync
     "log.roll.ms": 100 * 365 * 24 * 3_600_000,
@@ -50,6 +49,8 @@ _EAGER_CLEANING = {
     # by the records' own timestamps
     "segment.ms": "600000",
 }
+# the records are years old
+_RETAINED = {"retention.ms": "-1"}
 _TIMEOUT_SECONDS = 60.0
 _CLEANING_SECONDS = 180.0
 _SETTLING_SECONDS = 10.0
@@ -80,7 +81,7 @@ def create_topics(
     """Create topics unless they exist, and wait until they accept records."""
     with ClusterClient(cluster, SourceError) as client:
         # a KRaft controller limits how many topics and topic-partitions one request may create
-        wanted = [admin.NewTopic(topic, partitions, configs) for topic in topics]
+        wanted = [admin.NewTopic(topic, partitions, _RETAINED | configs) for topic in topics]
         for first in range(0, len(wanted), _AT_ONCE):
             admin.create_topics(client, wanted[first : first + _AT_ONCE], None)
         deadline = time.monotonic() + _TIMEOUT_SECONDS

@@ -217,7 +217,7 @@ def environment(hunt: Hunt, guarded: EmbeddedCluster, local_session: Any) -> Ite
     """Dagster beside the right configuration."""
     home = hunt.folder / "dagster"
     home.mkdir()
-    with DagsterInstance.local_temp(str(home)) as instance, shared(local_session):
+    with DagsterInstance.local_temp(str(home)) as instance, shared(lambda: local_session):
         yield Environment(hunt.folder, hunt.name, guarded, guarded, instance)
 
 
