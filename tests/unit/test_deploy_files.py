@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from relay_pipelines.embedded.jars import KAFKA_VERSION
+from relay_pipelines.metrics.serving import HEALTH
 from relay_pipelines.settings import load
 from tests.support import postgres
 from tests.support.deployment import DEPLOY, IMAGE, ROOT, Instruction, compose, instructions
@@ -170,13 +171,30 @@ def pod() -> dict[str, Any]:
     return manifest("CronJob")["spec"]["jobTemplate"]["spec"]["template"]["spec"]
 
 
-def test_pods_run_as_the_image_does(steps):
+def exporter() -> dict[str, Any]:
+    return manifest("Deployment")["spec"]["template"]
+
+
+@pytest.mark.parametrize("spec", [pod(), exporter()["spec"]], ids=["run", "exporter"])
+def test_pods_run_as_the_image_does(steps, spec):
     (user,) = texts(steps, "USER")
-    context = pod()["securityContext"]
+    context = spec["securityContext"]
     assert f"{context['runAsUser']}:{context['runAsGroup']}" == user
-    (container,) = pod()["containers"]
+    (container,) = spec["containers"]
     assert container["image"] == f"{IMAGE}:{VERSION}"
     assert container["resources"]["requests"]
+
+
+def test_prometheus_reaches_the_exporter_of_kubernetes():
+    """One port in its command, its annotations and its service."""
+    (container,) = exporter()["spec"]["containers"]
+    (port,) = (each["containerPort"] for each in container["ports"])
+    assert container["args"][-2:] == ["--port", str(port)]
+    assert container["livenessProbe"]["httpGet"] == {"path": HEALTH, "port": "metrics"}
+    assert exporter()["metadata"]["annotations"]["prometheus.io/port"] == str(port)
+    (served,) = manifest("Service")["spec"]["ports"]
+    assert (served["port"], served["targetPort"]) == (port, container["ports"][0]["name"])
+    assert manifest("Service")["spec"]["selector"] == exporter()["metadata"]["labels"]
 
 
 def test_the_configuration_of_compose_loads(tmp_path):
@@ -208,13 +226,15 @@ def test_the_configuration_of_kubernetes_loads(tmp_path):
 
 
 def test_pods_can_reach_what_they_need():
-    """The network policy names the ports of the driver, the code location and Spark Connect."""
+    """The network policy names the ports of the driver, the exporter and the code location."""
     policy = manifest("NetworkPolicy")["spec"]
     ports = {port["port"] for rule in policy["ingress"] for port in rule["ports"]}
     (container,) = pod()["containers"]
     values = yaml.safe_load((KUBERNETES / "helm-values.yaml").read_text())
     (location,) = values["dagster-user-deployments"]["deployments"]
-    assert ports == {port["containerPort"] for port in container["ports"]} | {location["port"]}
+    (metrics,) = exporter()["spec"]["containers"]
+    served = [port["containerPort"] for port in container["ports"] + metrics["ports"]]
+    assert ports == {*served, location["port"]}
     assert fnmatch(
         f"{location['image']['repository']}:{location['image']['tag']}", container["image"]
     )
