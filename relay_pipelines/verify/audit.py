@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import random
 from collections import Counter, defaultdict
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
@@ -271,6 +272,11 @@ def _outcome(found: PartitionAudit | Audit) -> str:
     if found.errors:
         return "failed"
     return "not verified" if found.not_verified else "agrees"
+
+
+def default_seed(clock: Clock) -> str:
+    """Return today's date in UTC: all samples of a day are the same unless a seed is given."""
+    return str(dt.datetime.fromtimestamp(clock.now_ms() / 1000, dt.UTC).date())
 
 
 def begin(
