@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from relay_pipelines.cli.context import Invocation, selected_mirrors
 from relay_pipelines.console import messages, tables
 from relay_pipelines.console.formatting import plural, stdout
-from relay_pipelines.errors import INTERRUPTED, ConfigError
+from relay_pipelines.errors import DIFFERENCE, INTERRUPTED, ConfigError
 from relay_pipelines.expectations.topic_window import TopicWindow, from_ledger
 from relay_pipelines.expectations.validation import Result, great_expectations, validate
 from relay_pipelines.protocol.clock import SystemClock
@@ -24,8 +24,6 @@ from relay_pipelines.settings.config_types import LongDuration
 from relay_pipelines.settings.expectations import Severity
 from relay_pipelines.settings.validation_errors import nearest
 from relay_pipelines.state.ledger_reader import LedgerFollower
-
-_DIFFERENCE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,4 +217,4 @@ def _report(
             messages.warning(line)
         else:
             messages.error(line)
-            invocation.raise_exit_code(_DIFFERENCE)
+            invocation.raise_exit_code(DIFFERENCE)
