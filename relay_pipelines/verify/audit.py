@@ -28,7 +28,6 @@ from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot.clients import destination_client, source_client
-from relay_pipelines.snapshot.cluster_snapshot import read_checkpoints
 from relay_pipelines.verify.chain import REMEDY, Chain
 from relay_pipelines.verify.chunks import AuditJob, ChunkResult, Client, ComparedChunk
 from relay_pipelines.verify.coverage import CoverageMap, coverage
@@ -301,9 +300,9 @@ def begin(
         TamperedError: a record of the ledger is no entry.
         RelayError: a cluster does not answer, or refuses.
     """
-    reads = level is not Level.LEDGER
-    there = _at_destination(name, mirror, clock) if reads else _Destination()
     ledger = read_verified_ledger(name, mirror, clock)
+    reads = level is not Level.LEDGER
+    there = _at_destination(mirror, ledger, clock) if reads else _Destination()
     entries = [record.entry for chain in ledger.chains.values() for record in chain.records]
     broken = {at for at, chain in ledger.chains.items() if chain.breaks and selection.has(at)}
     expired = _expired(selection, ledger)
@@ -556,12 +555,11 @@ class _Destination:
     configs: Configs = field(default_factory=dict)
 
 
-def _at_destination(name: str, mirror: Mirror, clock: Clock) -> _Destination:
+def _at_destination(mirror: Mirror, ledger: VerifiedLedger, clock: Clock) -> _Destination:
     options = mirror.copy_options
-    checkpoints = read_checkpoints(name, mirror, clock, settled=True).checkpoints
-    topics = {checkpoint.destination.topic for checkpoint in checkpoints.values()}
-    client = destination_client(name, mirror.destination_cluster, options, "audit")
-    configs = _configs(client, topics, name, options, clock)
+    topics = {checkpoint.destination.topic for checkpoint in ledger.checkpoints.values()}
+    client = destination_client(ledger.mirror, mirror.destination_cluster, options, "audit")
+    configs = _configs(client, topics, ledger.mirror, options, clock)
     return _Destination(frozenset(topics - configs.keys()), configs)
 
 
