@@ -333,7 +333,7 @@ def _ledger_reader(options: Mapping[str, str], names: Sequence[str]) -> DataSour
     cluster, homes = mirror.destination_cluster, checkpoint.homes(ledger.TOPIC)
     ranges = []
     with ClusterClient(cluster, DestinationError, "relay-frame") as client:
-        if not client.metadata([ledger.TOPIC]).topics[ledger.TOPIC].error_code:
+        if client.has_topic(ledger.TOPIC):
             starts = client.list_offsets(homes, EARLIEST, READ_COMMITTED)
             ends = client.list_offsets(homes, LATEST, READ_COMMITTED)
             wanted = [OffsetRange(home, starts[home], ends[home]) for home in homes]

@@ -185,7 +185,7 @@ def _read_replays(
     with destination_client(name, mirror.destination_cluster, options) as client:
 
         def ask() -> list[tuple[StartRecord, dict[TopicPartition, Checkpoint]]]:
-            if client.metadata([checkpoint.TOPIC]).topics[checkpoint.TOPIC].error_code:
+            if not client.has_topic(checkpoint.TOPIC):
                 return []
             return checkpoint.read_replays(client, name, clock)
 
@@ -344,10 +344,10 @@ def _refuse_target(name: str, mirror: Mirror, request: ReplayRequest, clock: Clo
     with destination_client(name, mirror.destination_cluster, options) as client:
 
         def ask() -> str:
-            shown = client.metadata([to]).topics[to]
+            exists = client.has_topic(to)  # asks for the id of the cluster, too
             if client.cluster_id in sources and selects(mirror, to):
                 raise copied_again(name, to)
-            if shown.error_code or to not in written:
+            if not exists or to not in written:
                 return ""
             return str(topic_configs(client, [to], (_CLEANUP,))[to][_CLEANUP].value)
 

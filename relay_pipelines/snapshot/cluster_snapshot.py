@@ -242,7 +242,7 @@ def read_checkpoints(
 
     def ask() -> CheckpointSnapshot:
         with destination_client(name, mirror.destination_cluster, options) as destination:
-            if destination.metadata([checkpoint.TOPIC]).topics[checkpoint.TOPIC].error_code:
+            if not destination.has_topic(checkpoint.TOPIC):
                 return CheckpointSnapshot()
             if settled:
                 checkpoint.wait_for_open_transactions(

@@ -138,7 +138,7 @@ class LedgerFollower:
         Raises:
             RelayError: the destination is not reachable.
         """
-        if self._client.metadata([ledger.TOPIC]).topics[ledger.TOPIC].error_code:
+        if not self._client.has_topic(ledger.TOPIC):
             return []  # nothing was ever mirrored to this destination
         if settled:
             self._settle()

@@ -39,7 +39,6 @@ from relay_pipelines.verify.verified_ledger import VerifiedLedger, read_verified
 BY_RECORD = "record by record"
 _CLEANUP, _RETENTIONS = "cleanup.policy", ("retention.ms", "retention.bytes")
 _NOT_COMPARED = "not compared: "
-_UNKNOWN_TOPIC = 3
 _PART_BYTES = 256 << 20  # its batches are counted, which is fast
 _LEFT_OUT = (Skipped.FILTERED, Skipped.QUARANTINED)
 
@@ -573,8 +572,7 @@ def _configs(
     patient: bool = True,
 ) -> Configs:
     def ask() -> Configs:
-        shown = client.metadata(sorted(topics)).topics
-        existing = [name for name, topic in shown.items() if topic.error_code != _UNKNOWN_TOPIC]
+        existing = sorted(client.existing(topics))
         return {
             topic: {key: str(config.value) for key, config in values.items()}
             for topic, values in topic_configs(client, existing, NEEDED_CONFIGS).items()

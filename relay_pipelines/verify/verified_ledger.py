@@ -140,7 +140,7 @@ def _kept_since_ms(client: ClusterClient, clock: Clock) -> dict[TopicPartition, 
 
     0 means never, because nothing was removed. Empty if there is no ledger.
     """
-    if client.metadata([ledger.TOPIC]).topics[ledger.TOPIC].error_code:
+    if not client.has_topic(ledger.TOPIC):
         return {}
     low = client.list_offsets(checkpoint.homes(ledger.TOPIC), EARLIEST, READ_COMMITTED)
     configs, _ = readable_topic_configs(client, [ledger.TOPIC], (_RETENTION, _RETENTION_BYTES))
