@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -387,10 +388,8 @@ class _SnapshotBuilder:
         follower = LedgerFollower(
             self._mirror.destination_cluster, self._name, None, options, self._clock
         )
-        try:
+        with closing(follower):
             found = follower.records(settled=True, last_offsets=_LEDGER_OFFSETS)
-        finally:
-            follower.close()
         newest = {record.entry.source.topic_partition: record for record in found}
         if newest.keys() - checkpoints.checkpoints.keys() and checkpoints.ends:
             checkpoint.wait_for_open_transactions(

@@ -38,7 +38,7 @@ from relay_pipelines.protocol.records import body_of
 from relay_pipelines.protocol.retries import retry
 from relay_pipelines.snapshot.clients import destination_client
 from relay_pipelines.state.checkpoint import wait_until_stable
-from relay_pipelines.state.ledger_reader import LedgerFollower
+from relay_pipelines.state.ledger_reader import read_ledger
 from relay_pipelines.verify.accounted import BeforeLedger, read_before_ledger
 from relay_pipelines.verify.range_index import RangeIndex
 
@@ -161,8 +161,10 @@ def recount(
         def count(
             wanted: Sequence[OffsetRange], before: BeforeLedger | None = None
         ) -> list[Recount]:
-            ask = partial(_entries, mirror, wanted, destination, options, clock, committed_since_ms)
-            found = retry(partial(ask, whole=before is not None), mirror, options, clock)
+            found = _entries(
+                *(mirror, wanted, destination, options, clock, committed_since_ms),
+                whole=before is not None,
+            )
             own, replayed = own_and_replayed(mirror, found)
             accounted = {} if before is None else before.accounted(found)
             entries = _by_source(own, committed_since_ms)
@@ -232,21 +234,21 @@ def _entries(
     Args:
         whole: all that the ledger has, and not only those since `since_ms` if they are enough.
     """
-    follower = LedgerFollower(
-        destination, mirror, None, options, clock, with_replays=True, only_own_must_be_entries=True
+    ask = partial(
+        read_ledger,
+        *(destination, mirror, options, clock),
+        with_replays=True,
+        only_own_must_be_entries=True,
     )
-    try:
-        if not whole:
-            found = follower.history(max(0, since_ms - _CLOCK_SKEW_MS))
-            entries = _by_source(own_and_replayed(mirror, found)[0], since_ms)
-            if not any(
-                _uncovered(offset_range, entries.get(offset_range.topic_partition, []))
-                for offset_range in wanted
-            ):
-                return found
-        return follower.history(settled=True)
-    finally:
-        follower.close()
+    if not whole:
+        found = [record.entry for record in ask(max(0, since_ms - _CLOCK_SKEW_MS))]
+        entries = _by_source(own_and_replayed(mirror, found)[0], since_ms)
+        if not any(
+            _uncovered(offset_range, entries.get(offset_range.topic_partition, []))
+            for offset_range in wanted
+        ):
+            return found
+    return [record.entry for record in ask(settled=True)]
 
 
 def own_and_replayed(
