@@ -388,6 +388,9 @@ def _plan_recount(
     for entry in entries:
         if entry.records and entry.destination.topic_partition in shared:
             written[entry.destination.topic_partition].append(entry)
+    replayed: dict[TopicPartition | None, list[OffsetRange]] = defaultdict(list)
+    for one in ledger.replayed:
+        replayed[one.topic_partition].append(one)
     accounted = ledger.accounted()
     for some in written.values():
         some.sort(key=lambda entry: entry.destination)
@@ -398,10 +401,7 @@ def _plan_recount(
             for entry in written[found.destination]
             if entry.source.topic_partition != each.topic_partition
         ]
-        by_replays = tuple(
-            one for one in ledger.replayed if one.topic_partition == found.destination
-        )
-        parts = parts_of(
+        found.parts = parts_of(
             replace(each.range, end=each.copied_to),
             sorted(each.entries, key=lambda entry: entry.source),
             others,
@@ -409,8 +409,8 @@ def _plan_recount(
             accounted.get(found.destination, OffsetRange(found.destination, 0, 0))
             if found.destination
             else None,
+            replayed[found.destination],
         )
-        found.parts = [replace(part, replayed=by_replays) for part in parts]
 
 
 def _plan(

@@ -40,7 +40,6 @@ class VerifiedLedger:
         chains: by source topic-partition.
         checkpoints: as the heads of the chains were read.
         before: what the destination held before the ledger was read.
-        replayed: the destination offsets that the mirror's replays wrote.
         entries: those of the replays, too.
     """
 
@@ -49,7 +48,6 @@ class VerifiedLedger:
     chains: Mapping[TopicPartition, Chain]
     checkpoints: Mapping[TopicPartition, Checkpoint]
     before: BeforeLedger
-    replayed: Sequence[OffsetRange] = ()
     entries: Sequence[LedgerEntry] = ()
 
     def accounted(self, known: Iterable[LedgerEntry] = ()) -> dict[TopicPartition, OffsetRange]:
@@ -59,6 +57,11 @@ class VerifiedLedger:
             known: entries besides those that the ledger still has.
         """
         return self.before.accounted([*self.entries, *known])
+
+    @property
+    def replayed(self) -> list[OffsetRange]:
+        """The destination offsets that the mirror's replays wrote."""
+        return own_and_replayed(self.mirror, self.entries)[1]
 
     @property
     def breaks(self) -> list[ChainBreak]:
@@ -98,7 +101,6 @@ def read_verified_ledger(
     finally:
         follower.close()
     entries = [record.entry for record in records]
-    _, replayed = own_and_replayed(name, entries)
     records = [record for record in records if record.entry.mirror == name]
     sources = found.keys() | {record.entry.source.topic_partition for record in records}
     kept_since_ms = {
@@ -106,7 +108,7 @@ def read_verified_ledger(
     }
     heads = {at: checkpoint.ledger_head for at, checkpoint in found.items()}
     chains = verify_chains(records, heads, kept_since_ms)
-    return VerifiedLedger(name, cluster_id, chains, found, before, replayed, entries)
+    return VerifiedLedger(name, cluster_id, chains, found, before, entries)
 
 
 def _before(
