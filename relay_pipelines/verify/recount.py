@@ -153,9 +153,8 @@ def recount(
         RelayError: the destination does not answer, or refuses.
     """
     wanted = [offset_range for offset_range in ranges if len(offset_range)]
-    recounts: dict[TopicPartition, Recount] = {}
     if not wanted:
-        return recounts
+        return {}
     with destination_client(mirror, destination, options, "recount") as client:
 
         def count(
@@ -179,8 +178,7 @@ def recount(
             look = partial(read_before_ledger, client, mirror, clock, copies)
             before = retry(look, mirror, options, clock, client)
             counted += count([each.range for each in foreign], before)
-        recounts |= {each.range.topic_partition: each for each in counted}
-    return recounts
+    return {each.range.topic_partition: each for each in counted}
 
 
 def recount_entries(
