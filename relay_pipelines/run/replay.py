@@ -22,7 +22,7 @@ from relay_pipelines.model import Checkpoint, OffsetRange, TopicPartition
 from relay_pipelines.plan.frozen_window import FrozenWindow
 from relay_pipelines.plan.topic_selection import renamed_target, target
 from relay_pipelines.prepare.prepared_snapshot import record_starts
-from relay_pipelines.protocol.admin import topic_configs
+from relay_pipelines.protocol.admin import CLEANUP_POLICY, topic_configs
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry
 from relay_pipelines.run import replay_ranges, run_plan
@@ -48,7 +48,6 @@ from relay_pipelines.state import checkpoint
 from relay_pipelines.state.checkpoint import ReplayRecord, StartRecord, replay_name
 
 _RECORD_BYTES = 900_000  # brokers take a record of about 1 MB by default
-_CLEANUP = "cleanup.policy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,7 +348,7 @@ def _refuse_target(name: str, mirror: Mirror, request: ReplayRequest, clock: Clo
                 raise copied_again(name, to)
             if not exists or to not in written:
                 return ""
-            return str(topic_configs(client, [to], (_CLEANUP,))[to][_CLEANUP].value)
+            return topic_configs(client, [to], [CLEANUP_POLICY])[to][CLEANUP_POLICY].value
 
         policy = retry(ask, name, options, clock, client)
     if "compact" in policy:

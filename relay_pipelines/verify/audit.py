@@ -22,7 +22,7 @@ from relay_pipelines.model import (
     Skipped,
     TopicPartition,
 )
-from relay_pipelines.protocol.admin import topic_configs
+from relay_pipelines.protocol.admin import CLEANUP_POLICY, RETENTIONS, topic_configs
 from relay_pipelines.protocol.client import ClusterClient
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry
@@ -37,7 +37,6 @@ from relay_pipelines.verify.selection import Selected, Selection, select
 from relay_pipelines.verify.verified_ledger import VerifiedLedger, read_verified_ledger
 
 BY_RECORD = "record by record"
-_CLEANUP, _RETENTIONS = "cleanup.policy", ("retention.ms", "retention.bytes")
 _NOT_COMPARED = "not compared: "
 _PART_BYTES = 256 << 20  # its batches are counted, which is fast
 _LEFT_OUT = (Skipped.FILTERED, Skipped.QUARANTINED)
@@ -432,7 +431,10 @@ def _plan(
             continue
         topic = each.topic_partition.topic
         here, there = configs[0].get(topic), configs[1].get(found.destination.topic, {})
-        kinds = None if here is None else here.get(_CLEANUP, ""), there.get(_CLEANUP, "")
+        kinds = (
+            None if here is None else here.get(CLEANUP_POLICY, ""),
+            there.get(CLEANUP_POLICY, ""),
+        )
         found.rule = _why_not(
             audit, mirror.record_policy(topic), kinds, is_shared=found.destination in shared
         )
@@ -443,7 +445,7 @@ def _plan(
             found.chunks = [_compacted(each, found.destination)]
         else:
             found.rule = BY_RECORD
-            is_kept = all(there.get(key) == "-1" for key in _RETENTIONS)
+            is_kept = all(there.get(key) == "-1" for key in RETENTIONS)
             chunks = [_chunk(entry, shared, is_kept=is_kept) for entry in each.copied]
             found.chunks = _sampled(audit, chunks)
 

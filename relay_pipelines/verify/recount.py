@@ -23,7 +23,7 @@ from relay_pipelines.model import (
     Skipped,
     TopicPartition,
 )
-from relay_pipelines.protocol.admin import topic_configs
+from relay_pipelines.protocol.admin import CLEANUP_POLICY, RETENTIONS, topic_configs
 from relay_pipelines.protocol.batch import Batch, BatchHeader
 from relay_pipelines.protocol.client import (
     EARLIEST,
@@ -43,10 +43,8 @@ from relay_pipelines.verify.accounted import BeforeLedger, read_before_ledger
 from relay_pipelines.verify.range_index import RangeIndex
 
 _CLOCK_SKEW_MS = 600_000  # ledger entries have the time of the machine that committed them
-_CLEANUP = "cleanup.policy"
 _CODEC = "compression.type"
-_RETENTIONS = ("retention.ms", "retention.bytes")
-NEEDED_CONFIGS = (_CLEANUP, _CODEC, *_RETENTIONS)
+NEEDED_CONFIGS = (CLEANUP_POLICY, _CODEC, *RETENTIONS)
 """The keys of a destination topic's configuration that a count needs."""
 
 
@@ -442,7 +440,7 @@ class _RangeCount:
         self._wait_until_readable(at, last)
         low = self._client.list_offsets([at], EARLIEST, READ_COMMITTED)[at]
         end = self._end(at, last)
-        if "compact" in self._value(at.topic, _CLEANUP):
+        if "compact" in self._value(at.topic, CLEANUP_POLICY):
             result.thinned = "the destination is compacted"
         elif low > begin and self._keeps_everything(at.topic):
             result.truncated_at = low
@@ -525,7 +523,7 @@ class _RangeCount:
         ) or self._known.is_replayed(at, offset)
 
     def _keeps_everything(self, topic: str) -> bool:
-        return all(self._value(topic, key) == "-1" for key in _RETENTIONS)
+        return all(self._value(topic, key) == "-1" for key in RETENTIONS)
 
     def _value(self, topic: str, key: str) -> str:
         return str(getattr(self._configs.get(topic, {}).get(key), "value", ""))

@@ -13,7 +13,7 @@ from relay_pipelines.model import (
     OffsetRange,
     TopicPartition,
 )
-from relay_pipelines.protocol.admin import readable_topic_configs
+from relay_pipelines.protocol.admin import RETENTIONS, readable_topic_configs
 from relay_pipelines.protocol.client import EARLIEST, READ_COMMITTED, ClusterClient
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.protocol.retries import retry
@@ -28,7 +28,7 @@ from relay_pipelines.verify.chain import Chain, ChainBreak, verify_chains
 from relay_pipelines.verify.recount import own_and_replayed
 
 _CLOCK_SKEW_MS = 600_000  # entries have the time of the machine that committed them
-_RETENTION, _RETENTION_BYTES = "retention.ms", "retention.bytes"
+_RETENTION_MS, _RETENTION_BYTES = RETENTIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +145,9 @@ def _kept_since_ms(client: ClusterClient, clock: Clock) -> dict[TopicPartition, 
     if not client.has_topic(ledger.TOPIC):
         return {}
     low = client.list_offsets(checkpoint.homes(ledger.TOPIC), EARLIEST, READ_COMMITTED)
-    configs, _ = readable_topic_configs(client, [ledger.TOPIC], (_RETENTION, _RETENTION_BYTES))
+    configs, _ = readable_topic_configs(client, [ledger.TOPIC], RETENTIONS)
     values = {key: config.value for key, config in configs[ledger.TOPIC].items()}
-    retention_ms = int(values.get(_RETENTION, ledger.CONFIGS[_RETENTION]))
+    retention_ms = int(values.get(_RETENTION_MS, ledger.CONFIGS[_RETENTION_MS]))
     now_ms = clock.now_ms()
     since = now_ms - retention_ms + _CLOCK_SKEW_MS if retention_ms >= 0 else 0
     if int(values.get(_RETENTION_BYTES, -1)) >= 0:
