@@ -378,27 +378,21 @@ def _uncovered(wanted: OffsetRange, entries: Sequence[LedgerEntry]) -> int:
     return missing + wanted.end - position
 
 
+@dataclass
 class _RangeCount:
     """Counts the records of one range at the destination."""
 
-    def __init__(
-        self,
-        client: ClusterClient,
-        wanted: OffsetRange,
-        known: KnownEntries,
-        configs: Mapping[str, Mapping[str, object]],
-        options: CopyOptions,
-        clock: Clock,
-        accounted: Mapping[TopicPartition, OffsetRange],
-    ) -> None:
-        self._client = client
-        self._accounted = accounted
-        self._known = known
-        self._ours = known.covering(wanted)
-        self._configs = configs
-        self._options = options
-        self._clock = clock
-        self._result = Recount(wanted)
+    _client: ClusterClient
+    _wanted: OffsetRange
+    _known: KnownEntries
+    _configs: Mapping[str, Mapping[str, object]]
+    _options: CopyOptions
+    _clock: Clock
+    _accounted: Mapping[TopicPartition, OffsetRange]
+
+    def __post_init__(self) -> None:
+        self._ours = self._known.covering(self._wanted)
+        self._result = Recount(self._wanted)
 
     def count(self) -> Recount:
         result, ours = self._result, self._ours
