@@ -54,14 +54,19 @@ class LedgerFollower:
         self._clock = clock
         self._positions: dict[TopicPartition, int] = {}
 
-    def start(self) -> None:
+    def start(self, *, patient: bool = True) -> None:
         """Begin at the ledger's end.
+
+        Args:
+            patient: as in `retry`.
 
         Raises:
             RelayError: the destination is not reachable.
         """
         ask = partial(self._client.list_offsets, _HOMES, LATEST, READ_COMMITTED)
-        self._positions = retry(ask, self._mirror, self._options, self._clock, self._client)
+        self._positions = retry(
+            ask, self._mirror, self._options, self._clock, self._client, patient=patient
+        )
 
     def rewind(self) -> None:
         """Begin at the oldest entry that the topic still holds."""
