@@ -351,6 +351,18 @@ def test_the_names_of_a_replication_policy(
     assert noted in comments
 
 
+def test_flows_whose_names_are_the_same_as_mirrors(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """None is left out; what is no number is noted."""
+    servers = "".join(f"{name}.bootstrap.servers={name}:1\n" for name in ("a", "a-b", "b-c", "c"))
+    flows = "a->b-c.enabled=true\na-b->c.enabled=true\n"
+    text = f"clusters=a,a-b,b-c,c\n{servers}{flows}tasks.max=many\n"
+    tree, comments = converted(tmp_path, "mirrormaker2", text, capsys)
+    assert list(tree["mirrors"]) == ["a-b-c", "a-b-c_2"]
+    assert "tasks.max: 'many' is no whole number" in comments
+
+
 def test_the_output_is_a_new_file_that_loads(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
