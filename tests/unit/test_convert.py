@@ -363,6 +363,25 @@ def test_flows_whose_names_are_the_same_as_mirrors(
     assert "tasks.max: 'many' is no whole number" in comments
 
 
+def test_a_user_name_of_a_config_provider(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Relay has no such providers; clusters of similar names have variables of their own."""
+    text = "clusters=a-b,a_b\na-b->a_b.enabled=true\nconfig.providers=file\n"
+    for name in ("a-b", "a_b"):
+        user = 'username="${file:/etc/kafka:user}" password="${file:/etc/kafka:password}"'
+        text += (
+            f"{name}.bootstrap.servers={name}:1\n{name}.security.protocol=SASL_SSL\n"
+            f"{name}.sasl.mechanism=PLAIN\n{name}.sasl.jaas.config=Plain required {user};\n"
+        )
+    tree, comments = converted(tmp_path, "mirrormaker2", text, capsys)
+    assert "${file" not in comments
+    (mirror,) = tree["mirrors"].values()
+    sides = mirror["destination"], mirror["source"]["nodes"][0]
+    found = {side["security"][key] for side in sides for key in ("username", "password")}
+    assert found == {"${A_B_USER_NAME}", "${A_B_USER_NAME_}", "${A_B_PASSWORD}", "${A_B_PASSWORD_}"}
+
+
 def test_the_output_is_a_new_file_that_loads(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
