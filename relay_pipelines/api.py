@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import uuid
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
@@ -213,7 +212,6 @@ class Mirror:
         from relay_pipelines.verify.chunks import Client
         from relay_pipelines.verify.selection import Selection
 
-        today = dt.datetime.fromtimestamp(_CLOCK.now_ms() / 1000, dt.UTC).date()
         return audit.begin(
             self.name,
             self.settings,
@@ -221,7 +219,7 @@ class Mirror:
             audit.Level(level),
             _CLOCK,
             share=share,
-            seed=seed or str(today),
+            seed=seed or audit.default_seed(_CLOCK),
             client=Client(client),
         )
 

@@ -11,6 +11,7 @@ import yaml
 from dagster.components.utils.translation import TranslationFn, TranslationFnResolver
 from pydantic import BaseModel, Field
 
+from relay_pipelines.convert.document import mirror_name
 from relay_pipelines.definitions import build
 from relay_pipelines.errors import ConfigError, RelayError
 from relay_pipelines.lanes import naming
@@ -56,10 +57,10 @@ class _Scaffolder(dg.Scaffolder[_Parameters]):
             "topics": {"allow": [given.topics]},
         }
         head = "# `relay init` writes a relay.yaml with every key and its meaning.\n"
-        document = {"version": 1, "mirrors": {folder.name.lower(): mirror}}
+        document = {"version": 1, "mirrors": {mirror_name(folder.name): mirror}}
         path.write_text(head + yaml.safe_dump(document, sort_keys=False))
-        # the topics that were seen
-        (folder / ".gitignore").write_text("var/\n")
+        if not (ignored := folder / ".gitignore").exists():
+            ignored.write_text("var/\n")  # has the topics that were seen
 
 
 @dg.scaffold_with(_Scaffolder)

@@ -49,7 +49,7 @@ from relay_pipelines.protocol.clock import SystemClock, moment_ms
 from relay_pipelines.protocol.reader import read
 from relay_pipelines.settings import Mirror
 from relay_pipelines.state import checkpoint, ledger, ledger_columns
-from relay_pipelines.state.ledger_reader import LedgerFollower, read_records
+from relay_pipelines.state.ledger_reader import read_ledger, read_records
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -333,7 +333,7 @@ def _ledger_reader(options: Mapping[str, str], names: Sequence[str]) -> DataSour
     cluster, homes = mirror.destination_cluster, checkpoint.homes(ledger.TOPIC)
     ranges = []
     with ClusterClient(cluster, DestinationError, "relay-frame") as client:
-        if not client.metadata([ledger.TOPIC]).topics[ledger.TOPIC].error_code:
+        if client.has_topic(ledger.TOPIC):
             starts = client.list_offsets(homes, EARLIEST, READ_COMMITTED)
             ends = client.list_offsets(homes, LATEST, READ_COMMITTED)
             wanted = [OffsetRange(home, starts[home], ends[home]) for home in homes]
@@ -494,17 +494,12 @@ def _timestamp_ms(option: str, text: str) -> int:
 
 def _window_ranges(place: _Place, key: str) -> list[_Range]:
     mirror, topic = place.mirror, place.topic
-    follower = LedgerFollower(
-        mirror.destination_cluster, place.name, None, mirror.copy_options, SystemClock()
-    )
-    try:
-        entries = [
-            entry
-            for entry in follower.history()
-            if entry.window == key and entry.source.topic_partition.topic == topic
-        ]
-    finally:
-        follower.close()
+    found = read_ledger(mirror.destination_cluster, place.name, mirror.copy_options, SystemClock())
+    entries = [
+        record.entry
+        for record in found
+        if record.entry.window == key and record.entry.source.topic_partition.topic == topic
+    ]
     if not entries:
         raise ConfigError(
             f"the ledger has no entries of topic {topic!r} in window {key!r}",

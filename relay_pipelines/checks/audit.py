@@ -20,7 +20,13 @@ from relay_pipelines.model import TopicPartition
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.resources import KafkaResource, kafka_key, kafka_of, spark_key, spark_of
 from relay_pipelines.settings.audits import AuditSettings
-from relay_pipelines.verify.audit import BY_RECORD, Level, PartitionAudit, not_verified
+from relay_pipelines.verify.audit import (
+    BY_RECORD,
+    Level,
+    PartitionAudit,
+    default_seed,
+    not_verified,
+)
 from relay_pipelines.verify.difference import Difference
 from relay_pipelines.verify.selection import Selection
 
@@ -116,11 +122,6 @@ def _repeated(last: dg.AssetCheckEvaluation, timestamp: float) -> dg.AssetCheckE
         metadata={**last.metadata, _REPEATED: time},
         partition=last.partition,
     )
-
-
-def default_seed(clock: Clock) -> str:
-    """Today's date: the same as that of `relay audit`."""
-    return str(dt.datetime.fromtimestamp(clock.now_ms() / 1000, dt.UTC).date())
 
 
 def evaluations(report: AuditReport, kafka: KafkaResource) -> Iterator[dg.AssetCheckEvaluation]:

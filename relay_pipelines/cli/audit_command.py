@@ -12,7 +12,7 @@ from relay_pipelines.cli.context import Invocation, selected_mirrors, the_mirror
 from relay_pipelines.console import json_output, messages, tables
 from relay_pipelines.console.formatting import stderr, stdout
 from relay_pipelines.console.progress import bytes_progress
-from relay_pipelines.errors import INTERRUPTED, ConfigError
+from relay_pipelines.errors import DIFFERENCE, INTERRUPTED, ConfigError
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.run.session import Session
 from relay_pipelines.run.signals import StopSignal
@@ -20,7 +20,6 @@ from relay_pipelines.verify.audit import BY_RECORD, Audit, Level
 from relay_pipelines.verify.chunks import Client
 from relay_pipelines.verify.selection import Selection, parse_offsets, parse_time
 
-_DIFFERENCE = 4
 _FAILED = 1
 
 
@@ -113,7 +112,7 @@ def _run_against(invocation: Invocation, names: Sequence[str], options: Options)
     found = audit_against(options.against, name, mirror, SystemClock(), options.key)
     for line in found.differences:
         messages.error(f"{name}: {line}")
-        invocation.raise_exit_code(_DIFFERENCE)
+        invocation.raise_exit_code(DIFFERENCE)
     if options.as_json:
         messages.document(json_output.against_statement(found))
         return invocation.exit_code
@@ -206,7 +205,7 @@ def report(invocation: Invocation, audit: Audit, *, as_json: bool) -> None:
     """Print what an audit found, and raise the exit code."""
     for line in audit.problems:
         messages.error(f"{audit.mirror}: {line}")
-        invocation.raise_exit_code(_DIFFERENCE)
+        invocation.raise_exit_code(DIFFERENCE)
     for line in audit.errors:
         messages.error(f"{audit.mirror}: {line}")
         invocation.raise_exit_code(_FAILED)

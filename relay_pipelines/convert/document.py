@@ -64,7 +64,10 @@ class Document:
         """Return a reference to an environment variable: secrets do not belong into relay.yaml."""
         name = re.sub(r"\W+", "_", f"{owner}_{what}").upper().strip("_")
         name = name if name[0].isalpha() else f"_{name}"
-        self.variables[name] = f"the {what} for {owner}"
+        content = f"the {what} for {owner}"
+        while self.variables.get(name, content) != content:  # of another owner: `a-b`, `a_b`
+            name += "_"
+        self.variables[name] = content
         return f"${{{name}}}"
 
     def render(self, origin: str, notes: dict[str, str]) -> str:

@@ -53,9 +53,12 @@ def _sasl(
     take("sasl.client.callback.handler.class")
     take("sasl.login.callback.handler.class")
     if mechanism in _PASSWORD_MECHANISMS:
+        username = jaas.get("username", "")
+        if not username or "${" in username:  # from a provider of configuration, in Java
+            username = document.secret(cluster, "user name")
         return {
             "mechanism": mechanism,
-            "username": jaas.get("username") or document.secret(cluster, "user name"),
+            "username": username,
             "password": document.secret(cluster, "password"),
         }
     if mechanism == "AWS_MSK_IAM":

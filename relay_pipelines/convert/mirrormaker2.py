@@ -61,12 +61,12 @@ def convert(text: str, folder: Path) -> str:
             "no flow is enabled",
             remedy="name a file of connect-mirror-maker.sh, with `A->B.enabled = true`",
         )
-    mirrors = {}
+    mirrors: dict[str, Any] = {}
     for source, target in flows:
         back = (target, source) in flows
-        mirrors[mirror_name(f"{source}-{target}")] = _mirror(
-            Flow(keys, source, target), document, folder, back=back
-        )
+        name = mirror_name(f"{source}-{target}")
+        name = f"{name}_{len(mirrors) + 1}" if name in mirrors else name
+        mirrors[name] = _mirror(Flow(keys, source, target), document, folder, back=back)
     document.tree["mirrors"] = mirrors
     for key in list(keys.rest()):
         keys.note(key, _reason(key, clusters))
@@ -84,6 +84,15 @@ class Flow:
         own = self.keys.take(f"{self.source}->{self.target}.{key}")
         shared = self.keys.take(key)
         return str(own if own is not None else shared if shared is not None else default or "")
+
+    def number(self, key: str) -> int:
+        """Return the value of a key; 0 if it has none, or none that is a number."""
+        text = self.take(key) or "0"
+        try:
+            return int(text)
+        except ValueError:
+            self.note(key, f"{text!r} is no whole number")
+            return 0
 
     def note(self, key: str, why: str) -> None:
         """Say why a key of this flow is not translated."""
@@ -111,9 +120,9 @@ def _flows(keys: Keys, clusters: list[str]) -> list[tuple[str, str]]:
 def _mirror(flow: Flow, document: Document, folder: Path, *, back: bool) -> dict[str, Any]:
     node = {"name": flow.source, **_cluster(flow.keys, flow.source, document, folder)}
     destination = _cluster(flow.keys, flow.target, document, folder)
-    factor = flow.take("replication.factor")
-    if factor and int(factor) > 0:
-        destination["replication_factor"] = int(factor)
+    factor = flow.number("replication.factor")
+    if factor > 0:
+        destination["replication_factor"] = factor
     mirror = {
         "source": {"nodes": [node]},
         "destination": destination,
@@ -122,8 +131,8 @@ def _mirror(flow: Flow, document: Document, folder: Path, *, back: bool) -> dict
     for prefix in (f"{flow.source}.consumer.", "source.consumer.", "consumer."):
         if flow.keys.found.get(f"{prefix}auto.offset.reset") in {"earliest", "latest"}:
             mirror["start"] = flow.keys.take(f"{prefix}auto.offset.reset")
-    if tasks := flow.take("tasks.max"):
-        mirror["copy"] = {"parallelism": int(tasks)}
+    if tasks := flow.number("tasks.max"):
+        mirror["copy"] = {"parallelism": tasks}
     return mirror
 
 

@@ -18,7 +18,7 @@ from relay_pipelines.protocol.clock import moment_ms
 from relay_pipelines.resources import KafkaResource, kafka_key, kafka_of, spark_key, spark_of
 from relay_pipelines.settings import Mirror, Settings
 from relay_pipelines.settings.validation_errors import nearest
-from relay_pipelines.verify.audit import Level
+from relay_pipelines.verify.audit import Level, default_seed
 from relay_pipelines.verify.selection import Selection
 
 Event = dg.AssetCheckEvaluation | dg.AssetMaterialization
@@ -194,7 +194,7 @@ def _request(
         name,
         Level(config["level"]),
         config["share"] / _ALL_PERCENT,
-        config.get("seed") or check.default_seed(kafka.clock),
+        config.get("seed") or default_seed(kafka.clock),
         topics,
         selection,
         prefix,

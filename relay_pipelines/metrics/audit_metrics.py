@@ -21,7 +21,8 @@ def write(path: Path, audits: Mapping[str, Audit | None]) -> None:
     """Write which topics an audit has found to differ, or could not read.
 
     Args:
-        audits: by mirror; None if the audit could not be done.
+        audits: by mirror; None if the audit could not be done. One that could compare nothing has
+            failed, too.
 
     Raises:
         RelayError: the file cannot be written.
@@ -29,7 +30,7 @@ def write(path: Path, audits: Mapping[str, Audit | None]) -> None:
     registry = CollectorRegistry()
     failed = collector(metric("check_failed"), registry)
     for mirror, audit in audits.items():
-        if audit is None:
+        if audit is None or audit.not_verified:
             failed.labels(mirror, "", _CHECK).set(1)
             continue
         topics = {at.topic: False for at in audit.partitions}

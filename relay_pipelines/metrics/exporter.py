@@ -123,10 +123,14 @@ class _Watch:
     last: Look | None = field(default=None, init=False)
     _ended_ms: int = field(default=0, init=False)
     _looker: Looker = field(init=False)
-    _ledger: LedgerFollower | None = field(default=None, init=False)
+    _ledger: LedgerFollower = field(init=False)
+    _follows: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self._looker = Looker(self.name, self.mirror, self.clock)
+        self._ledger = LedgerFollower(
+            self.mirror.destination_cluster, self.name, None, self.mirror.copy_options, self.clock
+        )
 
     def look(self) -> None:
         """Look at the clusters; after a failure nothing is known but that they are away."""
@@ -159,11 +163,8 @@ class _Watch:
         """Count what was committed since the last look, from the ledger."""
         if not look.snapshot.checkpoint_ends:
             return  # nothing was ever mirrored to this destination
-        if self._ledger is None:
-            follower = LedgerFollower(
-                look.snapshot.destination, self.name, None, self.mirror.copy_options, self.clock
-            )
-            follower.start()
-            self._ledger = follower
+        if not self._follows:
+            self._ledger.start(patient=False)  # a ledger that is gone must not hold up the looks
+            self._follows = True
         for entry in self._ledger.poll():
             self.counters.count(entry, by_partition=self._by_partition(look))

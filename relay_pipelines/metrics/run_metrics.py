@@ -18,6 +18,9 @@ from relay_pipelines.plan.positions import Position, open_since
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.run.result import RunResult
 from relay_pipelines.run.run_plan import RunPlan
+from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
+
+_OF_POSITIONS = ("lag_records", "open_transaction_records", "open_transaction_seconds")
 
 
 class MetricsObserver:
@@ -33,12 +36,14 @@ class MetricsObserver:
             if metric.by in {By.RUN, By.BOTH} and metric.name not in COMMITTED
         }
         self._ends: dict[str, Counter[str]] = {}
+        self._known: dict[str, set[TopicPartition]] = {}
         self._last_commits_ms: dict[str, int] = {}
         self._node = ""
 
     def begin(self, plan: RunPlan) -> None:
         """Set end offsets, lags and the last commit from the plan."""
         snapshot = plan.snapshot
+        self._forget(snapshot)
         self._node = snapshot.node.name
         self._ends[snapshot.mirror] = Counter(
             {
@@ -102,6 +107,16 @@ class MetricsObserver:
             self._metrics["source_errors_total"].labels(node, error).inc()
         elif side is Side.DESTINATION:
             self._metrics["target_errors_total"].labels(error).inc()
+
+    def _forget(self, snapshot: ClusterSnapshot) -> None:
+        """Remove the gauges of what the mirror no longer has or reads: they would stay for ever."""
+        known = {position.topic_partition for position in snapshot.positions}
+        for at in self._known.get(snapshot.mirror, set()) - known:
+            for name in _OF_POSITIONS:
+                self._metrics[name].remove(snapshot.mirror, at.topic, at.partition)
+        self._known[snapshot.mirror] = known
+        for node in self._ends.pop(snapshot.mirror, {}):
+            self._metrics["source_highwatermark"].remove(node)
 
     def _count(self, entry: LedgerEntry) -> None:
         self._committed.count(entry)

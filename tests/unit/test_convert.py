@@ -351,6 +351,37 @@ def test_the_names_of_a_replication_policy(
     assert noted in comments
 
 
+def test_flows_whose_names_are_the_same_as_mirrors(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """None is left out; what is no number is noted."""
+    servers = "".join(f"{name}.bootstrap.servers={name}:1\n" for name in ("a", "a-b", "b-c", "c"))
+    flows = "a->b-c.enabled=true\na-b->c.enabled=true\n"
+    text = f"clusters=a,a-b,b-c,c\n{servers}{flows}tasks.max=many\n"
+    tree, comments = converted(tmp_path, "mirrormaker2", text, capsys)
+    assert list(tree["mirrors"]) == ["a-b-c", "a-b-c_2"]
+    assert "tasks.max: 'many' is no whole number" in comments
+
+
+def test_a_user_name_of_a_config_provider(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Relay has no such providers; clusters of similar names have variables of their own."""
+    text = "clusters=a-b,a_b\na-b->a_b.enabled=true\nconfig.providers=file\n"
+    for name in ("a-b", "a_b"):
+        user = 'username="${file:/etc/kafka:user}" password="${file:/etc/kafka:password}"'
+        text += (
+            f"{name}.bootstrap.servers={name}:1\n{name}.security.protocol=SASL_SSL\n"
+            f"{name}.sasl.mechanism=PLAIN\n{name}.sasl.jaas.config=Plain required {user};\n"
+        )
+    tree, comments = converted(tmp_path, "mirrormaker2", text, capsys)
+    assert "${file" not in comments
+    (mirror,) = tree["mirrors"].values()
+    sides = mirror["destination"], mirror["source"]["nodes"][0]
+    found = {side["security"][key] for side in sides for key in ("username", "password")}
+    assert found == {"${A_B_USER_NAME}", "${A_B_USER_NAME_}", "${A_B_PASSWORD}", "${A_B_PASSWORD_}"}
+
+
 def test_the_output_is_a_new_file_that_loads(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -297,3 +297,12 @@ class TestComponent:
                 component_cls=relay.MirrorComponent, defs_path=path, scaffold_params=given
             )
             assert (again / "relay.yaml").read_text().startswith("# mine")
+
+    def test_the_scaffolder_keeps_a_gitignore(self):
+        with create_defs_folder_sandbox() as sandbox:
+            path = sandbox.scaffold_component(component_cls=relay.MirrorComponent)
+            assert (path / ".gitignore").read_text() == "var/\n"
+            (path / "relay.yaml").unlink()
+            (path / ".gitignore").write_text("mine\n")
+            sandbox.scaffold_component(component_cls=relay.MirrorComponent, defs_path=path)
+            assert (path / ".gitignore").read_text() == "mine\n"

@@ -106,6 +106,22 @@ def test_the_high_watermark_is_summed_over_the_mirrors_of_a_node(observer: Metri
     assert value(observer, "source_highwatermark", node_id="node1") == 364
 
 
+def test_what_a_mirror_no_longer_has_or_reads_has_no_gauges(observer: MetricsObserver) -> None:
+    """A topic that was deleted while records waited would seem to wait for ever."""
+    observer.begin(planned(node="node1"))
+    observer.begin(planned(mirror="other"))
+    position = Position(TopicPartition("payments", 0), 0, 9)
+    observer.begin(plan_of("m", "node2", {"payments": "copy.payments"}, (position,)))
+    of = {"mirror": "m", "topic": "orders", "partition": "0"}
+    for name in ("lag_records", "open_transaction_records", "open_transaction_seconds"):
+        assert value(observer, name, **of) is None
+        assert value(observer, name, **of | {"mirror": "other"}) is not None
+    assert value(observer, "source_highwatermark", node_id="node1") == 107, "of the other mirror"
+    assert value(observer, "source_highwatermark", node_id="node2") == 9
+    observer.begin(planned(mirror="other", node="node2"))
+    assert value(observer, "source_highwatermark", node_id="node1") is None
+
+
 def test_a_successful_run_sets_durations_and_its_time(observer: MetricsObserver) -> None:
     observer.begin(planned())
     outcome = Outcome(
