@@ -48,6 +48,24 @@ def test_a_module_next_to_relay_yaml(folder: Path) -> None:
     assert ask(spec) == ("signed.for.eu", 0.0)
 
 
+def test_a_module_of_another_relay_yaml_is_not_taken_for_this_one(folder: Path) -> None:
+    """Two relay.yaml in one process: the tokens of one must not go to the clusters of the other."""
+    assert ask(ClassSpec("msk_tokens:signed", '{"region": "eu"}', str(folder)))
+    other = folder / "other"
+    other.mkdir()
+    (other / "msk_tokens.py").write_text("def signed(region):\n    return 'of.the.other'\n")
+    spec = ClassSpec("msk_tokens:signed", '{"region": "us"}', str(other))
+    for _ in range(2):
+        with pytest.raises(ConfigError) as refused:
+            ask(spec)
+        assert str(refused.value) == (
+            f"module 'msk_tokens' is already {folder / 'msk_tokens.py'}, so"
+            f" {other / 'msk_tokens.py'} cannot be imported; rename one of them: two"
+            " configurations in one process share their modules"
+        )
+    assert ask(ClassSpec("msk_tokens:signed", '{"region": "eu"}', str(folder)))
+
+
 def test_an_entry_point(folder: Path) -> None:
     """A package offers it in the group relay_pipelines.token_providers."""
     sys.path += [str(folder), str(folder / "installed")]
