@@ -10,12 +10,16 @@ import pytest
 
 from relay_pipelines.errors import ConfigError, SourceError
 from relay_pipelines.model import ClassSpec
+from relay_pipelines.protocol import user_tokens
 from relay_pipelines.protocol.user_tokens import request
 from tests.support import token_providers
 
 MODULE = """
 def signed(region):
     return f"signed.for.{region}"
+
+def repeats(region, api_key):
+    raise ValueError(f"{region} refuses {api_key!r}")
 
 def leaves():
     raise SystemExit("bye\\nsecond line")
@@ -90,6 +94,31 @@ def test_a_provider_that_leaves_ends_nothing(folder: Path) -> None:
         "node1 broker a:9092: token provider 'msk_tokens:leaves' raised SystemExit: bye;"
         " see whether it reaches what it needs"
     )
+
+
+def test_an_error_that_repeats_a_secret(folder: Path) -> None:
+    """What the provider was given as a secret is not in the message."""
+    given = '{"region": "eu", "api_key": "hunter2"}'
+    with pytest.raises(SourceError) as raised:
+        ask(ClassSpec("msk_tokens:repeats", given, str(folder)))
+    assert "raised ValueError: eu refuses '***'; see" in str(raised.value)
+
+
+def test_a_call_that_never_returns_is_not_the_last(
+    topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without another call, a process that runs for years would never get a token again."""
+    token_providers.go_on.clear()
+    spec = ClassSpec("tests.support.token_providers:hanging", f'{{"name": "{topic_name}"}}')
+    for _ in range(2):
+        with pytest.raises(SourceError):
+            ask(spec, 0.2)
+    assert token_providers.calls[topic_name] == 1
+    monkeypatch.setattr(user_tokens, "_HUNG_SECONDS", 0.0)
+    with pytest.raises(SourceError):
+        ask(spec, 0.2)
+    assert token_providers.calls[topic_name] == 2
+    token_providers.go_on.set()
 
 
 def test_one_call_serves_all_who_wait(topic_name: str) -> None:
