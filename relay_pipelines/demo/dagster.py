@@ -118,7 +118,7 @@ def running(
             shutil.copy(CONFIG_FOLDER / name, folder)
     port = port or free_ports(1)[0]
     command = [sys.executable, "-m", "dagster", "dev", "--host", "127.0.0.1", "--port", str(port)]
-    variables = variables_for(folder) | (environment or {})
+    variables = {**variables_for(folder), **(environment or {})}
     log = folder / "dagster.log"
     with log.open("ab") as output:
         process = subprocess.Popen(  # noqa: S603 - our own command
