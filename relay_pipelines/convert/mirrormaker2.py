@@ -67,9 +67,13 @@ def convert(text: str, folder: Path) -> str:
     mirrors = {}
     for source, target in flows:
         back = (target, source) in flows
-        mirrors[mirror_name(f"{source}-{target}")] = _mirror(
-            Flow(keys, source, target), document, folder, back=back
-        )
+        name = mirror_name(f"{source}-{target}")
+        if name in mirrors:
+            raise ConfigError(
+                f"{source}->{target}: another flow becomes the mirror {name!r}, too",
+                remedy="give one of the clusters another alias",
+            )
+        mirrors[name] = _mirror(Flow(keys, source, target), document, folder, back=back)
     document.tree["mirrors"] = mirrors
     for key in list(keys.rest()):
         keys.note(key, _reason(key, clusters))

@@ -426,6 +426,13 @@ def test_the_output_is_a_new_file_that_loads(
             "clusters = a, b\na->b.enabled = true",
             "a.bootstrap.servers is missing; .*",
         ),
+        (
+            "mirrormaker2",
+            "clusters=a,b-c,a-b,c\n"
+            + "".join(f"{name}.bootstrap.servers=a:1\n" for name in ("a", "b-c", "a-b", "c"))
+            + "a->b-c.enabled=true\na-b->c.enabled=true",
+            "a-b->c: another flow becomes the mirror 'a-b-c', too; .*",
+        ),
         *(
             (
                 "mirrormaker2",
