@@ -174,7 +174,10 @@ def _read(partition: _Range, columns: Sequence[str]) -> Iterator[pa.RecordBatch]
 
 
 _Offsets = dict[str, int]
-"""The next offset to read by partition, as Spark keeps it in the checkpoint of a query."""
+"""The next offset to read by partition."""
+_Kept = dict[str, Any]
+"""The same, with the topic's id, as Spark keeps it in the checkpoint of a query."""
+_TOPIC_ID = "topic_id"
 
 
 class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
@@ -188,33 +191,36 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # typ
         self._columns = columns
         self._last: _Offsets | None = None
 
-    def initialOffset(self) -> _Offsets:  # noqa: N802 - PySpark's name, as all below
+    def initialOffset(self) -> _Kept:  # noqa: N802 - PySpark's name, as all below
         with self._place.client() as client:
             wanted = self._place.topic_partitions(client)
-            return _by_partition(_offsets(client, wanted, "start", self._start))
+            offsets = _by_partition(_offsets(client, wanted, "start", self._start))
+            return offsets | {_TOPIC_ID: self._topic_id(client)}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadMaxRows(self._limit) if self._limit else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._last = self._ends()[1]
+        self._last = self._now()[2]
 
-    def latestOffset(self, start: _Offsets, limit: ReadLimit) -> _Offsets:  # noqa: N802
-        low, ends = self._ends()
-        refuse_losses(self._place.target.topic, start, low, ends)
-        begins = {partition: start.get(partition, low[partition]) for partition in ends}
+    def latestOffset(self, start: _Kept, limit: ReadLimit) -> _Kept:  # noqa: N802
+        topic_id, low, ends = self._now()
+        begun, topic = _without_id(start), self._place.target.topic
+        refuse_another_topic(topic, start.get(_TOPIC_ID, ""), topic_id)
+        refuse_losses(topic, begun, low, ends)
+        begins = {partition: begun.get(partition, low[partition]) for partition in ends}
         wanted = ends if self._last is None else self._last
         limited = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        return next_offsets(begins, wanted, limited)
+        return next_offsets(begins, wanted, limited) | {_TOPIC_ID: topic_id}
 
-    def partitions(self, start: _Offsets, end: _Offsets) -> Sequence[InputPartition]:
+    def partitions(self, start: _Kept, end: _Kept) -> Sequence[InputPartition]:
         topic = self._place.target.topic
         return [
             _Range(
                 self._place.cluster,
                 OffsetRange(TopicPartition(topic, int(partition)), start.get(partition, 0), offset),
             )
-            for partition, offset in end.items()
+            for partition, offset in _without_id(end).items()
             if offset > start.get(partition, 0)
         ]
 
@@ -222,13 +228,36 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # typ
         if isinstance(partition, _Range):
             yield from _read(partition, self._columns)
 
-    def _ends(self) -> tuple[_Offsets, _Offsets]:
-        """Where the topic-partitions begin and end now."""
+    def _now(self) -> tuple[str, _Offsets, _Offsets]:
+        """The topic's id, and where its partitions begin and end."""
         with self._place.client() as client:
             wanted = self._place.topic_partitions(client)
             low = client.list_offsets(wanted, EARLIEST, READ_COMMITTED)
             end = client.list_offsets(wanted, LATEST, READ_COMMITTED)
-        return _by_partition(low), _by_partition(end)
+            return self._topic_id(client), _by_partition(low), _by_partition(end)
+
+    def _topic_id(self, client: ClusterClient) -> str:
+        return client.topic(self._place.target.topic).topic_id
+
+
+def _without_id(kept: _Kept) -> _Offsets:
+    return {partition: offset for partition, offset in kept.items() if partition != _TOPIC_ID}
+
+
+def refuse_another_topic(topic: str, known_id: str, topic_id: str) -> None:
+    """Refuse to go on in a topic that was created again: its offsets are those of other records.
+
+    Args:
+        known_id: of the topic that the stream has read; an id is empty before Kafka 2.8.
+
+    Raises:
+        DataLossError: it would skip the first records without a word.
+    """
+    if known_id and topic_id and known_id != topic_id:
+        raise LogTruncatedError(
+            f"topic {topic} was created again since the stream has read it",
+            remedy="start another query, with a checkpoint folder of its own",
+        )
 
 
 def refuse_losses(topic: str, start: _Offsets, low: _Offsets, ends: _Offsets) -> None:

@@ -57,7 +57,7 @@ def build(config: Path, prefix: tuple[str, ...] = (), change: Change = unchanged
             code location.
     """
     loaded = settings.load(config)
-    catalog = Catalog.beside(config)
+    catalog = Catalog.beside(config, prefix)
     discover(catalog, loaded.mirrors, SystemClock())
     parts = [
         _mirror(name, mirror, catalog, prefix, change, automation=loaded.automation)

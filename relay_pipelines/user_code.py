@@ -5,10 +5,14 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import sys
+from pathlib import Path
 from typing import Any
 
 from relay_pipelines.errors import ConfigError
 from relay_pipelines.model import ClassSpec
+
+_folders: set[str] = set()
+"""The folders of all configurations of this process that name code of the user's."""
 
 
 def find(spec: ClassSpec, kind: str, form: str = "module:Class") -> Any:
@@ -25,10 +29,16 @@ def find(spec: ClassSpec, kind: str, form: str = "module:Class") -> Any:
     module, colon, name = spec.name.partition(":")
     if not colon:
         return _entry_point(spec.name, kind, form)
-    if spec.folder and spec.folder not in sys.path:
-        sys.path.append(spec.folder)  # last, so that no module there can replace a library
+    if spec.folder:
+        _folders.add(spec.folder)
+        if spec.folder not in sys.path:
+            sys.path.append(spec.folder)  # last, so that no module there can replace a library
     try:
-        return getattr(importlib.import_module(module), name)
+        found = importlib.import_module(module)
+        _refuse_namesake(module, spec.folder)
+        return getattr(found, name)
+    except ConfigError:
+        raise
     except AttributeError:
         raise ConfigError(
             f"module {module!r} has no {kind} {name!r}", remedy=f"write {form}"
@@ -39,6 +49,20 @@ def find(spec: ClassSpec, kind: str, form: str = "module:Class") -> Any:
             remedy=f"put {module}.py next to the configuration, or install it; remote executors"
             " need it, too",
         ) from error
+
+
+def _refuse_namesake(module: str, folder: str) -> None:
+    """Refuse a module of another configuration: Python has one module of a name per process."""
+    name = module.partition(".")[0]
+    at = Path(folder, name)
+    beside = next((p for p in (at.with_suffix(".py"), at / "__init__.py") if p.is_file()), None)
+    used = Path(getattr(sys.modules[name], "__file__", None) or "")
+    from_folder = used.parent.parent if used.name == "__init__.py" else used.parent
+    if beside and str(from_folder) in _folders - {folder}:
+        raise ConfigError(
+            f"module {name!r} is already {used}, so {beside} cannot be imported",
+            remedy="rename one of them: two configurations in one process share their modules",
+        )
 
 
 def _entry_point(name: str, kind: str, form: str) -> Any:

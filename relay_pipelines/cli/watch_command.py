@@ -53,6 +53,7 @@ class _Look:
     _rates: Rates = field(default_factory=lambda: Rates(_RATE_SECONDS), init=False)
     _status: Mapping[str, Any] = field(default_factory=dict, init=False)
     _last_error: Mapping[str, str] | None = field(default=None, init=False)
+    _away_since_ms: int | None = field(default=None, init=False)
 
     def take(self) -> dict[str, Any]:
         """Ask the clusters, and return the document of the mirror."""
@@ -67,8 +68,10 @@ class _Look:
             problems = json_output.problems(self._status)
         except RelayError as error:
             answers, problems = False, [str(error)]
+        now_ms = self.clock.now_ms()
+        self._away_since_ms = None if answers else self._away_since_ms or now_ms
         if problems:
-            self._last_error = json_output.last_error(problems[0], self.clock.now_ms())
+            self._last_error = json_output.last_error(problems[0], self._away_since_ms or now_ms)
         return {
             "mirror": self.name,
             **self._status,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ from relay_pipelines.convert.document import Document, Keys, mirror_name
 from relay_pipelines.convert.kafka_client import security
 from relay_pipelines.errors import ConfigError
 
-# MirrorMaker's default topics.exclude, without __.*, which relay never copies
-_EXCLUDED = r".*[\-\.]internal, .*\.replica"
+# topics of Connect and of MirrorMaker, which it never copies; as relay never copies __.*
+_INTERNAL = r".*[\-\.]internal"
+# MirrorMaker's default topics.exclude
+_EXCLUDED = rf"{_INTERNAL}, .*\.replica"
 _FLOW = re.compile(r"(?P<source>[^>]+?)->(?P<target>[^.]+)\.(?P<key>.+)")
 _IDENTITY = "IdentityReplicationPolicy"
 _OFFSETS = "committed consumer offsets do not carry over to a copy; see docs/goals.md"
@@ -152,13 +155,19 @@ def _cluster(keys: Keys, name: str, document: Document, folder: Path) -> dict[st
 
 def _topics(flow: Flow, *, back: bool) -> dict[str, Any]:
     allow = _patterns(flow, "topics", flow.take("topics", ".*"))
-    excluded = flow.take("topics.exclude") or flow.take("topics.blacklist", _EXCLUDED)
+    if not allow:
+        raise ConfigError(
+            f"{flow.source}->{flow.target}.topics: no regular expression that Python accepts",
+            remedy="name the topics; disable the flow if it is to copy none",
+        )
+    excluded = flow.take("topics.exclude", flow.take("topics.blacklist", _EXCLUDED))
     deny = _patterns(flow, "topics.exclude", excluded)
+    deny += [] if _INTERNAL in deny else [_INTERNAL]
     policy, separator = (
         flow.take("replication.policy.class"),
         flow.take("replication.policy.separator", "."),
     )
-    topics: dict[str, Any] = {"allow": allow or [".*"]}
+    topics: dict[str, Any] = {"allow": allow}
     if policy and policy.endswith(_IDENTITY):
         if back:
             flow.note(
@@ -172,10 +181,10 @@ def _topics(flow: Flow, *, back: bool) -> dict[str, Any]:
                 "relay cannot load Java classes; the names are those of DefaultReplicationPolicy",
             )
         topics["rename"] = f"{flow.source}{separator}{{topic}}"
-        if back:  # what the other flow has copied to the source
-            deny.append(re.escape(f"{flow.target}{separator}") + ".*")
-    if deny:
-        topics["deny"] = deny
+        # MirrorMaker copies nothing to where it comes from, be it by way of a third cluster
+        before = re.escape(str(separator))
+        deny.append(f"(.*{before})?{re.escape(flow.target)}{before}.*")
+    topics["deny"] = deny
     # MirrorMaker's default is true
     if flow.take("sync.topic.configs.enabled", "true") == "true":
         topics["sync_configs"] = True
@@ -187,8 +196,11 @@ def _patterns(flow: Flow, key: str, value: str | None) -> list[str]:
     kept = []
     for pattern in (part.strip() for part in (value or "").split(",")):
         try:
-            re.compile(pattern)
-        except re.error as error:
+            with warnings.catch_warnings():
+                # [a-z&&[^b]] and the like: Python takes them for other characters than Java does
+                warnings.simplefilter("error", FutureWarning)
+                re.compile(pattern)
+        except (re.error, FutureWarning) as error:
             flow.note(key, f"Python refuses the regular expression {pattern!r}: {error}")
             continue
         if pattern and pattern != "__.*":

@@ -6,11 +6,12 @@ The definitions are loaded from it, so that loading makes no network calls once 
 import fcntl
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from relay_pipelines.lanes import naming
 from relay_pipelines.plan.topic_selection import literal_names
 from relay_pipelines.protocol.clock import Clock
 from relay_pipelines.settings import Mirror
@@ -29,20 +30,23 @@ class Catalog:
 
     Args:
         path: path of the file, which need not exist.
+        prefix: the key prefix of the definitions: two relay.yaml with mirrors of the same name may
+            have one file.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, prefix: Sequence[str] = ()) -> None:
         self.path = path
+        self._prefix = prefix
 
     @staticmethod
-    def beside(config: Path) -> "Catalog":
+    def beside(config: Path, prefix: Sequence[str] = ()) -> "Catalog":
         """The catalog at RELAY_CATALOG, or at var/relay/topics.json next to relay.yaml."""
         named = os.environ.get(_ENVIRONMENT)
-        return Catalog(Path(named) if named else config.absolute().parent / _DEFAULT)
+        return Catalog(Path(named) if named else config.absolute().parent / _DEFAULT, prefix)
 
     def topics(self, mirror: str) -> list[str]:
         """The topics seen of a mirror; none if the file is missing or unreadable."""
-        return list(self._read().get(mirror, []))
+        return list(self._read().get(naming.path(self._prefix, mirror), []))
 
     def known(self, name: str, mirror: Mirror) -> list[str]:
         """The topics that relay.yaml names literally, then those seen before.
@@ -58,11 +62,11 @@ class Catalog:
         if wanted.issubset(self.topics(mirror)):
             return []
         with self._locked():
-            known = self._read()
-            seen = known.get(mirror, [])
+            known, key = self._read(), naming.path(self._prefix, mirror)
+            seen = known.get(key, [])
             new = sorted(wanted.difference(seen))
             if new:
-                self._write({**known, mirror: [*seen, *new]})
+                self._write({**known, key: [*seen, *new]})
         return new
 
     def _read(self) -> Mapping[str, list[str]]:

@@ -89,8 +89,8 @@ class Exporter(Collector):
         quarantined: dict[str, bool] = {}
         for watch in self._watches:
             yield from watch.samples()
-            if watch.last is not None:
-                snapshot = watch.last.snapshot
+            if (last := watch.last) is not None:  # its thread may replace it at any time
+                snapshot = last.snapshot
                 ends[snapshot.node.name] += sum(
                     max(position.end_offset, position.high_watermark)
                     for position in snapshot.positions
@@ -104,10 +104,13 @@ class Exporter(Collector):
 
     def _look(self, watch: _Watch) -> None:
         left = 0.0
-        while not self._ended.wait(left):
-            began = self._clock.monotonic()
-            watch.look()
-            left = max(0.0, began + self._every_seconds - self._clock.monotonic())
+        try:
+            while not self._ended.wait(left):
+                began = self._clock.monotonic()
+                watch.look()
+                left = max(0.0, began + self._every_seconds - self._clock.monotonic())
+        finally:
+            watch.last = None  # after a bug, too: nobody would renew it
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import math
+import re
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, wait
@@ -26,6 +27,9 @@ _PAIR = 2
 _YEAR_5000 = 95_617_584_000  # a later time is in milliseconds
 _SHAPE = "return the token, or a pair of it and the seconds since 1970 at which it expires"
 _STALE_SECONDS = 60.0
+# what has not returned by then, such as a request without a timeout, does not return any more
+_HUNG_SECONDS = 300.0
+_SECRET = re.compile("secret|password|token|key|credential", re.IGNORECASE)
 # calls whose result nobody has taken yet, with their start in monotonic seconds: whoever needs the
 # same token waits for the same call, and a call that was too slow for one attempt serves the next
 _pending: dict[ClassSpec, tuple[Future[Any], float]] = {}
@@ -61,13 +65,23 @@ def request(
         returned = pending.result()
     except PermissionError as error:
         raise PermissionDeniedError(
-            f"{where} was refused: {describe(error)}", remedy="check its credentials"
+            f"{where} was refused: {_without_secrets(error, spec)}", remedy="check its credentials"
         ) from None
     except BaseException as error:  # noqa: BLE001 - of another thread, so it cannot be Ctrl-C
         raise retriable(
-            f"{where} raised {describe(error)}", remedy="see whether it reaches what it needs"
+            f"{where} raised {_without_secrets(error, spec)}",
+            remedy="see whether it reaches what it needs",
         ) from None
     return _read(returned, where, retriable)
+
+
+def _without_secrets(error: BaseException, spec: ClassSpec) -> str:
+    """Describe an error that may repeat what the provider was given."""
+    text = describe(error)
+    for key, value in json.loads(spec.config).items():
+        if isinstance(value, str) and value and _SECRET.search(key):
+            text = text.replace(value, "***")
+    return text
 
 
 def _call(spec: ClassSpec, where: str) -> Future[Any]:
@@ -76,7 +90,7 @@ def _call(spec: ClassSpec, where: str) -> Future[Any]:
     now = SystemClock().monotonic()
     with _pending_lock:
         pending, started = _pending.get(spec, (None, 0.0))
-        if pending is None or (pending.done() and now > started + _STALE_SECONDS):
+        if pending is None or now > started + (_STALE_SECONDS if pending.done() else _HUNG_SECONDS):
             pending = Future()
             _pending[spec] = pending, now
             threading.Thread(target=_complete, args=(call, pending), daemon=True).start()

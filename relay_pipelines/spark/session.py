@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
+from weakref import WeakSet
 
 from relay_pipelines.errors import ConfigError, RelayError, RetriableError
 from relay_pipelines.spark import class_archive, connectivity, package_archive
@@ -44,6 +45,9 @@ _AT_START = (
     *("spark.kubernetes.", "spark.yarn."),
 )
 _LOG = logging.getLogger(__name__)
+# sessions whose Spark somebody else has started, such as the program that calls us
+_borrowed: WeakSet[Any] = WeakSet()
+_starting = threading.Lock()
 _LOCAL = re.compile(r"local(\[([^,\]]+)\])?")
 
 
@@ -54,7 +58,7 @@ def connect(
     *,
     verbose: bool = False,
 ) -> Any:
-    """Return a Spark session, a new one or the active one.
+    """Return a Spark session of our own; of the Spark of this process if it has one already.
 
     Args:
         master: any Spark master. A local one also retries failed tasks, unlike Spark's default.
@@ -92,8 +96,10 @@ def connect(
 def end(session: Any) -> None:
     """Stop a session, and with it the Python workers of a local one.
 
-    A worker would survive its cancelled task for seconds.
+    A worker would survive its cancelled task for seconds. The Spark of others goes on.
     """
+    if session in _borrowed:
+        return
     context = context_of(session)
     with suppress(Exception):  # it has ended already
         _end_accumulators(context)
@@ -213,7 +219,7 @@ def free_slots(session: Any) -> bool:
     from pyspark import SparkContext
 
     context = context_of(session)
-    if context is None:
+    if context is None or session in _borrowed:
         return False
     with suppress(Exception):  # it has died
         tracker = context._jsc.sc().statusTracker()  # noqa: SLF001 - PySpark's own lacks it
@@ -247,6 +253,30 @@ def unreachable(session: Any) -> RetriableError | None:
 
 
 def _classic(master: str, conf: Mapping[str, str], *, verbose: bool) -> Any:
+    from pyspark import SparkContext
+
+    with _starting:  # two threads would start two JVMs
+        if SparkContext._active_spark_context is None:  # noqa: SLF001 - no other way to know
+            return _own(master, conf, verbose=verbose)
+        return _of_this_process(conf)
+
+
+def _of_this_process(conf: Mapping[str, str]) -> Any:
+    """Return a session beside those of the program: it keeps its settings, views and Spark."""
+    from pyspark.sql import SparkSession
+
+    session = SparkSession.builder.getOrCreate().newSession()
+    _borrowed.add(session)
+    _warn_of(
+        [key for key, value in conf.items() if not _set(session, key, value)],
+        "the Spark of this process ignores %s; set this where it is started",
+    )
+    if not session.sparkContext.master.startswith("local"):
+        session.sparkContext.addPyFile(str(package_archive.archive()))
+    return session
+
+
+def _own(master: str, conf: Mapping[str, str], *, verbose: bool) -> Any:
     from pyspark.sql import SparkSession
 
     local = _LOCAL.fullmatch(master)
@@ -300,13 +330,17 @@ def _remote(remote: str, conf: Mapping[str, str]) -> Any:
         session.addArtifacts(str(package_archive.archive()), pyfile=True)
     # our own error follows
     warnings.filterwarnings("ignore", re.escape("[RETRIES_EXCEEDED]"))
-    if ignored:
-        _LOG.warning(
-            "spark.conf: the running Spark Connect server ignores %s; set this where the server is"
-            " started, such as `relay spark start --conf`",
-            ", ".join(ignored),
-        )
+    _warn_of(
+        ignored,
+        "the running Spark Connect server ignores %s; set this where the server is started, such as"
+        " `relay spark start --conf`",
+    )
     return session
+
+
+def _warn_of(ignored: list[str], text: str) -> None:
+    if ignored:
+        _LOG.warning("spark.conf: " + text, ", ".join(ignored))
 
 
 def _set(session: Any, key: str, value: str) -> bool:

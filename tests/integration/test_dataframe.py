@@ -13,7 +13,7 @@ from relay_pipelines.model import TopicPartition
 from relay_pipelines.state.ledger_columns import COLUMNS as LEDGER_COLUMNS
 from tests.copying import Mirror
 from tests.support import commands
-from tests.support.independent import CREATE_TIME, Record, delete_before
+from tests.support.independent import CREATE_TIME, Record, create, delete, delete_before
 
 NOON_MS = 1_767_268_800_000  # 2026-01-01T12:00:00Z
 
@@ -165,6 +165,24 @@ def test_a_stream_stops_at_the_end_and_resumes(spark: Any, mirror: Mirror, tmp_p
     mirror.write([Record(b"k", b"lost"), Record(b"k", b"kept")])
     delete_before(mirror.source, at, 23)
     with pytest.raises(Exception, match="offsets 22 to 23 are gone: retention deleted them before"):
+        read()
+
+
+def test_a_stream_does_not_go_on_in_a_topic_of_the_same_name(
+    spark: Any, mirror: Mirror, tmp_path: Path
+) -> None:
+    """Its offsets are those of other records, however many it has."""
+
+    def read() -> None:
+        found = streaming(spark, mirror, tmp_path).schema("offset long").load()
+        query = found.writeStream.format("noop").trigger(availableNow=True)
+        query.option("checkpointLocation", str(tmp_path / "query")).start().awaitTermination(60)
+
+    read()
+    delete(mirror.source, mirror.topic)
+    create(mirror.source, mirror.topic, 1)
+    mirror.write([Record(b"k", b"%d" % number) for number in range(30)])
+    with pytest.raises(Exception, match=f"topic {mirror.topic} was created again since the stream"):
         read()
 
 

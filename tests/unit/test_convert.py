@@ -12,6 +12,7 @@ import yaml
 
 from relay_pipelines.cli import main
 from relay_pipelines.convert.properties import parse
+from relay_pipelines.plan.topic_selection import destinations, select
 from relay_pipelines.settings import load
 
 # every key of kaf-relay's own sample configuration
@@ -283,7 +284,7 @@ def test_a_mirrormaker_in_both_directions(
                 "topics": {
                     "allow": [r"orders\..*", "payments"],
                     "rename": "eu.{topic}",
-                    "deny": [r".*\.tmp", r"us\..*"],
+                    "deny": [r".*\.tmp", r".*[\-\.]internal", r"(.*\.)?us\..*"],
                     "sync_configs": True,
                 },
                 "start": "latest",
@@ -295,7 +296,7 @@ def test_a_mirrormaker_in_both_directions(
                 "topics": {
                     "allow": [".*"],
                     "rename": "us.{topic}",
-                    "deny": [r".*[\-\.]internal", r".*\.replica", r"eu\..*"],
+                    "deny": [r".*[\-\.]internal", r".*\.replica", r"(.*\.)?eu\..*"],
                     "sync_configs": True,
                 },
                 "copy": {"parallelism": 4},
@@ -325,6 +326,44 @@ def test_a_mirrormaker_in_both_directions(
         "surprising.key: relay knows nothing that corresponds to it",
     ):
         assert f" {key}" in comments, key
+
+
+THREE = (
+    "clusters=a,b,c\na.bootstrap.servers=a:1\nb.bootstrap.servers=b:1\nc.bootstrap.servers=c:1\n"
+)
+
+
+def test_a_ring_of_flows_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No record comes back by way of a third cluster: each round would copy it again."""
+    text = THREE + "a->b.enabled=true\nb->c.enabled=true\nc->a.enabled=true\n"
+    written = tmp_path / "ring.yaml"
+    written.write_text(yaml.safe_dump(converted(tmp_path, "mirrormaker2", text, capsys)[0]))
+    topics: dict[str, set[str]] = {"a": {"x"}, "b": set(), "c": set()}
+    for _ in range(4):
+        for name, mirror in load(written).mirrors.items():
+            source, target = name.split("-")
+            decided = select(topics[source], mirror.topics.allow, mirror.topics.deny)
+            copied = [decision.topic for decision in decided if decision.included]
+            topics[target] |= set(destinations(copied, mirror.topics.rename).values())
+    assert topics == {"a": {"x"}, "b": {"a.x"}, "c": {"b.a.x"}}
+
+
+@pytest.mark.parametrize(
+    ("excluded", "deny"),
+    [
+        ("", [r".*[\-\.]internal"]),
+        ("foo", ["foo", r".*[\-\.]internal"]),
+        ("[a-z&&[^b]]", [r".*[\-\.]internal"]),
+    ],
+)
+def test_topics_that_are_never_copied(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], excluded: str, deny: list[str]
+) -> None:
+    """An empty list excludes nothing, and MirrorMaker's own topics are excluded by all lists."""
+    text = f"{THREE}a->b.enabled=true\ntopics.exclude={excluded}\n"
+    tree, comments = converted(tmp_path, "mirrormaker2", text, capsys)
+    assert tree["mirrors"]["a-b"]["topics"]["deny"] == [*deny, r"(.*\.)?b\..*"]
+    assert ("topics.exclude: Python refuses" in comments) == ("&&" in excluded)
 
 
 @pytest.mark.parametrize(
@@ -417,6 +456,14 @@ def test_the_output_is_a_new_file_that_loads(
             "mirrormaker2",
             "clusters = a, b\na->b.enabled = true",
             "a.bootstrap.servers is missing; .*",
+        ),
+        *(
+            (
+                "mirrormaker2",
+                f"{THREE}a->b.enabled=true\na->b.topics={topics}",
+                "a->b.topics: no regular expression that Python accepts; name the topics; .*",
+            )
+            for topics in ("", r"\\p{Alpha}+")
         ),
     ],
 )

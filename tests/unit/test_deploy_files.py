@@ -210,16 +210,24 @@ def test_the_configuration_of_kubernetes_loads(tmp_path):
     config, spark = (one.values[0] for one in DOCUMENTS if one.values[0]["kind"] == "ConfigMap")
     path = tmp_path / "relay.yaml"
     path.write_text(config["data"]["relay.yaml"])
-    variables = {"HOSTNAME": "relay-1-abc", **manifest("Secret")["stringData"], **config["data"]}
+    variables = {
+        "HOSTNAME": "relay-1-abc",
+        "POD_IP": "10.0.0.7",
+        **manifest("Secret")["stringData"],
+        **config["data"],
+    }
     settings = load(path, variables)
     assert settings.spark.master == "local[2]"
     assert settings.mirror("orders").nodes[0].bootstrap_servers == ("kafka-a.kafka.svc:9093",)
     (container,) = pod()["containers"]
     assert settings.spark.conf["spark.kubernetes.container.image"] == container["image"]
     ports = {str(port["containerPort"]) for port in container["ports"]}
+    # executors, too, listen at the latter; with a port by chance, the network policy would block it
     assert ports == {
-        settings.spark.conf[f"spark.driver.{name}"] for name in ("port", "blockManager.port")
+        settings.spark.conf[f"spark.{name}.port"] for name in ("driver", "blockManager")
     }
+    assert settings.spark.conf["spark.driver.host"] == "10.0.0.7"
+    assert "POD_IP" in {variable["name"] for variable in container["env"]}
     with_spark = load(path, variables | spark["data"])
     assert with_spark.spark.master == "k8s://https://kubernetes.default.svc"
     assert with_spark.spark.conf["spark.kubernetes.namespace"] == "default"
@@ -239,3 +247,9 @@ def test_pods_can_reach_what_they_need():
         f"{location['image']['repository']}:{location['image']['tag']}", container["image"]
     )
     assert policy["podSelector"]["matchLabels"].items() <= location["labels"].items()
+    assert "POD_IP" in {variable["name"] for variable in location["env"]}
+    assert values["postgresql"]["postgresqlHost"].count(".") == 2, "it is in another namespace"
+    anywhere = {
+        port["port"] for rule in policy["egress"] if "to" not in rule for port in rule["ports"]
+    }
+    assert 5432 in anywhere

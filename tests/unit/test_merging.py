@@ -8,6 +8,7 @@ import pytest
 from dagster.components.testing import create_defs_folder_sandbox
 
 import relay_pipelines as relay
+from relay_pipelines.lanes.topic_catalog import Catalog
 from relay_pipelines.resources import KafkaResource
 
 SAMPLE = """
@@ -139,6 +140,23 @@ def test_two_relay_files_in_one_project(config, tmp_path):
         for key in ("relay_kafka", "eu_north_relay_kafka")
         if isinstance(merged.resources[key], KafkaResource)
     ] == [str(config), str(other)]
+
+
+def test_mirrors_of_one_name_do_not_get_each_others_topics(config, tmp_path):
+    """The two relay.yaml are in one folder, or RELAY_CATALOG names one file for both."""
+    other = tmp_path / "other.yaml"
+    by_pattern = SAMPLE.replace("[orders]", "[orders.*]").replace("192.0.2.1", "127.0.0.1")
+    for path in (config, other):
+        path.write_text(by_pattern.replace("9092", "1"))
+    Catalog.beside(config).learn("shop", ["orders.eu"])
+    Catalog.beside(other, ("us",)).learn("shop", ["orders.us"])
+
+    def topics(definitions):
+        keys = definitions.get_repository_def().asset_graph.get_all_asset_keys()
+        return {key.path[-1] for key in keys if key.path[-1].startswith("orders")}
+
+    assert topics(relay.definitions(config)) == {"orders.eu"}
+    assert topics(relay.definitions(other, key_prefix="us")) == {"orders.us"}
 
 
 @pytest.mark.parametrize("prefix", [(), "eu"])

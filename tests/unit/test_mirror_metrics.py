@@ -220,6 +220,9 @@ class TestExporter:
     @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
     def test_a_bug_makes_it_unhealthy(self, looks: Looks) -> None:
         """Whoever watches the process then knows that it must be restarted."""
-        looks.error = ZeroDivisionError()
         exporter = looks.exporter("m")
+        self.until(lambda: self.value(exporter, *self.lag) == 10)
+        looks.error = ZeroDivisionError()
         self.until(lambda: exporter.failing() == "no longer looks at m")
+        assert self.value(exporter, *self.lag) is None, "an old value would look like the present"
+        assert self.value(exporter, "up", {"mirror": "m"}) == 0

@@ -10,12 +10,16 @@ import pytest
 
 from relay_pipelines.errors import ConfigError, SourceError
 from relay_pipelines.model import ClassSpec
+from relay_pipelines.protocol import user_tokens
 from relay_pipelines.protocol.user_tokens import request
 from tests.support import token_providers
 
 MODULE = """
 def signed(region):
     return f"signed.for.{region}"
+
+def repeats(region, api_key):
+    raise ValueError(f"{region} refuses {api_key!r}")
 
 def leaves():
     raise SystemExit("bye\\nsecond line")
@@ -48,6 +52,24 @@ def test_a_module_next_to_relay_yaml(folder: Path) -> None:
     assert ask(spec) == ("signed.for.eu", 0.0)
 
 
+def test_a_module_of_another_relay_yaml_is_not_taken_for_this_one(folder: Path) -> None:
+    """Two relay.yaml in one process: the tokens of one must not go to the clusters of the other."""
+    assert ask(ClassSpec("msk_tokens:signed", '{"region": "eu"}', str(folder)))
+    other = folder / "other"
+    other.mkdir()
+    (other / "msk_tokens.py").write_text("def signed(region):\n    return 'of.the.other'\n")
+    spec = ClassSpec("msk_tokens:signed", '{"region": "us"}', str(other))
+    for _ in range(2):
+        with pytest.raises(ConfigError) as refused:
+            ask(spec)
+        assert str(refused.value) == (
+            f"module 'msk_tokens' is already {folder / 'msk_tokens.py'}, so"
+            f" {other / 'msk_tokens.py'} cannot be imported; rename one of them: two"
+            " configurations in one process share their modules"
+        )
+    assert ask(ClassSpec("msk_tokens:signed", '{"region": "eu"}', str(folder)))
+
+
 def test_an_entry_point(folder: Path) -> None:
     """A package offers it in the group relay_pipelines.token_providers."""
     sys.path += [str(folder), str(folder / "installed")]
@@ -72,6 +94,31 @@ def test_a_provider_that_leaves_ends_nothing(folder: Path) -> None:
         "node1 broker a:9092: token provider 'msk_tokens:leaves' raised SystemExit: bye;"
         " see whether it reaches what it needs"
     )
+
+
+def test_an_error_that_repeats_a_secret(folder: Path) -> None:
+    """What the provider was given as a secret is not in the message."""
+    given = '{"region": "eu", "api_key": "hunter2"}'
+    with pytest.raises(SourceError) as raised:
+        ask(ClassSpec("msk_tokens:repeats", given, str(folder)))
+    assert "raised ValueError: eu refuses '***'; see" in str(raised.value)
+
+
+def test_a_call_that_never_returns_is_not_the_last(
+    topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without another call, a process that runs for years would never get a token again."""
+    token_providers.go_on.clear()
+    spec = ClassSpec("tests.support.token_providers:hanging", f'{{"name": "{topic_name}"}}')
+    for _ in range(2):
+        with pytest.raises(SourceError):
+            ask(spec, 0.2)
+    assert token_providers.calls[topic_name] == 1
+    monkeypatch.setattr(user_tokens, "_HUNG_SECONDS", 0.0)
+    with pytest.raises(SourceError):
+        ask(spec, 0.2)
+    assert token_providers.calls[topic_name] == 2
+    token_providers.go_on.set()
 
 
 def test_one_call_serves_all_who_wait(topic_name: str) -> None:

@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from relay_pipelines import settings
 from relay_pipelines.cli import main
+from relay_pipelines.cli.watch_command import _Look
 from relay_pipelines.console import json_output, watching
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.plan.positions import Position, lag_records
+from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.snapshot.lag import PartitionLag, oldest_seconds
 from relay_pipelines.snapshot.rates import Rate, Rates
 from tests.support.run_plans import snapshot_of
@@ -113,6 +116,24 @@ class TestLines:
         unknown = {"mirror": "m", "answers": False, "last_error": ERROR}
         line = watching.line(unknown)
         assert line == "m: unknown since 1970-01-01T00:00:00Z: no broker answers"
+
+
+def test_an_outage_has_one_beginning(monkeypatch: pytest.MonkeyPatch):
+    """However often it is looked at: "unknown since" must not be the time of the last look."""
+    mirror = settings.Mirror.model_validate(
+        {
+            "source": {"nodes": [{"name": "one", "bootstrap_servers": ["127.0.0.1:1"]}]},
+            "destination": {"bootstrap_servers": ["127.0.0.1:1"]},
+        }
+    )
+    clock = SystemClock()
+    look = _Look("m", mirror, clock)
+    found = []
+    for now_ms in (1_000, 61_000):
+        monkeypatch.setattr(SystemClock, "now_ms", lambda _, now_ms=now_ms: now_ms)
+        found.append(look.take())
+    assert [each["answers"] for each in found] == [False, False]
+    assert [each["last_error"]["at"] for each in found] == ["1970-01-01T00:00:01Z"] * 2
 
 
 def test_the_view_fits_the_terminal():
