@@ -81,7 +81,7 @@ def create_topics(
     """Create topics unless they exist, and wait until they accept records."""
     with ClusterClient(cluster, SourceError) as client:
         # a KRaft controller limits how many topics and topic-partitions one request may create
-        wanted = [admin.NewTopic(topic, partitions, _RETAINED | configs) for topic in topics]
+        wanted = [admin.NewTopic(topic, partitions, {**_RETAINED, **configs}) for topic in topics]
         for first in range(0, len(wanted), _AT_ONCE):
             admin.create_topics(client, wanted[first : first + _AT_ONCE], None)
         deadline = time.monotonic() + _TIMEOUT_SECONDS
