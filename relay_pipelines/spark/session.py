@@ -116,9 +116,12 @@ def end(session: Any) -> None:
 def _leave_connect_mode() -> None:
     """Let the next session of this process, or of one that it starts, be a classic one.
 
-    PySpark leaves it on, also after a session that did not start.
+    PySpark leaves it on, also after a session that did not start. It stays if the program has a
+    session of its own.
     """
-    os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
+    connect = sys.modules.get("pyspark.sql.connect.session")
+    if connect is None or connect.SparkSession._get_default_session() is None:  # noqa: SLF001
+        os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
 
 
 def _end_accumulators(context: Any) -> None:
@@ -277,6 +280,11 @@ def _of_this_process(conf: Mapping[str, str]) -> Any:
 
 
 def _own(master: str, conf: Mapping[str, str], *, verbose: bool) -> Any:
+    if "SPARK_REMOTE" in os.environ:
+        raise ConfigError(
+            f"PySpark takes SPARK_REMOTE from the environment instead of {master}",
+            remedy="unset it, or set spark.remote",
+        )
     from pyspark.sql import SparkSession
 
     local = _LOCAL.fullmatch(master)
@@ -324,7 +332,8 @@ def _remote(remote: str, conf: Mapping[str, str]) -> Any:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the user cannot change what the client warns about
-        session = SparkSession.builder.appName("relay").remote(remote).getOrCreate()
+        # not one that the program has, which may even be one of another server
+        session = SparkSession.builder.appName("relay").remote(remote).create()
         session.client.set_retry_policies([DefaultPolicy(**_RETRIES)])
         ignored = [key for key, value in conf.items() if not _set(session, key, value)]
         session.addArtifacts(str(package_archive.archive()), pyfile=True)

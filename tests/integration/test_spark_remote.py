@@ -189,6 +189,35 @@ def test_spark_connect_copies_without_warnings(
     mirror.assert_all_arrived()
 
 
+OWN_SESSION = """
+import sys
+from pyspark.sql import SparkSession
+from relay_pipelines.run.session import Session
+from relay_pipelines.settings import Spark
+
+remote = sys.argv[1]
+mine = SparkSession.builder.remote(remote).getOrCreate()
+mine.range(3).createOrReplaceTempView("numbers")
+relay = Session(Spark(remote=remote))
+print(relay() is mine, relay().range(5).count(), relay().catalog.tableExists("numbers"))
+relay.stop()
+print(mine.sql("select count(*) from numbers").first()[0])
+print(SparkSession.builder.remote(remote).getOrCreate() is mine)
+"""
+
+
+def test_a_program_keeps_its_session_of_spark_connect(connect_remote: str) -> None:
+    """It is neither taken nor ended."""
+    done = subprocess.run(
+        [sys.executable, "-c", OWN_SESSION, connect_remote],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.stdout.splitlines() == ["False 5 False", "3", "True"], done.stderr
+
+
 def test_spark_connect_accepts_several_clients(
     client: Client, connect_remote: str, mirror: Mirror
 ) -> None:

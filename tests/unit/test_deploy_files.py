@@ -226,7 +226,8 @@ def test_the_configuration_of_kubernetes_loads(tmp_path):
     assert ports == {
         settings.spark.conf[f"spark.{name}.port"] for name in ("driver", "blockManager")
     }
-    assert settings.spark.conf["spark.driver.host"] == "10.0.0.7"
+    addresses = {settings.spark.conf[f"spark.driver.{name}"] for name in ("host", "bindAddress")}
+    assert addresses == {"10.0.0.7"}
     assert "POD_IP" in {variable["name"] for variable in container["env"]}
     with_spark = load(path, variables | spark["data"])
     assert with_spark.spark.master == "k8s://https://kubernetes.default.svc"
