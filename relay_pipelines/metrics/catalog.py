@@ -188,8 +188,9 @@ METRICS = (
         "up",
         "gauge",
         ("mirror",),
-        "1 if the last look at the clusters succeeded, else 0: the mirror then has no other gauge"
-        " but last_look_timestamp_seconds.",
+        "1 if both clusters answered the last look, else 0: the mirror then has no other gauge"
+        " but last_look_timestamp_seconds. If all nodes are in quarantine, it has those of its"
+        " nodes alone.",
         By.EXPORTER,
     ),
     Metric(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -19,7 +19,8 @@ from relay_pipelines.snapshot.lag import PartitionLag, oldest_seconds
 from relay_pipelines.state.checkpoint import CheckpointCache
 
 _CONFIGS_SECONDS = 300.0
-_STATES = ("healthy", "behind", "unavailable", "quarantined")
+_QUARANTINED = "quarantined"
+_STATES = ("healthy", "behind", "unavailable", _QUARANTINED)
 
 
 class Sample(NamedTuple):
@@ -135,20 +136,30 @@ def _guards(look: Look, *, by_partition: bool) -> Iterator[Sample]:
         yield Sample("held_back", (look.snapshot.mirror, *labels), number)
 
 
+def samples_without_node(mirror: str, nodes: Sequence[str]) -> Iterator[Sample]:
+    """Yield all that is known of a mirror whose nodes are all in quarantine."""
+    for node in nodes:
+        yield from _node(mirror, node, _QUARANTINED, is_read=False)
+
+
 def _nodes(snapshot: ClusterSnapshot) -> Iterator[Sample]:
     for verdict in snapshot.verdicts:
-        labels = (snapshot.mirror, verdict.name)
-        yield Sample("node_read", labels, verdict.name == snapshot.node.name)
-        found = _state(verdict)
-        for state in _STATES:
-            yield Sample("node_state", (*labels, state), state == found)
+        is_read = verdict.name == snapshot.node.name
+        yield from _node(snapshot.mirror, verdict.name, _state(verdict), is_read=is_read)
         if verdict.eligible:
+            labels = (snapshot.mirror, verdict.name)
             yield Sample("node_behind_records", labels, verdict.behind)
+
+
+def _node(mirror: str, node: str, found: str, *, is_read: bool) -> Iterator[Sample]:
+    yield Sample("node_read", (mirror, node), is_read)
+    for state in _STATES:
+        yield Sample("node_state", (mirror, node, state), state == found)
 
 
 def _state(verdict: NodeVerdict) -> str:
     if verdict.quarantined:
-        return "quarantined"
+        return _QUARANTINED
     if not verdict.eligible:
         return "unavailable"
     return "healthy" if verdict.healthy else "behind"

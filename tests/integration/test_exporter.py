@@ -20,6 +20,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from relay_pipelines.embedded import EmbeddedCluster
 from relay_pipelines.embedded.ports import free_ports
 from relay_pipelines.metrics import METRICS, PREFIX
+from relay_pipelines.prepare.node_quarantine import set_quarantine
+from relay_pipelines.protocol.clock import SystemClock
+from relay_pipelines.settings import load
 from tests.copying import Mirror
 from tests.integration.test_cli import SOON, in_a_terminal
 from tests.support.commands import RELAY, configured, environment, error_line, mirror, relay
@@ -185,6 +188,25 @@ def test_without_partitions_there_are_series_per_topic(watched: Watched, tmp_pat
         assert partitions == {""}
         of_topic = {"mirror": name, "topic": topic, "partition": ""}
         assert exporter.value("lag_records", **of_topic) == 4
+
+
+def test_all_nodes_are_in_quarantine(watched: Watched, tmp_path: Path) -> None:
+    """The clusters answer, and every node says why nothing is read."""
+    name, nodes = watched.mirror.name, ("one", "two")
+    own = watched.mirrors[name]
+    own["source"]["nodes"] = [own["source"]["nodes"][0] | {"name": node} for node in nodes]
+    config = configured(tmp_path, watched.mirrors)
+    settings = load(config).mirror(name)
+    set_quarantine(name, settings, dict.fromkeys(nodes, "another record"), SystemClock())
+    with exporting(config, "-m", name) as exporter:
+        until(lambda: exporter.value("up", mirror=name) is not None, "a look", 60)
+        assert exporter.value("up", mirror=name) == 1
+        for node in nodes:
+            state = {"mirror": name, "node": node}
+            assert exporter.value("node_state", **state, state="quarantined") == 1
+            assert exporter.value("node_state", **state, state="healthy") == 0
+            assert exporter.value("node_read", **state) == 0
+        assert "quarantine" in exporter.stderr[-1]
 
 
 class TestWatch:
