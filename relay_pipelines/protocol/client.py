@@ -203,7 +203,8 @@ class ClusterClient:
             self.forget()
             raise self.retriable(
                 f"it has no leader on {self.cluster}",
-                remedy="wait for its broker to return",
+                remedy="wait for its broker to return; the log of one that runs says whether a disk is"
+                " full or broken",
                 topic_partition=topic_partition,
             )
         return leader

@@ -63,6 +63,7 @@ _REMEDIES = {
     38: "lower destination.replication_factor: the destination has too few brokers",
     40: "correct the value, or remove the key from topics.config_keys",
     44: "the destination's policy refused it: create the topic by hand or relax the policy",
+    56: "a disk of the broker is full or broken: see its log, make space, and restart it",
     76: "the destination's brokers lack the codec of the batch: upgrade them, or let the producers"
     " of the source use another compression.type",
     87: "a record breaks a rule of the destination topic, such as a null key in a compacted topic:"
