@@ -181,17 +181,23 @@ def slots(session: Any) -> int:
     return max(1, int(known))
 
 
-def has_lost_executors(session: Any) -> bool:
-    """Whether a session has had executors and has none any more; Spark Connect does not say."""
+def executors(session: Any) -> tuple[int, int]:
+    """Return how many executors a session has, and how many it has had so far.
+
+    One and one with Spark Connect, which does not say, and on this machine.
+    """
     context = context_of(session)
     if context is None:
-        return False
+        return 1, 1
     try:
-        known = context._jsc.sc().statusStore()  # noqa: SLF001 - PySpark has no other way to it
-        alive, all_known = (known.executorList(only_alive).size() for only_alive in (True, False))
+        spark = context._jsc.sc()  # noqa: SLF001 - PySpark has no other way to it
+        if spark.isLocal():
+            return 1, 1
+        store = spark.statusStore()
+        alive, known = (store.executorList(only_alive).size() for only_alive in (True, False))
     except Exception:  # noqa: BLE001 - the session has ended, and the job says why
-        return False
-    return bool(alive <= 1 and alive < all_known)  # the driver is one of them
+        return 1, 1
+    return max(0, alive - 1), max(0, known - 1)  # the driver is one of them
 
 
 def slots_beside_copy(session: Any) -> int:
