@@ -42,8 +42,8 @@ _MEANINGS: dict[type[RelayError], tuple[str, frozenset[int]]] = {
     UnsupportedError: ("Kafka 2.4 or newer is needed", frozenset({33, 35, 43, 76})),
     FencedError: (
         (
-            "another run has taken this topic-partition over; let it finish, and let only one code"
-            " location copy this mirror"
+            "another run has taken this topic-partition over; let it finish, and let only one"
+            " daemon or code location copy this mirror"
         ),
         # 49, INVALID_PRODUCER_ID_MAPPING: the id expired while it was idle, and another producer
         # may have it by now

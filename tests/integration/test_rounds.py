@@ -303,7 +303,9 @@ def test_two_daemons_on_one_mirror(
                 process.resume()
             until(lambda: first.stderr, "what the first says", 30)
             (error,) = first.stderr
-            assert error == ""
+            assert error.startswith("error: m: ")
+            assert "another run has taken this topic-partition over; let it finish, " in error
+            assert error.endswith(" and let only one daemon or code location copy this mirror")
             write(source, here, numbered(1100)[1000:])
             arrive()
             until(lambda: len(first.stderr) == 2, "the end of the problem", 30)

@@ -167,15 +167,16 @@ def test_rounds_go_on_when_a_killed_cluster_is_back(
         run.wait_until(lambda: "Registered app" in log.read_text(), "a session without a worker")
     with spark_processes.standalone(tmp_path / "second", bare_python, port):
         run.wait_until(
-            lambda: re.search("over after .* no Spark answers", run.errors.read_text()),
+            lambda: re.search("over after .* has started no executor", run.errors.read_text()),
             "the next copy",
         )
         run.send(signal.SIGINT)
         assert run.end() == 130
     lines = run.errors.read_text().splitlines()
-    lost, away = [line for line in lines if line.startswith("error: ")]
+    lost, away, waited = [line for line in lines if line.startswith("error: ")]
     assert lost.startswith(f"error: {mirror.name}: Spark has lost all executors, and has had none")
     assert away.startswith(f"error: {mirror.name}: no Spark answers at spark://127.0.0.1:{port}: ")
+    assert waited.startswith(f"error: {mirror.name}: Spark has started no executor in 15 s; ")
     mirror.assert_all_arrived()
 
 
