@@ -31,7 +31,6 @@ from relay_pipelines.spark import session as spark_session
 from relay_pipelines.state import checkpoint as checkpoints
 
 _CANCEL_SECONDS = 2.0
-_FIRST_EXECUTOR_SECONDS = 15.0  # the least that a cluster is given to start one
 _SHOWN = 3
 
 Groups = Sequence[Sequence[CopyRange]]
@@ -126,7 +125,7 @@ class SparkJobs:
             self._had_executors = now
             return
         if not known:
-            limit_seconds = max(limit_seconds, _FIRST_EXECUTOR_SECONDS)
+            limit_seconds = max(limit_seconds, spark_session.first_executor_seconds(self._session))
         if now - self._had_executors > limit_seconds:
             what = "lost all executors, and has had none for" if known else "started no executor in"
             self._lost = RetriableError(

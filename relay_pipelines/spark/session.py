@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
 import subprocess
@@ -39,6 +40,7 @@ LOCAL_DEFAULTS = {
 # a server that does not answer for ten seconds has lost its sessions; by default, the client would
 # wait for ten minutes
 _RETRIES = {"max_retries": 7, "max_backoff": 2_000}
+_WAITING_TIME = "spark.scheduler.maxRegisteredResourcesWaitingTime"
 _AT_START = (
     *("spark.driver.", "spark.executor.", "spark.executorEnv.", "spark.local.dir"),
     *("spark.kubernetes.", "spark.yarn."),
@@ -198,6 +200,15 @@ def executors(session: Any) -> tuple[int, int]:
     except Exception:  # noqa: BLE001 - the session has ended, and the job says why
         return 1, 1
     return max(0, alive - 1), max(0, known - 1)  # the driver is one of them
+
+
+def first_executor_seconds(session: Any) -> float:
+    """Return how long a classic session may wait for its first executor, by Spark's own setting."""
+    try:
+        conf = context_of(session)._jsc.sc().getConf()  # noqa: SLF001 - PySpark parses no durations
+        return float(conf.getTimeAsSeconds(_WAITING_TIME, "30s"))
+    except Exception:  # noqa: BLE001 - the session has ended, and the job says why
+        return math.inf
 
 
 def slots_beside_copy(session: Any) -> int:

@@ -155,7 +155,11 @@ def test_rounds_go_on_when_a_killed_cluster_is_back(
     (port,) = free_ports(1)
     spark = {
         "master": f"spark://127.0.0.1:{port}",
-        "conf": ON_LOOPBACK | {"spark.executorEnv.RELAY_FAULT": trap.fault},
+        "conf": {
+            **ON_LOOPBACK,
+            "spark.executorEnv.RELAY_FAULT": trap.fault,
+            "spark.scheduler.maxRegisteredResourcesWaitingTime": "10s",
+        },
     }
     trap.set()
     with spark_processes.standalone(tmp_path / "first", bare_python, port):
@@ -176,7 +180,7 @@ def test_rounds_go_on_when_a_killed_cluster_is_back(
     lost, away, waited = [line for line in lines if line.startswith("error: ")]
     assert lost.startswith(f"error: {mirror.name}: Spark has lost all executors, and has had none")
     assert away.startswith(f"error: {mirror.name}: no Spark answers at spark://127.0.0.1:{port}: ")
-    assert waited.startswith(f"error: {mirror.name}: Spark has started no executor in 15 s; ")
+    assert waited.startswith(f"error: {mirror.name}: Spark has started no executor in 10 s; ")
     mirror.assert_all_arrived()
 
 
