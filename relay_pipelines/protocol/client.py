@@ -208,7 +208,8 @@ class ClusterClient:
             self.forget()
             raise self.retriable(
                 f"it has no leader on {self.cluster}",
-                remedy="wait for its broker to return",
+                remedy="wait for its broker to return; if it runs, its log says whether its disk is"
+                " full",
                 topic_partition=topic_partition,
             )
         return leader

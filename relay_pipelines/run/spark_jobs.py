@@ -115,16 +115,21 @@ class SparkJobs:
         ]
 
     def give_up_without_executors(self) -> None:
-        """End the jobs if all executors are gone, and for `give_up_after` no other has come.
+        """End the jobs if there are no executors, and for `give_up_after` no other has come.
 
         Spark would wait for ever: a master that was restarted does not know its applications.
         """
-        now, limit_ms = self._clock.monotonic(), self._job.options.give_up_after_ms
-        if limit_ms < 0 or not spark_session.has_lost_executors(self._session):
+        now, limit_seconds = self._clock.monotonic(), self._job.options.give_up_after_ms / 1000
+        alive, known = spark_session.executors(self._session)
+        if alive or limit_seconds < 0:
             self._had_executors = now
-        elif now - self._had_executors > limit_ms / 1000:
+            return
+        if not known:
+            limit_seconds = max(limit_seconds, spark_session.first_executor_seconds(self._session))
+        if now - self._had_executors > limit_seconds:
+            what = "lost all executors, and has had none for" if known else "started no executor in"
             self._lost = RetriableError(
-                f"Spark has lost all executors, and has had none for {limit_ms / 1000:g} s",
+                f"Spark has {what} {limit_seconds:g} s",
                 remedy="check its master and workers; what is committed stays, run again to copy"
                 " the rest",
             )

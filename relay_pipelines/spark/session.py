@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
 import subprocess
@@ -40,6 +41,7 @@ LOCAL_DEFAULTS = {
 # a server that does not answer for ten seconds has lost its sessions; by default, the client would
 # wait for ten minutes
 _RETRIES = {"max_retries": 7, "max_backoff": 2_000}
+_WAITING_TIME = "spark.scheduler.maxRegisteredResourcesWaitingTime"
 _AT_START = (
     *("spark.driver.", "spark.executor.", "spark.executorEnv.", "spark.local.dir"),
     *("spark.kubernetes.", "spark.yarn."),
@@ -190,17 +192,32 @@ def slots(session: Any) -> int:
     return max(1, int(known))
 
 
-def has_lost_executors(session: Any) -> bool:
-    """Whether a session has had executors and has none any more; Spark Connect does not say."""
+def executors(session: Any) -> tuple[int, int]:
+    """Return how many executors a session has, and how many it has had so far.
+
+    One and one with Spark Connect, which does not say, and on this machine.
+    """
     context = context_of(session)
     if context is None:
-        return False
+        return 1, 1
     try:
-        known = context._jsc.sc().statusStore()  # noqa: SLF001 - PySpark has no other way to it
-        alive, all_known = (known.executorList(only_alive).size() for only_alive in (True, False))
+        spark = context._jsc.sc()  # noqa: SLF001 - PySpark has no other way to it
+        if spark.isLocal():
+            return 1, 1
+        store = spark.statusStore()
+        alive, known = (store.executorList(only_alive).size() for only_alive in (True, False))
     except Exception:  # noqa: BLE001 - the session has ended, and the job says why
-        return False
-    return bool(alive <= 1 and alive < all_known)  # the driver is one of them
+        return 1, 1
+    return max(0, alive - 1), max(0, known - 1)  # the driver is one of them
+
+
+def first_executor_seconds(session: Any) -> float:
+    """Return how long a classic session may wait for its first executor, by Spark's own setting."""
+    try:
+        conf = context_of(session)._jsc.sc().getConf()  # noqa: SLF001 - PySpark parses no durations
+        return float(conf.getTimeAsSeconds(_WAITING_TIME, "30s"))
+    except Exception:  # noqa: BLE001 - the session has ended, and the job says why
+        return math.inf
 
 
 def slots_beside_copy(session: Any) -> int:

@@ -13,6 +13,8 @@ import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
+from dagster_postgres.utils import get_conn_string
+from sqlalchemy import create_engine
 
 from relay_pipelines.embedded.jars import KAFKA_VERSION
 from relay_pipelines.metrics.serving import HEALTH
@@ -125,6 +127,17 @@ def test_images_are_pinned_to_what_is_tested():
     assert images["source"] == images["destination"] == f"apache/kafka:{KAFKA_VERSION}"
     assert images["postgres"].startswith(f"postgres:{postgres.VERSION}")
     assert {image for image in images.values() if image.startswith(IMAGE)} == {f"{IMAGE}:{VERSION}"}
+
+
+def test_dagsters_database_has_the_driver_that_dagster_brings():
+    """With the bare `postgresql://`, SQLAlchemy takes another one, and Dagster does not start."""
+    instance = yaml.safe_load((DEPLOY / "dagster.postgres.yaml").read_text())
+    database = instance["storage"]["postgres"]["postgres_db"]
+    values = {key: value for key, value in database.items() if isinstance(value, str)}
+    unset = dict.fromkeys(database.keys() - values, "5432")
+    assert create_engine(get_conn_string(**values, **unset)).driver == "psycopg2"
+    chart = yaml.safe_load((KUBERNETES / "helm-values.yaml").read_text())
+    assert chart["postgresql"]["postgresqlScheme"] == values["scheme"]
 
 
 def test_ports_are_published_on_this_machine_alone():
