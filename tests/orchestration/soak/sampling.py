@@ -158,9 +158,10 @@ class Sampler:
     def _files(self) -> dict[str, int]:
         dagster, temporary = self._dev.folder / "var/dagster", self._dev.folder / "tmp"
         history = dagster / "history"
+        index = _size(history, "runs/index.db*")
         return {
-            "SQLite: events of all assets": _size(history, "runs/index.db*"),
-            "SQLite: events of each run": _size(history, "runs/*-*.db*"),
+            "SQLite: events of all assets": index,
+            "SQLite: events of each run": _size(history, "runs/*.db*") - index,
             "SQLite: runs": _size(history, "runs.db*"),
             "SQLite: ticks": _size(dagster, "schedules/schedules.db*"),
             "logs of runs and ticks": _size(dagster, "logs/**/*"),
@@ -198,5 +199,5 @@ def _size(folder: Path, pattern: str) -> int:
     total = 0
     for path in folder.glob(pattern):
         with suppress(FileNotFoundError):  # deleted meanwhile
-            total += path.lstat().st_size
+            total += path.lstat().st_size if path.is_file() else 0
     return total
