@@ -35,7 +35,8 @@ class Report:
         starts: how often `dagster dev` was started.
         records: that were written to the source.
         stall: the longest time in seconds in which nothing was copied.
-        complaints: what is wrong with the copy or with what was left; empty if nothing is.
+        left: the sizes of the temporary files that were left at the end.
+        complaints: what is wrong with the copy, or the processes left; empty if all is well.
     """
 
     seconds: float
@@ -45,6 +46,7 @@ class Report:
     starts: int
     records: int
     stall: float
+    left: Sequence[int] = field(default_factory=list)
     complaints: Sequence[str] = field(default_factory=list)
 
     def failures(self) -> list[str]:

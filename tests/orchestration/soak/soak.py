@@ -84,6 +84,7 @@ def soak(minutes: float, seed: int, folder: Path, tell: Callable[[str], None]) -
             records=dev.number * 2,
             stall=longest_stall(sampler.samples),
             complaints=complaints(dev, source, destination, operator.deployment),
+            left=[path.stat().st_size for path in (folder / "tmp").rglob("*") if path.is_file()],
         )
 
 
