@@ -28,6 +28,8 @@ _TOPIC = "soak"
 _RECORDS = 20  # per second and topic-partition
 _ARRIVAL_SECONDS = 300.0
 _STARTS = 3
+_CHECK_SECONDS = 5.0
+_UNHEALTHY_SECONDS = 30.0
 # so that the brokers' cleaner is seen at work within the hour
 _ROLLED = {"segment.ms": "60000"}
 # a broker that is frozen for longer is fenced, see docs/chaos.md
@@ -89,7 +91,11 @@ def soak(minutes: float, seed: int, folder: Path, tell: Callable[[str], None]) -
 
 
 class Operator:
-    """Keeps `dagster dev` running, as an operator's service manager does."""
+    """Keeps `dagster dev` running, as an operator's service manager does.
+
+    It also starts it again if it has not had its definitions for half a minute: `dagster dev` does
+    not replace a code server that was killed.
+    """
 
     def __init__(self, dev: DevEnvironment) -> None:
         self.deployment = Deployment(dev)
@@ -98,11 +104,12 @@ class Operator:
         self._port = free_ports(1)[0]
         self._stack = ExitStack()
         self._dagster: Dagster | None = None
+        self._answered = 0.0
         (dev.folder / "tmp").mkdir()
 
     def keep_running(self) -> bool:
         """Start it if it does not run, with nothing left of the last one; return whether it did."""
-        if self._dagster and self._dagster.process.poll() is None:
+        if self._dagster and self._dagster.process.poll() is None and self._serves(self._dagster):
             return False
         self.stop()
         self.deployment.kill()
@@ -115,12 +122,21 @@ class Operator:
                     raise
             else:
                 break
+        self._answered = time.monotonic()
         return True
 
     def stop(self) -> None:
         """End it."""
         self._dagster = None
         self._stack.close()
+
+    def _serves(self, dagster: Dagster) -> bool:
+        now = time.monotonic()
+        if now >= self._answered + _CHECK_SECONDS:
+            with suppress(RelayError, OSError):
+                dagster.sensors()
+                self._answered = now
+        return now < self._answered + _UNHEALTHY_SECONDS
 
     def _running(self) -> AbstractContextManager[Dagster]:
         temporary = str(self._dev.folder / "tmp")
