@@ -142,7 +142,8 @@ class Sampler:
     def sample_until(self, over: threading.Event) -> None:
         """Measure until the event is set."""
         while not over.wait(SAMPLE_SECONDS):
-            self.samples.append(self.sample())
+            with suppress(psutil.Error):  # a process has ended meanwhile
+                self.samples.append(self.sample())
 
     def sample(self) -> Sample:
         """Measure once."""
