@@ -81,12 +81,18 @@ class Growth:
         return Verdict.FLAT if self.slope <= self.limit else Verdict.GROWS
 
 
-def growth(points: Sequence[Point], since: float, limit: float, per: Per) -> Growth:
+def growth(
+    points: Sequence[Point], since: float, limit: float, per: Per, least: float | None = None
+) -> Growth:
     """Judge a series by its points from `since` on.
 
     The slope is Theil and Sen's: the median of the slopes of all pairs of points of the same life.
     Peaks and a single step do not change it.
+
+    Args:
+        least: the least span of x in one life from which growth is judged, if not that of `per`.
     """
+    least = per.least if least is None else least
     recent = [point for point in points if point.x >= since]
     tenth = max(1, len(recent) // 10)
     first, last = (
@@ -96,7 +102,7 @@ def growth(points: Sequence[Point], since: float, limit: float, per: Per) -> Gro
     slopes: list[float] = []
     for life in _lives(points):
         own = [point for point in life if point.x >= max(since, life[0].x + per.settled)]
-        if own and own[-1].x - own[0].x >= per.least:
+        if own and own[-1].x - own[0].x >= least:
             slopes += [
                 (after.value - before.value) / (after.x - before.x)
                 for before, after in combinations(own, 2)

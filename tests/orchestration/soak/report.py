@@ -13,7 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from relay_pipelines.console.formatting import count, seconds, size
 from tests.orchestration.soak.growth import Verdict
-from tests.orchestration.soak.limits import FILES, judged
+from tests.orchestration.soak.limits import FILES, PRUNED, Series, judged
 from tests.orchestration.soak.sampling import Role, Sample, Usage
 
 WIDTH, HEIGHT = 800.0, 120.0
@@ -117,7 +117,7 @@ def as_svg(report: Report, template: Path) -> str:
             name.replace("`", ""): lambda sample, name=name: sample.files[name] for name in names
         }
 
-    dagster = [name for name in FILES if "__" not in name]
+    dagster = [name for name in PRUNED | FILES if "__" not in name]
     topics = [name for name in FILES if "__" in name]
     panels = [
         _panel("memory (PSS)", report, of("pss"), size),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 
@@ -144,6 +145,8 @@ class Sampler:
         while not over.wait(SAMPLE_SECONDS):
             with suppress(psutil.Error):  # a process has ended meanwhile
                 self.samples.append(self.sample())
+                with (self._dev.folder / "samples.jsonl").open("a") as file:
+                    file.write(f"{json.dumps(asdict(self.samples[-1]))}\n")
 
     def sample(self) -> Sample:
         """Measure once."""

@@ -19,11 +19,12 @@ from tests.chaos import compare
 from tests.chaos.storm.background import BackgroundThread
 from tests.orchestration.dev_environment import DevEnvironment
 from tests.orchestration.soak.faults import Planned, scenario, strike
+from tests.orchestration.soak.limits import KEEP
 from tests.orchestration.soak.report import Report
 from tests.orchestration.soak.sampling import Deployment, Sample, Sampler
 from tests.support.independent import create, records_of, until
 
-WINDOW = {"every": "10s", "session": "5m", "keep": 60}
+WINDOW = {"every": "10s", "session": "5m", "keep": KEEP}
 _TOPIC = "soak"
 _RECORDS = 20  # per second and topic-partition
 _ARRIVAL_SECONDS = 300.0
