@@ -13,7 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from relay_pipelines.console.formatting import count, seconds, size
 from tests.orchestration.soak.growth import Verdict
-from tests.orchestration.soak.limits import FILES, PRUNED, Series, judged
+from tests.orchestration.soak.limits import FILES, PRUNED, judged
 from tests.orchestration.soak.sampling import Role, Sample, Usage
 
 WIDTH, HEIGHT = 800.0, 120.0
