@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup test chaos storm versions check deploy-check docs demo ui pictures bench bench-dagster lock clean prerequisites
+.PHONY: setup test chaos storm soak versions check deploy-check docs demo ui pictures bench bench-dagster lock clean prerequisites
 .DEFAULT_GOAL := setup
 
 setup: $(STAMP)  ## Install everything into .venv; the command is .venv/bin/relay.
@@ -37,6 +37,9 @@ chaos: setup  ## Kill tasks, Spark workers and brokers of a mirror for ten minut
 
 storm: setup  ## Restart and kill brokers of clusters of three under writers and a mirror; half an hour.
 	$(BIN)/python -m pytest -m long tests/chaos
+
+soak: setup  ## Mirror with Dagster for an hour while processes are killed; writes docs/soak.md. Options: MINUTES=5 SEED=7.
+	$(BIN)/python -m tests.orchestration.soak --minutes $(or $(MINUTES),60) $(addprefix --seed ,$(SEED))
 
 COPY_TESTS := $(wildcard tests/integration/test_copy_*.py) tests/contract $(patsubst %,tests/integration/test_%.py,\
 	checkpoints failover fencing following growth losses pins recount source_queries)

@@ -2,6 +2,7 @@
 
 import datetime as dt
 import random
+from pathlib import Path
 
 import dagster as dg
 from dagster import DagsterRunStatus, RunsFilter
@@ -25,7 +26,17 @@ def prune(instance: dg.DagsterInstance, lane: Lane, now: float) -> None:
     """
     for run_id in [*_before_kept_windows(instance, lane, now), *_beyond_kept(instance, lane)]:
         instance.delete_run(run_id)
+        _delete_file(instance, run_id)
         instance.compute_log_manager.delete_logs(prefix=[run_id])
+
+
+def _delete_file(instance: dg.DagsterInstance, run_id: str) -> None:
+    """Delete the file of a run's events, of which Dagster has deleted only the rows."""
+    # only the storage in SQLite has a file per run
+    path_of = getattr(instance.event_log_storage, "path_for_shard", None)
+    if path_of is not None:
+        for suffix in ("", "-wal", "-shm"):
+            Path(f"{path_of(run_id)}{suffix}").unlink(missing_ok=True)
 
 
 def _before_kept_windows(instance: dg.DagsterInstance, lane: Lane, now: float) -> list[str]:

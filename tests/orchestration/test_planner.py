@@ -134,6 +134,8 @@ def test_old_windows_are_pruned(
     assert environment.windows(topics[0]) == present[2:]
     left = [run.run_id for run in environment.instance.get_runs()]
     assert left == ended[:2]
+    files = (environment.folder / "dagster").rglob("*.db*")
+    assert not [path for path in files if path.name.partition(".")[0] in ended[2:]]
     assert environment.instance.get_materialized_partitions(
         naming.mirrored_asset(environment.name, topics[0])
     ) == set(present[2:])
