@@ -9,7 +9,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from relay_pipelines.errors import Side, error_class
+from relay_pipelines.errors import FencedError, Side, error_class
 from relay_pipelines.metrics.catalog import METRICS, By, collector
 from relay_pipelines.metrics.committed import COMMITTED, CommittedCounters
 from relay_pipelines.model import LedgerEntry, Outcome, Status, TopicPartition
@@ -71,6 +71,8 @@ class MetricsObserver:
             self._metrics["source_candidate_switches_total"].labels(self._node).inc()
         for verdict in snapshot.verdicts:
             self._verdict(verdict)
+        # from 0 on: an increase from no value to 1 would not be seen
+        self._metrics["failures_total"].labels(snapshot.mirror, FencedError.__name__)
 
     def committed(self, entries: Sequence[LedgerEntry]) -> None:
         """Count committed chunks."""
