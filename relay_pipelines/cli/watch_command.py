@@ -14,10 +14,8 @@ from relay_pipelines.protocol.clock import Clock, SystemClock
 from relay_pipelines.run.signals import StopSignal
 from relay_pipelines.settings import Mirror
 from relay_pipelines.snapshot import cluster_snapshot, lag
-from relay_pipelines.snapshot.rates import Rates
+from relay_pipelines.snapshot.rates import PERIOD_SECONDS, Rates
 from relay_pipelines.state.checkpoint import CheckpointCache
-
-_RATE_SECONDS = 30.0
 
 
 def run(invocation: Invocation, names: Sequence[str], every: str, *, as_json: bool) -> int:
@@ -50,7 +48,7 @@ class _Look:
     mirror: Mirror
     clock: Clock
     _cache: CheckpointCache = field(default_factory=CheckpointCache, init=False)
-    _rates: Rates = field(default_factory=lambda: Rates(_RATE_SECONDS), init=False)
+    _rates: Rates = field(default_factory=lambda: Rates(PERIOD_SECONDS), init=False)
     _status: Mapping[str, Any] = field(default_factory=dict, init=False)
     _last_error: Mapping[str, str] | None = field(default=None, init=False)
     _away_since_ms: int | None = field(default=None, init=False)

@@ -19,6 +19,7 @@ from relay_pipelines.run.preflight import Finding, Level
 from relay_pipelines.run.result import RunResult, TopicTotals
 from relay_pipelines.run.run_plan import RunPlan
 from relay_pipelines.snapshot.node_selection import NodeState
+from relay_pipelines.snapshot.rates import PERIOD_SECONDS
 
 if TYPE_CHECKING:
     from relay_pipelines.verify.audit import Audit
@@ -163,20 +164,35 @@ def watched(document: Mapping[str, Any], topics: Sequence[Mapping[str, Any]]) ->
     """Return one row per topic, after one for the mirror."""
     table = _table(f"{document['mirror']}: from {document['node']}")
     _columns(
-        table, ("topic",), ("lag", "oldest", "copied/s", "new at source/s", "left", "last commit")
+        table,
+        ("topic",),
+        ("lag", "oldest", "copied/s", "new at source/s", "outlook", "last commit"),
     )
     for name, row in (("all topics", document), *((topic["topic"], topic) for topic in topics)):
-        left = row["seconds_left"]
         table.add_row(
             name,
             *lag_cells(row),
             count(row["copy_rate"]),
             count(row["source_rate"]),
-            "-" if left == 0 else "falling behind" if left is None else seconds(left),
+            outlook(row) or "-",
             row["committed_at"] or "never",
             style="bold" if row is document else "",
         )
     return table
+
+
+def outlook(row: Mapping[str, Any]) -> str:
+    """Say when nothing will be behind any more at the present rates; empty if nothing is.
+
+    With a copy every few seconds, the lag rises and falls. What is younger than the period of the
+    rates has only just come.
+    """
+    if not row["lag_records"]:
+        return ""
+    age, left = row["lag_seconds"], row["seconds_left"]
+    if age is not None and age <= PERIOD_SECONDS:
+        return "keeping up"
+    return "falling behind" if left is None else f"{seconds(left)} left"
 
 
 def acls(mirror: str, decisions: Sequence[AclDecision]) -> Table:

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from relay_pipelines.console import messages, tables
-from relay_pipelines.console.formatting import count, format_time, seconds
+from relay_pipelines.console.formatting import count, format_time
 
 Document = Mapping[str, Any]
 Show = Callable[[Sequence[Document], int], None]
@@ -47,9 +47,10 @@ def line(document: Document) -> str:
     if "lag_records" not in document:
         return f"{document['mirror']}: {_error(document).removeprefix('; ')}"
     copied, source = (f"{count(document[key])}/s" for key in ("copy_rate", "source_rate"))
+    outlook = tables.outlook(document) or "nothing left"
     return (
         f"{document['mirror']}: {tables.lag_in_words(document)} behind {document['node']};"
-        f" copied {copied}, new at the source {source}, {_left(document)}{_error(document)}"
+        f" copied {copied}, new at the source {source}, {outlook}{_error(document)}"
     )
 
 
@@ -69,11 +70,6 @@ def _mirror(document: Document, room: int) -> Iterator[Table | Text]:
     if document["last_error"]:
         style = "yellow" if document["answers"] else "bold red"
         yield Text(_error(document).removeprefix("; "), style=style)
-
-
-def _left(document: Document) -> str:
-    left = document["seconds_left"]
-    return "falling behind" if left is None else f"{seconds(left)} left" if left else "nothing left"
 
 
 def _error(document: Document) -> str:

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.snapshot.cluster_snapshot import ClusterSnapshot
 
+PERIOD_SECONDS = 30.0
+"""Over which rates are averaged where people watch them: a copy commits every few seconds."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rate:
@@ -40,8 +43,7 @@ class Rates:
     """Remembers the end offsets and checkpoints of the last snapshots.
 
     Args:
-        period_seconds: over which rates are averaged, because a copy commits every few seconds; at
-            least from one snapshot to the next.
+        period_seconds: over which rates are averaged; at least from one snapshot to the next.
     """
 
     def __init__(self, period_seconds: float = 0.0) -> None:

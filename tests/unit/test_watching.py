@@ -11,12 +11,12 @@ from rich.console import Console
 from relay_pipelines import settings
 from relay_pipelines.cli import main
 from relay_pipelines.cli.watch_command import _Look
-from relay_pipelines.console import json_output, watching
+from relay_pipelines.console import json_output, tables, watching
 from relay_pipelines.model import TopicPartition
 from relay_pipelines.plan.positions import Position, lag_records
 from relay_pipelines.protocol.clock import SystemClock
 from relay_pipelines.snapshot.lag import PartitionLag, oldest_seconds
-from relay_pipelines.snapshot.rates import Rate, Rates
+from relay_pipelines.snapshot.rates import PERIOD_SECONDS, Rate, Rates
 from tests.support.run_plans import snapshot_of
 
 
@@ -96,13 +96,29 @@ def document(topics: int = 1, **changes: Any) -> dict[str, Any]:
 ERROR = json_output.last_error("no broker answers", 0)
 
 
+@pytest.mark.parametrize(
+    ("lag", "age", "left", "outlook"),
+    [
+        (0, 0.0, 0.0, ""),
+        # just before a commit, a copy that keeps up seems to be slower than the source
+        (9, PERIOD_SECONDS, None, "keeping up"),
+        (9, PERIOD_SECONDS + 1, 5.0, "5.0 s left"),
+        (9, PERIOD_SECONDS + 1, None, "falling behind"),
+        (9, None, None, "falling behind"),
+    ],
+)
+def test_the_outlook(lag: int, age: float | None, left: float | None, outlook: str):
+    row = {"lag_records": lag, "lag_seconds": age, "seconds_left": left}
+    assert tables.outlook(row) == outlook
+
+
 class TestLines:
     """What a log gets."""
 
     def test_a_mirror(self):
         assert watching.line(document(3)) == (
             "m: lag of 3 records, the oldest 4.0 s old, behind one;"
-            " copied 9/s, new at the source 3/s, 0.5 s left"
+            " copied 9/s, new at the source 3/s, keeping up"
         )
         assert watching.line(document(1)) == (
             "m: lag of 0 records behind one; copied 3/s, new at the source 1/s, nothing left"
