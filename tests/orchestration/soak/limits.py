@@ -17,7 +17,7 @@ _SERVERS = (Role.WEB_SERVER, Role.DAEMON, Role.CODE_SERVER, Role.DEV)
 _OF_SESSIONS = {Role.SESSION: 64 * _MIB, Role.JVM: 256 * _MIB, Role.PYTHON_WORKER: 64 * _MIB}
 _SERVER_MEMORY = 256 * _MIB
 _HANDLES = 72.0  # three in an hour
-_SESSION_HANDLES = 32.0
+_SESSION_HANDLES = 64.0  # fewer than one in each of its 90 windows
 PRUNED = {
     "SQLite: events of all assets": 16 * _KIB,
     "SQLite: events of each run": 8 * _KIB,
