@@ -41,12 +41,12 @@ class Per(StrEnum):
     @property
     def least(self) -> float:
         """The least span of x in one life from which growth is judged."""
-        return {Per.DAY: 600.0, Per.SESSION: 90.0, Per.WINDOW: 10.0}[self]
+        return {Per.DAY: 600.0, Per.SESSION: 120.0, Per.WINDOW: 10.0}[self]
 
     @property
     def settled(self) -> float:
         """How much of x at the start of a life is left out: imports, caches, connections."""
-        return {Per.DAY: 600.0, Per.SESSION: 120.0, Per.WINDOW: 0.0}[self]
+        return {Per.DAY: 600.0, Per.SESSION: 60.0, Per.WINDOW: 0.0}[self]
 
 
 class Verdict(StrEnum):

@@ -19,7 +19,7 @@ _SERVER_MEMORY = 256 * _MIB
 _HANDLES = 72.0  # three in an hour
 # twenty in an hour: two servers have a pool of a few threads, which start when they are needed
 _THREADS = 480.0
-_SESSION_HANDLES = 64.0  # fewer than one in each of its 90 windows
+_SESSION_HANDLES = 32.0  # fewer than one in each of its 90 windows
 PRUNED = {
     "SQLite: events of all assets": 16 * _KIB,
     "SQLite: events of each run": 8 * _KIB,
