@@ -46,7 +46,7 @@ class Per(StrEnum):
     @property
     def settled(self) -> float:
         """How much of x at the start of a life is left out: imports, caches, connections."""
-        return {Per.DAY: 180.0, Per.SESSION: 60.0, Per.WINDOW: 0.0}[self]
+        return {Per.DAY: 600.0, Per.SESSION: 60.0, Per.WINDOW: 0.0}[self]
 
 
 class Verdict(StrEnum):

@@ -17,7 +17,9 @@ _SERVERS = (Role.WEB_SERVER, Role.DAEMON, Role.CODE_SERVER, Role.DEV)
 _OF_SESSIONS = {Role.SESSION: 64 * _MIB, Role.JVM: 256 * _MIB, Role.PYTHON_WORKER: 64 * _MIB}
 _SERVER_MEMORY = 256 * _MIB
 _HANDLES = 72.0  # three in an hour
-_SESSION_HANDLES = 32.0
+# twenty in an hour: two servers have a pool of a few threads, which start when they are needed
+_THREADS = 480.0
+_SESSION_HANDLES = 32.0  # fewer than one in each of its 90 windows
 PRUNED = {
     "SQLite: events of all assets": 16 * _KIB,
     "SQLite: events of each run": 8 * _KIB,
@@ -84,9 +86,10 @@ def _processes() -> Iterator[tuple[Role, str, _Get, float, Per]]:
         per = Per.SESSION if role in _OF_SESSIONS else Per.DAY
         if role in _SERVERS or role in _OF_SESSIONS:
             memory = _OF_SESSIONS.get(role, _SERVER_MEMORY)
-            yield role, "memory", lambda usage: usage.pss, memory, per
+            yield role, "memory", lambda usage: usage.rss, memory, per
             for what, get in counted.items():
-                yield role, what, get, _SESSION_HANDLES if per is Per.SESSION else _HANDLES, per
+                limit = _THREADS if what == "threads" else _HANDLES
+                yield role, what, get, _SESSION_HANDLES if per is Per.SESSION else limit, per
 
 
 def _points(samples: Sequence[Sample], role: Role, get: _Get) -> Iterator[Point]:

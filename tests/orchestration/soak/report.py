@@ -18,6 +18,7 @@ from tests.orchestration.soak.sampling import Role, Sample, Usage
 
 WIDTH, HEIGHT = 800.0, 120.0
 _MOST_PROCESSES = 40
+_MOST_POINTS = 240
 _MIB = 1 << 20
 # distinguishable for people who are color-blind (Okabe and Ito)
 _COLORS = (
@@ -147,7 +148,7 @@ def _panel(
     def points(get: Callable[[Sample], float]) -> str:
         return " ".join(
             f"{WIDTH * sample.seconds / report.seconds:.1f},{HEIGHT * (1 - get(sample) / top):.1f}"
-            for sample in report.samples
+            for sample in report.samples[:: max(1, len(report.samples) // _MOST_POINTS)]
         )
 
     lines = [
