@@ -273,6 +273,11 @@ def unreachable(session: Any) -> RetriableError | None:
 
 
 def _classic(master: str, conf: Mapping[str, str], *, verbose: bool) -> Any:
+    if "SPARK_REMOTE" in os.environ:
+        raise ConfigError(
+            f"PySpark takes SPARK_REMOTE from the environment instead of {master}",
+            remedy="unset it, or set spark.remote",
+        )
     from pyspark import SparkContext
 
     with _starting:  # two threads would start two JVMs
@@ -297,11 +302,6 @@ def _of_this_process(conf: Mapping[str, str]) -> Any:
 
 
 def _own(master: str, conf: Mapping[str, str], *, verbose: bool) -> Any:
-    if "SPARK_REMOTE" in os.environ:
-        raise ConfigError(
-            f"PySpark takes SPARK_REMOTE from the environment instead of {master}",
-            remedy="unset it, or set spark.remote",
-        )
     from pyspark.sql import SparkSession
 
     local = _LOCAL.fullmatch(master)

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -169,6 +170,7 @@ def test_rounds_go_on_when_a_killed_cluster_is_back(
     with spark_processes.master_alone(tmp_path / "alone", bare_python, port):
         log = tmp_path / "alone" / "master.log"
         run.wait_until(lambda: "Registered app" in log.read_text(), "a session without a worker")
+        time.sleep(5)  # until the driver has the answer; else it has no session that could wait
     with spark_processes.standalone(tmp_path / "second", bare_python, port):
         run.wait_until(
             lambda: re.search("over after .* has started no executor", run.errors.read_text()),
